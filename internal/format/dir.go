@@ -1,0 +1,57 @@
+package format
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// Dir is a directory of a model or an adapter. Files are opened inside it: a name or symbolic link that leads out of it
+// is refused by the path walk of package os.
+//
+// In the cache of Hugging Face the files of a snapshot are links into the folder blobs beside it; there the model's
+// folder in the cache is what must not be left.
+type Dir struct {
+	root   *os.Root
+	prefix string // of names, inside root
+	path   string // as the user wrote it
+}
+
+// OpenDir opens the directory at path.
+func OpenDir(path string) (*Dir, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, err
+	}
+	top, prefix := real, "."
+	for dir := real; filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
+		if filepath.Base(filepath.Dir(dir)) != "snapshots" {
+			continue
+		}
+		cache := filepath.Dir(filepath.Dir(dir))
+		if info, err := os.Stat(filepath.Join(cache, "blobs")); err == nil && info.IsDir() {
+			if rel, err := filepath.Rel(cache, real); err == nil {
+				top, prefix = cache, rel
+			}
+		}
+		break
+	}
+	root, err := os.OpenRoot(top)
+	if err != nil {
+		return nil, err
+	}
+	return &Dir{root, prefix, path}, nil
+}
+
+// Open opens the regular file name inside d.
+func (d *Dir) Open(name string) (*File, error) {
+	return OpenIn(d.root, filepath.Join(d.prefix, name), filepath.Join(d.path, name))
+}
+
+// Has reports whether d holds an entry of that name.
+func (d *Dir) Has(name string) bool {
+	_, err := d.root.Lstat(filepath.Join(d.prefix, name))
+	return err == nil
+}
+
+// Close closes the directory; files opened through it stay open.
+func (d *Dir) Close() error { return d.root.Close() }
