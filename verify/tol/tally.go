@@ -1,0 +1,179 @@
+// Package tol decides whether a number is inside its error bound.
+//
+// A bound is derived per element from the data and the contract of the computation that is judged (number format, order
+// of summation); it is never a constant chosen after looking. A NaN, in the number or in the bound, never passes, and
+// a bound too wide to tell anything is said to be so. Package check turns the tallies of this package into verdicts.
+package tol
+
+import (
+	"fmt"
+	"math"
+)
+
+// Void is the share of max(|ref|, scale) above which a bound says nothing about an element.
+const Void = 1e-2
+
+// Tally collects an element-wise comparison of an output against a reference. The zero value is ready to use once
+// Scale is set.
+type Tally struct {
+	// Scale is the size below which an error does not matter: by default of the specification the root mean square of
+	// the reference, or what the op declares (projection: the RMS of the gradient).
+	Scale float64
+
+	N            int // elements compared
+	Failed       int // !(|out − ref| <= bound)
+	Undetermined int // inside a bound wider than Void·max(|ref|, Scale)
+	Bad          string
+	Worst        Element // largest ratio; a NaN counts as the largest
+
+	ratios      [len(ratioEdges) + 1]int
+	resolutions [2048]int // histogram of log2(bound/Scale), 16 bins per octave around 2^-96
+}
+
+// Element is one compared element.
+type Element struct {
+	Index      int
+	Ref, Out   float64
+	Err, Bound float64 // |out − ref| and what it may be
+	Ratio      float64 // Err/Bound
+}
+
+var ratioEdges = [...]float64{1e-3, 1e-2, 0.1, 0.5, 1, 10, 1e3}
+
+// Add compares element i: out against ref, with |out − ref| <= bound demanded.
+//
+// A reference that is not finite, and a bound that is NaN or negative, make the whole case bad: the op must declare such
+// values, and none here does.
+func (t *Tally) Add(i int, ref, out, bound float64) {
+	t.N++
+	err := math.Abs(out - ref)
+	if math.IsNaN(ref) || math.IsInf(ref, 0) {
+		t.bad("reference %g at element %d", ref, i)
+	}
+	if math.IsNaN(bound) || bound < 0 {
+		t.bad("bound %g at element %d", bound, i)
+	}
+	ratio := err / bound
+	if err == 0 && bound == 0 {
+		ratio = 0
+	}
+	switch {
+	case !(err <= bound):
+		t.Failed++
+		if !(ratio > 1) {
+			ratio = math.Inf(1) // NaN, or a positive error over the bound 0
+		}
+	case !(bound <= Void*max(math.Abs(ref), t.Scale)):
+		t.Undetermined++
+	}
+	if t.N == 1 || ratio > t.Worst.Ratio {
+		t.Worst = Element{i, ref, out, err, bound, ratio}
+	}
+	b := 0
+	for b < len(ratioEdges) && ratio >= ratioEdges[b] {
+		b++
+	}
+	t.ratios[b]++
+	t.resolutions[resolutionBin(bound/t.Scale)]++
+}
+
+func (t *Tally) bad(format string, args ...any) {
+	if t.Bad == "" {
+		t.Bad = fmt.Sprintf(format, args...)
+	}
+}
+
+func resolutionBin(r float64) int {
+	if !(r > 0) {
+		return 0
+	}
+	if r > 0x1p32 { // +Inf too
+		return 2047
+	}
+	b := int(math.Floor(16 * (math.Log2(r) + 96)))
+	return min(max(b, 0), 2047)
+}
+
+// Resolution returns the median of bound/Scale to within 5 %: the smallest relative fault this comparison can see.
+func (t *Tally) Resolution() float64 {
+	if t.N == 0 || !(t.Scale > 0) {
+		return 0
+	}
+	seen := 0
+	for b, n := range t.resolutions {
+		if seen += n; 2*seen >= t.N {
+			if b == 0 {
+				return 0
+			}
+			return math.Exp2((float64(b)+0.5)/16 - 96)
+		}
+	}
+	return math.Inf(1)
+}
+
+// Merge adds the elements of u, which came after those of t.
+func (t *Tally) Merge(u *Tally) {
+	if u.N == 0 {
+		return
+	}
+	if t.N == 0 || u.Worst.Ratio > t.Worst.Ratio {
+		t.Worst = u.Worst
+	}
+	t.N += u.N
+	t.Failed += u.Failed
+	t.Undetermined += u.Undetermined
+	if t.Bad == "" {
+		t.Bad = u.Bad
+	}
+	for i, n := range u.ratios {
+		t.ratios[i] += n
+	}
+	for i, n := range u.resolutions {
+		t.resolutions[i] += n
+	}
+}
+
+// Ratios describes the distribution of err/bound.
+func (t *Tally) Ratios() string {
+	s := ""
+	for i, n := range t.ratios {
+		if n == 0 {
+			continue
+		}
+		if s != "" {
+			s += ", "
+		}
+		switch i {
+		case 0:
+			s += fmt.Sprintf("%d below %g", n, ratioEdges[0])
+		case len(ratioEdges):
+			s += fmt.Sprintf("%d from %g", n, ratioEdges[i-1])
+		default:
+			s += fmt.Sprintf("%d in %g..%g", n, ratioEdges[i-1], ratioEdges[i])
+		}
+	}
+	return s
+}
+
+// Compare compares out with ref element by element under the given bounds. Lengths that differ make a bad case.
+func Compare(ref, out, bound []float64, scale float64) *Tally {
+	t := &Tally{Scale: scale}
+	if len(out) != len(ref) || len(bound) != len(ref) {
+		t.N = max(len(ref), len(out))
+		t.bad("lengths differ: reference %d, output %d, bounds %d", len(ref), len(out), len(bound))
+		return t
+	}
+	for i := range ref {
+		t.Add(i, ref[i], out[i], bound[i])
+	}
+	return t
+}
+
+// RMS returns the root mean square of x, 0 for an empty x.
+func RMS(x []float64) float64 {
+	var s float64
+	for _, v := range x {
+		s += float64(v * v)
+	}
+	return math.Sqrt(s / float64(max(1, len(x))))
+}
