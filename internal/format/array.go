@@ -117,6 +117,9 @@ func (a *Array) ReadFloat64(dst []float64, at int) error {
 
 // Float64s returns all elements in index order (row-major), whatever the order in the file.
 func (a *Array) Float64s() ([]float64, error) {
+	if err := a.ReadFloat64(nil, 0); err != nil { // an unsupported type, seen before memory is taken for it
+		return nil, err
+	}
 	out := make([]float64, a.Len())
 	if err := a.ReadFloat64(out, 0); err != nil {
 		return nil, err

@@ -8,12 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // WriteFile publishes a file whole or not at all: write fills a temporary file in the same directory, which is flushed,
-// synced and renamed to path, and the directory is synced. On an error the temporary file is removed and what was at
-// path before stays. The mode is 0644 less the umask. A path that is there and not a regular file (a device such as
-// /dev/stdout, a FIFO) is written to directly: replacing it by a file is never what was meant.
+// synced and renamed to path, and the directory is synced. On an error, or if write panics, the temporary file is removed
+// and what was at path before stays; only if syncing the directory fails is the new file there already. The mode is 0644
+// less the umask. A symbolic link is followed, and refused if it leads nowhere. A path that is there and not a regular
+// file (a device such as /dev/stdout, a FIFO) is written to directly: replacing it by a file is never what was meant.
 func WriteFile(path string, write func(io.Writer) error) (err error) {
 	if info, serr := os.Stat(path); serr == nil && !info.Mode().IsRegular() {
 		if info.IsDir() {
@@ -27,17 +29,21 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 	}
 	if target, lerr := filepath.EvalSymlinks(path); lerr == nil {
 		path = target // a symbolic link is followed, not replaced
+	} else if _, serr := os.Lstat(path); serr == nil {
+		return fmt.Errorf("writing %s: %w", path, lerr) // a link that leads nowhere
 	}
 	dir := filepath.Dir(path)
 	f, err := createTemp(dir, filepath.Base(path))
 	if err != nil {
 		return err
 	}
-	tmp := f.Name()
+	tmp, renamed := f.Name(), false
 	defer func() {
-		if err != nil {
+		if !renamed { // not by err, which is nil if write panics
 			f.Close()
 			os.Remove(tmp)
+		}
+		if err != nil {
 			err = fmt.Errorf("writing %s: %w", path, err)
 		}
 	}()
@@ -57,12 +63,14 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 	if err = os.Rename(tmp, path); err != nil {
 		return err
 	}
+	renamed = true
 	return syncDir(dir)
 }
 
-// createTemp is os.CreateTemp with mode 0666 less the umask in place of 0600, so that the published file is as readable
+// createTemp is os.CreateTemp with mode 0644 less the umask in place of 0600, so that the published file is as readable
 // as any other.
 func createTemp(dir, base string) (*os.File, error) {
+	base = strings.ToValidUTF8(base[:min(len(base), 200)], "") // a name has 255 bytes at most
 	for i := 0; ; i++ {
 		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf(".%s.tmp-%d-%d", base, os.Getpid(), i)), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 		if !errors.Is(err, fs.ErrExist) || i == 1000 {
