@@ -1,0 +1,436 @@
+package projection
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/npy"
+	"plumbline/internal/format/safetensors"
+)
+
+// Paths names the files of an input. A name is FILE, or FILE:MEMBER for one array of an .npz or .safetensors file.
+type Paths struct {
+	Basis                     string
+	Grads, Projected, Updates []string
+	Adapter, Init             string // folders with adapter_model.safetensors, or such files
+	Reader                    npy.Options
+}
+
+// UsageError says that the names on the command line do not make sense together.
+type UsageError struct{ Msg string }
+
+func (e *UsageError) Error() string { return e.Msg }
+
+func usage(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }
+
+// File is a file that was read, for the report.
+type File struct {
+	Role, Path, What string
+	Size             int64
+	sum              chan string
+}
+
+// SHA256 returns the digest of the whole file, which is computed while the checks run; "" if it could not be read.
+func (f *File) SHA256() string {
+	s := <-f.sum
+	f.sum <- s
+	return s
+}
+
+// Loaded is an input read from files, which stay open for the passes over the basis until Close.
+type Loaded struct {
+	Input *Input
+	Files []*File
+	open  []io.Closer
+}
+
+// Close closes the files.
+func (l *Loaded) Close() error {
+	var errs []error
+	for _, c := range l.open {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Load opens the files that p names. Gradients, updates and adapters are read into memory; of the basis only the header
+// is. Errors are a *UsageError, one of format.Malformed, or of package os.
+func Load(p Paths) (_ *Loaded, err error) {
+	l := &Loaded{Input: &Input{}}
+	defer func() {
+		if err != nil {
+			l.Close()
+		}
+	}()
+	if len(p.Projected) > 0 && len(p.Grads) > 0 && len(p.Projected) != len(p.Grads) {
+		return nil, usage("%d raw gradients (--grad), but %d projected ones (--projected): give one for each, in the same order", len(p.Grads), len(p.Projected))
+	}
+	if p.Init != "" && p.Adapter == "" {
+		return nil, usage("--init without --adapter: there is nothing to compare it with")
+	}
+	basis, err := l.arrays("basis", p.Basis, p.Reader)
+	if err != nil {
+		return nil, err
+	}
+	if len(basis.arrays) == 0 {
+		return nil, format.Malformed(p.Basis, "", "holds no arrays")
+	}
+	for _, set := range []struct {
+		role  string
+		paths []string
+		to    *[]Set
+	}{{"grad", p.Grads, &l.Input.Grads}, {"projected", p.Projected, &l.Input.Projected}, {"update", p.Updates, &l.Input.Updates}} {
+		for _, path := range set.paths {
+			s, err := l.set(set.role, path, p.Reader)
+			if err != nil {
+				return nil, err
+			}
+			*set.to = append(*set.to, s)
+		}
+	}
+	for _, a := range []struct {
+		role, path string
+		to         **Set
+	}{{"adapter", p.Adapter, &l.Input.Adapter}, {"init", p.Init, &l.Input.Init}} {
+		if a.path == "" {
+			continue
+		}
+		s, err := l.adapter(a.role, a.path, p.Reader)
+		if err != nil {
+			return nil, err
+		}
+		*a.to = &s
+	}
+	l.Input.Basis, err = l.basis(basis)
+	return l, err
+}
+
+// container is the arrays of one file, or the one that was asked for.
+type container struct {
+	path     string
+	names    []string // of the arrays inside the file; of a .npy file the path
+	arrays   []*format.Array
+	metadata map[string]string
+}
+
+func (c *container) add(name string, a *format.Array) {
+	c.names, c.arrays = append(c.names, name), append(c.arrays, a)
+}
+
+// arrays opens the file of name and returns its arrays, or the one that the name asks for.
+func (l *Loaded) arrays(role, name string, opt npy.Options) (container, error) {
+	path, member := splitMember(name)
+	kind, err := kindOf(path)
+	if err != nil {
+		return container{}, err
+	}
+	if member != "" && kind == ".npy" {
+		return container{}, usage("%s: a .npy file has no members", name)
+	}
+	c := container{path: path}
+	switch kind {
+	case ".npy":
+		f, err := npy.Open(path, opt)
+		if err != nil {
+			return c, err
+		}
+		l.open = append(l.open, f)
+		c.add(path, f.Array)
+	case ".npz":
+		a, err := npy.OpenArchive(path, opt)
+		if err != nil {
+			return c, err
+		}
+		l.open = append(l.open, a)
+		names := a.Names()
+		if member != "" {
+			names = []string{member}
+		}
+		if role == "basis" && len(names) > 1 {
+			return c, severalArrays(path, names)
+		}
+		for _, n := range names {
+			array, err := a.Array(n)
+			if errors.Is(err, fs.ErrNotExist) {
+				return c, usage("%s has no member %q; it has: %s", path, n, some(a.Names()))
+			}
+			if err != nil {
+				return c, err
+			}
+			c.add(n, array)
+		}
+	case ".safetensors":
+		f, err := safetensors.Open(path)
+		if err != nil {
+			return c, err
+		}
+		l.open = append(l.open, f)
+		c.metadata = f.Metadata
+		if member != "" {
+			one, ok := f.Tensor(member)
+			if !ok {
+				return c, usage("%s has no tensor %q; it has: %s", path, member, some(tensorNames(f)))
+			}
+			c.add(member, one)
+			break
+		}
+		if role == "basis" && f.Len() > 1 {
+			return c, severalArrays(path, tensorNames(f))
+		}
+		for n, a := range f.Tensors() {
+			c.add(n, a)
+		}
+	}
+	what := fmt.Sprintf("%d tensors", len(c.arrays))
+	if len(c.arrays) == 1 {
+		what = c.arrays[0].ShapeString() + " " + c.arrays[0].Type
+		if t := c.arrays[0].DType; t != format.Unknown {
+			what = c.arrays[0].ShapeString() + " " + t.String()
+		}
+	}
+	l.note(role, name, path, what, func() (*format.File, error) { return format.Open(path) })
+	return c, nil
+}
+
+// note records a file and starts its digest.
+func (l *Loaded) note(role, name, path, what string, open func() (*format.File, error)) {
+	f := &File{Role: role, Path: name, What: what, sum: make(chan string, 1)}
+	l.Files = append(l.Files, f)
+	if info, err := os.Stat(path); err == nil {
+		f.Size = info.Size()
+	}
+	go func() {
+		sum := ""
+		if r, err := open(); err == nil {
+			h := sha256.New()
+			if _, err := io.Copy(h, r); err == nil {
+				sum = hex.EncodeToString(h.Sum(nil))
+			}
+			r.Close()
+		}
+		f.sum <- sum
+	}()
+}
+
+// splitMember splits FILE:MEMBER. A file whose own name holds a colon wins.
+func splitMember(name string) (path, member string) {
+	if _, err := os.Lstat(name); err == nil {
+		return name, ""
+	}
+	for _, ext := range []string{".npz:", ".safetensors:", ".npy:"} {
+		if i := strings.Index(name, ext); i >= 0 {
+			return name[:i+len(ext)-1], name[i+len(ext):]
+		}
+	}
+	return name, ""
+}
+
+// kindOf decides the format of a file by its ending or, where that says nothing, by its first bytes.
+func kindOf(path string) (string, error) {
+	switch ext := strings.ToLower(filepath.Ext(path)); ext {
+	case ".npy", ".npz", ".safetensors":
+		return ext, nil
+	}
+	f, err := format.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	head := make([]byte, 9)
+	n, err := f.ReadAt(head, 0)
+	if err != nil && err != io.EOF {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	head = head[:n]
+	switch {
+	case strings.HasPrefix(string(head), "\x93NUMPY"):
+		return ".npy", nil
+	case strings.HasPrefix(string(head), "PK") || strings.HasPrefix(string(head), "\x80\x02"):
+		if strings.HasPrefix(string(head), "PK") && strings.ToLower(filepath.Ext(path)) != ".pt" && strings.ToLower(filepath.Ext(path)) != ".pth" && strings.ToLower(filepath.Ext(path)) != ".bin" {
+			return ".npz", nil
+		}
+		return "", format.Malformed(path, "", "refused: a pickle of PyTorch, which is never loaded; convert it: "+
+			`python -c "import torch, safetensors.torch as s; t = torch.load('%s', weights_only=True); s.save_file({'Q': t.contiguous()} if torch.is_tensor(t) else {k: v.contiguous() for k, v in t.items()}, '%s.safetensors')"`, path, strings.TrimSuffix(path, filepath.Ext(path)))
+	case len(head) == 9 && head[8] == '{':
+		return ".safetensors", nil
+	}
+	return "", format.Malformed(path, "", "not one of .npy, .npz and .safetensors, by its ending and its first bytes")
+}
+
+func severalArrays(path string, names []string) error {
+	return usage("%s holds %d arrays (%s): name the basis, %s:NAME", path, len(names), some(names), path)
+}
+
+func tensorNames(f *safetensors.File) []string {
+	var names []string
+	for n := range f.Tensors() {
+		names = append(names, n)
+	}
+	return names
+}
+
+// some lists the first names.
+func some(names []string) string {
+	if len(names) > 8 {
+		names = append(names[:8:8], "…")
+	}
+	return strings.Join(names, ", ")
+}
+
+// set reads the tensors of a file into memory. Of a dump only those below grad/ are taken.
+func (l *Loaded) set(role, name string, opt npy.Options) (Set, error) {
+	c, err := l.arrays(role, name, opt)
+	if err != nil {
+		return Set{}, err
+	}
+	return c.set(name)
+}
+
+func (c *container) set(name string) (Set, error) {
+	s := Set{Name: name}
+	dump := slices.ContainsFunc(c.names, func(n string) bool { return strings.HasPrefix(n, "grad/") })
+	for i, a := range c.arrays {
+		if dump && !strings.HasPrefix(c.names[i], "grad/") {
+			continue
+		}
+		t := Tensor{Name: c.names[i], DType: a.DType, Shape: a.Shape}
+		if a.DType.Float() { // others are only named: as float64 they could take eight times the file
+			var err error
+			if t.Data, err = a.Float64s(); err != nil {
+				return s, err
+			}
+		}
+		s.Tensors = append(s.Tensors, t)
+	}
+	return s, nil
+}
+
+const adapterFile = "adapter_model.safetensors"
+
+// adapter reads the adapter in a folder as PEFT saves it, or in a .safetensors file.
+func (l *Loaded) adapter(role, path string, opt npy.Options) (Set, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return Set{}, err
+	}
+	if !info.IsDir() {
+		return l.set(role, path, opt)
+	}
+	d, err := format.OpenDir(path)
+	if err != nil {
+		return Set{}, err
+	}
+	l.open = append(l.open, d)
+	full := filepath.Join(path, adapterFile)
+	f, err := d.Open(adapterFile)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) && d.Has("adapter_model.bin") {
+			return Set{}, format.Malformed(filepath.Join(path, "adapter_model.bin"), "", "refused: a pickle, which is never loaded; convert it: "+
+				`python -c "import torch, safetensors.torch as s; s.save_file(torch.load('%s', weights_only=True), '%s', {'format': 'pt'})"`, filepath.Join(path, "adapter_model.bin"), full)
+		}
+		return Set{}, err
+	}
+	st, err := safetensors.Parse(f)
+	if err != nil {
+		f.Close()
+		return Set{}, err
+	}
+	l.open = append(l.open, st)
+	l.note(role, full, full, fmt.Sprintf("%d tensors", st.Len()), func() (*format.File, error) { return d.Open(adapterFile) })
+	c := container{path: full}
+	for n, a := range st.Tensors() {
+		c.add(n, a)
+	}
+	return c.set(path)
+}
+
+// basis decides how the array of the basis is read.
+func (l *Loaded) basis(c container) (*Basis, error) {
+	a := c.arrays[0]
+	b := &Basis{Name: a.Name, DType: a.DType, Type: a.Type, Stored: a.Shape, Notes: a.Notes, Elements: a.ReadFloat64}
+	if len(a.Shape) == 2 {
+		b.ColumnMajor = a.ColumnMajor
+		b.D, b.K = a.Shape[0], a.Shape[1]
+		if b.D < b.K && !l.hasLength(b.D) {
+			b.D, b.K, b.Transposed = b.K, b.D, true
+		}
+	}
+	switch k := Kind(c.metadata["kind"]); k {
+	case AnyKind, Flat, Side:
+		b.Kind = k
+	default:
+		b.Notes = append(b.Notes, fmt.Sprintf("metadata kind %q is neither flat nor side: ignored", k))
+	}
+	if order := c.metadata["order"]; order != "" {
+		spans, err := parseOrder(c.path, order)
+		if err != nil {
+			return nil, err
+		}
+		b.Order = spans
+	}
+	return b, nil
+}
+
+// hasLength reports whether any vector or matrix of the input fits n rows.
+func (l *Loaded) hasLength(n int) bool {
+	sets := append(append(append([]Set(nil), l.Input.Grads...), l.Input.Projected...), l.Input.Updates...)
+	if l.Input.Adapter != nil {
+		sets = append(sets, *l.Input.Adapter)
+	}
+	for _, s := range sets {
+		total := 0
+		for _, t := range s.Tensors {
+			total += len(t.Data)
+			if len(t.Data) == n || len(t.Shape) == 2 && t.Shape[0] == n {
+				return true
+			}
+		}
+		if total == n {
+			return true
+		}
+	}
+	return false
+}
+
+// parseOrder reads the JSON text [["name", length], …] of a metadata entry.
+func parseOrder(path, text string) ([]Span, error) {
+	var spans []Span
+	sc := format.NewScanner(path+": metadata order", []byte(text), 0)
+	err := sc.Array(func(int) error {
+		var span Span
+		n := 0
+		err := sc.Array(func(i int) error {
+			n++
+			var err error
+			switch i {
+			case 0:
+				span.Name, err = sc.String()
+			case 1:
+				var length int64
+				length, err = sc.Int()
+				span.Len = int(length)
+			default:
+				err = sc.Skip()
+			}
+			return err
+		})
+		if err == nil && (n != 2 || span.Len < 0) {
+			err = sc.Malformed(`want [["name", length], …]`)
+		}
+		spans = append(spans, span)
+		return err
+	})
+	if err == nil {
+		err = sc.End()
+	}
+	return spans, err
+}
