@@ -1,0 +1,171 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"image/png"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/verify/check"
+)
+
+func sample() *Report {
+	return &Report{
+		Command: "projection", Tool: Tool{"verify", "0"}, Repeat: "verify projection --basis q.npy", Exit: 1,
+		Inputs: []Input{{Role: "basis", Path: "q\x1b[31m.npy", Size: 1234, What: "(3, 2) float32"}},
+		Results: []check.Result{
+			{Check: "a/pass", Subject: "q", Verdict: check.Pass, Metric: "max", Measured: 1, Limit: 2, Compared: 3},
+			{Check: "a/fail", Subject: "name\x1b]0;x\x07", Verdict: check.Fail, Metric: "max", Measured: math.NaN(), Limit: 1e-5, Compared: 3, Where: "row 1\n",
+				Explanations: []check.Explanation{{Fault: "H2", Title: "no-op", Evidence: "same bits"}, {Title: "or not", Lead: true}}, Facts: []check.Fact{{Name: "σ", Value: math.Inf(1)}}, Fix: "mend"},
+			{Check: "a/fail", Subject: "other", Verdict: check.Fail, Metric: "max", Measured: 3, Limit: 1, Compared: 1},
+			{Check: "a/open", Verdict: check.Undetermined, Reason: "no input"},
+			{Check: "a/skip", Verdict: check.Skip, Reason: "not here"},
+			{Check: "a/warn", Verdict: check.Warn, Reason: "careful"},
+		},
+		Lines: []string{"Gradient flow: min=0.000000"},
+		Files: []string{"p.svg"},
+	}
+}
+
+func write(t *testing.T, r *Report, opt Options) string {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, r.Write(&b, opt))
+	return b.String()
+}
+
+func TestHuman(t *testing.T) {
+	text := write(t, sample(), Options{Format: "human"})
+	require.NotContains(t, text, "\x1b", "a file's name must not drive the terminal")
+	require.NotContains(t, text, "\x07")
+	for _, want := range []string{"a/pass", "1e-05", "H2: no-op (same bits)", "[a lead, not proven]", "fix          mend",
+		"repeat       verify projection --basis q.npy --select a/fail", "written: p.svg", "exit 1: a check failed", "(+1)",
+		"1 PASS, 2 FAIL, 1 UNDETERMINED, 1 WARN, 1 SKIP"} {
+		require.Contains(t, text, want)
+	}
+	order := []string{"where ", "explanation ", "numbers ", "fix ", "repeat "}
+	at := 0
+	for _, field := range order {
+		i := strings.Index(text[at:], field)
+		require.GreaterOrEqual(t, i, 0, "%s out of order", field)
+		at += i
+	}
+	require.Contains(t, write(t, sample(), Options{Format: "human", Color: true}), "\x1b[31;1mFAIL")
+	require.NotContains(t, write(t, sample(), Options{Format: "human", Quiet: true}), "a/pass")
+	require.Contains(t, write(t, sample(), Options{Format: "human", Verbose: true}), "other")
+
+	many := sample()
+	many.Lines = make([]string, 50)
+	require.Contains(t, write(t, many, Options{Format: "human"}), "30 more lines (-v)")
+	require.Error(t, sample().Write(&bytes.Buffer{}, Options{Format: "yaml"}))
+}
+
+func TestJSONNumbers(t *testing.T) {
+	text := write(t, sample(), Options{Format: "json"})
+	var got map[string]any
+	require.NoError(t, json.Unmarshal([]byte(text), &got))
+	fail := got["results"].([]any)[1].(map[string]any)
+	require.Equal(t, "NaN", fail["measured"])
+	require.Equal(t, 1e-5, fail["limit"])
+	require.Equal(t, "Infinity", fail["facts"].([]any)[0].(map[string]any)["value"])
+	skip := got["results"].([]any)[4].(map[string]any)
+	require.NotContains(t, skip, "measured", "nothing was measured")
+	require.Equal(t, float64(2), got["counts"].(map[string]any)["FAIL"])
+
+	for v, want := range map[float64]string{0.1: "0.1", 1e-300: "1e-300", 1 << 53: "9.007199254740992e+15", math.Inf(-1): `"-Infinity"`, -0.0: "0"} {
+		b, err := Number(v).MarshalJSON()
+		require.NoError(t, err)
+		require.Equal(t, want, string(b))
+	}
+	empty := write(t, &Report{Command: "x"}, Options{Format: "json"})
+	for _, list := range []string{`"inputs": []`, `"results": []`, `"lines": []`, `"files": []`} {
+		require.Contains(t, empty, list, "an empty list is a list, not null")
+	}
+}
+
+func TestJUnit(t *testing.T) {
+	r := sample()
+	r.Err = "cut\x00 short"
+	text := write(t, r, Options{Format: "junit"})
+	var doc struct {
+		Tests    int `xml:"tests,attr"`
+		Failures int `xml:"failures,attr"`
+		Errors   int `xml:"errors,attr"`
+		Skipped  int `xml:"skipped,attr"`
+		Suite    struct {
+			Cases []struct {
+				Name    string `xml:"name,attr"`
+				Failure *struct {
+					Text string `xml:",chardata"`
+				} `xml:"failure"`
+				Error *struct {
+					Message string `xml:"message,attr"`
+				} `xml:"error"`
+			} `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
+	require.NoError(t, xml.Unmarshal([]byte(text), &doc))
+	require.Equal(t, []int{7, 2, 2, 1}, []int{doc.Tests, doc.Failures, doc.Errors, doc.Skipped})
+	require.Contains(t, doc.Suite.Cases[1].Failure.Text, "NaN", "the numbers stand in the text")
+	require.Equal(t, "no input", doc.Suite.Cases[3].Error.Message, "undetermined is an error, not a skip")
+	require.Equal(t, "cut short", doc.Suite.Cases[6].Error.Message)
+	require.NotContains(t, text, "\x1b")
+}
+
+func TestChanges(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "old.json")
+	old := sample()
+	require.NoError(t, os.WriteFile(path, []byte(write(t, old, Options{Format: "json"})), 0o666))
+	lines, err := Changes(path, sample())
+	require.NoError(t, err)
+	require.Equal(t, []string{"since baseline: nothing changed"}, lines)
+
+	now := sample()
+	now.Results[0].Verdict = check.Fail
+	now.Results[5].Check = "a/new"
+	lines, err = Changes(path, now)
+	require.NoError(t, err)
+	require.Equal(t, []string{"since baseline: a/pass q was PASS, is FAIL", "since baseline: a/new  is new: WARN", "since baseline: a/warn  was WARN, is gone"}, lines)
+
+	for _, bad := range []string{"", "[", `{"schema_version": 99, "results": []}`} {
+		require.NoError(t, os.WriteFile(path, []byte(bad), 0o666))
+		_, err = Changes(path, now)
+		require.True(t, format.IsMalformed(err), "%q: %v", bad, err)
+	}
+	_, err = Changes(path+".none", now)
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestBars(t *testing.T) {
+	b := &Bars{Title: "Projection Components", XLabel: "Basis Vector Index", YLabel: "Absolute Projection Magnitude", Limit: 1e-5, LimitName: "tolerance",
+		Series: []Series{{"before", []float64{0.1, 0, math.Inf(1)}}, {"after", []float64{1e-8, math.NaN(), 0}}}}
+	var buf bytes.Buffer
+	require.NoError(t, b.Write(&buf, "p.png"))
+	img, err := png.Decode(&buf)
+	require.NoError(t, err)
+	require.Equal(t, 1000, img.Bounds().Dx())
+	require.Equal(t, 500, img.Bounds().Dy())
+
+	for _, n := range []int{0, 1, 7, 100, 3000} {
+		many := *b
+		many.Series = []Series{{"|Qᵀv|", make([]float64, n)}}
+		buf.Reset()
+		require.NoError(t, many.Write(&buf, "p.svg"))
+		require.NoError(t, xml.Unmarshal(buf.Bytes(), new(struct{})))
+		require.LessOrEqual(t, len(indexTicks(n)), 17)
+	}
+	hostile := *b
+	hostile.Title = `<script>alert(1)</script>`
+	buf.Reset()
+	require.NoError(t, hostile.Write(&buf, "p.html"))
+	require.NotContains(t, buf.String(), "<script>")
+	require.Error(t, b.Write(&buf, "p.gif"))
+}
