@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"plumbline/golden"
+	"plumbline/verify/check"
+	"plumbline/verify/projection"
+	"plumbline/verify/report"
+)
+
+// demoCase is one run of the demo and what it must find.
+type demoCase struct {
+	title string
+	paths projection.Paths
+	plot  bool
+	exit  int
+	fault string // named by an explanation
+}
+
+var demoCases = []demoCase{
+	{title: "a healthy basis, a gradient and its projection", exit: check.ExitPass, plot: true,
+		paths: projection.Paths{Basis: "q.npy", Grads: []string{"g.npy"}, Projected: []string{"g_projected.npy"}}},
+	{title: "a basis in which one column is scaled by 1.001", exit: check.ExitFail, fault: "BASIS-COLUMN-SCALED",
+		paths: projection.Paths{Basis: "q_column_scaled.npy"}},
+	{title: "a projection that does nothing", exit: check.ExitFail, fault: "H2",
+		paths: projection.Paths{Basis: "q.npy", Grads: []string{"g.npy"}, Projected: []string{"g.npy"}}},
+	{title: "an adapter trained by Adam on projected gradients", exit: check.ExitFail, fault: "H3a",
+		paths: projection.Paths{Basis: "q.npy", Adapter: "lora_leak", Init: "lora_init"}},
+	{title: "the same with the update projected", exit: check.ExitPass,
+		paths: projection.Paths{Basis: "q.npy", Adapter: "lora_held", Init: "lora_init"}},
+}
+
+func newDemo() *cobra.Command {
+	var plot, keep string
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "runs the main job on embedded data: healthy data pass, broken data are named, a picture is written",
+		Long: `verify demo judges data that NumPy computed (golden/projection) and that are part of the program: a healthy basis and
+projection, a broken basis, a projection that does nothing, and two adapters. Exit 0 if every finding is the expected one.`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			started := time.Now()
+			if err := writable("--plot", plot); err != nil {
+				return err
+			}
+			dir := keep
+			if dir == "" {
+				temp, err := os.MkdirTemp("", "plumbline-demo-")
+				if err != nil {
+					return err
+				}
+				defer os.RemoveAll(temp)
+				dir = temp
+			}
+			if err := extract("projection", dir); err != nil {
+				return err
+			}
+			w := cmd.OutOrStdout()
+			right := 0
+			for i, c := range demoCases {
+				fmt.Fprintf(w, "── %d of %d: %s\n\n", i+1, len(demoCases), c.title)
+				ok, err := runDemo(cmd, c, dir, plot, verbose)
+				if err != nil {
+					return err
+				}
+				if ok {
+					right++
+				} else {
+					fmt.Fprintf(w, "NOT AS EXPECTED: want exit %d %s\n", c.exit, c.fault)
+				}
+				fmt.Fprintln(w)
+			}
+			fmt.Fprintf(w, "demo: %d of %d as expected in %.1f s", right, len(demoCases), time.Since(started).Seconds())
+			if plot != "" {
+				fmt.Fprintf(w, "; the picture of the first is %s", plot)
+			}
+			fmt.Fprintln(w)
+			if keep != "" {
+				fmt.Fprintf(w, "the data are in %s; try: verify projection --basis %s\n", keep, filepath.Join(keep, "q.npy"))
+			}
+			if right != len(demoCases) {
+				return exitError{check.ExitFail}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&plot, "plot", "projection_viz.png", `the picture (.png, .svg or .html); "" for none`)
+	cmd.Flags().StringVar(&keep, "keep", "", "write the embedded data to this folder and leave them there")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "every result, with all numbers")
+	return cmd
+}
+
+func runDemo(cmd *cobra.Command, c demoCase, dir, plot string, verbose bool) (bool, error) {
+	paths := c.paths
+	in := func(name *string) {
+		if *name != "" {
+			*name = filepath.Join(dir, *name)
+		}
+	}
+	paths.Grads, paths.Projected = slices.Clone(paths.Grads), slices.Clone(paths.Projected)
+	for _, p := range []*string{&paths.Basis, &paths.Adapter, &paths.Init} {
+		in(p)
+	}
+	for _, list := range [][]string{paths.Grads, paths.Projected} {
+		for i := range list {
+			in(&list[i])
+		}
+	}
+	r := &report.Report{Command: "projection", Tool: report.Tool{Name: "verify", Version: version}}
+	if !c.plot {
+		plot = ""
+	}
+	err := judgeFiles(cmd.Context(), cmd.ErrOrStderr(), paths, &output{}, r, func(*projection.Input) error { return nil }, func(in *projection.Input) error {
+		return writeExtras(in, r, plot, "")
+	})
+	if err != nil {
+		return false, err
+	}
+	for i := range r.Inputs { // the temporary folder says nothing to the reader
+		if rel, err := filepath.Rel(dir, r.Inputs[i].Path); err == nil {
+			r.Inputs[i].Path = rel
+		}
+	}
+	named := c.fault == ""
+	clean := func(texts ...*string) {
+		for _, t := range texts {
+			*t = strings.ReplaceAll(*t, dir+string(filepath.Separator), "")
+		}
+	}
+	for i := range r.Lines {
+		clean(&r.Lines[i])
+	}
+	for i := range r.Results {
+		res := &r.Results[i]
+		clean(&res.Subject, &res.Where, &res.Reason)
+		for _, e := range res.Explanations {
+			named = named || res.Verdict == check.Fail && e.Fault == c.fault
+		}
+	}
+	if err := r.Write(cmd.OutOrStdout(), report.Options{Format: "human", Color: colored(cmd.OutOrStdout()), Verbose: verbose}); err != nil {
+		return false, err
+	}
+	return r.Exit == c.exit && named, nil
+}
+
+// extract writes the embedded golden folder to dir.
+func extract(folder, dir string) error {
+	return fs.WalkDir(golden.Data, folder, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(folder, filepath.FromSlash(name))
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(dir, rel)
+		if d.IsDir() {
+			return os.MkdirAll(target, 0o777)
+		}
+		data, err := golden.Data.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(target, data, 0o666)
+	})
+}

@@ -1,0 +1,566 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/npy"
+	"plumbline/internal/format/safetensors"
+	"plumbline/reference/linalg"
+	"plumbline/verify/projection"
+	"plumbline/verify/report"
+)
+
+// binary is the built program: exit codes and streams are those of a process.
+var binaryPath string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "verify-test-")
+	if err != nil {
+		panic(err)
+	}
+	binaryPath = filepath.Join(dir, "verify")
+	build := exec.Command("go", "build", "-o", binaryPath, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building verify: %v\n%s", err, out)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// verify runs the program in dir.
+func verify(t *testing.T, dir string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.Command(binaryPath, args...)
+	cmd.Dir = dir
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// numpy is a .npy file of the given version whose header says descr.
+func numpyFile(version byte, descr string, fortran bool, shape string, data []byte) []byte {
+	order := "False"
+	if fortran {
+		order = "True"
+	}
+	header := fmt.Sprintf("{'descr': '%s', 'fortran_order': %s, 'shape': %s, }", descr, order, shape)
+	prefix := 10
+	if version > 1 {
+		prefix = 12
+	}
+	for (prefix+len(header)+1)%64 != 0 {
+		header += " "
+	}
+	header += "\n"
+	out := []byte("\x93NUMPY" + string([]byte{version, 0}))
+	if version == 1 {
+		out = binary.LittleEndian.AppendUint16(out, uint16(len(header)))
+	} else {
+		out = binary.LittleEndian.AppendUint32(out, uint32(len(header)))
+	}
+	return append(append(out, header...), data...)
+}
+
+// workspace is a folder with the golden data and what the cases need beside them.
+func workspace(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, extract("projection", dir))
+	write := func(name string, data []byte) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o666))
+	}
+	save := func(name string, dtype format.DType, shape []int, v []float64) {
+		require.NoError(t, npy.WriteFile(filepath.Join(dir, name), dtype, shape, v))
+	}
+	read := func(name string) []float64 {
+		f, err := npy.Open(filepath.Join(dir, name), npy.Options{})
+		require.NoError(t, err)
+		defer f.Close()
+		v, err := f.Float64s()
+		require.NoError(t, err)
+		return v
+	}
+	const d, k = 768, 12
+	q := read("q.npy")
+	f32 := format.Encode(nil, q, format.F32)
+	for v := byte(1); v <= 3; v++ {
+		write(fmt.Sprintf("v%d.npy", v), numpyFile(v, "<f4", false, "(768, 12)", f32))
+	}
+	columns := make([]float64, 0, d*k)
+	for j := range k {
+		for i := range d {
+			columns = append(columns, q[i*k+j])
+		}
+	}
+	write("read_as_c.npy", numpyFile(1, "<f4", false, "(768, 12)", format.Encode(nil, columns, format.F32)))
+	write("truncated.npy", numpyFile(1, "<f4", false, "(768, 12)", f32[:len(f32)-1]))
+	write("trailing.npy", numpyFile(1, "<f4", false, "(768, 12)", append(f32[:len(f32):len(f32)], 0)))
+	write("object.npy", numpyFile(1, "|O", false, "(2, 2)", make([]byte, 64)))
+	write("lying.npy", numpyFile(1, "<f8", false, "(65536, 65536)", nil))
+	write("integer.npy", numpyFile(1, "<i8", false, "(768, 12)", make([]byte, 8*d*k)))
+	write("bf16.npy", numpyFile(1, "|V2", false, "(768, 12)", format.Encode(nil, q, format.BF16)))
+	write("empty.npy", nil)
+	write("text.txt", []byte("hello, world"))
+	write("model.pt", []byte("PK\x03\x04 archive/data.pkl"))
+	save("one_dimensional.npy", format.F32, []int{d}, q[:d])
+	square := projection.RandomBasis(rand.New(rand.NewPCG(1, 1)), 24, 24)
+	save("square.npy", format.F64, []int{24, 24}, square)
+	save("g24.npy", format.F64, []int{24}, square[:24])
+	wide := projection.RandomBasis(rand.New(rand.NewPCG(2, 2)), 40, 24) // d×k = 40×24, stored 24×40
+	wideT := make([]float64, len(wide))
+	for i := range 40 {
+		for j := range 24 {
+			wideT[j*40+i] = wide[i*24+j]
+		}
+	}
+	save("wide.npy", format.F64, []int{24, 40}, wideT)
+	with := func(name string, at int, v float64) {
+		x := append([]float64(nil), q...)
+		x[at] = v
+		save(name, format.F32, []int{d, k}, x)
+	}
+	with("nan.npy", 100*k+3, math.NaN())
+	with("inf.npy", 767*k+11, math.Inf(1))
+
+	// One pass in float32, summed in order, of a long gradient of norm 100.
+	r := rand.New(rand.NewPCG(3, 3))
+	long := projection.Scenario{D: 8192, K: 32, Norm: 100, Basis: format.F32, Vector: format.F32, Passes: 1}.Draw(r)
+	lq := make([]float64, 8192*32)
+	require.NoError(t, long.Basis.Elements(lq, 0))
+	save("long_q.npy", format.F32, []int{8192, 32}, lq)
+	save("long_g.npy", format.F32, []int{8192}, long.Grads[0].Tensors[0].Data)
+	save("long_p.npy", format.F32, []int{8192}, long.Projected[0].Tensors[0].Data)
+
+	// A side basis for lora_B (64, 8), held and not.
+	side := projection.RandomBasis(r, 64, 4)
+	save("side.npy", format.F32, []int{64, 4}, side)
+	b := make([]float64, 64*8)
+	for i := range b {
+		b[i] = 1e-3 * r.NormFloat64()
+	}
+	names := []string{"base_model.model.m.q_proj.lora_A.weight", "base_model.model.m.q_proj.lora_B.weight"}
+	a := make([]float64, 8*16)
+	for i := range a {
+		a[i] = r.NormFloat64()
+	}
+	lora := func(folder string, b []float64) {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, folder), 0o777))
+		require.NoError(t, safetensors.WriteFile(filepath.Join(dir, folder, "adapter_model.safetensors"), map[string]string{"format": "pt"}, []safetensors.Tensor{
+			{Name: names[0], DType: format.F32, Shape: []int{8, 16}, Data: a},
+			{Name: names[1], DType: format.F32, Shape: []int{64, 8}, Data: b},
+		}))
+	}
+	lora("side_init", make([]float64, 64*8))
+	lora("side_free", b)
+	lora("side_held", linalg.Project(side, 4, b, 8, 2))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "pickled"), 0o777))
+	write("pickled/adapter_model.bin", []byte("\x80\x02."))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "nothing"), 0o777))
+	require.NoError(t, safetensors.WriteFile(filepath.Join(dir, "one_grad.safetensors"), nil, []safetensors.Tensor{{Name: names[0], DType: format.F32, Shape: []int{8, 16}, Data: a}}))
+	require.NoError(t, safetensors.WriteFile(filepath.Join(dir, "zero_grads.safetensors"), nil, []safetensors.Tensor{{Name: "w", DType: format.F32, Shape: []int{d}, Data: make([]float64, d)}}))
+	require.NoError(t, safetensors.WriteFile(filepath.Join(dir, "no_grads.safetensors"), nil, nil))
+	return dir
+}
+
+// One exit code and one fragment of the reason for each case, from the built program.
+func TestProjectionCases(t *testing.T) {
+	dir := workspace(t)
+	cases := []struct {
+		name     string
+		args     string
+		code     int
+		fragment string // of stdout or stderr
+	}{
+		// Bases that pass.
+		{"f32", "--basis q.npy", 0, "nothing failed"},
+		{"f64", "--basis q_f64.npy", 0, "nothing failed"},
+		{"f16", "--basis q_f16.npy", 0, "H3c"},
+		{"bf16 safetensors", "--basis q_bf16.safetensors", 0, "H3c"},
+		{"bf16 npy", "--basis bf16.npy --assume-bf16", 0, "H3c"},
+		{"bf16 npy without the flag", "--basis bf16.npy", 4, "--assume-bf16"},
+		{"Fortran order", "--basis q_fortran.npy", 0, "Fortran order"},
+		{"transposed", "--basis q_transposed.npy", 0, "read as its transpose"},
+		{"big-endian", "--basis q_big_endian.npy", 0, "nothing failed"},
+		{"version 1", "--basis v1.npy", 0, "nothing failed"},
+		{"version 2", "--basis v2.npy", 0, "nothing failed"},
+		{"version 3", "--basis v3.npy", 0, "nothing failed"},
+		{"npz member", "--basis bases.npz:Q", 0, "nothing failed"},
+		{"safetensors entry", "--basis q_bf16.safetensors:Q", 0, "H3c"},
+		{"trailing bytes", "--basis trailing.npy", 0, "trailing"},
+		{"one piece", "--basis q.npy --reference", 0, "nothing failed"},
+		{"warnings count", "--basis q_f16.npy --fail-on warn", 1, "WARN"},
+
+		// Bases that do not.
+		{"column scaled by 1.001", "--basis q_column_scaled.npy", 1, "column 5 is not normalised"},
+		{"two equal columns", "--basis q_equal_columns.npy", 1, "columns 2 and 7 are parallel"},
+		{"NaN", "--basis nan.npy", 1, "row 100, column 3"},
+		{"infinity", "--basis inf.npy", 1, "row 767, column 11"},
+		{"square", "--basis square.npy", 1, "spans the whole space"},
+		{"wider than high, and the gradient says so", "--basis wide.npy --grad g24.npy", 1, "K ≥ d"},
+		{"wider than high", "--basis wide.npy", 0, "read as its transpose"},
+		{"one-dimensional", "--basis one_dimensional.npy", 1, "1-dimensional"},
+		{"integer", "--basis integer.npy", 1, "want a floating-point type"},
+		{"Fortran numbers in a C file", "--basis read_as_c.npy", 1, "BASIS-ORDER"},
+
+		// Files that cannot be used.
+		{"truncated", "--basis truncated.npy", 4, "truncated.npy"},
+		{"object array", "--basis object.npy", 4, "pickle"},
+		{"lying header", "--basis lying.npy", 4, "lying.npy"},
+		{"empty file", "--basis empty.npy", 4, "empty.npy"},
+		{"text", "--basis text.txt", 4, "not one of"},
+		{"torch pickle", "--basis model.pt", 4, "torch.load"},
+		{"directory", "--basis lora_init", 4, "directory"},
+		{"missing", "--basis nowhere.npy", 2, "nowhere.npy"},
+		{"device", "--basis /dev/zero", 4, "device"},
+
+		// Names and flags.
+		{"npz without a name", "--basis bases.npz", 2, "name the basis"},
+		{"npz with a wrong name", "--basis bases.npz:P", 2, "Q"},
+		{"safetensors with a wrong name", "--basis q_bf16.safetensors:P", 2, "Q"},
+		{"member of npy", "--basis q.npy:Q", 2, "no members"},
+		{"no basis", "", 2, "--basis"},
+		{"unknown flag", "--bassis q.npy", 2, "--basis"},
+		{"argument", "q.npy", 2, "no arguments"},
+		{"bad tolerance", "--basis q.npy --tol -1", 2, "--tol"},
+		{"bad kind", "--basis q.npy --kind both", 2, "flat or side"},
+		{"bad format", "--basis q.npy --format yaml", 2, "human, json, junit"},
+		{"unknown check", "--basis q.npy --select basis/orthogonal", 2, "basis/orthonormal"},
+		{"bad picture", "--basis q.npy --grad g.npy --plot p.gif", 2, ".svg"},
+		{"picture in no folder", "--basis q.npy --grad g.npy --plot nowhere/p.svg", 2, "nowhere"},
+		{"counts differ", "--basis q.npy --grad g.npy --grad g.npy --projected g.npy", 2, "2 raw gradients"},
+		{"init without adapter", "--basis q.npy --init lora_init", 2, "--adapter"},
+
+		// Gradients.
+		{"unprojected", "--basis q.npy --grad g.npy", 1, "never projected"},
+		{"projected", "--basis q.npy --grad g_projected.npy", 0, "nothing failed"},
+		{"raw and projected", "--basis q.npy --grad g.npy --projected g_projected.npy", 0, "nothing failed"},
+		{"raw and projected twice", "--basis q.npy --grad g.npy --projected g_projected_twice.npy", 0, "nothing failed"},
+		{"norm 100 by NumPy", "--basis q.npy --grad g100_projected.npy", 0, "nothing failed"},
+		{"norm 100 by NumPy, raw given", "--basis q.npy --grad g100.npy --projected g100_projected.npy", 0, "nothing failed"},
+		{"norm 100, accumulated in float64", "--basis q.npy --grad g100.npy --projected g100_projected_f64.npy", 0, "nothing failed"},
+		{"norm 100, summed in order", "--basis long_q.npy --grad long_p.npy", 0, "H3d"},
+		{"norm 100, raw given", "--basis long_q.npy --grad long_g.npy --projected long_p.npy", 0, "project twice"},
+		{"no-op", "--basis q.npy --grad g.npy --projected g.npy", 1, "no-op"},
+		{"another gradient", "--basis q.npy --grad g.npy --projected g100_projected.npy", 1, "right up to the factor 100"},
+		{"another basis", "--basis bases.npz:Q --grad g_projected.npy", 0, "nothing failed"},
+		{"length", "--basis q.npy --grad long_g.npy", 1, "8192 elements"},
+		{"length, other number", "--basis q.npy --grad long_g.npy", 1, "768 rows"},
+		{"gradients by tensor", "--basis q.npy --grad grads.safetensors", 1, "Gradient flow: min=0.028"},
+		{"gradient is zero", "--basis q.npy --grad zero_grads.safetensors", 1, "A10"},
+		{"nothing trainable", "--basis q.npy --grad no_grads.safetensors", 1, "no trainable parameters"},
+		{"a tensor without gradient", "--basis side.npy --grad one_grad.safetensors --adapter side_held --init side_init", 1, "no gradient"},
+		{"update", "--basis q.npy --update g_projected.npy", 0, "update/component"},
+		{"update that leaks", "--basis q.npy --update g.npy", 1, "update/component"},
+
+		// Adapters.
+		{"adapter held", "--basis q.npy --adapter lora_held --init lora_init", 0, "weights-delta"},
+		{"Adam's leak", "--basis q.npy --adapter lora_leak --init lora_init", 1, "H3a"},
+		{"raw weights", "--basis q.npy --adapter lora_held", 6, "H3b"},
+		{"file in place of a folder", "--basis q.npy --adapter lora_held/adapter_model.safetensors --init lora_init", 0, "nothing failed"},
+		{"side basis held", "--basis side.npy --adapter side_held --init side_init", 0, "side: on the left"},
+		{"side basis, not held", "--basis side.npy --adapter side_free --init side_init", 1, "adapter/drift"},
+		{"stated kind that does not fit", "--basis side.npy --kind flat --adapter side_free --init side_init", 1, "the reading is flat"},
+		{"adapter untrained", "--basis q.npy --adapter lora_init --init lora_init", 0, "nothing was trained"},
+		{"adapters of two models", "--basis q.npy --adapter side_held --init lora_init", 1, "is in side_held but not in lora_init"},
+		{"pickled adapter", "--basis q.npy --adapter pickled", 4, "save_file"},
+		{"folder without adapter", "--basis q.npy --adapter nothing", 2, "adapter_model.safetensors"},
+
+		// Selection.
+		{"select", "--basis q.npy --grad g.npy --select basis", 0, "basis/rank"},
+		{"ignore everything", "--basis q.npy --ignore basis --ignore vectors", 5, "nothing was checked"},
+		{"require what cannot be decided", "--basis q.npy --require adapter/drift", 6, "undetermined"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			stdout, stderr, code := verify(t, dir, append([]string{"projection"}, strings.Fields(c.args)...)...)
+			require.Equal(t, c.code, code, "stdout:\n%s\nstderr:\n%s", stdout, stderr)
+			require.Contains(t, stdout+stderr, c.fragment)
+			require.NotContains(t, stdout+stderr, "goroutine ", "a stack trace is no answer")
+		})
+	}
+}
+
+func TestUnreadableIsTheEnvironment(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Log("root reads every file; judged by the class of the error instead")
+		require.Equal(t, 3, exitCode(os.ErrPermission))
+		return
+	}
+	dir := workspace(t)
+	require.NoError(t, os.Chmod(filepath.Join(dir, "q.npy"), 0))
+	_, stderr, code := verify(t, dir, "projection", "--basis", "q.npy")
+	require.Equal(t, 3, code, stderr)
+}
+
+func TestDemo(t *testing.T) {
+	dir := t.TempDir()
+	stdout, stderr, code := verify(t, dir, "demo")
+	require.Equal(t, 0, code, stdout+stderr)
+	require.Contains(t, stdout, "5 of 5 as expected")
+	png, err := os.ReadFile(filepath.Join(dir, "projection_viz.png"))
+	require.NoError(t, err)
+	require.True(t, bytes.HasPrefix(png, []byte("\x89PNG")))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "the demo leaves the picture and nothing else")
+	require.NotContains(t, stdout, os.TempDir())
+
+	stdout, _, code = verify(t, dir, "demo", "--plot", "", "--keep", "data")
+	require.Equal(t, 0, code, stdout)
+	_, _, code = verify(t, dir, "projection", "--basis", filepath.Join("data", "q.npy"))
+	require.Equal(t, 0, code)
+}
+
+// The golden values of the producer against ours.
+func TestAgainstNumPy(t *testing.T) {
+	dir := workspace(t)
+	var m struct {
+		Values struct {
+			Defect       map[string]float64 `json:"defect"`
+			MaxComponent map[string]float64 `json:"max_component"`
+			Drift        map[string]float64 `json:"drift"`
+			Flow         map[string]float64 `json:"grad_flow"`
+		} `json:"values"`
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &m))
+	run := func(args ...string) jsonForm {
+		stdout, stderr, _ := verify(t, dir, append([]string{"projection", "--format", "json"}, args...)...)
+		var r jsonForm
+		require.NoError(t, json.Unmarshal([]byte(stdout), &r), stderr)
+		return r
+	}
+	// Sums of 768 products in float64 against exact ones: 768·2⁻⁵³ of the sum of magnitudes, which is at most 1.
+	const room = 768 * 0x1p-53
+	for name, want := range m.Values.Defect {
+		file := name + ".npy"
+		if name == "q_bf16" {
+			file = name + ".safetensors"
+		}
+		require.InDelta(t, want, run("--basis", file).find(t, "basis/orthonormal").Measured, 2*room, name)
+	}
+	for name, want := range m.Values.MaxComponent {
+		require.InDelta(t, want, run("--basis", "q.npy", "--grad", name+".npy").find(t, "gradient/component").fact("max|Qᵀv|"), 101*room, name)
+	}
+	require.InDelta(t, m.Values.Drift["lora_held"], run("--basis", "q.npy", "--adapter", "lora_held", "--init", "lora_init").find(t, "adapter/drift").Measured, room)
+	require.InDelta(t, m.Values.Drift["lora_leak"], run("--basis", "q.npy", "--adapter", "lora_leak", "--init", "lora_init").find(t, "adapter/drift").Measured, room)
+	require.InDelta(t, m.Values.Drift["raw"], run("--basis", "q.npy", "--adapter", "lora_leak").find(t, "adapter/drift").Measured, 4*room)
+	flow := m.Values.Flow
+	require.Contains(t, run("--basis", "q.npy", "--grad", "grads.safetensors").Lines,
+		fmt.Sprintf("Gradient flow: min=%.6f, max=%.6f, mean=%.6f", flow["min"], flow["max"], flow["mean"]))
+}
+
+type jsonForm struct {
+	Exit    int
+	Results []jsonRow
+	Lines   []string
+}
+
+type jsonRow struct {
+	Check    string
+	Measured float64
+	Facts    []struct {
+		Name  string
+		Value float64
+	}
+}
+
+func (r jsonForm) find(t *testing.T, id string) jsonRow {
+	t.Helper()
+	for _, row := range r.Results {
+		if row.Check == id {
+			return row
+		}
+	}
+	t.Fatalf("no result of %s", id)
+	return jsonRow{}
+}
+
+func (r jsonRow) fact(name string) float64 {
+	for _, f := range r.Facts {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return math.NaN()
+}
+
+// JSON follows the schema that the program prints, JUnit is XML with the numbers in the text, and equal runs give equal
+// bytes outside the object run.
+func TestReportForms(t *testing.T) {
+	dir := workspace(t)
+	printed, _, code := verify(t, dir, "explain", "--schema")
+	require.Zero(t, code)
+	require.Equal(t, string(report.Schema), printed)
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(printed))
+	require.NoError(t, err)
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	require.NoError(t, compiler.AddResource("report.json", doc))
+	schema, err := compiler.Compile("report.json")
+	require.NoError(t, err)
+
+	for _, args := range []string{
+		"--basis q.npy --grad g.npy --projected g_projected.npy", "--basis q_column_scaled.npy", "--basis nan.npy", "--basis q.npy --adapter lora_held",
+		"--basis one_dimensional.npy", "--basis truncated.npy", "--basis nowhere.npy", "--basis q.npy --ignore basis --ignore vectors", "--basis integer.npy --grad g.npy",
+		"--basis q.npy --grad long_g.npy", "--basis q.npy --grad no_grads.safetensors",
+	} {
+		full := append([]string{"projection", "--format", "json"}, strings.Fields(args)...)
+		a, _, code := verify(t, dir, full...)
+		b, _, _ := verify(t, dir, full...)
+		got, err := jsonschema.UnmarshalJSON(strings.NewReader(a))
+		require.NoError(t, err, args)
+		require.NoError(t, schema.Validate(got), args)
+		require.EqualValues(t, json.Number(fmt.Sprint(code)), got.(map[string]any)["exit"], args)
+		require.Equal(t, withoutRun(t, a), withoutRun(t, b), args)
+
+		x, _, _ := verify(t, dir, append([]string{"projection", "--format", "junit"}, strings.Fields(args)...)...)
+		dec := xml.NewDecoder(strings.NewReader(x))
+		for {
+			if _, err := dec.Token(); err == io.EOF {
+				break
+			} else {
+				require.NoError(t, err, args)
+			}
+		}
+		if code == 1 {
+			require.Contains(t, x, "<failure", args)
+		}
+	}
+	bad, err := jsonschema.UnmarshalJSON(strings.NewReader(`{"schema_version": 1}`))
+	require.NoError(t, err)
+	require.Error(t, schema.Validate(bad), "the schema must be able to fail")
+}
+
+// withoutRun cuts the last object, run, off the text of a report.
+func withoutRun(t *testing.T, text string) string {
+	t.Helper()
+	i := strings.LastIndex(text, "\n  \"run\":")
+	require.Positive(t, i)
+	return text[:i]
+}
+
+func TestOutputFiles(t *testing.T) {
+	dir := workspace(t)
+	stdout, stderr, code := verify(t, dir, "projection", "--basis", "q.npy", "--grad", "g.npy", "--projected", "g_projected.npy", "--format", "json", "--output", "r.json",
+		"--plot", "p.svg", "--orthonormalize", "again.npy")
+	require.Zero(t, code, stderr)
+	require.Empty(t, stdout, "the report goes to the file")
+	for _, name := range []string{"r.json", "p.svg", "again.npy"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Positive(t, info.Size())
+	}
+	svg, err := os.ReadFile(filepath.Join(dir, "p.svg"))
+	require.NoError(t, err)
+	for _, text := range []string{"Projection Components", "Basis Vector Index", "Absolute Projection Magnitude", "before", "after", "tolerance 1e-05"} {
+		require.Contains(t, string(svg), text)
+	}
+	_, _, code = verify(t, dir, "projection", "--basis", "q.npy", "--grad", "g.npy", "--plot", "p.html")
+	require.Equal(t, 1, code)
+	html, err := os.ReadFile(filepath.Join(dir, "p.html"))
+	require.NoError(t, err)
+	for _, loads := range []string{"<script", "<link", "@import", " src=", "srcset", "url("} {
+		require.NotContains(t, string(html), loads, "the page must load nothing")
+	}
+
+	// A repaired basis passes, in the type of the file.
+	_, _, code = verify(t, dir, "projection", "--basis", "q_equal_columns.npy", "--orthonormalize", "repaired.npy")
+	require.Equal(t, 1, code)
+	stdout, _, code = verify(t, dir, "projection", "--basis", "repaired.npy")
+	require.Zero(t, code, stdout)
+	require.Contains(t, stdout, "(768, 11) float32")
+
+	// What was there stays when the run fails before the report.
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "old.txt"), []byte("old"), 0o666))
+	_, _, code = verify(t, dir, "projection", "--basis", "truncated.npy", "--output", "old.txt")
+	require.Equal(t, 4, code)
+	old, err := os.ReadFile(filepath.Join(dir, "old.txt"))
+	require.NoError(t, err)
+	require.Equal(t, "old", string(old))
+	left, err := filepath.Glob(filepath.Join(dir, ".*tmp*"))
+	require.NoError(t, err)
+	require.Empty(t, left, "no half-written file stays behind")
+}
+
+func TestBaseline(t *testing.T) {
+	dir := workspace(t)
+	_, _, code := verify(t, dir, "projection", "--basis", "q.npy", "--grad", "g_projected.npy", "--format", "json", "-o", "old.json")
+	require.Zero(t, code)
+	require.NoError(t, os.Rename(filepath.Join(dir, "q_column_scaled.npy"), filepath.Join(dir, "q.npy")))
+	stdout, _, code := verify(t, dir, "projection", "--basis", "q.npy", "--grad", "g_projected.npy", "--baseline", "old.json")
+	require.Equal(t, 1, code)
+	require.Contains(t, stdout, "since baseline: basis/orthonormal q.npy was PASS, is FAIL")
+	_, stderr, code := verify(t, dir, "projection", "--basis", "q.npy", "--baseline", "text.txt")
+	require.Equal(t, 4, code, stderr)
+}
+
+func TestOtherCommands(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		args, fragment string
+		code           int
+	}{
+		{"list", "basis/orthonormal", 0},
+		{"explain basis/orthonormal", "max|QᵀQ − I| < tol", 0},
+		{"explain h3a", "optimiser's leak", 0},
+		{"explain basis/orthonormall", "basis/orthonormal", 2},
+		{"explain", "id of a check", 2},
+		{"faults --healthy 20", "faults caught", 0},
+		{"faults --healthy -1", "--healthy", 2},
+		{"--version", "verify 0.", 0},
+		{"--version --json", `"report_schema": 1`, 0},
+		{"completion bash", "bash completion", 0},
+		{"projecton", "projection", 2},
+		{"", "Usage", 2},
+		{"projection --help", "--orthonormalize", 0},
+	} {
+		stdout, stderr, code := verify(t, dir, strings.Fields(c.args)...)
+		require.Equal(t, c.code, code, "%s\n%s%s", c.args, stdout, stderr)
+		require.Contains(t, stdout+stderr, c.fragment, c.args)
+	}
+}
+
+func TestParseBytes(t *testing.T) {
+	for text, want := range map[string]int64{"1GiB": 1 << 30, "2MB": 2e6, "17": 17, "1.5KiB": 1536, "3 GB": 3e9, "8B": 8} {
+		got, err := parseBytes(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"", "x", "-1", "0", "NaN", "1e30GB", "GiB", "1 GX"} {
+		_, err := parseBytes(text)
+		require.Error(t, err, text)
+	}
+}
+
+func TestQuote(t *testing.T) {
+	require.Equal(t, "a/b.npy:Q", quote("a/b.npy:Q"))
+	require.Equal(t, `'a b'`, quote("a b"))
+	require.Equal(t, `'it'\''s'`, quote("it's"))
+	require.Equal(t, `''`, quote(""))
+}

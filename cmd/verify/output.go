@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"plumbline/internal/format"
+	"plumbline/verify/check"
+	"plumbline/verify/report"
+)
+
+// output is the flags that every command with a report has.
+type output struct {
+	format, file   string
+	failOn         string
+	baseline       string
+	verbose, quiet bool
+	strict         bool
+	sel            check.Selection
+}
+
+func (o *output) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.format, "format", "human", "form of the report: "+strings.Join(report.Formats, ", "))
+	f.StringVarP(&o.file, "output", "o", "", "write the report to this file, whole or not at all, in place of stdout")
+	f.StringSliceVar(&o.sel.Select, "select", nil, "only checks with these ids (a group such as basis, or a glob; see verify list)")
+	f.StringSliceVar(&o.sel.Ignore, "ignore", nil, "not the checks with these ids")
+	f.StringSliceVar(&o.sel.Require, "require", nil, "checks that must be decided: exit 6 if one is not")
+	f.StringVar(&o.failOn, "fail-on", "fail", "what counts as a failure: fail, or warn for warnings too")
+	f.BoolVar(&o.strict, "strict", false, "what could not be seen counts as undetermined (exit 6)")
+	f.StringVar(&o.baseline, "baseline", "", "a JSON report of an earlier run: verdicts that changed since are listed")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "every result, with all numbers")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "only what did not pass")
+}
+
+// validate looks at the flags before anything is read.
+func (o *output) validate(ids []string) error {
+	if !slices.Contains(report.Formats, o.format) {
+		return usageError{fmt.Sprintf("--format %q: want one of %s", o.format, strings.Join(report.Formats, ", "))}
+	}
+	if o.failOn != "fail" && o.failOn != "warn" {
+		return usageError{fmt.Sprintf("--fail-on %q: want fail or warn", o.failOn)}
+	}
+	if err := o.sel.Validate(ids); err != nil {
+		return usageError{err.Error()}
+	}
+	return writable("--output", o.file)
+}
+
+// writable refuses an output path in a folder that does not exist, before the work is done.
+func writable(flag, path string) error {
+	if path == "" {
+		return nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return usageError{fmt.Sprintf("%s %s: is a directory", flag, path)}
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
+		return usageError{fmt.Sprintf("%s %s: there is no folder %s", flag, path, filepath.Dir(path))}
+	}
+	return nil
+}
+
+func (o *output) policy() check.Policy {
+	return check.Policy{FailOnWarn: o.failOn == "warn", Strict: o.strict}
+}
+
+// emit writes the report to stdout or to the file asked for, and returns the exit code as an error.
+func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) error {
+	r.Tool = report.Tool{Name: "verify", Version: version}
+	r.Run = report.Run{Started: started.UTC().Format(time.RFC3339), Seconds: time.Since(started).Seconds(),
+		Machine: report.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}}
+	if o.baseline != "" {
+		changes, err := report.Changes(o.baseline, r)
+		if err != nil {
+			return err
+		}
+		r.Lines = append(r.Lines, changes...)
+	}
+	stdout := cmd.OutOrStdout()
+	opt := report.Options{Format: o.format, Verbose: o.verbose, Quiet: o.quiet, Color: o.file == "" && colored(stdout)}
+	write := func(w io.Writer) error { return r.Write(w, opt) }
+	var err error
+	if o.file != "" {
+		err = format.WriteFile(o.file, write)
+	} else {
+		err = write(stdout)
+	}
+	if err != nil {
+		return err
+	}
+	if r.Exit != check.ExitPass {
+		return exitError{r.Exit}
+	}
+	return nil
+}
+
+// colored follows NO_COLOR and CLICOLOR_FORCE, else colours a terminal.
+func colored(w io.Writer) bool {
+	if os.Getenv("NO_COLOR") != "" {
+		return false
+	}
+	if v := os.Getenv("CLICOLOR_FORCE"); v != "" && v != "0" {
+		return true
+	}
+	return terminal(w) && os.Getenv("TERM") != "dumb"
+}
+
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && info.Mode()&os.ModeDevice != 0 && f.Name() != os.DevNull
+}
+
+// progress returns a function that shows how far a long pass is: a line that is rewritten on a terminal, a plain line
+// every 10 seconds elsewhere. A pass of less than a second shows nothing.
+func progress(w io.Writer, quiet bool) (show func(pass string, done, total int), end func()) {
+	if quiet {
+		return nil, func() {}
+	}
+	live := terminal(w) && os.Getenv("TERM") != "dumb"
+	started := time.Now()
+	last, drawn := started, false
+	show = func(pass string, done, total int) {
+		now := time.Now()
+		every := 10 * time.Second
+		if live {
+			every = 200 * time.Millisecond
+		}
+		if now.Sub(started) < time.Second || now.Sub(last) < every {
+			return
+		}
+		last = now
+		line := fmt.Sprintf("%s: %d of %d rows (%.0f %%)", pass, done, total, 100*float64(done)/float64(total))
+		if live {
+			drawn = true
+			fmt.Fprintf(w, "\r\x1b[K%s", line)
+		} else {
+			fmt.Fprintln(w, line)
+		}
+	}
+	end = func() {
+		if drawn {
+			fmt.Fprint(w, "\r\x1b[K")
+		}
+	}
+	return show, end
+}
