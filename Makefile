@@ -1,0 +1,61 @@
+# make            prints the targets
+# Every target is what .ci/run calls, too.
+
+GO       ?= go
+FUZZTIME ?= 2m
+CHECKS   ?= 10000
+
+.PHONY: help build test vet unfused purego v3 race slow fuzz bench golden ci
+
+help:           ## print the targets
+	@grep -E '^[a-z0-9]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+build:          ## build the commands into bin/
+	$(GO) build -o bin/ ./cmd/...
+
+test:           ## the tests of the README
+	$(GO) test ./...
+
+vet:            ## gofmt, go vet here, for arm64 and without assembly, tidy go.mod
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	$(GO) vet ./...
+	$(GO) vet -tags slow ./...
+	GOARCH=arm64 $(GO) vet ./...
+	$(GO) vet -tags purego ./...
+	$(GO) mod tidy -diff
+
+unfused:        ## the reference compiled for arm64 holds no fused multiply-add: its bits are the same everywhere
+	@out=$$(GOARCH=arm64 $(GO) build -a -gcflags='plumbline/reference/...=-S' ./reference/... 2>&1 | grep -E 'FN?M(ADD|SUB)[SD]' || true); \
+	  if [ -n "$$out" ]; then echo "$$out"; echo "write float64(a*b) + c"; exit 1; fi
+
+purego:         ## the tests without assembly
+	$(GO) test -tags purego ./...
+
+v3:             ## the tests compiled for GOAMD64=v3, where the compiler may fuse multiply-adds
+	GOAMD64=v3 $(GO) test ./...
+
+race:           ## the short tests under the race detector
+	$(GO) test -race -short ./...
+
+slow:           ## laws with 10,000 cases each, large bases, time and memory
+	$(GO) test ./reference/linalg -rapid.checks=$(CHECKS)
+	$(GO) test -tags slow -timeout 30m ./...
+
+fuzz:           ## every fuzz target for FUZZTIME (2m)
+	@set -e; for pkg in $$($(GO) list ./internal/format/...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "$$pkg $$target $(FUZZTIME)"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s $$pkg; \
+	  done; done
+
+bench:          ## benchmarks in Go's format
+	$(GO) test -run '^$$' -bench . ./...
+
+golden:         ## write golden/ anew with its producers (Python, needs the versions they name)
+	python3 -m venv .venv
+	.venv/bin/pip install -q numpy==2.4.6 safetensors==0.8.0 ml_dtypes==0.6.0
+	rm -rf golden/projection
+	.venv/bin/python golden/gen/projection.py golden/projection
+
+ci:             ## all that .ci/run does
+	bash .ci/run
