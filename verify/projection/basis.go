@@ -15,6 +15,21 @@ const (
 
 func skip(reason string) []check.Result { return []check.Result{{Verdict: check.Skip, Reason: reason}} }
 
+// finite returns the facts of a basis that can be computed with, or why there are none.
+func (in *Input) finite() (*facts, []check.Result, error) {
+	if !in.Basis.readable() {
+		return nil, skip("the basis is no floating-point matrix"), nil
+	}
+	f, err := in.measure()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !f.finite {
+		return nil, skip("the basis is not finite"), nil
+	}
+	return f, nil, nil
+}
+
 // Shape checks that Q is a matrix with fewer columns than rows.
 var Shape = &check.Check[*Input]{
 	Name: "basis/shape",
@@ -130,17 +145,11 @@ rounding its elements can do; between the limit and that bound the finding is a 
 	Source: validates + "; fault A5",
 	Fix:    "orthonormalise the basis (QR): verify projection --basis Q --orthonormalize OUT.npy writes one of the same space",
 	Run: func(in *Input) ([]check.Result, error) {
+		f, skipped, err := in.finite()
+		if f == nil {
+			return skipped, err
+		}
 		b := in.Basis
-		if !b.readable() {
-			return skip("the basis is no floating-point matrix"), nil
-		}
-		f, err := in.measure()
-		if err != nil {
-			return nil, err
-		}
-		if !f.finite {
-			return skip("the basis is not finite"), nil
-		}
 		r := check.Bound(b.Name, "max|QᵀQ − I|", f.defect, math.Nextafter(in.tol(), 0), b.K*(b.K+1)/2)
 		r.Limit = max(in.tol(), f.storage) // the limit itself fails: the source says < 1e-5
 		r.Where = fmt.Sprintf("%s column %d: norm² = %.9g", b.Name, f.di, f.gram[f.di*b.K+f.dj])
@@ -235,17 +244,11 @@ near I that Gershgorin's discs exclude 0, full rank follows without a decomposit
 	Source: validates,
 	Fix:    "drop dependent columns: --orthonormalize keeps as many as the rank",
 	Run: func(in *Input) ([]check.Result, error) {
+		f, skipped, err := in.finite()
+		if f == nil {
+			return skipped, err
+		}
 		b := in.Basis
-		if !b.readable() {
-			return skip("the basis is no floating-point matrix"), nil
-		}
-		f, err := in.measure()
-		if err != nil {
-			return nil, err
-		}
-		if !f.finite {
-			return skip("the basis is not finite"), nil
-		}
 		r := check.Result{Subject: b.Name, Verdict: check.Pass, Metric: "K − rank(Q)", Measured: float64(b.K - f.rank), Compared: b.K,
 			Facts: []check.Fact{{Name: "σ_min", Value: f.sigma[0]}, {Name: "σ_max", Value: f.sigma[1]}}}
 		switch {

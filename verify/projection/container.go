@@ -1,0 +1,218 @@
+package projection
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/npy"
+	"plumbline/internal/format/safetensors"
+)
+
+// container is the arrays of one file, or the one that was asked for.
+type container struct {
+	path     string
+	names    []string // of the arrays inside the file; of a .npy file the path
+	arrays   []*format.Array
+	metadata map[string]string
+}
+
+func (c *container) add(name string, a *format.Array) {
+	c.names, c.arrays = append(c.names, name), append(c.arrays, a)
+}
+
+// arrays opens the file of name and returns its arrays, or the one that the name asks for.
+func (l *Loaded) arrays(role, name string, opt npy.Options) (container, error) {
+	path, member := splitMember(name)
+	kind, err := kindOf(path)
+	if err != nil {
+		return container{}, err
+	}
+	if member != "" && kind == ".npy" {
+		return container{}, usage("%s: a .npy file has no members", name)
+	}
+	c := container{path: path}
+	switch kind {
+	case ".npy":
+		f, err := npy.Open(path, opt)
+		if err != nil {
+			return c, err
+		}
+		l.open = append(l.open, f)
+		c.add(path, f.Array)
+	case ".npz":
+		a, err := npy.OpenArchive(path, opt)
+		if err != nil {
+			return c, err
+		}
+		l.open = append(l.open, a)
+		names := a.Names()
+		if member != "" {
+			names = []string{member}
+		}
+		if role == "basis" && len(names) > 1 {
+			return c, severalArrays(path, names)
+		}
+		for _, n := range names {
+			array, err := a.Array(n)
+			if errors.Is(err, fs.ErrNotExist) {
+				return c, usage("%s has no member %q; it has: %s", path, n, some(a.Names()))
+			}
+			if err != nil {
+				return c, err
+			}
+			c.add(n, array)
+		}
+	case ".safetensors":
+		f, err := safetensors.Open(path)
+		if err != nil {
+			return c, err
+		}
+		l.open = append(l.open, f)
+		c.metadata = f.Metadata
+		if member != "" {
+			one, ok := f.Tensor(member)
+			if !ok {
+				return c, usage("%s has no tensor %q; it has: %s", path, member, some(tensorNames(f)))
+			}
+			c.add(member, one)
+			break
+		}
+		if role == "basis" && f.Len() > 1 {
+			return c, severalArrays(path, tensorNames(f))
+		}
+		for n, a := range f.Tensors() {
+			c.add(n, a)
+		}
+	}
+	what := fmt.Sprintf("%d tensors", len(c.arrays))
+	if len(c.arrays) == 1 {
+		what = c.arrays[0].ShapeString() + " " + c.arrays[0].Type
+		if t := c.arrays[0].DType; t != format.Unknown {
+			what = c.arrays[0].ShapeString() + " " + t.String()
+		}
+	}
+	l.note(role, name, path, what, func() (*format.File, error) { return format.Open(path) })
+	return c, nil
+}
+
+// note records a file and starts its digest.
+func (l *Loaded) note(role, name, path, what string, open func() (*format.File, error)) {
+	f := &File{Role: role, Path: name, What: what, sum: make(chan string, 1)}
+	l.Files = append(l.Files, f)
+	if info, err := os.Stat(path); err == nil {
+		f.Size = info.Size()
+	}
+	go func() {
+		sum := ""
+		if r, err := open(); err == nil {
+			h := sha256.New()
+			if _, err := io.Copy(h, r); err == nil {
+				sum = hex.EncodeToString(h.Sum(nil))
+			}
+			r.Close()
+		}
+		f.sum <- sum
+	}()
+}
+
+// splitMember splits FILE:MEMBER. A file whose own name holds a colon wins.
+func splitMember(name string) (path, member string) {
+	if _, err := os.Lstat(name); err == nil {
+		return name, ""
+	}
+	for _, ext := range []string{".npz:", ".safetensors:", ".npy:"} {
+		if i := strings.Index(name, ext); i >= 0 {
+			return name[:i+len(ext)-1], name[i+len(ext):]
+		}
+	}
+	return name, ""
+}
+
+// kindOf decides the format of a file by its ending or, where that says nothing, by its first bytes.
+func kindOf(path string) (string, error) {
+	switch ext := strings.ToLower(filepath.Ext(path)); ext {
+	case ".npy", ".npz", ".safetensors":
+		return ext, nil
+	}
+	f, err := format.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	head := make([]byte, 9)
+	n, err := f.ReadAt(head, 0)
+	if err != nil && err != io.EOF {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	head = head[:n]
+	switch {
+	case strings.HasPrefix(string(head), "\x93NUMPY"):
+		return ".npy", nil
+	case strings.HasPrefix(string(head), "PK") || strings.HasPrefix(string(head), "\x80\x02"):
+		if strings.HasPrefix(string(head), "PK") && strings.ToLower(filepath.Ext(path)) != ".pt" && strings.ToLower(filepath.Ext(path)) != ".pth" && strings.ToLower(filepath.Ext(path)) != ".bin" {
+			return ".npz", nil
+		}
+		return "", format.Malformed(path, "", "refused: a pickle of PyTorch, which is never loaded; convert it: "+
+			`python -c "import torch, safetensors.torch as s; t = torch.load('%s', weights_only=True); s.save_file({'Q': t.contiguous()} if torch.is_tensor(t) else {k: v.contiguous() for k, v in t.items()}, '%s.safetensors')"`, path, strings.TrimSuffix(path, filepath.Ext(path)))
+	case len(head) == 9 && head[8] == '{':
+		return ".safetensors", nil
+	}
+	return "", format.Malformed(path, "", "not one of .npy, .npz and .safetensors, by its ending and its first bytes")
+}
+
+func severalArrays(path string, names []string) error {
+	return usage("%s holds %d arrays (%s): name the basis, %s:NAME", path, len(names), some(names), path)
+}
+
+func tensorNames(f *safetensors.File) []string {
+	var names []string
+	for n := range f.Tensors() {
+		names = append(names, n)
+	}
+	return names
+}
+
+// some lists the first names.
+func some(names []string) string {
+	if len(names) > 8 {
+		names = append(names[:8:8], "…")
+	}
+	return strings.Join(names, ", ")
+}
+
+// set reads the tensors of a file into memory. Of a dump only those below grad/ are taken.
+func (l *Loaded) set(role, name string, opt npy.Options) (Set, error) {
+	c, err := l.arrays(role, name, opt)
+	if err != nil {
+		return Set{}, err
+	}
+	return c.set(name)
+}
+
+func (c *container) set(name string) (Set, error) {
+	s := Set{Name: name}
+	dump := slices.ContainsFunc(c.names, func(n string) bool { return strings.HasPrefix(n, "grad/") })
+	for i, a := range c.arrays {
+		if dump && !strings.HasPrefix(c.names[i], "grad/") {
+			continue
+		}
+		t := Tensor{Name: c.names[i], DType: a.DType, Shape: a.Shape}
+		if a.DType.Float() { // others are only named: as float64 they could take eight times the file
+			var err error
+			if t.Data, err = a.Float64s(); err != nil {
+				return s, err
+			}
+		}
+		s.Tensors = append(s.Tensors, t)
+	}
+	return s, nil
+}
