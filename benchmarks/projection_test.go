@@ -63,7 +63,7 @@ func BenchmarkProjection(b *testing.B) {
 			}
 			b.SetBytes(info.Size())
 			for b.Loop() {
-				l, err := projection.Load(projection.Paths{Basis: path, Grads: []string{filepath.Join(dir, "g.npy")}, Projected: []string{filepath.Join(dir, "g.npy")},
+				l, err := projection.Load(b.Context(), projection.Paths{Basis: path, Grads: []string{filepath.Join(dir, "g.npy")}, Projected: []string{filepath.Join(dir, "g.npy")},
 					Reader: npy.Options{AssumeBF16: true}})
 				if err != nil {
 					b.Fatal(err)

@@ -133,7 +133,7 @@ func failuresOnly(results []check.Result) []check.Result {
 
 // judgeFiles loads, judges and fills r.
 func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, out *output, r *report.Report, prepare, extras func(*projection.Input) error) error {
-	loaded, err := projection.Load(paths)
+	loaded, err := projection.Load(ctx, paths)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, o
 		return err
 	}
 	show, end := progress(stderr, out.quiet)
-	in.Context, in.Progress = ctx, show
+	in.Progress = show
 	r.Results, err = projection.Suite.Run(in, out.sel)
 	end()
 	r.Exit = check.Exit(r.Results, out.policy())

@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +36,8 @@ type File struct {
 	sum              chan string
 }
 
-// SHA256 returns the digest of the whole file, which is computed while the checks run; "" if it could not be read.
+// SHA256 returns the digest of the whole file, which is computed while the checks run; "" if it could not be read to the
+// end.
 func (f *File) SHA256() string {
 	s := <-f.sum
 	f.sum <- s
@@ -46,6 +48,7 @@ func (f *File) SHA256() string {
 type Loaded struct {
 	Input *Input
 	Files []*File
+	ctx   context.Context
 	open  []io.Closer
 }
 
@@ -59,9 +62,9 @@ func (l *Loaded) Close() error {
 }
 
 // Load opens the files that p names. Gradients, updates and adapters are read into memory; of the basis only the header
-// is. Errors are a *UsageError, one of format.Malformed, or of package os.
-func Load(p Paths) (_ *Loaded, err error) {
-	l := &Loaded{Input: &Input{}}
+// is. Errors are a *UsageError, one of format.Malformed, or of package os. When ctx ends, so do the passes over the files.
+func Load(ctx context.Context, p Paths) (_ *Loaded, err error) {
+	l := &Loaded{Input: &Input{Context: ctx}, ctx: ctx}
 	defer func() {
 		if err != nil {
 			l.Close()
