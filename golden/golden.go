@@ -12,7 +12,7 @@ import (
 	"path"
 )
 
-// Data is the golden files, by folder.
+// Data is the golden files that are part of the program, by folder. The others are beside it in the repository.
 //
 //go:embed all:projection
 var Data embed.FS
@@ -22,13 +22,14 @@ type Manifest struct {
 	Producer string            `json:"producer"`
 	Versions map[string]string `json:"versions"`
 	Seed     uint64            `json:"seed"`
-	Values   json.RawMessage   `json:"values"` // numbers computed by the producer
+	Values   json.RawMessage   `json:"values"` // numbers computed by the producer, if it has any beside the files
 	SHA256   map[string]string `json:"sha256"`
 }
 
-// Load reads the manifest of a folder and checks that its files are those it lists, no more, no fewer and unchanged.
-func Load(folder string) (*Manifest, error) {
-	text, err := Data.ReadFile(path.Join(folder, "manifest.json"))
+// Load reads the manifest of a folder of fsys and checks that the folder's files are those it lists, no more, no fewer and
+// unchanged.
+func Load(fsys fs.FS, folder string) (*Manifest, error) {
+	text, err := fs.ReadFile(fsys, path.Join(folder, "manifest.json"))
 	if err != nil {
 		return nil, err
 	}
@@ -37,12 +38,12 @@ func Load(folder string) (*Manifest, error) {
 		return nil, fmt.Errorf("golden/%s/manifest.json: %w", folder, err)
 	}
 	seen := 0
-	err = fs.WalkDir(Data, folder, func(name string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(fsys, folder, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || path.Base(name) == "manifest.json" {
 			return err
 		}
 		rel := name[len(folder)+1:]
-		data, err := Data.ReadFile(name)
+		data, err := fs.ReadFile(fsys, name)
 		if err != nil {
 			return err
 		}

@@ -1,23 +1,59 @@
 package golden
 
 import (
+	"io/fs"
+	"os"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 )
 
 func TestManifests(t *testing.T) {
-	folders, err := Data.ReadDir(".")
+	here := os.DirFS(".")
+	folders, err := fs.ReadDir(here, ".")
 	require.NoError(t, err)
-	require.NotEmpty(t, folders)
+	seen := 0
 	for _, f := range folders {
-		m, err := Load(f.Name())
+		if !f.IsDir() || f.Name() == "gen" {
+			continue
+		}
+		m, err := Load(here, f.Name())
 		require.NoError(t, err)
-		require.NotEmpty(t, m.Producer)
+		require.FileExists(t, "../"+m.Producer)
 		require.NotEmpty(t, m.Versions)
 		require.NotZero(t, m.Seed)
 		require.NotEmpty(t, m.SHA256)
+		seen++
 	}
-	_, err = Load("missing")
+	require.NotZero(t, seen)
+	_, err = Load(Data, "projection")
+	require.NoError(t, err, "the embedded files are those of the repository")
+}
+
+// A changed, a missing and an unlisted file are each found.
+func TestManifestFails(t *testing.T) {
+	const sum = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae" // of "foo"
+	folder := func() fstest.MapFS {
+		return fstest.MapFS{
+			"x/manifest.json": {Data: []byte(`{"sha256": {"a": "` + sum + `"}}`)},
+			"x/a":             {Data: []byte("foo")},
+		}
+	}
+	_, err := Load(folder(), "x")
+	require.NoError(t, err)
+	changed := folder()
+	changed["x/a"] = &fstest.MapFile{Data: []byte("fop")}
+	_, err = Load(changed, "x")
+	require.ErrorContains(t, err, "sha256")
+	missing := folder()
+	delete(missing, "x/a")
+	_, err = Load(missing, "x")
+	require.ErrorContains(t, err, "0 files")
+	extra := folder()
+	extra["x/b"] = &fstest.MapFile{Data: []byte("foo")}
+	_, err = Load(extra, "x")
 	require.Error(t, err)
+	_, err = Load(folder(), "y")
+	require.ErrorIs(t, err, fs.ErrNotExist)
 }
