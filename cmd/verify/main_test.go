@@ -119,6 +119,9 @@ func TestProjectionCases(t *testing.T) {
 		{"bad picture", "--basis q.npy --grad g.npy --plot p.gif", 2, ".svg"},
 		{"picture in no folder", "--basis q.npy --grad g.npy --plot nowhere/p.svg", 2, "nowhere"},
 		{"counts differ", "--basis q.npy --grad g.npy --grad g.npy --projected g.npy", 2, "2 raw gradients"},
+		{"nothing to draw", "--basis q.npy --plot p.svg", 2, "no components"},
+		{"nothing to repair", "--basis nan.npy --orthonormalize out.npy", 2, "not finite"},
+		{"repair under another name", "--basis q.npy --orthonormalize out.txt", 2, ".npy"},
 		{"init without adapter", "--basis q.npy --init lora_init", 2, "--adapter"},
 
 		// Gradients.

@@ -136,6 +136,9 @@ func (l *Loaded) adapter(role, path string, opt npy.Options) (Set, error) {
 			return Set{}, format.Malformed(filepath.Join(path, "adapter_model.bin"), "", "refused: a pickle, which is never loaded; convert it: "+
 				`python -c "import torch, safetensors.torch as s; s.save_file(torch.load('%s', weights_only=True), '%s', {'format': 'pt'})"`, filepath.Join(path, "adapter_model.bin"), full)
 		}
+		if info, lerr := os.Lstat(full); lerr == nil && info.Mode()&fs.ModeSymlink != 0 && !format.IsMalformed(err) && !errors.Is(err, fs.ErrPermission) {
+			return Set{}, format.Malformed(full, "", "is a symbolic link that leads out of the folder or nowhere: %v", err)
+		}
 		return Set{}, err
 	}
 	st, err := safetensors.Parse(f)
@@ -159,7 +162,7 @@ func (l *Loaded) basis(c container) (*Basis, error) {
 	if len(a.Shape) == 2 {
 		b.ColumnMajor = a.ColumnMajor
 		b.D, b.K = a.Shape[0], a.Shape[1]
-		if b.D < b.K && !l.hasLength(b.D) {
+		if b.D < b.K && (l.hasLength(b.K) || !l.hasLength(b.D)) { // K may be the rank of an adapter, and so the rows of lora_A
 			b.D, b.K, b.Transposed = b.K, b.D, true
 		}
 	}
@@ -167,7 +170,7 @@ func (l *Loaded) basis(c container) (*Basis, error) {
 	case AnyKind, Flat, Side:
 		b.Kind = k
 	default:
-		b.Notes = append(b.Notes, fmt.Sprintf("metadata kind %q is neither flat nor side: ignored", k))
+		b.Notes = append(b.Notes, fmt.Sprintf("metadata kind %.64q is neither flat nor side: ignored", k))
 	}
 	if order := c.metadata["order"]; order != "" {
 		spans, err := parseOrder(c.path, order)
@@ -212,7 +215,9 @@ func parseOrder(path, text string) ([]Span, error) {
 			var err error
 			switch i {
 			case 0:
-				span.Name, err = sc.String()
+				if span.Name, err = sc.String(); err == nil && len(span.Name) > safetensors.MaxName {
+					err = sc.Malformed("a name of %d bytes, want at most %d", len(span.Name), safetensors.MaxName)
+				}
 			case 1:
 				var length int64
 				length, err = sc.Int()

@@ -101,11 +101,11 @@ func (in *Input) Components() ([]Named, string, error) {
 }
 
 // Orthonormalise returns an orthonormal basis of the same space, d×rank, and the type to store it in: that of the file,
-// but at least float32. It holds the whole basis in memory.
+// but at least float32. It holds the whole basis in memory. A basis without an orthonormal form gives a *UsageError.
 func (in *Input) Orthonormalise() (q []float64, rank int, dtype format.DType, err error) {
 	b := in.Basis
 	if !b.readable() || b.K > b.D {
-		return nil, 0, 0, fmt.Errorf("%s cannot be orthonormalised: it is no floating-point matrix with fewer columns than rows", b.Name)
+		return nil, 0, 0, usage("%s cannot be orthonormalised: it is no floating-point matrix with fewer columns than rows", b.Name)
 	}
 	all := make([]float64, b.D*b.K)
 	if err := b.rows(all, 0); err != nil {
@@ -113,7 +113,7 @@ func (in *Input) Orthonormalise() (q []float64, rank int, dtype format.DType, er
 	}
 	q, rank, ok := linalg.Orthonormalise(all, b.K)
 	if !ok {
-		return nil, 0, 0, fmt.Errorf("%s cannot be orthonormalised: it is not finite, or zero", b.Name)
+		return nil, 0, 0, usage("%s cannot be orthonormalised: it is not finite, or zero", b.Name)
 	}
 	dtype = b.DType
 	if low16(dtype) {
