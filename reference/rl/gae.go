@@ -1,0 +1,303 @@
+package rl
+
+// Hole is what the recursion of GAE does at masked cells (gae.hole).
+type Hole int
+
+const (
+	// HoleNone: no mask in the loop. V is 0 beyond the value mask. TRL PPO, OpenAI, and CleanRL with done flags.
+	HoleNone Hole = iota
+	// HoleCarry: a masked cell changes nothing, and holds the A of the next true cell. verl, NeMo-RL.
+	HoleCarry
+	// HoleZeroStep: a masked cell is a step of V = 0 and r = 0, which costs one more γλ. OpenRLHF.
+	HoleZeroStep
+	// HoleCut: a masked cell, and the last true cell of a row, takes nothing from its right; what a hole holds leaks into the
+	// true cell before it. open-instruct, packed rows.
+	HoleCut
+	// HoleCutNext: nothing is taken from a masked cell on the right. The PPO system of this repository.
+	HoleCutNext
+)
+
+var holes = []string{"none", "carry", "zero_step", "cut", "cut_next"}
+
+func (h Hole) String() string { return name(holes, int(h)) }
+
+// ParseHole reads a value of gae.hole.
+func ParseHole(s string) (Hole, error) {
+	i, err := parse("gae.hole", holes, s)
+	return Hole(i), err
+}
+
+// ValueMask says which cells hold a value of the critic (gae.value_mask).
+type ValueMask int
+
+const (
+	ValueResponse ValueMask = iota // the response
+	ValueP1                        // and one token more: TRL PPO
+)
+
+var valueMasks = []string{"response", "p1"}
+
+func (m ValueMask) String() string { return name(valueMasks, int(m)) }
+
+// ParseValueMask reads a value of gae.value_mask.
+func ParseValueMask(s string) (ValueMask, error) {
+	i, err := parse("gae.value_mask", valueMasks, s)
+	return ValueMask(i), err
+}
+
+// LambdaPolicy is where λ of the policy comes from (gae.lambda_policy).
+type LambdaPolicy int
+
+const (
+	LambdaFixed LambdaPolicy = iota // "none": Lambda for every row
+	LambdaVAPO                      // 1 − 1/(α·len): longer responses look further ahead
+)
+
+var lambdaPolicies = []string{"none", "vapo"}
+
+func (p LambdaPolicy) String() string { return name(lambdaPolicies, int(p)) }
+
+// ParseLambdaPolicy reads a value of gae.lambda_policy.
+func ParseLambdaPolicy(s string) (LambdaPolicy, error) {
+	i, err := parse("gae.lambda_policy", lambdaPolicies, s)
+	return LambdaPolicy(i), err
+}
+
+// Bootstrap is what follows a response that was cut off by its length (gae.truncated_bootstrap).
+type Bootstrap int
+
+const (
+	BootstrapNone  Bootstrap = iota // 0, as if it had ended: every framework for language models
+	BootstrapValue                  // V of the state after it: CleanRL's V(next_obs)
+)
+
+var bootstraps = []string{"none", "value"}
+
+func (b Bootstrap) String() string { return name(bootstraps, int(b)) }
+
+// ParseBootstrap reads a value of gae.truncated_bootstrap.
+func ParseBootstrap(s string) (Bootstrap, error) {
+	i, err := parse("gae.truncated_bootstrap", bootstraps, s)
+	return Bootstrap(i), err
+}
+
+// ReturnsMask is how the returns treat masked cells (returns.remask).
+type ReturnsMask int
+
+const (
+	ReturnsRaw     ReturnsMask = iota // "false": A + V. verl, NeMo-RL
+	ReturnsMasked                     // "true": A + V at true cells, else 0
+	ReturnsMaskedV                    // A, plus V at cells of the value mask. OpenRLHF, TRL PPO
+)
+
+var returnsMasks = []string{"false", "true", "masked_v"}
+
+func (m ReturnsMask) String() string { return name(returnsMasks, int(m)) }
+
+// ParseReturnsMask reads a value of returns.remask.
+func ParseReturnsMask(s string) (ReturnsMask, error) {
+	i, err := parse("returns.remask", returnsMasks, s)
+	return ReturnsMask(i), err
+}
+
+// GAEOptions are the options of GAE.
+type GAEOptions struct {
+	Gamma  float64 // gae.gamma, the discount γ per token; 1 in the frameworks for language models
+	Lambda float64 // gae.lambda; .95 in TRL PPO and NeMo-RL, 1 in verl and OpenRLHF
+	Hole   Hole    // gae.hole
+	// Value says where V counts for HoleNone (gae.value_mask): up to the last true cell, holes included, or one cell more;
+	// for the other rules at true cells, or those and the cell after the last. HoleCarry, HoleCut and HoleCutNext read V by
+	// their own rule, and need it for ReturnsMaskedV only.
+	Value        ValueMask
+	LambdaPolicy LambdaPolicy // gae.lambda_policy; LambdaVAPO replaces Lambda for rows that have a true cell
+	Alpha        float64      // α of LambdaVAPO; .05 in the paper
+	Bootstrap    Bootstrap    // gae.truncated_bootstrap
+	Returns      ReturnsMask  // returns.remask
+}
+
+// Rollout is a batch of responses with rewards and values.
+type Rollout struct {
+	Rows, Cols int
+	Reward     []float64 // r, rows×cols
+	Value      []float64 // V, rows×cols; nil stands for 0 everywhere
+	Mask       []bool    // true at response tokens; nil is true everywhere
+
+	// Done is true at a cell after which an episode or a packed segment ends: nothing flows over it to the left. nil is
+	// false everywhere. CleanRL's dones[t+1] is Done at t. No flag is needed at the end of a row.
+	Done []bool
+
+	// Truncated marks the rows that BootstrapValue is for; nil marks all. Next is V of the state after the last true cell.
+	Truncated []bool    // one per row
+	Next      []float64 // one per row; needed for BootstrapValue only
+}
+
+// GAE stores in adv and ret the generalised advantage estimates and the returns of b, both rows×cols. Right to left, with
+// V and A equal to 0 after the last column,
+//
+//	δ_t = r_t + γ·V_next − V_t,   A_t = δ_t + γλ·A_next,   R_t = A_t + V_t
+//
+// where (V_next, A_next) is, with m the mask and V zeroed beyond the value mask for none and zero_step,
+//
+//	none       (V_{t+1}, A_{t+1})
+//	carry      those of the next true cell; A_t = A_next where m_t = 0
+//	zero_step  (V_{t+1}, A_{t+1}), r = V = 0 where m = 0
+//	cut        (V_{t+1}, A_{t+1}) if m_t and t is not the last true cell, else 0
+//	cut_next   (V_{t+1}, A_{t+1}) if m_{t+1}, else 0
+//
+// and 0 where Done. The advantages are not whitened and masked cells are not cleared; the returns are those before
+// whitening, see Returns for the others. With BootstrapValue the last true cell of a truncated row has V_next = Next and
+// A_next = 0, unless it is Done.
+//
+// adv may be b.Reward or b.Value, as may ret if adv is another slice. A reward or a value that a rule does not read, such as
+// one at a hole under carry, may be NaN without effect on true cells.
+//
+// It implements Schulman et al. 2016 (arXiv 1506.02438), Eq. 16; the frameworks differ in what "next" means when tokens are
+// masked, and the goldens gae (TRL 1.12.0, verl 0.9.1, OpenRLHF 0.11.2) and conventions (NeMo-RL, open-instruct) pin the
+// rules. λ of LambdaVAPO is that of Yue et al. 2025 (arXiv 2504.05118), as in NeMo-RL.
+func GAE(adv, ret []float64, b Rollout, o GAEOptions) (advantages, returns []float64) {
+	n := b.Rows * b.Cols
+	needMatrix(b.Reward, b.Mask, b.Rows, b.Cols)
+	need(b.Value == nil || len(b.Value) == n, badLength)
+	need(b.Done == nil || len(b.Done) == n, badLength)
+	need(b.Truncated == nil || len(b.Truncated) == b.Rows, badLength)
+	need(o.Hole >= HoleNone && o.Hole <= HoleCutNext, badOption)
+	need(o.Value == ValueResponse || o.Value == ValueP1, badOption)
+	need(o.LambdaPolicy == LambdaFixed || o.LambdaPolicy == LambdaVAPO, badOption)
+	need(o.Bootstrap == BootstrapNone || o.Bootstrap == BootstrapValue, badOption)
+	need(o.Returns >= ReturnsRaw && o.Returns <= ReturnsMaskedV, badOption)
+	need(o.Bootstrap == BootstrapNone || len(b.Next) == b.Rows, badLength)
+	adv, ret = output(adv, n), output(ret, n)
+	for i := range b.Rows {
+		lambda := o.Lambda
+		if l := count(b.Cols, row(b.Mask, i, b.Cols)); o.LambdaPolicy == LambdaVAPO && l > 0 {
+			lambda = 1 - 1/float64(o.Alpha*l)
+		}
+		gaeRow(row(adv, i, b.Cols), row(ret, i, b.Cols), b, i, o, lambda)
+	}
+	return adv, ret
+}
+
+// gaeRow computes row i.
+func gaeRow(adv, ret []float64, b Rollout, i int, o GAEOptions, lambda float64) {
+	reward, value := row(b.Reward, i, b.Cols), row(b.Value, i, b.Cols)
+	mask, done := row(b.Mask, i, b.Cols), row(b.Done, i, b.Cols)
+	last := lastTrue(mask, b.Cols)
+	boot := o.Bootstrap == BootstrapValue && (b.Truncated == nil || b.Truncated[i])
+	gl := o.Gamma * lambda
+
+	var vNext, aNext float64 // V and A that the cell at t+1 hands to the left
+	for t := b.Cols - 1; t >= 0; t-- {
+		m := mask == nil || mask[t]
+		r, raw := reward[t], 0.0
+		if value != nil {
+			raw = value[t]
+		}
+		v, inV := raw, valueCell(mask, t, last, o)
+		switch o.Hole {
+		case HoleNone:
+			if !inV {
+				v = 0
+			}
+		case HoleZeroStep:
+			if !inV {
+				v = 0
+			}
+			if !m {
+				r = 0
+			}
+		case HoleCut:
+			if !m || t == last {
+				vNext, aNext = 0, 0
+			}
+		}
+		if t == last && boot {
+			vNext, aNext = b.Next[i], 0
+		}
+		if done != nil && done[t] {
+			vNext, aNext = 0, 0
+		}
+		a := aNext
+		if m || o.Hole != HoleCarry {
+			delta := r + float64(o.Gamma*vNext) - v
+			a = delta + float64(gl*aNext)
+			vNext = v
+		}
+		aNext = a
+		if o.Hole == HoleCutNext && !m {
+			vNext, aNext = 0, 0
+		}
+		adv[t] = a
+		ret[t] = returnAt(a, raw, m, inV, o.Returns)
+	}
+}
+
+// valueCell reports whether cell t of a row belongs to the value mask; last is the last true cell, or −1.
+func valueCell(mask []bool, t, last int, o GAEOptions) bool {
+	if o.Value == ValueP1 && t == last+1 && last >= 0 {
+		return true
+	}
+	if o.Hole == HoleNone {
+		return t <= last
+	}
+	return mask == nil || mask[t]
+}
+
+// returnAt returns R of one cell.
+func returnAt(a, v float64, m, inV bool, kind ReturnsMask) float64 {
+	switch {
+	case kind == ReturnsRaw, kind == ReturnsMasked && m, kind == ReturnsMaskedV && inV:
+		return a + v
+	case kind == ReturnsMasked:
+		return 0
+	}
+	return a
+}
+
+// Returns stores in dst the returns A + V of advantages that the caller has, which may be whitened ones
+// (returns.before_whiten false): GAE itself returns those of the raw advantages. Shapes and the meaning of b and o are those
+// of GAE; dst may be adv.
+func Returns(dst, adv []float64, b Rollout, o GAEOptions) []float64 {
+	n := b.Rows * b.Cols
+	needMatrix(adv, b.Mask, b.Rows, b.Cols)
+	need(b.Value == nil || len(b.Value) == n, badLength)
+	need(o.Returns >= ReturnsRaw && o.Returns <= ReturnsMaskedV, badOption)
+	dst = output(dst, n)
+	for i := range b.Rows {
+		mask, value := row(b.Mask, i, b.Cols), row(b.Value, i, b.Cols)
+		last := lastTrue(mask, b.Cols)
+		for t := range b.Cols {
+			v := 0.0
+			if value != nil {
+				v = value[t]
+			}
+			k := i*b.Cols + t
+			dst[k] = returnAt(adv[k], v, mask == nil || mask[t], valueCell(mask, t, last, o), o.Returns)
+		}
+	}
+	return dst
+}
+
+// RewardToGo stores in dst the discounted sums Σ_k γ^{k−t}·r_k of the rewards from each token on: GAE with V = 0 and λ = 1.
+// The rule for holes is HoleCarry (verl's REINFORCE++: a hole costs no discount) or HoleZeroStep (OpenRLHF's
+// get_cumulative_returns: it costs one γ); the others panic. dst may be reward.
+//
+// Golden group_advantages (verl 0.9.1, which carries the sum across holes; older versions dropped it, verl#7278) and gae.
+func RewardToGo(dst, reward []float64, mask []bool, rows, cols int, gamma float64, hole Hole) []float64 {
+	needMatrix(reward, mask, rows, cols)
+	need(hole == HoleCarry || hole == HoleZeroStep, badOption)
+	dst = output(dst, len(reward))
+	for i := range rows {
+		r, m, y := row(reward, i, cols), row(mask, i, cols), row(dst, i, cols)
+		var sum float64
+		for t := cols - 1; t >= 0; t-- {
+			switch {
+			case m == nil || m[t]:
+				sum = r[t] + float64(gamma*sum)
+			case hole == HoleZeroStep:
+				sum = float64(gamma * sum)
+			}
+			y[t] = sum
+		}
+	}
+	return dst
+}

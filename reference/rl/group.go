@@ -1,0 +1,368 @@
+package rl
+
+import (
+	"math"
+	"slices"
+)
+
+// Center is what is subtracted from a reward (adv.center).
+type Center int
+
+const (
+	CenterMean Center = iota // the mean of its group
+	CenterLOO                // the mean of the others of its group
+	CenterNone               // nothing
+)
+
+var centers = []string{"mean", "loo", "none"}
+
+func (c Center) String() string { return name(centers, int(c)) }
+
+// ParseCenter reads a value of adv.center.
+func ParseCenter(s string) (Center, error) {
+	i, err := parse("adv.center", centers, s)
+	return Center(i), err
+}
+
+// Scale is what a centred reward is divided by (adv.scale).
+type Scale int
+
+const (
+	ScaleNone     Scale = iota // nothing: Dr.GRPO, RLOO
+	ScaleGroupStd              // the standard deviation of its group
+	ScaleBatchStd              // that of the whole batch
+	ScaleLOOStd                // that of the others of its group: NeMo-RL
+)
+
+var scales = []string{"none", "group_std", "batch_std", "loo_std"}
+
+func (s Scale) String() string { return name(scales, int(s)) }
+
+// ParseScale reads a value of adv.scale.
+func ParseScale(s string) (Scale, error) {
+	i, err := parse("adv.scale", scales, s)
+	return Scale(i), err
+}
+
+// ZeroStd is what happens where the standard deviation is 0 (adv.zero_std).
+type ZeroStd int
+
+const (
+	ZeroStdDivide ZeroStd = iota // "divide_eps": divided by ε like all others
+	ZeroStdSkip                  // "skip": not divided. NeMo-RL
+	// ZeroStdZero, "zero", makes the advantages of a group of equal rewards exactly 0, where rounding of the mean otherwise
+	// leaves a residue over ε. No framework has it; the systems of this repository do.
+	ZeroStdZero
+)
+
+var zeroStds = []string{"divide_eps", "skip", "zero"}
+
+func (z ZeroStd) String() string { return name(zeroStds, int(z)) }
+
+// ParseZeroStd reads a value of adv.zero_std.
+func ParseZeroStd(s string) (ZeroStd, error) {
+	i, err := parse("adv.zero_std", zeroStds, s)
+	return ZeroStd(i), err
+}
+
+// Singleton is the advantage of the only sample of a group (adv.singleton).
+type Singleton int
+
+const (
+	SingletonError Singleton = iota // ErrGroupOfOne
+	SingletonZero                   // 0: verl rloo_vectorized, TRL
+	SingletonRaw                    // μ = 0 and σ = 1: r, or r/(1+ε) where a group's σ divides. verl GRPO and rloo
+	SingletonNaN                    // "nan": NaN, as 0/0 gives without a rule. OpenRLHF
+)
+
+var singletons = []string{"error", "zero", "raw", "nan"}
+
+func (s Singleton) String() string { return name(singletons, int(s)) }
+
+// ParseSingleton reads a value of adv.singleton.
+func ParseSingleton(s string) (Singleton, error) {
+	i, err := parse("adv.singleton", singletons, s)
+	return Singleton(i), err
+}
+
+// GroupOptions are the options of GroupAdvantage. The zero value is Dr.GRPO: r − mean.
+type GroupOptions struct {
+	Center    Center    // adv.center
+	Scale     Scale     // adv.scale
+	DDof      int       // adv.ddof, 0 (default) or 1
+	Eps       float64   // adv.eps, added to the standard deviation. TRL 1e-4, verl 1e-6, OpenRLHF 1e-9.
+	ZeroStd   ZeroStd   // adv.zero_std
+	Singleton Singleton // adv.singleton
+
+	// BatchCentred: ScaleBatchStd takes mean and standard deviation of the centred rewards of the batch and subtracts that
+	// mean too (TRL's RLOO normalize_advantages; the masked-language-model system). By default it divides by the standard
+	// deviation of the rewards themselves (TRL's GRPO scale_rewards=batch).
+	BatchCentred bool
+
+	// SkipNaN leaves NaN rewards out of every mean and standard deviation, and replaces NaN advantages by 0 at the end, as TRL
+	// does with completions that no reward function could score. Singleton is then about what is left of the group.
+	SkipNaN bool
+}
+
+// GroupAdvantage stores in adv the advantage of each reward,
+//
+//	adv_i = (r_i − c_i) / (σ_i + eps)
+//
+// with c_i the mean of the group or of the others in it, and σ_i the standard deviation that o.Scale names, over n−ddof. The
+// σ of the others of a pair, one number with ddof 1, counts as 0. group holds the group of each reward, 0 ≤ group[i] <
+// len(r), see GroupBlocks, GroupUIDs and GroupPrompts; the samples of a group need not be neighbours. nil is one group of all:
+// a batch baseline.
+//
+// adv may be r. The error is ErrGroupOfOne, and adv then holds nothing of use. ScaleLOOStd takes time Σ n_g², all else n.
+//
+// It implements the outcome advantage of GRPO, Shao et al. 2024 (arXiv 2402.03300), Section 4.1.2, which does not say which
+// σ it means; Dr.GRPO, Liu et al. 2025 (arXiv 2503.20783); and RLOO, Ahmadian et al. 2024 (arXiv 2402.14740). Goldens
+// group_advantages (verl 0.9.1, TRL 1.16.0), gae (OpenRLHF 0.11.2) and conventions (open-instruct, NeMo-RL) pin ddof, ε and
+// the leave-one-out forms.
+func GroupAdvantage(adv, r []float64, group []int, o GroupOptions) ([]float64, error) {
+	need(o.Center >= CenterMean && o.Center <= CenterNone && o.Scale >= ScaleNone && o.Scale <= ScaleLOOStd, badOption)
+	need(o.ZeroStd >= ZeroStdDivide && o.ZeroStd <= ZeroStdZero, badOption)
+	need(o.Singleton >= SingletonError && o.Singleton <= SingletonNaN, badOption)
+	need(o.DDof == 0 || o.DDof == 1, badOption)
+	starts, members := byGroup(group, len(r))
+	adv = output(adv, len(r))
+
+	batchStd := math.NaN()
+	if o.Scale == ScaleBatchStd && !o.BatchCentred {
+		_, batchStd = meanStd(r, o.DDof, o.SkipNaN, -1)
+	}
+	var rewards []float64 // of one group: adv may be r
+	var still []int       // members of groups of equal rewards, under ZeroStdZero
+	for g := range len(starts) - 1 {
+		ids := members[starts[g]:starts[g+1]]
+		rewards = rewards[:0]
+		for _, i := range ids {
+			rewards = append(rewards, r[i])
+		}
+		if err := groupAdvantage(adv, rewards, ids, batchStd, o); err != nil {
+			return nil, err
+		}
+		if o.ZeroStd == ZeroStdZero && o.Center != CenterNone && allEqual(rewards, o.SkipNaN) {
+			still = append(still, ids...)
+		}
+	}
+	if o.Scale == ScaleBatchStd && o.BatchCentred {
+		mean, std := meanStd(adv, o.DDof, o.SkipNaN, -1)
+		for i, a := range adv {
+			adv[i] = divide(a-mean, std, o)
+		}
+		for _, i := range still {
+			adv[i] = 0 // the mean of the batch is not 0 after rounding
+		}
+	}
+	if o.SkipNaN {
+		for i, a := range adv {
+			if math.IsNaN(a) {
+				adv[i] = 0
+			}
+		}
+	}
+	return adv, nil
+}
+
+// groupAdvantage stores the advantages of one group, NaN where the reward is skipped; r holds its rewards and ids their
+// places in adv.
+func groupAdvantage(adv, r []float64, ids []int, batchStd float64, o GroupOptions) error {
+	var sum float64
+	n := 0
+	for _, v := range r {
+		if !(o.SkipNaN && math.IsNaN(v)) {
+			sum += v
+			n++
+		}
+	}
+	scaled := o.Scale == ScaleGroupStd || o.Scale == ScaleLOOStd
+	if n == 1 && (o.Center != CenterNone || scaled) {
+		for k, v := range r {
+			if !(o.SkipNaN && math.IsNaN(v)) {
+				lone, err := loneAdvantage(v, batchStd, o)
+				if err != nil {
+					return err
+				}
+				v = lone
+			}
+			adv[ids[k]] = v
+		}
+		return nil
+	}
+	mean, std := meanStd(r, o.DDof, o.SkipNaN, -1)
+	equal := o.ZeroStd == ZeroStdZero && o.Center != CenterNone && allEqual(r, o.SkipNaN)
+	for k, v := range r {
+		if o.SkipNaN && math.IsNaN(v) {
+			adv[ids[k]] = v
+			continue
+		}
+		a := v
+		switch {
+		case equal:
+			a = 0
+		case o.Center == CenterMean:
+			a = v - mean
+		case o.Center == CenterLOO:
+			a = v - (sum-v)/float64(n-1)
+		}
+		switch {
+		case o.Scale == ScaleGroupStd:
+			a = divide(a, std, o)
+		case o.Scale == ScaleBatchStd && !o.BatchCentred:
+			a = divide(a, batchStd, o)
+		case o.Scale == ScaleLOOStd:
+			s := 0.0
+			if n > 2 {
+				_, s = meanStd(r, o.DDof, o.SkipNaN, k)
+			}
+			a = divide(a, s, o)
+		}
+		adv[ids[k]] = a
+	}
+	return nil
+}
+
+// loneAdvantage returns the advantage of the only sample of a group.
+func loneAdvantage(r, batchStd float64, o GroupOptions) (float64, error) {
+	switch o.Singleton {
+	case SingletonError:
+		return 0, ErrGroupOfOne
+	case SingletonZero:
+		return 0, nil
+	case SingletonNaN:
+		return math.NaN(), nil
+	}
+	switch {
+	case o.Scale == ScaleGroupStd, o.Scale == ScaleLOOStd:
+		return divide(r, 1, o), nil
+	case o.Scale == ScaleBatchStd && !o.BatchCentred:
+		return divide(r, batchStd, o), nil
+	}
+	return r, nil
+}
+
+// divide returns a/(std + eps), or a if std is 0 and the rule says so.
+func divide(a, std float64, o GroupOptions) float64 {
+	if std == 0 && o.ZeroStd != ZeroStdDivide {
+		return a
+	}
+	return a / (std + o.Eps)
+}
+
+// meanStd returns the mean of x without x[skip] and the standard deviation over n−ddof; skip = −1 leaves nothing out. With
+// skipNaN, NaN is left out. The standard deviation of one number with ddof 1 is NaN.
+func meanStd(x []float64, ddof int, skipNaN bool, skip int) (mean, std float64) {
+	var sum, ss, n float64
+	for k, v := range x {
+		if k != skip && !(skipNaN && math.IsNaN(v)) {
+			sum += v
+			n++
+		}
+	}
+	mean = sum / n
+	for k, v := range x {
+		if k != skip && !(skipNaN && math.IsNaN(v)) {
+			d := v - mean
+			ss += float64(d * d)
+		}
+	}
+	return mean, math.Sqrt(ss / (n - float64(ddof)))
+}
+
+// NaNStd returns the standard deviation, over n−ddof, of the n elements of x that are not NaN; that of none, or of one with
+// ddof 1, is NaN.
+//
+// Source: nanstd of TRL 1.16.0, which rounds n/(n−1) to float32; golden masked_stats.
+func NaNStd(x []float64, ddof int) float64 {
+	need(ddof == 0 || ddof == 1, badOption)
+	_, std := meanStd(x, ddof, true, -1)
+	return std
+}
+
+// allEqual reports whether x holds two numbers or more, all of them equal and finite.
+func allEqual(x []float64, skipNaN bool) bool {
+	var first float64
+	n := 0
+	for _, v := range x {
+		switch {
+		case skipNaN && math.IsNaN(v):
+			continue
+		case n == 0:
+			first = v
+		case v != first:
+			return false
+		}
+		n++
+	}
+	return n > 1 && !math.IsNaN(first) && !math.IsInf(first, 0)
+}
+
+// byGroup returns the places of each group: those of group g are members[starts[g]:starts[g+1]], increasing.
+func byGroup(group []int, n int) (starts, members []int) {
+	need(group == nil || len(group) == n, badLength)
+	members = make([]int, n)
+	if group == nil {
+		for i := range members {
+			members[i] = i
+		}
+		return []int{0, n}, members
+	}
+	starts = make([]int, n+1)
+	for _, g := range group {
+		need(g >= 0 && g < n, badGroup)
+		starts[g+1]++
+	}
+	for g := range n {
+		starts[g+1] += starts[g]
+	}
+	next := slices.Clone(starts)
+	for i, g := range group {
+		members[next[g]] = i
+		next[g]++
+	}
+	return starts, members
+}
+
+// GroupBlocks returns the groups of n rewards of which each size neighbours are one group (adv.group_by
+// contiguous_blocks). It panics unless size divides n.
+func GroupBlocks(n, size int) []int {
+	need(size > 0 && n >= 0 && n%size == 0, badGroup)
+	group := make([]int, n)
+	for i := range group {
+		group[i] = i / size
+	}
+	return group
+}
+
+// GroupUIDs returns the groups of rewards whose samples name their prompt (adv.group_by uid), numbered in order of first
+// appearance.
+func GroupUIDs(uid []string) []int {
+	seen := make(map[string]int)
+	group := make([]int, len(uid))
+	for i, u := range uid {
+		g, ok := seen[u]
+		if !ok {
+			g = len(seen)
+			seen[u] = g
+		}
+		group[i] = g
+	}
+	return group
+}
+
+// GroupPrompts returns the groups of rewards whose samples have the same prompt, token by token (adv.group_by
+// prompt_tokens), numbered in order of first appearance. Two prompts of the batch that happen to be equal are one group.
+func GroupPrompts(prompt [][]int) []int {
+	key := make([]string, len(prompt))
+	for i, p := range prompt {
+		text := make([]byte, 0, 8*len(p))
+		for _, id := range p {
+			for shift := 0; shift < 64; shift += 8 {
+				text = append(text, byte(uint64(id)>>shift))
+			}
+		}
+		key[i] = string(text)
+	}
+	return GroupUIDs(key)
+}
