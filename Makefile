@@ -38,7 +38,7 @@ race:           ## the short tests under the race detector
 	$(GO) test -race -short ./...
 
 slow:           ## laws with 10,000 cases each, large bases, time and memory
-	$(GO) test ./reference/linalg -rapid.checks=$(CHECKS)
+	$(GO) test ./reference/linalg ./reference/optim ./reference/rl -rapid.checks=$(CHECKS)
 	$(GO) test -tags slow -timeout 30m ./...
 
 fuzz:           ## every fuzz target for FUZZTIME (2m)
