@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -38,6 +39,7 @@ func (e usageError) Error() string { return e.msg }
 func run(args []string) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process whatever it is doing
 	defer func() {
 		if p := recover(); p != nil { // a bug of ours: exit code 3 and a way to report it, not 2 as the runtime has it
 			fmt.Fprintf(os.Stderr, "verify: internal error: %v\n%s", p, debug.Stack())
@@ -55,7 +57,13 @@ func run(args []string) (code int) {
 		return done.code
 	}
 	code = exitCode(err)
-	fmt.Fprintf(os.Stderr, "verify: %v\n", err)
+	text := strings.Map(func(c rune) rune { // the name of a file or a tensor must not drive the terminal
+		if c != '\n' && unicode.In(c, unicode.Cc, unicode.Bidi_Control) {
+			return unicode.ReplacementChar
+		}
+		return c
+	}, err.Error())
+	fmt.Fprintf(os.Stderr, "verify: %s\n", text)
 	return code
 }
 
@@ -68,7 +76,8 @@ func exitCode(err error) int {
 		return check.ExitInterrupted
 	case format.IsMalformed(err):
 		return check.ExitMalformed
-	case errors.As(err, &bad), errors.As(err, &names), errors.Is(err, fs.ErrNotExist):
+	case errors.As(err, &bad), errors.As(err, &names), errors.Is(err, fs.ErrNotExist),
+		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG): // paths that cannot exist
 		return check.ExitUsage
 	}
 	return check.ExitInternal

@@ -78,10 +78,10 @@ func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) e
 	r.Tool = report.Tool{Name: "verify", Version: version}
 	r.Run = report.Run{Started: started.UTC().Format(time.RFC3339), Seconds: time.Since(started).Seconds(),
 		Machine: report.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}}
-	if o.baseline != "" {
+	if o.baseline != "" && r.Err == "" { // of a run that ended early every later result would be gone
 		changes, err := report.Changes(o.baseline, r)
 		if err != nil {
-			return err
+			r.Err, r.Exit = err.Error(), check.Worse(exitCode(err), r.Exit)
 		}
 		r.Lines = append(r.Lines, changes...)
 	}

@@ -82,6 +82,9 @@ The limit is relative: max|Qᵀv| / max(1, ‖v‖) < tol.`,
 			if err != nil {
 				if errors.Is(err, context.Canceled) {
 					err = fmt.Errorf("interrupted: %w", err)
+					if out.file != "" {
+						return err // what an earlier run has left there stays
+					}
 				}
 				r.Err = err.Error()
 				r.Exit = check.Worse(exitCode(err), check.Exit(failuresOnly(r.Results), out.policy()))
