@@ -14,7 +14,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -22,9 +21,24 @@ import (
 	"plumbline/internal/format"
 	"plumbline/verify/check"
 	"plumbline/verify/projection"
+	"plumbline/verify/report"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
+
+// stdout remembers the first error of a write: a report that was lost must not end in exit code 0.
+type stdout struct {
+	*os.File
+	err error
+}
+
+func (s *stdout) Write(p []byte) (int, error) {
+	n, err := s.File.Write(p)
+	if err != nil && s.err == nil {
+		s.err = err
+	}
+	return n, err
+}
 
 // exitError carries the exit code of a command that has reported already.
 type exitError struct{ code int }
@@ -46,9 +60,15 @@ func run(args []string) (code int) {
 			code = check.ExitInternal
 		}
 	}()
+	debug.SetGCPercent(25) // memory is mostly a few large arrays: collecting often is cheap and keeps the peak low
+	out := &stdout{File: os.Stdout}
 	root := newRoot()
 	root.SetArgs(args)
+	root.SetOut(out)
 	err := root.ExecuteContext(ctx)
+	if out.err != nil && (err == nil || errors.As(err, new(exitError))) {
+		err = fmt.Errorf("writing the report: %w", out.err)
+	}
 	var done exitError
 	switch {
 	case err == nil:
@@ -57,13 +77,11 @@ func run(args []string) (code int) {
 		return done.code
 	}
 	code = exitCode(err)
-	text := strings.Map(func(c rune) rune { // the name of a file or a tensor must not drive the terminal
-		if c != '\n' && unicode.In(c, unicode.Cc, unicode.Bidi_Control) {
-			return unicode.ReplacementChar
-		}
-		return c
-	}, err.Error())
-	fmt.Fprintf(os.Stderr, "verify: %s\n", text)
+	var lines []string
+	for _, l := range strings.Split(err.Error(), "\n") {
+		lines = append(lines, report.Printable(l))
+	}
+	fmt.Fprintf(os.Stderr, "verify: %s\n", strings.Join(lines, "\n"))
 	return code
 }
 
@@ -111,7 +129,7 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{flagError(cmd, err)}
 	})
-	root.AddCommand(newProjection(), newDemo(), newList(), newExplain(), newFaults())
+	root.AddCommand(newProjection(), newDemo(), newList(), newExplain(), newFaults(), newProfiles())
 	return root
 }
 
