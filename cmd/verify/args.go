@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"plumbline/internal/format"
 )
 
 // presentation names the flags that change how a run is told and not what it finds.
@@ -22,26 +24,17 @@ func repeatCommand(cmd *cobra.Command) string {
 		switch v := f.Value.(type) {
 		case pflag.SliceValue:
 			for _, x := range v.GetSlice() {
-				parts = append(parts, "--"+f.Name, quote(x))
+				parts = append(parts, "--"+f.Name, format.ShellQuote(x))
 			}
 		default:
 			if f.Value.Type() == "bool" {
 				parts = append(parts, "--"+f.Name)
 				return
 			}
-			parts = append(parts, "--"+f.Name, quote(f.Value.String()))
+			parts = append(parts, "--"+f.Name, format.ShellQuote(f.Value.String()))
 		}
 	})
 	return strings.Join(parts, " ")
-}
-
-func quote(s string) string {
-	if s != "" && strings.IndexFunc(s, func(c rune) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("_-./:=,+%@", c))
-	}) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // parseBytes reads a size such as 512MB (10⁶), 2GiB (2³⁰) or a plain number of bytes.

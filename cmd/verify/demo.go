@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -171,6 +172,14 @@ func extract(folder, dir string) error {
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(target, data, 0o666)
+		f, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666) // a user's file is never replaced
+		if errors.Is(err, fs.ErrExist) {
+			return usageError{fmt.Sprintf("--keep: %s is there already", target)}
+		}
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(data)
+		return errors.Join(err, f.Close())
 	})
 }

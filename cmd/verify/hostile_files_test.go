@@ -109,8 +109,7 @@ func npyRows() []hostile {
 		{name: "NaN", data: with(math.NaN()), code: check.ExitFail, says: "row 10, column 2: NaN"},
 		{name: "infinity", data: with(math.Inf(-1)), code: check.ExitFail, says: "row 10, column 2: -Inf"},
 		{name: "a megabyte behind the data", data: numpyFile(1, "<f8", false, "(64, 4)", append(f8, make([]byte, 1<<20)...)), code: accepted, says: "1048576 bytes behind the data are ignored"},
-		{name: "as many columns as rows", data: numpyFile(1, "<f2", false, "(1500, 1500)", make([]byte, 2*1500*1500)), code: check.ExitFail, says: "the basis spans the whole space",
-			open: "all singular values of a matrix that cannot be a basis are computed, in memory of 8·K² bytes a few times over"},
+		{name: "as many columns as rows", data: numpyFile(1, "<f2", false, "(1500, 1500)", make([]byte, 2*1500*1500)), code: check.ExitFail, says: "the basis spans the whole space"},
 	}
 	for i := range rows {
 		rows[i].path = "f.npy"

@@ -83,8 +83,7 @@ func safetensorsRows() []hostile {
 
 		// Files that are read, and judged or asked about.
 		{name: "8-bit floats", data: stBytes(entry("F8_E4M3", "[64,4]", "[0,256]"), 256), code: check.ExitFail, says: "stored as F8_E4M3"},
-		{name: "8-bit floats as a gradient", data: stBytes(entry("F8_E4M3", "[64]", "[0,64]"), 64), args: "--basis q.npy --grad FILE", code: check.ExitFail, says: "is stored as F8_E4M3",
-			open: "the type is called unknown"},
+		{name: "8-bit floats as a gradient", data: stBytes(entry("F8_E4M3", "[64]", "[0,64]"), 64), args: "--basis q.npy --grad FILE", code: check.ExitFail, says: "is stored as F8_E4M3"},
 		{name: "no elements", data: stBytes(entry("F32", "[64,0]", "[0,0]"), 0), code: check.ExitFail, says: "the basis is empty"},
 		{name: "no name", data: stBytes(`{"a\u202eb":`+one+`,"it's \"b\"":`+bytesOf(1, 2)+`}`, 2), args: "--basis FILE", code: check.ExitUsage, says: "holds 2 arrays"},
 		{name: "another name", data: stBytes(`{"a\u202eb":`+one+`}`, 1), args: "--basis FILE:Q", code: check.ExitUsage, says: `has no tensor "Q"`},
@@ -159,10 +158,9 @@ func metadataRows() []hostile {
 		{name: "order not UTF-8", data: stBytes(`{"__metadata__":{"order":"[[\"`+"\xff"+`\",64]]"}}`, 0), args: withGrad, says: "invalid UTF-8"},
 		{name: "order with a name of 1 MB", data: order(`[["` + strings.Repeat("x", 1<<20) + `",64]]`), args: withGrad, says: "a name of 1048576 bytes"},
 		{name: "order of 2^63 - 1", data: order(`[["w",9223372036854775807]]`), args: withGrad, code: check.ExitFail, says: "vectors/fit"},
-		{name: "order with escape sequences", data: order(`[["\u001b[31m\u202e",32],["w",32]]`), args: withGrad, code: check.ExitFail, says: "vectors/fit"},
+		{name: "order with escape sequences", data: order(`[["\u001b[31m\u202e",31],["w",32]]`), args: withGrad, code: check.ExitFail, says: "vectors/fit"},
 		{name: "order of another model", data: order(`[["w",32],["v",31]]`), args: withGrad, code: check.ExitFail, says: "vectors/fit"},
-		{name: "order of the vector itself", data: order(`[["w",32],["v",32]]`), args: withGrad, code: accepted, says: "nothing failed",
-			open: "a vector that is flat already is looked for by the names of its parts, and fails"},
+		{name: "order of the vector itself", data: order(`[["w",32],["v",32]]`), args: withGrad, code: accepted, says: "nothing failed"},
 	}
 	for i := range rows {
 		rows[i].path = "m.safetensors"
@@ -185,30 +183,25 @@ func vectorRows() []hostile {
 	}
 	empty := numpyFile(1, "<f4", false, "(64, 0)", nil)
 	const grad, update = "--basis q.npy --grad FILE", "--basis q.npy --update FILE"
-	const lost = "an empty list of components is indexed: exit code 3 with a stack trace"
 	return []hostile{
 		{name: "without elements", path: "v.npy", data: numpyFile(1, "<f4", false, "(0,)", nil), args: grad, code: check.ExitFail, says: "vectors/fit"},
-		{name: "64 × 0", path: "v.npy", data: empty, args: grad, code: check.ExitFail, says: "v.npy", open: lost},
-		{name: "64 × 0, update", path: "v.npy", data: empty, args: update, code: check.ExitFail, says: "v.npy", open: lost},
-		{name: "64 × 0, projected", path: "v.npy", data: empty, args: grad + " --projected FILE", code: check.ExitFail, says: "v.npy", open: lost},
+		{name: "64 × 0", path: "v.npy", data: empty, args: grad, code: check.ExitFail, says: "v.npy"},
+		{name: "64 × 0, update", path: "v.npy", data: empty, args: update, code: check.ExitFail, says: "v.npy"},
+		{name: "64 × 0, projected", path: "v.npy", data: empty, args: grad + " --projected FILE", code: check.ExitFail, says: "v.npy"},
 		{name: "one number", path: "v.npy", data: numpyFile(1, "<f4", false, "()", make([]byte, 4)), args: grad, code: check.ExitFail, says: "vectors/fit"},
 		{name: "squares overflow", path: "v.npy", data: f64(1e200), args: grad, code: check.ExitUndetermined, says: "the norm overflows"},
 		{name: "squares overflow, update", path: "v.npy", data: f64(1e200), args: update, code: check.ExitUndetermined, says: "the norm overflows"},
-		{name: "squares underflow", path: "v.npy", data: f64(1e-200), args: grad, code: check.ExitUndetermined, says: "gradient/component",
-			open: "‖v‖ is 0, and so is ‖Qᵀv‖: a gradient that was never projected passes"},
-		{name: "squares underflow, update", path: "v.npy", data: f64(1e-200), args: update, code: check.ExitUndetermined, says: "update/component", open: "as the gradient"},
+		{name: "squares underflow", path: "v.npy", data: f64(1e-200), args: grad, code: check.ExitUndetermined, says: "gradient/component"},
+		{name: "squares underflow, update", path: "v.npy", data: f64(1e-200), args: update, code: check.ExitUndetermined, says: "update/component"},
 		{name: "NaN", path: "v.npy", data: f64(math.NaN()), args: grad, code: check.ExitFail, says: "element 0 is NaN"},
 		{name: "NaN, projected", path: "v.npy", data: f64(math.NaN()), args: "--basis q.npy --grad g.npy --projected FILE", code: check.ExitFail, says: "element 0 is NaN"},
 		{name: "infinity", path: "v.npy", data: f64(math.Inf(1)), args: grad, code: check.ExitFail, says: "element 0 is +Inf"},
 		{name: "a step counter beside the gradient", path: "v.safetensors", args: grad, code: accepted, says: "nothing failed",
-			data: tensorFile(nil, safetensors.Tensor{Name: "w", DType: format.F64, Shape: []int{64}, Data: cosines(64, 5)[4:68]}, safetensors.Tensor{Name: "step", DType: format.I64, Shape: []int{1}, Data: []float64{7}}),
-			open: "a tensor of integers counts as one without gradient"},
+			data: tensorFile(nil, safetensors.Tensor{Name: "w", DType: format.F64, Shape: []int{64}, Data: column(cosines(64, 5), 5, 4)}, safetensors.Tensor{Name: "step", DType: format.I64, Shape: []int{1}, Data: []float64{7}})},
 		{name: "names that turn the line round", path: "v.safetensors", data: named(2, func(i int) string { return fmt.Sprintf(`\u202e\u2066\"it's%d`, i) }, []int{64}, 1), args: grad, code: check.ExitFail, says: "it's1"},
-		{name: "3,000 tensors that fail", path: "v.safetensors", data: named(3000, t, []int{64}, 1), args: grad, code: check.ExitFail, says: "gradient/component",
-			open: "each of them is printed in full, about 600 bytes"},
+		{name: "3,000 tensors that fail", path: "v.safetensors", data: named(3000, t, []int{64}, 1), args: grad, code: check.ExitFail, says: "gradient/component"},
 		{name: "3,000 tensors of another length", path: "v.safetensors", data: named(3000, t, []int{3}, 1), args: grad, code: check.ExitFail, says: "9000 elements together"},
-		{name: "a basis of more columns than rows", path: "v.npy", data: wide(3), args: "--basis FILE --grad FILE", code: check.ExitFail, says: "K ≥ d",
-			open: "QᵀQ of K × K is made: a file of 240 kB with K = 40,000 ends with code 2, out of memory"},
+		{name: "a basis of more columns than rows", path: "v.npy", data: wide(3), args: "--basis FILE --grad FILE", code: check.ExitFail, says: "K ≥ d"},
 		{name: "a transposed basis, K the rank of the adapter", path: "v.npy", args: "--basis FILE --adapter lora --init lora", code: accepted, says: "read as its transpose",
 			data: numpyFile(1, "<f8", false, "(8, 64)", format.Encode(nil, transposed(cosines(64, 8), 8), format.F64))},
 	}
@@ -289,11 +282,10 @@ func adapterRows() []hostile {
 		{name: "no tensors", args: args, code: check.ExitFail, says: "it holds no tensors", make: content(tensorFile(map[string]string{"format": "pt"}))},
 		{name: "no tensors, no init", args: withInit, code: check.ExitFail, says: "but not in", make: content(stBytes("{}", 0))},
 		{name: "only tensors without elements", args: args, code: check.ExitFail, says: "0 elements", make: content(tensorFile(nil, empty(loraName+"A.weight", 0), empty(loraName+"B.weight", 0)))},
-		{name: "lora_B of 64 × 0", args: args + " --init FILE", code: check.ExitFail, says: "lora_B", make: content(tensorFile(nil, empty(loraName+"A.weight", 0, 16), empty(loraName+"B.weight", 64, 0))),
-			open: "an empty list of components is indexed: exit code 3 with a stack trace"},
+		{name: "lora_B of 64 × 0", args: args + " --init FILE", code: check.ExitFail, says: "have no elements", make: content(tensorFile(nil, empty(loraName+"A.weight", 0, 16), empty(loraName+"B.weight", 64, 0)))},
 		{name: "a tensor without elements beside others", args: args + " --init FILE", code: check.ExitFail, says: "score", make: func(dir string) error {
 			return loraFolder(dir, still, empty("base_model.model.score.lora_B.weight", 0))
-		}, open: "it is only called not shielded, a warning"},
+		}},
 		{name: "tensors that init lacks", args: withInit, code: check.ExitFail, says: "but not in lora", make: func(dir string) error {
 			return loraFolder(dir, still, empty("it's lora_A", 0))
 		}},
@@ -328,18 +320,17 @@ func generalRows() []hostile {
 		{name: "escape sequences in a file name", path: "\x1b[31m\u202e\u009b.npy", says: "is empty"},
 		{name: "a quote in a file name", path: "it's.npy", says: "it's.npy"},
 		{name: "pickle of protocol 2", path: "p2.pt", data: []byte("\x80\x02}q\x00."), says: "a pickle of PyTorch"},
-		{name: "pickle of protocol 4", path: "p4.pt", data: []byte("\x80\x04\x95\x00\x00\x00\x00\x00\x00"), says: "pickle", open: "only protocol 2 is known"},
+		{name: "pickle of protocol 4", path: "p4.pt", data: []byte("\x80\x04\x95\x00\x00\x00\x00\x00\x00"), says: "pickle"},
 		{name: "checkpoint of PyTorch", path: "zip.pt", data: npzBytes(member{name: "archive/data.pkl"}), says: "a pickle of PyTorch"},
 		{name: "checkpoint of another ending", path: "zip.ckpt", data: npzBytes(member{name: "archive/data.pkl"}), says: "refused: pickle"},
 		{name: "a command in a file name", path: "$(id).pt", data: []byte("\x80\x02}q\x00."), says: "a pickle of PyTorch"},
 		{name: "header of 640 bytes without an ending", path: "w640", code: accepted, says: "nothing failed",
-			data: padded(tensorFile(nil, safetensors.Tensor{Name: "Q", DType: format.F64, Shape: []int{64, 4}, Data: cosines(64, 4)}), 640),
-			open: "a length of 640 begins like a pickle"},
+			data: padded(tensorFile(nil, safetensors.Tensor{Name: "Q", DType: format.F64, Shape: []int{64, 4}, Data: cosines(64, 4)}), 640)},
 		{name: "link to nothing", path: "gone.npy", make: link("nowhere"), code: check.ExitUsage, says: "gone.npy"},
 		{name: "link to itself", path: "loop.npy", make: func(path string) error { return os.Symlink(filepath.Base(path), path) }, code: check.ExitInternal, says: "too many levels of symbolic links"},
 		{name: "a file as a folder", path: "f", args: "--basis FILE/q.npy", code: check.ExitUsage, says: "not a directory"},
 		{name: "a name of 300 bytes", path: "g", args: "--basis " + strings.Repeat("g", 300), code: check.ExitUsage, says: "file name too long"},
-		{name: "baseline 100,000 deep", path: "b.json", data: []byte(strings.Repeat("[", 100_000)), args: "--basis q.npy --baseline FILE", says: "exceeded max depth"},
+		{name: "baseline 100,000 deep", path: "b.json", data: []byte(strings.Repeat("[", 100_000)), args: "--basis q.npy --baseline FILE", says: "want an object"},
 		{name: "baseline with escape sequences", path: "c.json", data: []byte(`{"schema_version":1,"results":[{"check":"\u001b[31m","subject":"x\u202e","verdict":"\u009b"}]}`), args: "--basis q.npy --baseline FILE", code: accepted, says: "is gone"},
 	}
 }
@@ -351,4 +342,13 @@ func padded(b []byte, n int) []byte {
 	out = append(out, b[8:old]...)
 	out = append(out, strings.Repeat(" ", 8+n-old)...)
 	return append(out, b[old:]...)
+}
+
+// column returns column j of a matrix with k columns.
+func column(x []float64, k, j int) []float64 {
+	var out []float64
+	for i := j; i < len(x); i += k {
+		out = append(out, x[i])
+	}
+	return out
 }

@@ -352,10 +352,3 @@ func TestParseBytes(t *testing.T) {
 		require.Error(t, err, text)
 	}
 }
-
-func TestQuote(t *testing.T) {
-	require.Equal(t, "a/b.npy:Q", quote("a/b.npy:Q"))
-	require.Equal(t, `'a b'`, quote("a b"))
-	require.Equal(t, `'it'\''s'`, quote("it's"))
-	require.Equal(t, `''`, quote(""))
-}

@@ -69,6 +69,20 @@ func writable(flag, path string) error {
 	return nil
 }
 
+// overInput refuses an output that is one of the inputs.
+func overInput(flag, path string, inputs []string) error {
+	info, err := os.Stat(path)
+	if path == "" || err != nil {
+		return nil
+	}
+	for _, in := range inputs {
+		if other, err := os.Stat(in); err == nil && os.SameFile(info, other) {
+			return usageError{fmt.Sprintf("%s %s: is an input of this run", flag, path)}
+		}
+	}
+	return nil
+}
+
 func (o *output) policy() check.Policy {
 	return check.Policy{FailOnWarn: o.failOn == "warn", Strict: o.strict}
 }
@@ -115,7 +129,10 @@ func colored(w io.Writer) bool {
 }
 
 func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+	f, ok := w.(interface {
+		Stat() (os.FileInfo, error)
+		Name() string
+	})
 	if !ok {
 		return false
 	}

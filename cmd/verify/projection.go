@@ -67,6 +67,11 @@ The limit is relative: max|Qᵀv| / max(1, ‖v‖) < tol.`,
 			if err := errors.Join(writable("--plot", plot), writable("--orthonormalize", repair)); err != nil {
 				return err
 			}
+			for _, o := range []struct{ flag, path string }{{"--output", out.file}, {"--plot", plot}, {"--orthonormalize", repair}} {
+				if err := overInput(o.flag, o.path, paths.Names()); err != nil {
+					return err
+				}
+			}
 			budget, err := parseBytes(maxInflated)
 			if err != nil {
 				return usageError{"--max-uncompressed: " + err.Error()}
@@ -152,7 +157,9 @@ func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, o
 	}
 	show, end := progress(stderr, out.quiet)
 	in.Progress = show
-	r.Results, err = projection.Suite.Run(in, out.sel)
+	r.Results, err = interruptible(ctx, func() ([]check.Result, error) { // a decomposition inside does not look at the context
+		return projection.Suite.Run(in, out.sel)
+	})
 	end()
 	r.Exit = check.Exit(r.Results, out.policy())
 	if err != nil {
@@ -160,6 +167,27 @@ func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, o
 	}
 	r.Lines = append(r.Lines, in.Lines()...)
 	return extras(in)
+}
+
+// interruptible runs work, which writes no files, and returns when it ends or ctx does; then work is left behind, for the
+// process to end.
+func interruptible[T any](ctx context.Context, work func() (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		v, err := work()
+		done <- outcome{v, err}
+	}()
+	select {
+	case o := <-done:
+		return o.value, o.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
 }
 
 // writeExtras writes the picture and the repaired basis.
@@ -183,14 +211,23 @@ func writeExtras(in *projection.Input, r *report.Report, plot, repair string) er
 		r.Files = append(r.Files, plot)
 	}
 	if repair != "" {
-		q, rank, dtype, err := in.Orthonormalise()
+		type basis struct {
+			q     []float64
+			rank  int
+			dtype format.DType
+		}
+		b, err := interruptible(in.Context, func() (b basis, err error) {
+			b.q, b.rank, b.dtype, err = in.Orthonormalise()
+			return b, err
+		})
 		if err != nil {
 			return err
 		}
-		if err := npy.WriteFile(repair, dtype, []int{len(q) / rank, rank}, q); err != nil {
+		shape := []int{len(b.q) / b.rank, b.rank}
+		if err := npy.WriteFile(repair, b.dtype, shape, b.q); err != nil {
 			return err
 		}
-		r.Files = append(r.Files, fmt.Sprintf("%s (%d × %d %s)", repair, len(q)/rank, rank, dtype))
+		r.Files = append(r.Files, fmt.Sprintf("%s (%d × %d %s)", repair, shape[0], shape[1], b.dtype))
 	}
 	return nil
 }

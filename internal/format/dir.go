@@ -1,6 +1,7 @@
 package format
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -44,7 +45,11 @@ func OpenDir(path string) (*Dir, error) {
 
 // Open opens the regular file name inside d.
 func (d *Dir) Open(name string) (*File, error) {
-	return OpenIn(d.root, filepath.Join(d.prefix, name), filepath.Join(d.path, name))
+	f, err := OpenIn(d.root, filepath.Join(d.prefix, name), filepath.Join(d.path, name))
+	if err != nil && !IsMalformed(err) {
+		return nil, fmt.Errorf("%s: %w", d.path, err)
+	}
+	return f, err
 }
 
 // Has reports whether d holds an entry of that name.

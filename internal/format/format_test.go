@@ -149,3 +149,11 @@ func TestOpenIn(t *testing.T) {
 		require.Nil(t, f)
 	}
 }
+
+func TestShellQuote(t *testing.T) {
+	require.Equal(t, "a/b.npy:Q", ShellQuote("a/b.npy:Q"))
+	require.Equal(t, `'a b'`, ShellQuote("a b"))
+	require.Equal(t, `'it'\''s'`, ShellQuote("it's"))
+	require.Equal(t, `'$(id)'`, ShellQuote("$(id)"))
+	require.Equal(t, `''`, ShellQuote(""))
+}

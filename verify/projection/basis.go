@@ -17,8 +17,8 @@ func skip(reason string) []check.Result { return []check.Result{{Verdict: check.
 
 // finite returns the facts of a basis that can be computed with, or why there are none.
 func (in *Input) finite() (*facts, []check.Result, error) {
-	if !in.Basis.readable() {
-		return nil, skip("the basis is no floating-point matrix"), nil
+	if !in.Basis.usable() {
+		return nil, skip("the basis is no floating-point matrix with 0 < K < d"), nil
 	}
 	f, err := in.measure()
 	if err != nil {
@@ -113,8 +113,8 @@ var Finite = &check.Check[*Input]{
 	Fix:    "recompute the basis; look at the data it was made from for the same value",
 	Run: func(in *Input) ([]check.Result, error) {
 		b := in.Basis
-		if !b.readable() {
-			return skip("the basis is no floating-point matrix"), nil
+		if !b.usable() {
+			return skip("the basis is no floating-point matrix with 0 < K < d"), nil
 		}
 		f, err := in.measure()
 		if err != nil {

@@ -18,6 +18,9 @@ import (
 	"plumbline/internal/format/safetensors"
 )
 
+// maxTensors bounds the tensors of one file, and the spans of a recorded order. The largest adapters have some 100,000.
+const maxTensors = 1 << 17
+
 // container is the arrays of one file, or the one that was asked for.
 type container struct {
 	path     string
@@ -90,6 +93,9 @@ func (l *Loaded) arrays(role, name string, opt npy.Options) (container, error) {
 		if role == "basis" && f.Len() > 1 {
 			return c, severalArrays(path, tensorNames(f))
 		}
+		if f.Len() > maxTensors {
+			return c, format.Malformed(path, "", "%d tensors; at most %d are judged", f.Len(), maxTensors)
+		}
 		for n, a := range f.Tensors() {
 			c.add(n, a)
 		}
@@ -138,14 +144,14 @@ func (u untilDone) Read(p []byte) (int, error) {
 	return u.r.Read(p)
 }
 
-// splitMember splits FILE:MEMBER. A file whose own name holds a colon wins.
+// splitMember splits FILE:MEMBER. A file whose own name holds a colon wins; else FILE is the longest prefix that is there.
 func splitMember(name string) (path, member string) {
 	if _, err := os.Lstat(name); err == nil {
 		return name, ""
 	}
-	for _, ext := range []string{".npz:", ".safetensors:", ".npy:"} {
-		if i := strings.Index(name, ext); i >= 0 {
-			return name[:i+len(ext)-1], name[i+len(ext):]
+	for i := strings.LastIndexByte(name, ':'); i > 0; i = strings.LastIndexByte(name[:i], ':') {
+		if info, err := os.Lstat(name[:i]); err == nil && !info.IsDir() {
+			return name[:i], name[i+1:]
 		}
 	}
 	return name, ""
@@ -168,19 +174,25 @@ func kindOf(path string) (string, error) {
 		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	head = head[:n]
+	text, ext := string(head), strings.ToLower(filepath.Ext(path))
 	switch {
-	case strings.HasPrefix(string(head), "\x93NUMPY"):
+	case strings.HasPrefix(text, "\x93NUMPY"):
 		return ".npy", nil
-	case strings.HasPrefix(string(head), "PK") || strings.HasPrefix(string(head), "\x80\x02"):
-		if strings.HasPrefix(string(head), "PK") && strings.ToLower(filepath.Ext(path)) != ".pt" && strings.ToLower(filepath.Ext(path)) != ".pth" && strings.ToLower(filepath.Ext(path)) != ".bin" {
-			return ".npz", nil
-		}
-		return "", format.Malformed(path, "", "refused: a pickle of PyTorch, which is never loaded; convert it: "+
-			`python -c "import torch, safetensors.torch as s; t = torch.load('%s', weights_only=True); s.save_file({'Q': t.contiguous()} if torch.is_tensor(t) else {k: v.contiguous() for k, v in t.items()}, '%s.safetensors')"`, path, strings.TrimSuffix(path, filepath.Ext(path)))
-	case len(head) == 9 && head[8] == '{':
+	case len(head) == 9 && head[8] == '{' && text[4:8] == "\x00\x00\x00\x00": // a header below 4 GiB
 		return ".safetensors", nil
+	case strings.HasPrefix(text, "PK") && ext != ".pt" && ext != ".pth" && ext != ".bin":
+		return ".npz", nil
+	case strings.HasPrefix(text, "PK"), len(head) > 1 && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5:
+		return "", format.Malformed(path, "", "refused: a pickle of PyTorch, which is never loaded; convert it: %s", convert(path, strings.TrimSuffix(path, filepath.Ext(path))+".safetensors"))
 	}
 	return "", format.Malformed(path, "", "not one of .npy, .npz and .safetensors, by its ending and its first bytes")
+}
+
+// convert returns the command line that turns a pickle into safetensors, for a machine that has torch.
+func convert(from, to string) string {
+	return `python -c 'import sys, torch, safetensors.torch as s; t = torch.load(sys.argv[1], weights_only=True); ` +
+		`s.save_file({k: v.contiguous() for k, v in ({"Q": t} if torch.is_tensor(t) else t).items()}, sys.argv[2], {"format": "pt"})' ` +
+		format.ShellQuote(from) + " " + format.ShellQuote(to)
 }
 
 func severalArrays(path string, names []string) error {
@@ -219,7 +231,7 @@ func (c *container) set(name string) (Set, error) {
 		if dump && !strings.HasPrefix(c.names[i], "grad/") {
 			continue
 		}
-		t := Tensor{Name: c.names[i], DType: a.DType, Shape: a.Shape}
+		t := Tensor{Name: c.names[i], DType: a.DType, Type: a.Type, Shape: a.Shape}
 		if a.DType.Float() { // others are only named: as float64 they could take eight times the file
 			var err error
 			if t.Data, err = a.Float64s(); err != nil {

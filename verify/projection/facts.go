@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"plumbline/reference/linalg"
+	"plumbline/verify/tol"
 )
 
 // facts is what the passes over Q measured; every check reads from it.
@@ -53,7 +54,7 @@ func (in *Input) measure() (*facts, error) {
 func (in *Input) pass() (*facts, error) {
 	f := &facts{}
 	b := in.Basis
-	if !b.readable() {
+	if !b.usable() {
 		return f, nil
 	}
 	in.read(f)
@@ -106,13 +107,19 @@ func (in *Input) read(f *facts) {
 	}
 	for i := range min(len(f.grads), len(f.projected)) {
 		raws, outs := f.grads[i].targets, f.projected[i].targets
+		byName := map[string]*target{}
+		for b := range outs {
+			byName[outs[b].name] = &outs[b]
+		}
 		for a := range raws {
-			for b := range outs {
-				same := raws[a].name == outs[b].name || len(raws) == 1 && len(outs) == 1
-				if same && raws[a].cols == outs[b].cols {
-					raws[a].pair = &outs[b]
-					f.pairs = append(f.pairs, &pair{raw: &raws[a], out: &outs[b]})
-				}
+			out := byName[raws[a].name]
+			if len(raws) == 1 && len(outs) == 1 {
+				out = &outs[0]
+			}
+			if out != nil && out.cols == raws[a].cols {
+				p := &pair{raw: &raws[a], out: out}
+				raws[a].pair, out.pair = p, p
+				f.pairs = append(f.pairs, p)
 			}
 		}
 	}
@@ -139,9 +146,12 @@ func difference(w, init Set) (Set, string) {
 		for i := range d.Data {
 			d.Data[i] = t.Data[i] - o.Data[i]
 		}
-		d.noise = storageNoise(t.Data, t.DType)
-		for i, n := range storageNoise(o.Data, o.DType) {
-			d.noise[i] += n
+		d.noise = make([]float32, len(d.Data))
+		for _, x := range []*Tensor{&t, o} {
+			u, eta := x.DType.Unit()
+			for i, v := range x.Data {
+				d.noise[i] += float32(tol.Storage(v, u, eta)) * (1 + 0x1p-20) // rounded up
+			}
 		}
 		if low16(o.DType) {
 			d.DType = o.DType
@@ -214,7 +224,9 @@ func (in *Input) first(f *facts) error {
 		}
 		for i, t := range targets {
 			if t.noise != nil {
-				linalg.AddComponents(p.fog[i], q, k, t.noise[from*t.cols:(from+n)*t.cols], t.cols)
+				noise := make([]float64, n*t.cols)
+				t.noise(noise, from*t.cols)
+				linalg.AddComponents(p.fog[i], q, k, noise, t.cols)
 			}
 		}
 	}, func(p *part) {

@@ -23,12 +23,13 @@ without a gradient counts as 0. A lora_A gradient of exactly 0 is healthy while 
 			flow := FlowOf(g, in.Adapter)
 			r := check.Result{Subject: g.Name, Verdict: check.Pass, Metric: "tensors without gradient", Compared: len(flow.Mean), Reason: flow.String()}
 			var dead, young []string // without gradient: for no good reason; because lora_B is still 0
+			first := firstStep(flow, in.Adapter)
 			for i, m := range flow.Mean {
 				if m > 0 || math.IsNaN(m) {
 					continue // NaN is the business of vectors/finite
 				}
 				name := flow.Name[i]
-				if strings.Contains(name, "lora_A") && atFirstStep(name, flow, g, in.Adapter) {
+				if strings.Contains(name, "lora_A") && first(name) {
 					young = append(young, name)
 				} else {
 					dead = append(dead, name)
@@ -76,12 +77,12 @@ func FlowOf(g Set, adapter *Set) GradientFlow {
 		f.Mean = append(f.Mean, s/float64(max(1, len(x))))
 	}
 	if adapter == nil {
-		for _, t := range g.Tensors {
+		for _, t := range g.floats() {
 			add(t.Name, t.Data)
 		}
 		return f
 	}
-	trainable := loraOnly(adapter.Tensors)
+	trainable := loraOnly(adapter.floats())
 	byName := map[string][]float64{}
 	for _, t := range g.Tensors {
 		byName[trainableName(t.Name)] = t.Data
@@ -128,22 +129,20 @@ func (f GradientFlow) String() string {
 	return fmt.Sprintf("Gradient flow: min=%.6f, max=%.6f, mean=%.6f", lo, hi, sum/float64(len(f.Mean)))
 }
 
-// atFirstStep reports whether the lora_B beside the given lora_A is still 0: then the gradient of lora_A is Bᵀ·…, exactly
-// 0. Without an adapter it goes by the gradients: at the first step every lora_A has none and every lora_B has one.
-func atFirstStep(loraA string, flow GradientFlow, g Set, adapter *Set) bool {
-	partner := strings.Replace(trainableName(loraA), "lora_A", "lora_B", 1)
-	if adapter != nil {
-		for _, t := range adapter.Tensors {
-			if trainableName(t.Name) == partner {
-				return maxAbs(t.Data) == 0
-			}
+// firstStep returns a function that reports whether the lora_B beside a lora_A is still 0: then the gradient of lora_A is
+// Bᵀ·…, exactly 0. Without an adapter it goes by the gradients: at the first step every lora_A has none and every lora_B
+// has one.
+func firstStep(flow GradientFlow, adapter *Set) func(loraA string) bool {
+	if adapter == nil {
+		young := true
+		for i, name := range flow.Name {
+			young = young && strings.Contains(name, "lora_A") == (flow.Mean[i] == 0)
 		}
-		return false
+		return func(string) bool { return young }
 	}
-	for i, name := range flow.Name {
-		if strings.Contains(name, "lora_A") != (flow.Mean[i] == 0) {
-			return false
-		}
+	zero := map[string]bool{}
+	for _, t := range adapter.Tensors {
+		zero[trainableName(t.Name)] = maxAbs(t.Data) == 0
 	}
-	return true
+	return func(loraA string) bool { return zero[strings.Replace(trainableName(loraA), "lora_A", "lora_B", 1)] }
 }

@@ -86,10 +86,11 @@ func DenseBasis(q []float64, d, k int, dtype format.DType) *Basis {
 type Tensor struct {
 	Name  string
 	DType format.DType
+	Type  string // the file's own name of the element type
 	Shape []int
-	Data  []float64
+	Data  []float64 // nil if DType is no floating-point type
 
-	noise []float64 // bound on the storage error of each element, where it is not the one of Data in DType
+	noise []float32 // bound on the storage error of each element, where it is not the one of Data in DType
 }
 
 // Set is the tensors of one file.
@@ -138,9 +139,10 @@ func (in *Input) kind() (Kind, string) {
 	return AnyKind, ""
 }
 
-// readable reports whether Q can be used as a matrix at all: two-dimensional and of floating type.
-func (b *Basis) readable() bool {
-	return len(b.Stored) == 2 && b.D > 0 && b.K > 0 && b.DType.Float() && b.Elements != nil
+// usable reports whether Q can be computed with: two-dimensional, of floating type, 0 < K < d. QᵀQ of a matrix that is
+// wider than high would take the square of its width in memory, for nothing.
+func (b *Basis) usable() bool {
+	return len(b.Stored) == 2 && b.K > 0 && b.K < b.D && b.DType.Float() && b.Elements != nil
 }
 
 func shapeString(shape []int) string { return (&format.Array{Shape: shape}).ShapeString() }

@@ -22,6 +22,21 @@ type Paths struct {
 	Reader                    npy.Options
 }
 
+// Names returns the files of p as they were named, members cut off; of a folder the adapter's file.
+func (p *Paths) Names() []string {
+	var out []string
+	for _, list := range [][]string{{p.Basis}, p.Grads, p.Projected, p.Updates} {
+		for _, name := range list {
+			path, _ := splitMember(name)
+			out = append(out, path)
+		}
+	}
+	for _, dir := range []string{p.Adapter, p.Init} {
+		out = append(out, dir, filepath.Join(dir, adapterFile))
+	}
+	return out
+}
+
 // UsageError says that the names on the command line do not make sense together.
 type UsageError struct{ Msg string }
 
@@ -133,8 +148,7 @@ func (l *Loaded) adapter(role, path string, opt npy.Options) (Set, error) {
 	f, err := d.Open(adapterFile)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) && d.Has("adapter_model.bin") {
-			return Set{}, format.Malformed(filepath.Join(path, "adapter_model.bin"), "", "refused: a pickle, which is never loaded; convert it: "+
-				`python -c "import torch, safetensors.torch as s; s.save_file(torch.load('%s', weights_only=True), '%s', {'format': 'pt'})"`, filepath.Join(path, "adapter_model.bin"), full)
+			return Set{}, format.Malformed(filepath.Join(path, "adapter_model.bin"), "", "refused: a pickle, which is never loaded; convert it: %s", convert(filepath.Join(path, "adapter_model.bin"), full))
 		}
 		if info, lerr := os.Lstat(full); lerr == nil && info.Mode()&fs.ModeSymlink != 0 && !format.IsMalformed(err) && !errors.Is(err, fs.ErrPermission) {
 			return Set{}, format.Malformed(full, "", "is a symbolic link that leads out of the folder or nowhere: %v", err)
@@ -229,6 +243,9 @@ func parseOrder(path, text string) ([]Span, error) {
 		})
 		if err == nil && (n != 2 || span.Len < 0) {
 			err = sc.Malformed(`want [["name", length], …]`)
+		}
+		if err == nil && len(spans) == maxTensors {
+			err = sc.Malformed("more than %d tensors", maxTensors)
 		}
 		spans = append(spans, span)
 		return err

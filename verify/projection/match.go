@@ -25,9 +25,9 @@ type target struct {
 	name  string
 	role  role
 	v     []float64
-	noise []float64 // bound on the storage error of each element; nil where it is far below any limit
+	noise func(dst []float64, from int) // bound on the storage error of each element; nil where it is far below any limit
 	cols  int
-	pair  *target // of a rawGrad: the projected gradient
+	pair  *pair // with its other half: of a gradient that is there before and after projection
 	dtype format.DType
 
 	comp  []float64 // QᵀV, K×cols
@@ -43,6 +43,7 @@ type reading struct {
 	how      string   // "flat: 1 vector of 4096"
 	also     []string // other readings that fit the shapes too
 	unfitted []string // tensors that the basis does not touch
+	empty    []string // tensors without elements
 	problem  string   // why nothing fits, with both numbers
 }
 
@@ -69,23 +70,23 @@ func loraOnly(ts []Tensor) []Tensor {
 // the one that was stated; flat over all tensors; flat per tensor; side.
 func (in *Input) match(set Set, r role, flatName string) reading {
 	b := in.Basis
-	var floats []Tensor
-	for _, t := range set.Tensors {
-		if t.DType.Float() {
-			floats = append(floats, t)
-		}
-	}
+	floats := set.floats()
 	if len(floats) == 0 && len(set.Tensors) > 0 {
 		t := set.Tensors[0]
-		return reading{problem: fmt.Sprintf("%s is stored as %s, want a floating-point type", t.Name, t.DType)}
+		return reading{problem: fmt.Sprintf("%s is stored as %s, want float64, float32, float16 or bfloat16", t.Name, t.typeName())}
 	}
 	tensors := loraOnly(floats)
 	kind, why := in.kind()
 
 	total := 0
 	var each, side []Tensor
+	var empty []string
 	for _, t := range tensors {
 		total += len(t.Data)
+		if len(t.Data) == 0 {
+			empty = append(empty, t.Name)
+			continue
+		}
 		if len(t.Data) == b.D {
 			each = append(each, t)
 		}
@@ -128,10 +129,10 @@ func (in *Input) match(set Set, r role, flatName string) reading {
 		}
 	}
 	if len(fits) == 0 {
-		return reading{problem: in.misfit(tensors, total, kind, why)}
+		return reading{problem: in.misfit(tensors, total, kind, why), empty: empty}
 	}
 	taken := fits[0]
-	out := reading{targets: taken.take(), how: taken.name}
+	out := reading{targets: taken.take(), how: taken.name, empty: empty}
 	if why != "" {
 		out.how += ", " + why
 	}
@@ -139,8 +140,12 @@ func (in *Input) match(set Set, r role, flatName string) reading {
 		out.also = append(out.also, o.name)
 	}
 	if len(out.targets) > 1 || len(tensors) > 1 && out.targets[0].name != flatName {
+		taken := map[string]bool{}
+		for i := range out.targets {
+			taken[out.targets[i].name] = true
+		}
 		for _, t := range tensors {
-			if !slices.ContainsFunc(out.targets, func(x target) bool { return x.name == t.Name }) {
+			if !taken[t.Name] {
 				out.unfitted = append(out.unfitted, t.Name)
 			}
 		}
@@ -150,14 +155,30 @@ func (in *Input) match(set Set, r role, flatName string) reading {
 
 // matchOrder builds the flat vector in the order that the basis file records.
 func (in *Input) matchOrder(tensors []Tensor, r role, flatName string) reading {
+	recorded := 0
+	for _, s := range in.Basis.Order {
+		if recorded += min(s.Len, in.Basis.D+1); recorded > in.Basis.D {
+			break // no need to add up what a file may claim
+		}
+	}
+	if recorded != in.Basis.D {
+		return reading{problem: fmt.Sprintf("the basis has %d rows, but the tensors it records, the first of them %q, have not as many elements", in.Basis.D, in.Basis.Order[0].Name)}
+	}
+	if len(tensors) == 1 && len(tensors[0].Data) == in.Basis.D && tensors[0].Name != in.Basis.Order[0].Name {
+		return reading{targets: []target{concat(tensors[0].Name, tensors, r)}, how: fmt.Sprintf("flat: a vector of %d, taken to be in the order that the basis file records", in.Basis.D)}
+	}
 	byName := map[string]Tensor{}
 	for _, t := range tensors {
 		byName[t.Name] = t
 	}
 	var ordered []Tensor
-	total := 0
+	listed := map[string]bool{}
 	for _, s := range in.Basis.Order {
 		t, ok := byName[s.Name]
+		if listed[s.Name] {
+			return reading{problem: fmt.Sprintf("the basis records tensor %q twice", s.Name)}
+		}
+		listed[s.Name] = true
 		if !ok {
 			return reading{problem: fmt.Sprintf("the basis records tensor %q of %d elements, which is not there", s.Name, s.Len)}
 		}
@@ -166,10 +187,6 @@ func (in *Input) matchOrder(tensors []Tensor, r role, flatName string) reading {
 		}
 		delete(byName, s.Name)
 		ordered = append(ordered, t)
-		total += s.Len
-	}
-	if total != in.Basis.D {
-		return reading{problem: fmt.Sprintf("the basis has %d rows, but the tensors it records have %d elements", in.Basis.D, total)}
 	}
 	out := reading{targets: []target{concat(flatName, ordered, r)}, how: fmt.Sprintf("flat: %d tensors in the order that the basis file records", len(ordered))}
 	for _, t := range tensors {
@@ -207,19 +224,29 @@ func concat(name string, tensors []Tensor, r role) target {
 		t.name = name
 		return t
 	}
-	t := target{name: name, role: r, cols: 1, dtype: tensors[0].DType} // of several types the first 16-bit one
+	t := target{name: name, role: r, cols: 1, dtype: tensors[0].DType} // of several types the last 16-bit one
+	parts := make([]target, len(tensors))
+	noisy := false
 	for i := range tensors {
-		one := newTarget(&tensors[i], 1, r)
-		if one.noise != nil && t.noise == nil {
-			t.noise, t.dtype = make([]float64, len(t.v)), one.dtype
+		parts[i] = newTarget(&tensors[i], 1, r)
+		noisy = noisy || parts[i].noise != nil
+		if low16(parts[i].dtype) {
+			t.dtype = parts[i].dtype
 		}
-		if t.noise != nil {
-			if one.noise == nil {
-				one.noise = make([]float64, len(one.v))
+		t.v = append(t.v, parts[i].v...)
+	}
+	if noisy {
+		t.noise = func(dst []float64, from int) {
+			clear(dst)
+			at := 0 // of the part in the vector
+			for _, p := range parts {
+				lo, hi := max(from, at), min(from+len(dst), at+len(p.v))
+				if lo < hi && p.noise != nil {
+					p.noise(dst[lo-from:hi-from], lo-at)
+				}
+				at += len(p.v)
 			}
-			t.noise = append(t.noise, one.noise...)
 		}
-		t.v = append(t.v, one.v...)
 	}
 	return t
 }
@@ -240,21 +267,41 @@ func columns(tensors []Tensor, cols int, r role) []target {
 // newTarget wraps t. In the 16-bit formats storing v has moved every element by up to u·|v|, far more than the limit on
 // a component, so the error is carried along.
 func newTarget(t *Tensor, cols int, r role) target {
-	out := target{name: t.Name, role: r, v: t.Data, cols: cols, dtype: t.DType, noise: t.noise}
-	if low16(t.DType) && out.noise == nil {
-		out.noise = storageNoise(t.Data, t.DType)
+	out := target{name: t.Name, role: r, v: t.Data, cols: cols, dtype: t.DType}
+	switch {
+	case t.noise != nil:
+		out.noise = func(dst []float64, from int) {
+			for i := range dst {
+				dst[i] = float64(t.noise[from+i])
+			}
+		}
+	case low16(t.DType):
+		u, eta := t.DType.Unit()
+		out.noise = func(dst []float64, from int) {
+			for i := range dst {
+				dst[i] = tol.Storage(t.Data[from+i], u, eta)
+			}
+		}
 	}
 	return out
 }
 
 func low16(d format.DType) bool { return d == format.F16 || d == format.BF16 }
 
-// storageNoise returns what rounding to dtype can have changed in each element of v.
-func storageNoise(v []float64, dtype format.DType) []float64 {
-	u, eta := dtype.Unit()
-	noise := make([]float64, len(v))
-	for i, x := range v {
-		noise[i] = tol.Storage(x, u, eta)
+// floats returns the tensors of a floating-point type; others, such as a step counter, are no vectors.
+func (s *Set) floats() []Tensor {
+	var out []Tensor
+	for _, t := range s.Tensors {
+		if t.DType.Float() {
+			out = append(out, t)
+		}
 	}
-	return noise
+	return out
+}
+
+func (t *Tensor) typeName() string {
+	if t.DType == format.Unknown && t.Type != "" {
+		return t.Type
+	}
+	return t.DType.String()
 }

@@ -223,18 +223,16 @@ func (p *pair) leftColumns(limit float64) []int {
 }
 
 // explainComponent says what a component of the given size, relative to that of a vector in a random direction, hints at.
-func (in *Input) explainComponent(f *facts, t, raw *target, share float64) []check.Explanation {
-	for _, p := range f.pairs {
-		if p.out == t {
-			if p.identical {
-				return []check.Explanation{{Fault: "H2", Title: "the projection is a no-op", Evidence: "bit-identical before and after"}}
-			}
-			e := p.explain(in)
-			if tight, _ := p.fit(); e[0].Lead && tight.Failed == 0 {
-				return []check.Explanation{{Title: "right outside span(Q), too coarse inside it", Evidence: "Qᵀg was summed in too low a precision, or Q was rounded"}}
-			}
-			return e
+func (in *Input) explainComponent(f *facts, t *target, share float64) []check.Explanation {
+	if p := t.pair; p != nil {
+		if p.identical {
+			return []check.Explanation{{Fault: "H2", Title: "the projection is a no-op", Evidence: "bit-identical before and after"}}
 		}
+		e := p.explain(in)
+		if tight, _ := p.fit(); e[0].Lead && tight.Failed == 0 {
+			return []check.Explanation{{Title: "right outside span(Q), too coarse inside it", Evidence: "Qᵀg was summed in too low a precision, or Q was rounded"}}
+		}
+		return e
 	}
 	evidence := fmt.Sprintf("‖Qᵀv‖ is %.3g of what a vector in a random direction has", share)
 	one, at, _ := t.largest()

@@ -8,6 +8,9 @@ import (
 // blockFloats is about the size of a block of rows: 8 MiB of float64.
 const blockFloats = 1 << 20
 
+// maxThreads bounds the blocks held at a time: beyond it the disk is the limit, not the cores.
+const maxThreads = 8
+
 // stream reads Q in blocks of rows, hands each to body together with a fresh part, and merges the parts in row order.
 // Blocks are cut by the shape alone and merged in order, so the result is the same for any number of threads.
 func stream[P any](in *Input, pass string, start func() P, body func(part P, q []float64, from, n int), merge func(P)) error {
@@ -15,7 +18,7 @@ func stream[P any](in *Input, pass string, start func() P, body func(part P, q [
 	rows := max(blockFloats/k, k) // at least k rows, so that merging K×K parts stays cheaper than making them
 	threads := in.Threads
 	if threads == 0 {
-		threads = runtime.GOMAXPROCS(0)
+		threads = min(runtime.GOMAXPROCS(0), maxThreads)
 	}
 	if in.Reference {
 		rows, threads = d, 1

@@ -20,8 +20,8 @@ is lora_B. Where several readings fit, the first of these is taken and the other
 	Source: source + ", section Projection Visualization; systems A.4, A.5; fault A11",
 	Fix:    "flatten all LoRA tensors in the recorded order, or use the basis that was made for this model",
 	Run: func(in *Input) ([]check.Result, error) {
-		if !in.Basis.readable() {
-			return skip("the basis is no floating-point matrix"), nil
+		if !in.Basis.usable() {
+			return skip("the basis is no floating-point matrix with 0 < K < d"), nil
 		}
 		f, err := in.measure()
 		if err != nil {
@@ -35,6 +35,10 @@ is lora_B. Where several readings fit, the first of these is taken and the other
 				r.Explanations = []check.Explanation{{Fault: "A11", Title: "the basis belongs to another vector or another model", Evidence: "the numbers of elements differ"}}
 			}
 			out = append(out, r)
+			if len(rd.empty) > 0 {
+				out = append(out, check.Result{Subject: name, Verdict: check.Fail, Reason: fmt.Sprintf("%d tensors have no elements, the first: %s", len(rd.empty), rd.empty[0]),
+					Explanations: []check.Explanation{{Title: "a parameter that was sharded away when it was saved (ZeRO-3), or a broken save"}}})
+			}
 			if len(rd.also) > 0 {
 				out = append(out, check.Result{Subject: name, Verdict: check.Note,
 					Reason: fmt.Sprintf("two readings are possible: taken as %s (the first of flat over all, flat per tensor, side); also possible: %s", rd.how, strings.Join(rd.also, "; ")),
@@ -202,7 +206,10 @@ func (in *Input) judgeComponent(f *facts, t *target) check.Result {
 	limit := in.tol()
 	size := math.Sqrt(t.norm2)
 	unit := size // what the figure is relative to
-	raw := in.rawOf(f, t)
+	var raw *target
+	if t.pair != nil {
+		raw = t.pair.raw
+	}
 	if raw != nil {
 		unit = max(unit, math.Sqrt(raw.norm2))
 	}
@@ -227,8 +234,12 @@ func (in *Input) judgeComponent(f *facts, t *target) check.Result {
 		r.Verdict, r.Reason = check.Fail, "not finite: "+t.bad
 		return r
 	}
-	if math.IsInf(unit, 0) { // elements beyond 1e154: any component would be small relative to that
-		r.Verdict, r.Reason = check.Undetermined, "the norm overflows float64"
+	switch {
+	case math.IsInf(unit, 0): // elements beyond 1e154: any component would be small relative to that
+		r.Verdict, r.Reason = check.Undetermined, "the square of the norm overflows float64"
+		return r
+	case t.norm2 < 1e-280 && !t.zero: // the squares of elements below 1e-150 have lost their digits, or are 0
+		r.Verdict, r.Reason = check.Undetermined, "the square of the norm underflows float64"
 		return r
 	}
 
@@ -250,7 +261,7 @@ func (in *Input) judgeComponent(f *facts, t *target) check.Result {
 	switch {
 	case !(largest < limit*den) && !(excess < 1):
 		r.Verdict = check.Fail
-		r.Explanations = in.explainComponent(f, t, raw, seen/random)
+		r.Explanations = in.explainComponent(f, t, seen/random)
 	case !(largest < limit*den) && in.broken(f):
 		r.Verdict = check.Undetermined
 		r.Reason = "beyond the limit, but no more than a basis that is not orthonormal leaves: see basis/orthonormal"
@@ -304,16 +315,6 @@ func (in *Input) lowParts(t *target) string {
 		return "the change is near the rounding of the stored weights"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// rawOf returns the raw gradient that t is the projection of, nil if there is none.
-func (in *Input) rawOf(f *facts, t *target) *target {
-	for _, p := range f.pairs {
-		if p.out == t {
-			return p.raw
-		}
-	}
-	return nil
 }
 
 func maxAbs(x []float64) float64 {

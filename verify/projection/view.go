@@ -104,7 +104,7 @@ func (in *Input) Components() ([]Named, string, error) {
 // but at least float32. It holds the whole basis in memory. A basis without an orthonormal form gives a *UsageError.
 func (in *Input) Orthonormalise() (q []float64, rank int, dtype format.DType, err error) {
 	b := in.Basis
-	if !b.readable() || b.K > b.D {
+	if !b.usable() {
 		return nil, 0, 0, usage("%s cannot be orthonormalised: it is no floating-point matrix with fewer columns than rows", b.Name)
 	}
 	all := make([]float64, b.D*b.K)

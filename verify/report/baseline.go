@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -26,21 +25,15 @@ func Changes(path string, r *Report) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var old struct {
-		SchemaVersion int `json:"schema_version"`
-		Results       []struct{ Check, Subject, Verdict string }
-	}
-	if err := json.Unmarshal(data, &old); err != nil {
-		return nil, format.Malformed(path, "", "no report of verify --format json: %v", err)
-	}
-	if old.SchemaVersion != SchemaVersion {
-		return nil, format.Malformed(path, "schema_version", "found %d, want %d", old.SchemaVersion, SchemaVersion)
+	old, err := readVerdicts(path, data)
+	if err != nil {
+		return nil, err
 	}
 	type key struct{ check, subject string }
 	before := map[key][]string{}
-	for _, o := range old.Results {
-		k := key{o.Check, o.Subject}
-		before[k] = append(before[k], o.Verdict)
+	for _, o := range old {
+		k := key{o.check, o.subject}
+		before[k] = append(before[k], o.verdict)
 	}
 	var lines []string
 	for _, res := range r.Results {
@@ -56,15 +49,59 @@ func Changes(path string, r *Report) ([]string, error) {
 			before[k] = was[1:]
 		}
 	}
-	for _, o := range old.Results {
-		k := key{o.Check, o.Subject}
+	for _, o := range old {
+		k := key{o.check, o.subject}
 		if len(before[k]) > 0 {
 			before[k] = before[k][1:]
-			lines = append(lines, fmt.Sprintf("since baseline: %s %s was %s, is gone", k.check, k.subject, o.Verdict))
+			lines = append(lines, fmt.Sprintf("since baseline: %s %s was %s, is gone", k.check, k.subject, o.verdict))
 		}
 	}
 	if lines == nil {
 		lines = []string{"since baseline: nothing changed"}
 	}
 	return lines, nil
+}
+
+type verdictOf struct{ check, subject, verdict string }
+
+// readVerdicts reads the results of a stored report.
+func readVerdicts(path string, data []byte) ([]verdictOf, error) {
+	var out []verdictOf
+	version := int64(-1)
+	sc := format.NewScanner(path, data, 0)
+	err := sc.Object(func(field string) error {
+		switch field {
+		case "schema_version":
+			var err error
+			version, err = sc.Int()
+			return err
+		case "results":
+			return sc.Array(func(int) error {
+				var v verdictOf
+				into := map[string]*string{"check": &v.check, "subject": &v.subject, "verdict": &v.verdict}
+				err := sc.Object(func(key string) error {
+					to, ok := into[key]
+					if !ok {
+						return sc.Skip()
+					}
+					var err error
+					*to, err = sc.String()
+					return err
+				})
+				if err == nil && (v.check == "" || v.verdict == "") {
+					err = sc.Malformed("a result without check or verdict")
+				}
+				out = append(out, v)
+				return err
+			})
+		}
+		return sc.Skip()
+	})
+	if err == nil {
+		err = sc.End()
+	}
+	if err == nil && version != SchemaVersion {
+		err = format.Malformed(path, "schema_version", "found %d, want %d", version, SchemaVersion)
+	}
+	return out, err
 }

@@ -5,18 +5,31 @@ import (
 	"io"
 	"math"
 	"strings"
+	"unicode"
 
 	"github.com/olekukonko/tablewriter/tw"
 
 	"plumbline/verify/check"
 )
 
-const maxLines = 20 // of Lines, without -v
+// Without -v.
+const (
+	maxLines   = 20 // of Lines
+	maxDetails = 8  // of one check and verdict; the table has the worst
+)
+
+func moreDetails(shown map[string]int) int {
+	more := 0
+	for _, n := range shown {
+		more += max(0, n-maxDetails)
+	}
+	return more
+}
 
 func (r *Report) human(w io.Writer, opt Options) error {
 	fmt.Fprintf(w, "%s %s\n", r.Tool.Name, r.Command)
 	for _, in := range r.Inputs {
-		fmt.Fprintf(w, "  %-10s %s  (%s, %s)\n", in.Role, printable(in.Path), in.What, bytesString(in.Size))
+		fmt.Fprintf(w, "  %-10s %s  (%s, %s)\n", in.Role, Printable(in.Path), in.What, bytesString(in.Size))
 	}
 	fmt.Fprintln(w)
 	if len(r.Results) > 0 {
@@ -25,8 +38,14 @@ func (r *Report) human(w io.Writer, opt Options) error {
 		}
 		fmt.Fprintln(w)
 	}
+	shown := map[string]int{} // details by check and verdict
 	for i := range r.Results {
 		res := &r.Results[i]
+		if kind := res.Check + res.Verdict.String(); !opt.Verbose && res.Verdict != check.Pass {
+			if shown[kind]++; shown[kind] > maxDetails {
+				continue
+			}
+		}
 		switch res.Verdict {
 		case check.Fail, check.Convention, check.Undetermined, check.Warn:
 			r.detail(w, res, opt)
@@ -40,23 +59,26 @@ func (r *Report) human(w io.Writer, opt Options) error {
 			}
 		}
 	}
+	if more := moreDetails(shown); more > 0 {
+		fmt.Fprintf(w, "… %d more findings like these (-v, or --format json)\n\n", more)
+	}
 	lines := r.Lines
 	if !opt.Verbose && len(lines) > maxLines {
 		lines = append(lines[:maxLines:maxLines], fmt.Sprintf("… %d more lines (-v)", len(r.Lines)-maxLines))
 	}
 	if !opt.Quiet {
 		for _, l := range lines {
-			fmt.Fprintln(w, printable(l))
+			fmt.Fprintln(w, Printable(l))
 		}
 		if len(lines) > 0 {
 			fmt.Fprintln(w)
 		}
 	}
 	for _, f := range r.Files {
-		fmt.Fprintf(w, "written: %s\n", printable(f))
+		fmt.Fprintf(w, "written: %s\n", Printable(f))
 	}
 	if r.Err != "" {
-		fmt.Fprintf(w, "%s: %s\n", paint("ERROR", "31;1", opt.Color), printable(r.Err))
+		fmt.Fprintf(w, "%s: %s\n", paint("ERROR", "31;1", opt.Color), Printable(r.Err))
 	}
 	fmt.Fprintf(w, "%s. exit %d: %s\n", r.counts(), r.Exit, meaning(r.Exit))
 	return nil
@@ -100,7 +122,7 @@ func (r *Report) table(w io.Writer, opt Options) error {
 				ratio = fmt.Sprintf("%.2g", res.Ratio())
 			}
 		}
-		of := shorten(printable(res.Subject), 44)
+		of := shorten(Printable(res.Subject), 44)
 		if row.more > 0 {
 			of += fmt.Sprintf(" (+%d)", row.more)
 		}
@@ -115,7 +137,7 @@ func (r *Report) table(w io.Writer, opt Options) error {
 func (r *Report) detail(w io.Writer, res *check.Result, opt Options) {
 	head := fmt.Sprintf("%s  %s", paintVerdict(res.Verdict, opt.Color), res.Check)
 	if res.Subject != "" {
-		head += "  " + printable(res.Subject)
+		head += "  " + Printable(res.Subject)
 	}
 	if res.Metric != "" {
 		head += fmt.Sprintf("  %s = %s", res.Metric, number(res.Measured))
@@ -133,7 +155,7 @@ func (r *Report) detail(w io.Writer, res *check.Result, opt Options) {
 	fmt.Fprintln(w, head)
 	field := func(name, text string) {
 		if text != "" {
-			fmt.Fprintf(w, "      %-12s %s\n", name, printable(text))
+			fmt.Fprintf(w, "      %-12s %s\n", name, Printable(text))
 		}
 	}
 	field("finding", res.Reason)
@@ -191,11 +213,12 @@ func shorten(s string, n int) string {
 	return "…" + string(r[len(r)-n+1:])
 }
 
-// printable replaces control characters: a tensor's name must not drive the terminal.
-func printable(s string) string {
+// Printable replaces control characters, line separators and marks of writing direction: the name of a file or a tensor
+// must not drive the terminal.
+func Printable(s string) string {
 	return strings.Map(func(c rune) rune {
-		if c < 0x20 && c != '\t' || c == 0x7f || c >= 0x80 && c < 0xa0 || c >= 0x202a && c <= 0x202e || c >= 0x2066 && c <= 0x2069 {
-			return '\uFFFD'
+		if c != '\t' && unicode.In(c, unicode.Cc, unicode.Bidi_Control, unicode.Zl, unicode.Zp) {
+			return unicode.ReplacementChar
 		}
 		return c
 	}, s)
