@@ -197,7 +197,7 @@ func vectorRows() []hostile {
 		{name: "NaN, projected", path: "v.npy", data: f64(math.NaN()), args: "--basis q.npy --grad g.npy --projected FILE", code: check.ExitFail, says: "element 0 is NaN"},
 		{name: "infinity", path: "v.npy", data: f64(math.Inf(1)), args: grad, code: check.ExitFail, says: "element 0 is +Inf"},
 		{name: "a step counter beside the gradient", path: "v.safetensors", args: grad, code: accepted, says: "nothing failed",
-			data: tensorFile(nil, safetensors.Tensor{Name: "w", DType: format.F64, Shape: []int{64}, Data: column(cosines(64, 5), 5, 4)}, safetensors.Tensor{Name: "step", DType: format.I64, Shape: []int{1}, Data: []float64{7}})},
+			data: tensorFile(nil, safetensors.Tensor{Name: "w", DType: format.F64, Shape: []int{64}, Data: columnOf(cosines(64, 5), 5, 4)}, safetensors.Tensor{Name: "step", DType: format.I64, Shape: []int{1}, Data: []float64{7}})},
 		{name: "names that turn the line round", path: "v.safetensors", data: named(2, func(i int) string { return fmt.Sprintf(`\u202e\u2066\"it's%d`, i) }, []int{64}, 1), args: grad, code: check.ExitFail, says: "it's1"},
 		{name: "3,000 tensors that fail", path: "v.safetensors", data: named(3000, t, []int{64}, 1), args: grad, code: check.ExitFail, says: "gradient/component"},
 		{name: "3,000 tensors of another length", path: "v.safetensors", data: named(3000, t, []int{3}, 1), args: grad, code: check.ExitFail, says: "9000 elements together"},
@@ -344,8 +344,8 @@ func padded(b []byte, n int) []byte {
 	return append(out, b[old:]...)
 }
 
-// column returns column j of a matrix with k columns.
-func column(x []float64, k, j int) []float64 {
+// columnOf returns column j of a matrix with k columns.
+func columnOf(x []float64, k, j int) []float64 {
 	var out []float64
 	for i := j; i < len(x); i += k {
 		out = append(out, x[i])

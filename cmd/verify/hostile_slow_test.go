@@ -128,18 +128,15 @@ func TestHostileLarge(t *testing.T) {
 
 		// Many.
 		{name: "1,000,000 tensors, one to be named", path: "n.safetensors", data: named(1_000_000, t4, []int{1}, 1), code: check.ExitUsage, says: "holds 1000000 arrays"},
-		{name: "1,000,000 tensors of another length", path: "n.safetensors", data: named(1_000_000, t4, []int{1}, 1), args: "--basis q.npy --grad FILE", code: check.ExitFail, says: "vectors/fit",
-			open: "about 1 kB for each tensor beside its name"},
+		{name: "1,000,000 tensors of another length", path: "n.safetensors", data: named(1_000_000, t4, []int{1}, 1), args: "--basis q.npy --grad FILE", says: "at most 131072 are judged"},
 		{name: "60,000 tensors that fit", path: "n", make: in(map[string]func(string) error{"q.npy": two, "g.safetensors": bytesFile(named(60_000, t4, []int{2}, 0))}), args: "--basis FILE/q.npy --grad FILE/g.safetensors", code: check.ExitFail, says: "exactly 0 everywhere",
-			open: "time grows with the square of their number: 2 s for 20,000, 50 s for 100,000"},
+			open: "about 2 kB of results for each tensor"},
 		{name: "20,000 pairs", path: "p", make: in(map[string]func(string) error{"q.npy": two, "g.safetensors": bytesFile(named(20_000, t4, []int{2}, 1))}), args: pair, code: check.ExitFail, says: "no-op",
-			open: "as above, and 120 kB of memory for each pair"},
+			open: "about 10 kB of histograms and results for each pair"},
 		{name: "40,000 lora gradients without an effect", path: "r", make: in(map[string]func(string) error{"q.npy": two, "w.safetensors": bytesFile(named(40_000, lora, []int{3}, 0))}), args: "--basis FILE/q.npy --adapter FILE/w.safetensors --grad FILE/w.safetensors", code: check.ExitFail, says: "gradient/flow",
-			open: "time grows with the square of their number"},
-		{name: "order of 2,000,000 tensors", path: "o.safetensors", data: orderFile(spans), args: "--basis FILE --grad g.npy", code: check.ExitFail, says: "vectors/fit",
-			open: "24 bytes for each span of 9 in the file, and the list is doubled as it grows"},
-		{name: "baseline of 5,000,000 results", path: "b.json", data: []byte(`{"schema_version":1,"results":[` + strings.TrimSuffix(strings.Repeat("{},", 5_000_000), ",") + "]}"), args: "--basis q.npy --baseline FILE", code: accepted, says: "since baseline",
-			open: "48 bytes for each {} and a line for each that is gone"},
+			open: "about 1 kB for each tensor beside its name"},
+		{name: "order of 2,000,000 tensors", path: "o.safetensors", data: orderFile(spans), args: "--basis FILE --grad g.npy", says: "more than 131072 tensors"},
+		{name: "baseline of 5,000,000 results", path: "b.json", data: []byte(`{"schema_version":1,"results":[` + strings.TrimSuffix(strings.Repeat("{},", 5_000_000), ",") + "]}"), args: "--basis q.npy --baseline FILE", says: "without check or verdict"},
 	} {
 		c.path = fmt.Sprintf("%d-%s", i, c.path)
 		t.Run(c.name, func(t *testing.T) {
@@ -194,13 +191,12 @@ func TestInterrupted(t *testing.T) {
 		args   []string
 		signal os.Signal
 		after  time.Duration
-		open   string
 	}{
-		{"at once", long, os.Interrupt, 30 * time.Millisecond, ""},
-		{"in the first pass", long, os.Interrupt, 150 * time.Millisecond, ""},
-		{"SIGTERM", long, syscall.SIGTERM, 150 * time.Millisecond, ""},
-		{"with a report on stdout", append(long, "--format", "json"), os.Interrupt, 100 * time.Millisecond, ""},
-		{"while the basis is repaired", []string{"--basis", "q.npy", "--orthonormalize", "out.npy"}, os.Interrupt, 3 * time.Second, "the QR decomposition is not interrupted, and then the exit code is 1"},
+		{"at once", long, os.Interrupt, 30 * time.Millisecond},
+		{"in the first pass", long, os.Interrupt, 150 * time.Millisecond},
+		{"SIGTERM", long, syscall.SIGTERM, 150 * time.Millisecond},
+		{"with a report on stdout", append(long, "--format", "json"), os.Interrupt, 100 * time.Millisecond},
+		{"while the basis is repaired", []string{"--basis", "q.npy", "--orthonormalize", "out.npy"}, os.Interrupt, 3 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "old.txt"), []byte("old"), 0o666))
@@ -211,12 +207,8 @@ func TestInterrupted(t *testing.T) {
 			time.Sleep(c.after)
 			require.NoError(t, s.Process.Signal(c.signal))
 			soon := s.within(3 * time.Second)
-			if c.open != "" && s.ProcessState.ExitCode() != 130 {
-				t.Skip("open: " + c.open)
-			}
 			require.True(t, soon, "still running 3 s after the signal")
 			require.Equal(t, 130, s.ProcessState.ExitCode(), "%s%s", &s.out, &s.errs)
-			require.Empty(t, c.open, "no longer true: delete that it is open")
 			if c.args[len(c.args)-1] == "json" {
 				var r struct {
 					Exit  int

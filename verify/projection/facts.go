@@ -58,6 +58,9 @@ func (in *Input) pass() (*facts, error) {
 		return f, nil
 	}
 	in.read(f)
+	for _, t := range f.all() {
+		in.widest = max(in.widest, t.cols)
+	}
 	if err := in.first(f); err != nil {
 		return nil, err
 	}

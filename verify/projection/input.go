@@ -116,9 +116,10 @@ type Input struct {
 	Progress  func(pass string, done, total int) // rows; may be nil
 	Context   context.Context                    // nil: never cancelled
 
-	once  sync.Once
-	facts *facts
-	err   error
+	once   sync.Once
+	facts  *facts
+	err    error
+	widest int // columns of the widest target
 }
 
 func (in *Input) tol() float64 {

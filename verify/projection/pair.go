@@ -66,7 +66,7 @@ func (in *Input) second(f *facts) error {
 		}
 		for i := range p.tight {
 			p.tight[i].Scale = math.Sqrt(p.raw.norm2 / float64(len(p.raw.v)))
-			p.low[i].Scale = p.tight[i].Scale
+			p.low[i].Scale, p.low[i].Coarse = p.tight[i].Scale, true
 		}
 	}
 	return stream(in, "g − Q(Qᵀg)", func() []*pair {
@@ -74,7 +74,7 @@ func (in *Input) second(f *facts) error {
 		for i, p := range f.pairs {
 			parts[i] = &pair{raw: p.raw, out: p.out, comp: p.comp, low16: p.low16, identical: true}
 			for j := range p.tight {
-				parts[i].tight[j].Scale, parts[i].low[j].Scale = p.tight[j].Scale, p.low[j].Scale
+				parts[i].tight[j].Scale, parts[i].low[j].Scale, parts[i].low[j].Coarse = p.tight[j].Scale, p.low[j].Scale, true
 			}
 		}
 		return parts

@@ -15,7 +15,8 @@ const maxThreads = 8
 // Blocks are cut by the shape alone and merged in order, so the result is the same for any number of threads.
 func stream[P any](in *Input, pass string, start func() P, body func(part P, q []float64, from, n int), merge func(P)) error {
 	d, k := in.Basis.D, in.Basis.K
-	rows := max(blockFloats/k, k) // at least k rows, so that merging K×K parts stays cheaper than making them
+	// At least k rows, so that merging K×K parts stays cheaper than making them; no more than the widest vector allows.
+	rows := max(blockFloats/max(k, in.widest), k)
 	threads := in.Threads
 	if threads == 0 {
 		threads = min(runtime.GOMAXPROCS(0), maxThreads)

@@ -16,6 +16,9 @@ const Void = 1e-2
 // Tally collects an element-wise comparison of an output against a reference. The zero value is ready to use once
 // Scale is set.
 type Tally struct {
+	// Coarse leaves the resolution out, and the 3 kB it takes.
+	Coarse bool
+
 	// Scale is the size below which an error does not matter: by default of the specification the root mean square of
 	// the reference, or what the op declares (projection: the RMS of the gradient).
 	Scale float64
@@ -27,8 +30,15 @@ type Tally struct {
 	Worst        Element // largest ratio; a NaN counts as the largest
 
 	ratios      [len(ratioEdges) + 1]int
-	resolutions [2048]int // histogram of log2(bound/Scale), 16 bins per octave around 2^-96
+	resolutions []uint32 // histogram of log2(bound/Scale), from 2^-96
 }
+
+// The bins of the histogram of resolutions: 6 to the octave, so that a median is known to 6 %.
+const (
+	binsPerOctave = 6
+	lowestOctave  = -96
+	bins          = 128 * binsPerOctave
+)
 
 // Element is one compared element.
 type Element struct {
@@ -74,7 +84,12 @@ func (t *Tally) Add(i int, ref, out, bound float64) {
 		b++
 	}
 	t.ratios[b]++
-	t.resolutions[resolutionBin(bound/t.Scale)]++
+	if !t.Coarse {
+		if t.resolutions == nil {
+			t.resolutions = make([]uint32, bins)
+		}
+		t.resolutions[resolutionBin(bound/t.Scale)]++
+	}
 }
 
 func (t *Tally) bad(format string, args ...any) {
@@ -87,28 +102,30 @@ func resolutionBin(r float64) int {
 	if !(r > 0) {
 		return 0
 	}
-	if r > 0x1p32 { // +Inf too
-		return 2047
+	if r >= 0x1p31 { // +Inf too
+		return bins - 1
 	}
-	b := int(math.Floor(16 * (math.Log2(r) + 96)))
-	return min(max(b, 0), 2047)
+	return max(int(math.Floor(binsPerOctave*(math.Log2(r)-lowestOctave))), 0)
 }
 
-// Resolution returns the median of bound/Scale to within 5 %: the smallest relative fault this comparison can see.
+// Resolution returns the median of bound/Scale to within 6 %, 0 if it was left out: the smallest relative fault this comparison can see.
 func (t *Tally) Resolution() float64 {
 	if t.N == 0 || !(t.Scale > 0) {
 		return 0
 	}
 	seen := 0
 	for b, n := range t.resolutions {
-		if seen += n; 2*seen >= t.N {
-			if b == 0 {
+		if seen += int(n); 2*seen >= t.N {
+			switch b {
+			case 0:
 				return 0
+			case bins - 1:
+				return math.Inf(1)
 			}
-			return math.Exp2((float64(b)+0.5)/16 - 96)
+			return math.Exp2((float64(b)+0.5)/binsPerOctave + lowestOctave)
 		}
 	}
-	return math.Inf(1)
+	return 0
 }
 
 // Merge adds the elements of u, which came after those of t.
@@ -127,6 +144,9 @@ func (t *Tally) Merge(u *Tally) {
 	}
 	for i, n := range u.ratios {
 		t.ratios[i] += n
+	}
+	if t.resolutions == nil && u.resolutions != nil {
+		t.resolutions = make([]uint32, bins)
 	}
 	for i, n := range u.resolutions {
 		t.resolutions[i] += n
