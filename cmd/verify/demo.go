@@ -121,7 +121,7 @@ func runDemo(cmd *cobra.Command, c demoCase, dir, plot string, verbose bool) (bo
 	if !c.plot {
 		plot = ""
 	}
-	err := judgeFiles(cmd.Context(), cmd.ErrOrStderr(), paths, &output{}, r, func(*projection.Input) error { return nil }, func(in *projection.Input) error {
+	err := judgeFiles(cmd.Context(), cmd.ErrOrStderr(), paths, &output{}, r, func(*projection.Input) {}, func(in *projection.Input) error {
 		return writeExtras(in, r, plot, "")
 	})
 	if err != nil {

@@ -78,9 +78,8 @@ The limit is relative: max|Qᵀv| / max(1, ‖v‖) < tol.`,
 			}
 			paths.Reader.MaxUncompressed = budget
 			r := &report.Report{Command: "projection", Repeat: repeatCommand(cmd)}
-			err = judgeFiles(cmd.Context(), cmd.ErrOrStderr(), paths, &out, r, func(in *projection.Input) error {
+			err = judgeFiles(cmd.Context(), cmd.ErrOrStderr(), paths, &out, r, func(in *projection.Input) {
 				in.Tol, in.Kind, in.Reference = tolerance, projection.Kind(kind), onePiece
-				return nil
 			}, func(in *projection.Input) error {
 				return writeExtras(in, r, plot, repair)
 			})
@@ -139,8 +138,8 @@ func failuresOnly(results []check.Result) []check.Result {
 	return out
 }
 
-// judgeFiles loads, judges and fills r.
-func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, out *output, r *report.Report, prepare, extras func(*projection.Input) error) error {
+// judgeFiles loads the files, applies prepare to the input, judges it, fills r and then runs extras.
+func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, out *output, r *report.Report, prepare func(*projection.Input), extras func(*projection.Input) error) error {
 	loaded, err := projection.Load(ctx, paths)
 	if err != nil {
 		return err
@@ -152,9 +151,7 @@ func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, o
 		}
 	}()
 	in := loaded.Input
-	if err := prepare(in); err != nil {
-		return err
-	}
+	prepare(in)
 	show, end := progress(stderr, out.quiet)
 	in.Progress = show
 	r.Results, err = interruptible(ctx, func() ([]check.Result, error) { // a decomposition inside does not look at the context
