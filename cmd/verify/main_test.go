@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -111,6 +112,7 @@ func TestProjectionCases(t *testing.T) {
 		{"member of npy", "--basis q.npy:Q", 2, "no members"},
 		{"no basis", "", 2, "--basis"},
 		{"unknown flag", "--bassis q.npy", 2, "--basis"},
+		{"unknown flag that begins like one", "--basis q.npy --tolerance 1", 2, "--tol?"},
 		{"argument", "q.npy", 2, "no arguments"},
 		{"bad tolerance", "--basis q.npy --tol -1", 2, "--tol"},
 		{"bad kind", "--basis q.npy --kind both", 2, "flat or side"},
@@ -351,4 +353,18 @@ func TestParseBytes(t *testing.T) {
 		_, err := parseBytes(text)
 		require.Error(t, err, text)
 	}
+}
+
+// A bug of ours ends in exit code 3, also when it shows in another goroutine.
+func TestPanicIsInternal(t *testing.T) {
+	_, err := interruptible(t.Context(), func() (int, error) { panic("a bug") })
+	require.ErrorContains(t, err, "internal error: a bug")
+	require.Equal(t, 3, exitCode(err))
+	v, err := interruptible(t.Context(), func() (int, error) { return 7, nil })
+	require.NoError(t, err)
+	require.Equal(t, 7, v)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	_, err = interruptible(ctx, func() (int, error) { select {} })
+	require.Equal(t, 130, exitCode(err))
 }

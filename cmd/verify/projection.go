@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -167,7 +168,7 @@ func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, o
 }
 
 // interruptible runs work, which writes no files, and returns when it ends or ctx does; then work is left behind, for the
-// process to end.
+// process to end. A panic in work is an error: run could not recover from it in another goroutine.
 func interruptible[T any](ctx context.Context, work func() (T, error)) (T, error) {
 	type outcome struct {
 		value T
@@ -175,6 +176,11 @@ func interruptible[T any](ctx context.Context, work func() (T, error)) (T, error
 	}
 	done := make(chan outcome, 1)
 	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- outcome{err: fmt.Errorf("internal error: %v\n%s", p, debug.Stack())}
+			}
+		}()
 		v, err := work()
 		done <- outcome{v, err}
 	}()

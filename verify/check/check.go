@@ -134,11 +134,16 @@ func (s Suite[P]) Run(in P, sel Selection) ([]Result, error) {
 	return all, nil
 }
 
-// Nearest returns the candidate with the smallest edit distance to s.
+// Nearest returns the candidate with the smallest edit distance to s. What one has more than the other at its end does
+// not count from the third character on: tolerance is near to tol.
 func Nearest(s string, candidates []string) string {
 	best, min := "", 1<<30
 	for _, c := range candidates {
-		if d := editDistance(s, c); d < min {
+		d := editDistance(s, c)
+		if len(s) >= 3 && len(c) >= 3 && (strings.HasPrefix(s, c) || strings.HasPrefix(c, s)) {
+			d = 0
+		}
+		if d < min {
 			best, min = c, d
 		}
 	}

@@ -116,6 +116,8 @@ func TestBlocks(t *testing.T) {
 	})
 	_, err := Suite.Run(broken, check.Selection{})
 	require.ErrorContains(t, err, "disk on fire")
+	broken.Basis.Elements = func([]float64, int) error { panic("a bug") }
+	require.PanicsWithValue(t, "a bug", func() { _, _ = Suite.Run(broken.with(func(*Input) {}), check.Selection{}) }, "in this goroutine, where it can be recovered from")
 }
 
 // A wide file is its transpose, a Fortran file is read by column: the same numbers come out.

@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"errors"
 	"runtime"
 	"sync"
 )
@@ -12,7 +13,8 @@ const blockFloats = 1 << 20
 const maxThreads = 8
 
 // stream reads Q in blocks of rows, hands each to body together with a fresh part, and merges the parts in row order.
-// Blocks are cut by the shape alone and merged in order, so the result is the same for any number of threads.
+// Blocks are cut by the shape alone and merged in order, so the result is the same for any number of threads. A panic in
+// a block is raised again where stream was called, for who called it to recover from.
 func stream[P any](in *Input, pass string, start func() P, body func(part P, q []float64, from, n int), merge func(P)) error {
 	d, k := in.Basis.D, in.Basis.K
 	// At least k rows, so that merging K×K parts stays cheaper than making them; no more than the widest vector allows.
@@ -33,6 +35,7 @@ func stream[P any](in *Input, pass string, start func() P, body func(part P, q [
 		next   int // first block not handed out
 		merged int // blocks merged
 		failed error
+		crash  any // what a block panicked with
 		wg     sync.WaitGroup
 	)
 	work := func() {
@@ -49,24 +52,30 @@ func stream[P any](in *Input, pass string, start func() P, body func(part P, q [
 			}
 			from := b * rows
 			n := min(rows, d-from)
-			var err error
-			if in.Context != nil {
-				err = in.Context.Err()
-			}
-			if err == nil {
-				err = in.Basis.rows(buf[:n*k], from)
-			}
 			var part P
-			if err == nil {
+			var panicked any
+			err := func() (err error) {
+				defer func() {
+					if panicked = recover(); panicked != nil {
+						err = errPanic
+					}
+				}()
+				if in.Context != nil && in.Context.Err() != nil {
+					return in.Context.Err()
+				}
+				if err := in.Basis.rows(buf[:n*k], from); err != nil {
+					return err
+				}
 				part = start()
 				body(part, buf[:n*k], from, n)
-			}
+				return nil
+			}()
 			mu.Lock()
 			for merged != b && failed == nil {
 				turn.Wait()
 			}
 			if err != nil && failed == nil {
-				failed = err
+				failed, crash = err, panicked
 			}
 			if failed == nil {
 				merge(part)
@@ -84,5 +93,10 @@ func stream[P any](in *Input, pass string, start func() P, body func(part P, q [
 		go work()
 	}
 	wg.Wait()
+	if crash != nil {
+		panic(crash)
+	}
 	return failed
 }
+
+var errPanic = errors.New("projection: a block panicked")
