@@ -1,0 +1,126 @@
+package dump
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"plumbline/internal/format"
+)
+
+// extent is the shape that a tensor of a file has: B rows and T columns of the grid, N sequences (B unless rows are
+// packed).
+type extent uint8
+
+const (
+	perToken    extent = iota // [B, T]
+	perRow                    // [N] or [N, 1]
+	tokenOrRow                // either
+	rowVector                 // [N, F]
+	idGrid                    // [B, S]
+	tokenVector               // [B, T, V], or of the rows logits_rows
+	scalar                    // [] or [1]
+	anyShape
+)
+
+// content is what the elements of a tensor may be.
+type content uint8
+
+const (
+	number  content = iota // floating-point; NaN and infinities are data
+	integer                // of any type, at most 2⁵³ in magnitude
+	natural                // an integer that is not negative
+	flag                   // 0 or 1, of any type
+)
+
+// definition is what dump.md says of a tensor.
+type definition struct {
+	extent
+	content
+	pair bool // of dumps of direct preference optimisation only
+}
+
+// definitions are the tensors that a batch can hold. The mask and what takes packed rows apart are read before them.
+var definitions = map[string]definition{
+	"input_ids": {idGrid, integer, false}, "attention_mask": {idGrid, flag, false},
+	"response_ids": {perToken, integer, false}, "prompt_len": {perRow, natural, false},
+	"logp_new": {}, "logp_old": {}, "logp_gen": {}, "logp_ref": {}, "values": {}, "values_new": {},
+	"token_rewards": {}, "kl": {}, "returns": {}, "entropy": {}, "token_loss": {}, "dlogp": {}, "dvalues": {},
+	"dones":  {perToken, flag, false},
+	"scores": {perRow, number, false}, "rewards_per_func": {rowVector, number, false}, "group_id": {perRow, integer, false},
+	"advantages": {tokenOrRow, number, false}, "is_weights": {tokenOrRow, number, false},
+	"loss": {scalar, number, false}, "pg_loss": {scalar, number, false}, "kl_loss": {scalar, number, false},
+	"value_loss": {scalar, number, false}, "entropy_loss": {scalar, number, false},
+	"logits":      {tokenVector, number, false},
+	"logp_chosen": {perRow, number, true}, "logp_rejected": {perRow, number, true},
+	"ref_chosen": {perRow, number, true}, "ref_rejected": {perRow, number, true},
+	"grad": {anyShape, number, false}, "update": {anyShape, number, false},
+	"weights": {anyShape, number, false}, "weights_init": {anyShape, number, false},
+}
+
+// Tensors with a part of their own in reading a file.
+const (
+	responseMask = "response_mask"
+	labelsMask   = "labels_mask"
+	segmentIDs   = "segment_ids"
+	cuSeqlens    = "cu_seqlens"
+	inputIDs     = "input_ids"
+	logits       = "logits"
+)
+
+// define returns the definition of the tensor called name, or false for one that dump.md does not have.
+func define(name string) (definition, bool) {
+	prefix, _, below := strings.Cut(name, "/")
+	d, ok := definitions[prefix]
+	return d, ok && (!below || d.extent == anyShape)
+}
+
+// check demands that data, the elements of a, are what c says.
+func (c content) check(data []float64, a *format.Array) error {
+	switch c {
+	case integer, natural:
+		for i, v := range data {
+			if v != math.Trunc(v) { // NaN is not equal to itself
+				return format.Malformed(a.Name, place(i, a.Shape), "found %v, want an integer", v)
+			}
+			if math.Abs(v) > maxPosition {
+				return format.Malformed(a.Name, place(i, a.Shape), "found %.0f, want an integer of at most 2⁵³ in magnitude: larger ones cannot be told apart", v)
+			}
+			if c == natural && v < 0 {
+				return format.Malformed(a.Name, place(i, a.Shape), "found %.0f, want at least 0", v)
+			}
+		}
+	case flag:
+		for i, v := range data {
+			if v != 0 && v != 1 {
+				return format.Malformed(a.Name, place(i, a.Shape), "found %v, want 0 or 1", v)
+			}
+		}
+	}
+	return nil
+}
+
+// checkType demands an element type that c can have.
+func (c content) checkType(a *format.Array) error {
+	switch {
+	case a.DType == format.Unknown:
+		return format.Malformed(a.Name, "", "unsupported element type %s", a.Type)
+	case c == number && !a.DType.Float():
+		hint := ""
+		if a.DType == format.U16 {
+			hint = ` ("bf16" in the metadata names tensors that are uint16 views of bfloat16)`
+		}
+		return format.Malformed(a.Name, "", "element type %s, want float64, float32, bfloat16 or float16%s", a.Type, hint)
+	}
+	return nil
+}
+
+// place formats the index of element i of an array of the given shape.
+func place(i int, shape []int) string {
+	index := make([]string, len(shape))
+	for d := len(shape) - 1; d >= 0; d-- {
+		index[d] = fmt.Sprint(i % shape[d])
+		i /= shape[d]
+	}
+	return "[" + strings.Join(index, ", ") + "]"
+}
