@@ -43,12 +43,12 @@ var implemented = map[string]enumeration{
 	"ratio.level": of(rl.ParseRatioLevel), "tis.level": of(rl.ParseTISLevel), "tis.rule": of(rl.ParseTISRule), "tis.gate": of(rl.ParseTISGate),
 	"loss.kind": of(rl.ParseLossKind), "metric.clip_frac": of(rl.ParseClipFracKind), "entropy.logits": of(rl.ParseEntropyLogits),
 	"agg.kind": of(rl.ParseAggKind), "agg.denominator": of(rl.ParseAggDenominator), "agg.empty_rows": of(rl.ParseAggEmptyRows),
-	"dpo.loss": of(rl.ParseDPOKind),
+	"dpo.loss": of(rl.ParseDPOKind), "align": of(rl.ParseAlign),
 }
 
 // unnamed are the enumerated options whose values no Parse of package rl reads: they choose between its functions and
 // arguments, or belong to another package.
-var unnamed = []string{"mask.tokens", "align", "rewards.whiten", "reward.clip", "eos.test", "adv.kind", "adv.std_of", "adv.group_by", "kl.clamp_in_side",
+var unnamed = []string{"mask.tokens", "rewards.whiten", "reward.clip", "eos.test", "adv.kind", "adv.std_of", "adv.group_by", "kl.clamp_in_side",
 	"kl.reduce", "kl.place", "kl.under_is_weight", "ratio.old", "value.mask", "logp.source", "logp.dtype", "dropout", "optim.kind", "optim.schedule",
 	"optim.masters", "lora.scaling", "lora.bias_merge", "int8.const", "proj.against", "proj.target"}
 

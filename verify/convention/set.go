@@ -1,0 +1,141 @@
+package convention
+
+import (
+	"maps"
+	"slices"
+)
+
+// Set gives options a value, each with the place it comes from, and holds the facts of a run that are no conventions: how
+// many micro-batches make a step, how long a response may be. It is never changed: With and the like return copies. The zero
+// Set knows nothing.
+type Set struct {
+	values map[string]assigned
+	among  map[string][]Value // where the value is unknown: it is one of these
+	facts  map[string]any
+}
+
+type assigned struct {
+	value  Value
+	origin string
+}
+
+// FromProfile returns the values of p, with its name as their origin.
+func FromProfile(p *Profile) *Set {
+	s := &Set{values: map[string]assigned{}, among: map[string][]Value{}}
+	for _, t := range p.all {
+		if t.Value.Kind() != Unknown {
+			s.values[t.Option.Name] = assigned{t.Value, p.Name}
+		} else if len(t.Among) > 0 {
+			s.among[t.Option.Name] = t.Among
+		}
+	}
+	return s
+}
+
+// Value returns the value of an option, unknown if s has none.
+func (s *Set) Value(option string) Value { return s.values[option].value }
+
+// Origin returns where the value of an option comes from, "" if s has none.
+func (s *Set) Origin(option string) string { return s.values[option].origin }
+
+// Fact returns a fact of the run: a float64, string, bool, or a list of these.
+func (s *Set) Fact(name string) (any, bool) {
+	v, ok := s.facts[name]
+	return v, ok
+}
+
+// Facts returns the names of the facts, sorted.
+func (s *Set) Facts() []string { return slices.Sorted(maps.Keys(s.facts)) }
+
+// Among returns what an option without a value may be: what the profile leaves open, or else every value that some framework
+// has. It is empty for options of any number that nobody has.
+func (s *Set) Among(option string) []Value {
+	if a := s.among[option]; len(a) > 0 {
+		return a
+	}
+	o, err := Find(option)
+	if err != nil {
+		panic("convention: " + err.Error())
+	}
+	if o.Type == BoolType {
+		return []Value{{kind: Bool}, {kind: Bool, b: true}}
+	}
+	var all []Value
+	for _, text := range o.Values {
+		v, err := o.Parse(text)
+		if err != nil {
+			panic("convention: " + err.Error())
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// With returns s with another value of one option. Unknown takes the value away.
+func (s *Set) With(option string, v Value, origin string) *Set {
+	c := &Set{values: maps.Clone(s.values), among: s.among, facts: s.facts}
+	if c.values == nil {
+		c.values = map[string]assigned{}
+	}
+	if v.Kind() == Unknown {
+		delete(c.values, option)
+	} else {
+		c.values[option] = assigned{v, origin}
+	}
+	return c
+}
+
+// WithFact returns s with another fact.
+func (s *Set) WithFact(name string, v any) *Set {
+	c := &Set{values: s.values, among: s.among, facts: maps.Clone(s.facts)}
+	if c.facts == nil {
+		c.facts = map[string]any{}
+	}
+	c.facts[name] = v
+	return c
+}
+
+// Override is an option of which a stronger declaration says something else than a weaker one.
+type Override struct {
+	Option   string
+	From, To Value
+	Was, Now string // origins
+}
+
+// Over returns s with the values and facts of t, which are stronger, in their place, and what that changed.
+func (s *Set) Over(t *Set) (*Set, []Override) {
+	c := &Set{values: maps.Clone(s.values), among: s.among, facts: maps.Clone(s.facts)}
+	if c.values == nil {
+		c.values = map[string]assigned{}
+	}
+	if c.facts == nil {
+		c.facts = map[string]any{}
+	}
+	var changed []Override
+	for _, name := range slices.Sorted(maps.Keys(t.values)) {
+		a, b := s.values[name], t.values[name]
+		if a.value.Kind() != Unknown && a.value != b.value {
+			changed = append(changed, Override{name, a.value, b.value, a.origin, b.origin})
+		}
+		c.values[name] = b
+	}
+	maps.Copy(c.facts, t.facts)
+	return c, changed
+}
+
+// Names returns the options that have a value, in the order of [Options].
+func (s *Set) Names() []string {
+	var names []string
+	for _, o := range index().list {
+		if _, ok := s.values[o.Name]; ok {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
+// NumberValue returns the value x of an option of numbers.
+func NumberValue(x float64) Value { return Value{kind: Number, num: [3]float64{x}} }
+
+// FactsOnly returns the facts of s without its values.
+func (s *Set) FactsOnly() *Set { return &Set{facts: s.facts} }
