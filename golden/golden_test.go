@@ -27,8 +27,10 @@ func TestManifests(t *testing.T) {
 		seen++
 	}
 	require.NotZero(t, seen)
-	_, err = Load(Data, "projection")
-	require.NoError(t, err, "the embedded files are those of the repository")
+	for _, folder := range []string{"projection", "rl"} {
+		_, err = Load(Data, folder)
+		require.NoError(t, err, "the embedded files are those of the repository")
+	}
 }
 
 // A changed, a missing and an unlisted file are each found.

@@ -87,12 +87,14 @@ func (s Selection) Validate(ids []string) error {
 	return nil
 }
 
-func (s Selection) takes(id string) bool {
+// Takes reports whether the check of that id is run.
+func (s Selection) Takes(id string) bool {
 	return (len(s.Select) == 0 || matchesAny(s.Select, id)) && !matchesAny(s.Ignore, id)
 }
 
 // demands reports whether id was asked for by name.
-func (s Selection) demands(id string) bool {
+// Demands reports whether the check of that id was asked for by name.
+func (s Selection) Demands(id string) bool {
 	return matchesAny(s.Require, id) || matchesAny(s.Select, id)
 }
 
@@ -109,7 +111,7 @@ func matches(pattern, id string) bool {
 func (s Suite[P]) Run(in P, sel Selection) ([]Result, error) {
 	var all []Result
 	for _, c := range s {
-		if !sel.takes(c.Name) {
+		if !sel.Takes(c.Name) {
 			continue
 		}
 		results, err := c.Run(in)
@@ -121,13 +123,13 @@ func (s Suite[P]) Run(in P, sel Selection) ([]Result, error) {
 				panic("check: " + c.Name + " returned a result without a verdict")
 			}
 			r.Check = c.Name
-			r.Demanded = sel.demands(c.Name)
+			r.Demanded = sel.Demands(c.Name)
 			if r.Fix == "" && r.Verdict.bad() {
 				r.Fix = c.Fix
 			}
 			all = append(all, r)
 		}
-		if len(results) == 0 && sel.demands(c.Name) {
+		if len(results) == 0 && sel.Demands(c.Name) {
 			all = append(all, Result{Check: c.Name, Verdict: Undetermined, Demanded: true, Reason: "asked for by name, but the input has nothing it applies to"})
 		}
 	}

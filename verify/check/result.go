@@ -56,7 +56,7 @@ type Result struct {
 	Explanations []Explanation
 	Facts        []Fact // further numbers, in order
 	Fix          string
-	Repeat       string // the command that repeats this result
+	Repeat       string // flags that restrict the command of the run to this result; "": --select and the check
 	Demanded     bool   // asked for by name: undecided then counts
 }
 

@@ -93,6 +93,9 @@ func (r *Report) repeat(res *check.Result) string {
 	if r.Repeat == "" {
 		return ""
 	}
+	if res.Repeat != "" {
+		return r.Repeat + " " + res.Repeat
+	}
 	return r.Repeat + " --select " + res.Check
 }
 

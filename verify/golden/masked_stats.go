@@ -1,0 +1,166 @@
+package golden
+
+import (
+	"math"
+
+	"plumbline/reference/rl"
+)
+
+// MaskedStats judges masked sums, means, variances, whitening and nanstd.
+var MaskedStats = maskedStats.check()
+
+var maskedStats = &section{
+	name:  "masked_stats",
+	title: "masked mean, variance and whitening are those of the frameworks",
+	doc: `Recomputes masked_mean, masked_sum, masked_var, masked_whiten, masked_normalize and nanstd: Σx·m/(Σm + ε), variances with
+and without n/(n−1), whitening with ε inside the root or as a floor. Compares values; empty and single masks must be
+refused where verl and TRL raise.`,
+	source: "conventions 3 (mean.*, whiten.*), 7; reference/rl MaskedMean, MaskedVar, Whiten, NaNStd",
+	functions: map[string]recompute{
+		"verl masked_mean": maskedMean, "trl-ppo masked_mean": maskedMean, "openrlhf masked_mean": maskedMean,
+		"verl masked_sum": maskedSum,
+		"verl masked_var": maskedVar, "trl-ppo masked_var": maskedVar,
+		"verl masked_whiten": maskedWhiten, "trl-ppo masked_whiten": maskedWhiten,
+		"openrlhf masked_normalize": maskedNormalize,
+		"trl nanstd":                nanStd,
+	},
+	faults: maskedStatsFaults,
+}
+
+// meanOf is the masked mean of each framework.
+var meanOf = map[string]rl.MeanOptions{
+	"trl-ppo":  {},
+	"openrlhf": {},
+	"verl":     {Eps: 1e-8, Empty: rl.EmptyZero, Outside: rl.OutsideIgnore},
+}
+
+// varOf is the masked variance of TRL and verl.
+func varOf(peer string, unbiased bool) rl.VarOptions {
+	o := rl.VarOptions{Mean: meanOf[peer], Empty: rl.EmptyNaN}
+	if peer == "verl" {
+		o.Empty = rl.EmptyZero
+	}
+	if unbiased {
+		o.DDof, o.Empty = 1, rl.EmptyError
+		if peer == "verl" {
+			o.Single = rl.SingleError
+		}
+	}
+	return o
+}
+
+// whitenOf is masked_whiten of TRL and verl.
+func whitenOf(peer string, shift bool) rl.WhitenOptions {
+	o := rl.WhitenOptions{Var: varOf(peer, true), Scope: rl.ScopeGlobal, Eps: 1e-8}
+	if !shift {
+		o.Shift = rl.ShiftFalseAddBack
+	}
+	return o
+}
+
+// masked reads the inputs of this section.
+func masked(c *call) (x []float64, m []bool, rows, cols int) {
+	x, rows, cols = c.grid("x")
+	return x, c.mask("mask", rows, cols), rows, cols
+}
+
+// byRow reads the axis of a statistic, which OpenRLHF calls dim: all elements, or each row.
+func byRow(c *call) bool {
+	key := "axis"
+	if _, ok := c.e.Options["dim"]; ok {
+		key = "dim"
+	}
+	axis, on := c.num(key)
+	if on && axis != 1 && axis != -1 {
+		c.undetermined("%s %v: the reference has statistics of rows and of everything", key, axis)
+	}
+	return on
+}
+
+func maskedMean(c *call) []answer {
+	x, m, rows, cols := masked(c)
+	each := byRow(c)
+	if !c.ok() {
+		return nil
+	}
+	o := meanOf[c.e.Peer]
+	if each {
+		got, err := rl.MaskedMeanRows(nil, x, m, rows, cols, o)
+		return []answer{refused("mean", got, err)}
+	}
+	got, err := rl.MaskedMean(x, m, o)
+	return []answer{refused("mean", []float64{got}, err)}
+}
+
+func maskedSum(c *call) []answer {
+	x, m, rows, cols := masked(c)
+	each := byRow(c)
+	if !c.ok() {
+		return nil
+	}
+	if each {
+		return []answer{plain("sum", rl.RowSums(nil, x, m, rows, cols)...)}
+	}
+	return []answer{plain("sum", rl.MaskedSum(x, m, rl.OutsideIgnore))}
+}
+
+func maskedVar(c *call) []answer {
+	x, m, _, _ := masked(c)
+	o := varOf(c.e.Peer, c.flag("unbiased"))
+	if !c.ok() {
+		return nil
+	}
+	got, err := rl.MaskedVar(x, m, o)
+	return []answer{refused("var", []float64{got}, err)}
+}
+
+func maskedWhiten(c *call) []answer {
+	x, m, rows, cols := masked(c)
+	o := whitenOf(c.e.Peer, c.flag("shift_mean"))
+	if !c.ok() {
+		return nil
+	}
+	got, err := rl.Whiten(nil, x, m, rows, cols, o)
+	return []answer{refused("whitened", got, err)}
+}
+
+// maskedNormalize is OpenRLHF's, which whitens each row and multiplies by the mask, so that NaN outside stays.
+func maskedNormalize(c *call) []answer {
+	x, m, rows, cols := masked(c)
+	if !byRow(c) {
+		c.undetermined("dim null: OpenRLHF normalises rows")
+	}
+	if !c.ok() {
+		return nil
+	}
+	got, err := rl.Whiten(nil, x, m, rows, cols, rl.WhitenOptions{Scope: rl.ScopeRow, EpsPlace: rl.FloorVar, Eps: 1e-8, Var: rl.VarOptions{Empty: rl.EmptyZero}})
+	for i := range got {
+		if !m[i] {
+			got[i] *= 0
+		}
+	}
+	return []answer{refused("normalized", got, err)}
+}
+
+// nanStd is TRL's standard deviation of what is not NaN, called with the cells outside the mask set to NaN.
+func nanStd(c *call) []answer {
+	x, m, _, _ := masked(c)
+	if byRow(c) {
+		c.undetermined("dim 1: the entries of nanstd are of all cells")
+	}
+	if !c.ok() {
+		return nil
+	}
+	n := 0
+	inside := make([]float64, len(x))
+	for i, v := range x {
+		if inside[i] = v; !m[i] {
+			inside[i] = math.NaN()
+		}
+		if inside[i] == inside[i] {
+			n++
+		}
+	}
+	std := rl.NaNStd(inside, 1)
+	return []answer{leaking("std", []float64{std}, []float64{std * math.Sqrt(bessel32(n))}, LeakBessel)}
+}

@@ -1,0 +1,186 @@
+package golden
+
+import (
+	"math"
+
+	"plumbline/reference/rl"
+)
+
+// ppoBatch is the rollout of TRL's PPOTrainer as an entry has it.
+type ppoBatch struct {
+	rows, cols          int
+	mask, p1            []bool // up to the last token, and one cell more
+	old, ref, values    []float64
+	score               []float64
+	finished            []bool
+	estimator           string
+	whiten              bool
+	penalty             float64
+	penalised           bool
+	beta, gamma, lambda float64
+}
+
+// ppoRewards is what the rollout statements make of a batch.
+type ppoRewards struct{ kl, rewards, adv, ret []float64 }
+
+func readPPO(c *call) *ppoBatch {
+	b := new(ppoBatch)
+	b.old, b.rows, b.cols = c.grid("logprobs")
+	b.ref, b.values = c.shaped("ref_logprobs", b.rows, b.cols), c.shaped("values", b.rows, b.cols)
+	b.score, b.finished = c.shaped("scores", b.rows), c.mask("contains_eos", b.rows)
+	last := make([]bool, len(b.old))
+	for i, l := range c.ints("sequence_lengths", 0, b.cols, b.rows) {
+		if at := i*b.cols + l; at < len(last) {
+			last[at] = true
+		}
+	}
+	switch b.estimator = c.text("kl_estimator"); b.estimator {
+	case "k1", "k3":
+	default:
+		c.undetermined("kl_estimator %q", short(b.estimator))
+	}
+	b.whiten = c.flag("whiten_rewards")
+	b.penalty, b.penalised = c.num("missing_eos_penalty")
+	b.beta, b.gamma, b.lambda = c.value("kl_coef"), c.value("gamma"), c.value("lam")
+	if c.ok() {
+		b.mask, b.p1 = rl.LengthMask(nil, last, b.rows, b.cols, 0), rl.LengthMask(nil, last, b.rows, b.cols, 1)
+	}
+	return b
+}
+
+// compute runs the rollout statements, with leak under the float32 Bessel factors of both whitenings.
+func (b *ppoBatch) compute(leak bool) (*ppoRewards, error) {
+	r := &ppoRewards{kl: make([]float64, len(b.old))}
+	for i := range r.kl {
+		if b.mask[i] { // elsewhere both are the sentinel 1
+			if r.kl[i] = b.old[i] - b.ref[i]; b.estimator == "k3" {
+				r.kl[i] += math.Expm1(-r.kl[i])
+			}
+		}
+	}
+	score := b.score
+	if b.penalised {
+		score = rl.MissingEOS(nil, score, b.finished, rl.EOSSubtract, b.penalty)
+	}
+	r.rewards = rl.TokenRewards(nil, score, r.kl, b.mask, nil, b.rows, b.cols, rl.RewardOptions{Beta: b.beta, Index: rl.ScoreEOSPlus1})
+	var err error
+	if b.whiten {
+		if r.rewards, err = whitenBessel(r.rewards, b.p1, b.rows, b.cols, false, leak); err != nil {
+			return nil, err
+		}
+	}
+	r.adv, r.ret = rl.GAE(nil, nil, rl.Rollout{Rows: b.rows, Cols: b.cols, Reward: r.rewards, Value: b.values, Mask: b.mask},
+		rl.GAEOptions{Gamma: b.gamma, Lambda: b.lambda, Value: rl.ValueP1, Returns: rl.ReturnsMaskedV})
+	r.adv, err = whitenBessel(r.adv, b.mask, b.rows, b.cols, true, leak)
+	return r, err
+}
+
+// both runs the statements without and with the leak.
+func (b *ppoBatch) both() (r, leaked *ppoRewards, err error) {
+	if r, err = b.compute(false); err == nil {
+		leaked, err = b.compute(true)
+	}
+	return r, leaked, err
+}
+
+func trlRollout(c *call) []answer {
+	b := readPPO(c)
+	if !c.ok() {
+		return nil
+	}
+	r, leaked, err := b.both()
+	if err != nil {
+		return []answer{refused("advantages", nil, err)}
+	}
+	return []answer{
+		plain("kl", r.kl...),
+		leaking("rewards", r.rewards, leaked.rewards, LeakBessel),
+		leaking("returns", r.ret, leaked.ret, LeakBessel),
+		leaking("advantages", r.adv, leaked.adv, LeakBessel),
+		plain("padding_mask", padding(b.mask)...),
+		plain("padding_mask_p1", padding(b.p1)...),
+	}
+}
+
+// padding returns 1 where mask is false.
+func padding(mask []bool) []float64 {
+	x := make([]float64, len(mask))
+	for i, m := range mask {
+		if !m {
+			x[i] = 1
+		}
+	}
+	return x
+}
+
+// ppoUpdate is the losses of a minibatch.
+type ppoUpdate struct {
+	policy, value, loss float64
+	dlogp, dvalue       []float64
+	clipped, vclipped   float64
+}
+
+// trlMinibatch runs the losses of the minibatch on the rollout of the same batch, recomputed, so that an error of any step
+// before shows in the loss.
+func trlMinibatch(c *call) []answer {
+	b := readPPO(c)
+	lp, v := c.shaped("new_logprobs", b.rows, b.cols), c.shaped("vpred", b.rows, b.cols)
+	clip, valueClip, coef := c.value("cliprange"), c.value("cliprange_value"), c.value("vf_coef")
+	if !c.ok() {
+		return nil
+	}
+	r, leaked, err := b.both()
+	if err != nil {
+		return []answer{refused("loss", nil, err)}
+	}
+	x, err := b.update(r, lp, v, clip, valueClip, coef)
+	if err != nil {
+		return []answer{refused("loss", nil, err)}
+	}
+	y, err := b.update(leaked, lp, v, clip, valueClip, coef)
+	if err != nil {
+		return []answer{refused("loss", nil, err)}
+	}
+	half := make([]float64, len(lp)) // ½Δ², whose mean counts padding, where Δ = 0
+	for i := range half {
+		if b.mask[i] {
+			d := lp[i] - b.old[i]
+			half[i] = .5 * float64(d*d)
+		}
+	}
+	approx, err := rl.MaskedMean(half, nil, rl.MeanOptions{})
+	scalar := func(output string, a, b float64) answer {
+		return leaking(output, []float64{a}, []float64{b}, LeakBessel)
+	}
+	return []answer{
+		scalar("pg_loss", x.policy, y.policy), scalar("vf_loss", x.value, y.value), scalar("loss", x.loss, y.loss),
+		leaking("dloss_dnew_logprobs", x.dlogp, y.dlogp, LeakBessel), leaking("dloss_dvpred", x.dvalue, y.dvalue, LeakBessel),
+		relative("pg_clipfrac", []float64{x.clipped}, u32, LeakFlags), relative("vf_clipfrac", []float64{x.vclipped}, u32, LeakFlags),
+		refused("approxkl", []float64{approx}, err),
+	}
+}
+
+// update computes the losses for the advantages and returns of r.
+func (b *ppoBatch) update(r *ppoRewards, lp, v []float64, clip, valueClip, coef float64) (*ppoUpdate, error) {
+	bounds := rl.ClipOptions{Low: clip, High: clip}
+	var policy rl.PolicyResult
+	if err := rl.Policy(&policy, rl.PolicyBatch{Rows: b.rows, Cols: b.cols, LogProbs: lp, Old: b.old, Adv: r.adv, Mask: b.mask},
+		rl.PolicyOptions{Clip: bounds, Agg: rl.AggOptions{Outside: rl.OutsideIgnore}}); err != nil {
+		return nil, err
+	}
+	var value rl.ValueResult
+	v, before := rl.Remask(nil, v, b.p1), rl.Remask(nil, b.values, b.p1)
+	if err := rl.ValueLoss(&value, v, before, r.ret, b.p1, b.rows, b.cols, rl.ValueOptions{Clip: valueClip}); err != nil {
+		return nil, err
+	}
+	for i := range value.DValue {
+		value.DValue[i] *= coef
+	}
+	u := &ppoUpdate{policy: policy.Loss, value: value.Loss, loss: policy.Loss + float64(coef*value.Loss), dlogp: policy.DLogp, dvalue: value.DValue}
+	var err error
+	if u.clipped, err = rl.MaskedMean(rl.Clipped(nil, policy.Ratio, r.adv, rl.ClipFracBinding, bounds), b.mask, rl.MeanOptions{}); err != nil {
+		return nil, err
+	}
+	u.vclipped, err = rl.MaskedMean(rl.ValueClipped(nil, v, before, r.ret, valueClip), b.p1, rl.MeanOptions{})
+	return u, err
+}
