@@ -79,7 +79,11 @@ func (o Adam) Step(p, g []float64, s *State) {
 		} else {
 			p[i] *= 1 - float64(o.LR*o.WeightDecay)
 		}
-		s.M[i] += float64((1 - o.Beta1) * (d - s.M[i]))
+		if w := 1 - o.Beta1; w < 0.5 { // torch.lerp goes from the nearer end
+			s.M[i] += float64(w * (d - s.M[i]))
+		} else {
+			s.M[i] = d - float64((d-s.M[i])*(1-w))
+		}
 		s.V[i] = float64(o.Beta2*s.V[i]) + float64((1-o.Beta2)*float64(d*d))
 		v := s.V[i]
 		if o.AMSGrad {

@@ -63,7 +63,13 @@ func DPO(loss, dchosen, chosen, rejected, refChosen, refRejected []float64, o DP
 	return loss, dchosen
 }
 
-// softplus returns ln(1 + eˣ) = −ln σ(−x) without overflow.
+// softplus returns ln(1 + eˣ) = −ln σ(−x) without overflow. math.Log1p would do, but a compiler may fuse its products into
+// sums; ln u·e/(u − 1) with u = 1 + e takes back the rounding of u.
 func softplus(x float64) float64 {
-	return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
+	e := math.Exp(-math.Abs(x))
+	u := 1 + e
+	if u != 1 {
+		e = float64(math.Log(u)*e) / (u - 1)
+	}
+	return max(x, 0) + e
 }

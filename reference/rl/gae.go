@@ -169,31 +169,44 @@ func GAE(adv, ret []float64, b Rollout, o GAEOptions) (advantages, returns []flo
 	adv, ret = output(adv, n), output(ret, n)
 	for i := range b.Rows {
 		lambda := o.Lambda
-		if l := count(b.Cols, row(b.Mask, i, b.Cols)); o.LambdaPolicy == LambdaVAPO && l > 0 {
-			lambda = 1 - 1/float64(o.Alpha*l)
+		if o.LambdaPolicy == LambdaVAPO {
+			if l := count(b.Cols, row(b.Mask, i, b.Cols)); l > 0 {
+				lambda = 1 - 1/float64(o.Alpha*l)
+			}
 		}
-		gaeRow(row(adv, i, b.Cols), row(ret, i, b.Cols), b, i, o, lambda)
+		gaeRow(row(adv, i, b.Cols), row(ret, i, b.Cols), &b, i, &o, lambda)
 	}
 	return adv, ret
 }
 
 // gaeRow computes row i.
-func gaeRow(adv, ret []float64, b Rollout, i int, o GAEOptions, lambda float64) {
+func gaeRow(adv, ret []float64, b *Rollout, i int, o *GAEOptions, lambda float64) {
 	reward, value := row(b.Reward, i, b.Cols), row(b.Value, i, b.Cols)
 	mask, done := row(b.Mask, i, b.Cols), row(b.Done, i, b.Cols)
 	last := lastTrue(mask, b.Cols)
-	boot := o.Bootstrap == BootstrapValue && (b.Truncated == nil || b.Truncated[i])
-	gl := o.Gamma * lambda
+	cells := o.valueCells(last)
+	boot := -1 // where V_next is that of the state after the row
+	if o.Bootstrap == BootstrapValue && (b.Truncated == nil || b.Truncated[i]) {
+		boot = last
+	}
+	gamma, gl, hole, returns := o.Gamma, o.Gamma*lambda, o.Hole, o.Returns
 
 	var vNext, aNext float64 // V and A that the cell at t+1 hands to the left
-	for t := b.Cols - 1; t >= 0; t-- {
+	for t := len(adv) - 1; t >= 0; t-- {
 		m := mask == nil || mask[t]
+		if m && t != last && done == nil && value != nil { // the usual cell, on which all rules agree
+			v := value[t]
+			delta := reward[t] + float64(gamma*vNext) - v
+			vNext, aNext = v, delta+float64(gl*aNext)
+			adv[t], ret[t] = aNext, aNext+v
+			continue
+		}
 		r, raw := reward[t], 0.0
 		if value != nil {
 			raw = value[t]
 		}
-		v, inV := raw, valueCell(mask, t, last, o)
-		switch o.Hole {
+		v, inV := raw, cells.at(t, m)
+		switch hole {
 		case HoleNone:
 			if !inV {
 				v = 0
@@ -210,37 +223,45 @@ func gaeRow(adv, ret []float64, b Rollout, i int, o GAEOptions, lambda float64) 
 				vNext, aNext = 0, 0
 			}
 		}
-		if t == last && boot {
+		if t == boot {
 			vNext, aNext = b.Next[i], 0
 		}
 		if done != nil && done[t] {
 			vNext, aNext = 0, 0
 		}
 		a := aNext
-		if m || o.Hole != HoleCarry {
-			delta := r + float64(o.Gamma*vNext) - v
+		if m || hole != HoleCarry {
+			delta := r + float64(gamma*vNext) - v
 			a = delta + float64(gl*aNext)
 			vNext = v
 		}
 		aNext = a
-		if o.Hole == HoleCutNext && !m {
+		if hole == HoleCutNext && !m {
 			vNext, aNext = 0, 0
 		}
 		adv[t] = a
-		ret[t] = returnAt(a, raw, m, inV, o.Returns)
+		ret[t] = returnAt(a, raw, m, inV, returns)
 	}
 }
 
-// valueCell reports whether cell t of a row belongs to the value mask; last is the last true cell, or −1.
-func valueCell(mask []bool, t, last int, o GAEOptions) bool {
-	if o.Value == ValueP1 && t == last+1 && last >= 0 {
-		return true
+// valueCells are the cells of a row that belong to the value mask: the true cells, those up to the column upTo, and the
+// one at the column p1. A column of −1 is none.
+type valueCells struct{ upTo, p1 int }
+
+// valueCells returns those of a row whose last true cell is last, or −1.
+func (o *GAEOptions) valueCells(last int) valueCells {
+	c := valueCells{-1, -1}
+	if o.Value == ValueP1 && last >= 0 {
+		c.p1 = last + 1
 	}
 	if o.Hole == HoleNone {
-		return t <= last
+		c.upTo = last
 	}
-	return mask == nil || mask[t]
+	return c
 }
+
+// at reports whether column t, whose mask is m, belongs.
+func (c valueCells) at(t int, m bool) bool { return m || t <= c.upTo || t == c.p1 }
 
 // returnAt returns R of one cell.
 func returnAt(a, v float64, m, inV bool, kind ReturnsMask) float64 {
@@ -264,14 +285,15 @@ func Returns(dst, adv []float64, b Rollout, o GAEOptions) []float64 {
 	dst = output(dst, n)
 	for i := range b.Rows {
 		mask, value := row(b.Mask, i, b.Cols), row(b.Value, i, b.Cols)
-		last := lastTrue(mask, b.Cols)
+		cells := o.valueCells(lastTrue(mask, b.Cols))
 		for t := range b.Cols {
 			v := 0.0
 			if value != nil {
 				v = value[t]
 			}
 			k := i*b.Cols + t
-			dst[k] = returnAt(adv[k], v, mask == nil || mask[t], valueCell(mask, t, last, o), o.Returns)
+			m := mask == nil || mask[t]
+			dst[k] = returnAt(adv[k], v, m, cells.at(t, m), o.Returns)
 		}
 	}
 	return dst

@@ -114,6 +114,8 @@ type GroupOptions struct {
 // a batch baseline.
 //
 // adv may be r. The error is ErrGroupOfOne, and adv then holds nothing of use. ScaleLOOStd takes time Σ n_g², all else n.
+// Nothing is allocated beside adv where ids do not decrease, as in GroupBlocks, but for ZeroStdZero with BatchCentred and
+// ScaleLOOStd in place; samples in another order are sorted by counting, 3 ints each.
 //
 // It implements the outcome advantage of GRPO, Shao et al. 2024 (arXiv 2402.03300), Section 4.1.2, which does not say which
 // σ it means; Dr.GRPO, Liu et al. 2025 (arXiv 2503.20783); and RLOO, Ahmadian et al. 2024 (arXiv 2402.14740). Goldens
@@ -124,27 +126,20 @@ func GroupAdvantage(adv, r []float64, group []int, o GroupOptions) ([]float64, e
 	need(o.ZeroStd >= ZeroStdDivide && o.ZeroStd <= ZeroStdZero, badOption)
 	need(o.Singleton >= SingletonError && o.Singleton <= SingletonNaN, badOption)
 	need(o.DDof == 0 || o.DDof == 1, badOption)
-	starts, members := byGroup(group, len(r))
+	need(group == nil || len(group) == len(r), badLength)
 	adv = output(adv, len(r))
 
 	batchStd := math.NaN()
 	if o.Scale == ScaleBatchStd && !o.BatchCentred {
 		_, batchStd = meanStd(r, o.DDof, o.SkipNaN, -1)
 	}
-	var rewards []float64 // of one group: adv may be r
-	var still []int       // members of groups of equal rewards, under ZeroStdZero
-	for g := range len(starts) - 1 {
-		ids := members[starts[g]:starts[g+1]]
-		rewards = rewards[:0]
-		for _, i := range ids {
-			rewards = append(rewards, r[i])
-		}
-		if err := groupAdvantage(adv, rewards, ids, batchStd, o); err != nil {
-			return nil, err
-		}
-		if o.ZeroStd == ZeroStdZero && o.Center != CenterNone && allEqual(rewards, o.SkipNaN) {
-			still = append(still, ids...)
-		}
+	each := scattered
+	if group == nil || slices.IsSorted(group) {
+		each = neighbours
+	}
+	still, err := each(adv, r, group, batchStd, o)
+	if err != nil {
+		return nil, err
 	}
 	if o.Scale == ScaleBatchStd && o.BatchCentred {
 		mean, std := meanStd(adv, o.DDof, o.SkipNaN, -1)
@@ -152,7 +147,7 @@ func GroupAdvantage(adv, r []float64, group []int, o GroupOptions) ([]float64, e
 			adv[i] = divide(a-mean, std, o)
 		}
 		for _, i := range still {
-			adv[i] = 0 // the mean of the batch is not 0 after rounding
+			adv[i] = 0
 		}
 	}
 	if o.SkipNaN {
@@ -165,9 +160,62 @@ func GroupAdvantage(adv, r []float64, group []int, o GroupOptions) ([]float64, e
 	return adv, nil
 }
 
-// groupAdvantage stores the advantages of one group, NaN where the reward is skipped; r holds its rewards and ids their
-// places in adv.
-func groupAdvantage(adv, r []float64, ids []int, batchStd float64, o GroupOptions) error {
+// neighbours stores the advantages of groups that are runs of neighbours, and returns the places of what keepsZero names.
+func neighbours(adv, r []float64, group []int, batchStd float64, o GroupOptions) (still []int, err error) {
+	need(len(group) == 0 || group[0] >= 0 && group[len(group)-1] < len(r), badGroup)
+	for lo, hi := 0, len(r); lo < len(r); lo, hi = hi, len(r) {
+		if group != nil {
+			for hi = lo + 1; hi < len(r) && group[hi] == group[lo]; hi++ {
+			}
+		}
+		rewards := r[lo:hi]
+		if o.Scale == ScaleLOOStd && &adv[0] == &r[0] {
+			rewards = slices.Clone(rewards) // they are read again after adv is written
+		}
+		if o.keepsZero(rewards) {
+			for i := lo; i < hi; i++ {
+				still = append(still, i)
+			}
+		}
+		if err := groupAdvantage(adv[lo:hi], rewards, batchStd, o); err != nil {
+			return nil, err
+		}
+	}
+	return still, nil
+}
+
+// scattered is neighbours for groups in any order.
+func scattered(adv, r []float64, group []int, batchStd float64, o GroupOptions) (still []int, err error) {
+	starts, members := byGroup(group, len(r))
+	var rewards, a []float64 // of one group
+	for g := range len(starts) - 1 {
+		ids := members[starts[g]:starts[g+1]]
+		rewards, a = rewards[:0], slices.Grow(a[:0], len(ids))[:len(ids)]
+		for _, i := range ids {
+			rewards = append(rewards, r[i])
+		}
+		if o.keepsZero(rewards) {
+			still = append(still, ids...)
+		}
+		if err := groupAdvantage(a, rewards, batchStd, o); err != nil {
+			return nil, err
+		}
+		for k, i := range ids {
+			adv[i] = a[k]
+		}
+	}
+	return still, nil
+}
+
+// keepsZero reports whether the advantages of a group are 0 and stay so when the batch is centred: the mean of the batch is
+// not exactly 0 after rounding.
+func (o *GroupOptions) keepsZero(r []float64) bool {
+	return o.ZeroStd == ZeroStdZero && o.Center != CenterNone && o.Scale == ScaleBatchStd && o.BatchCentred && allEqual(r, o.SkipNaN)
+}
+
+// groupAdvantage stores in adv the advantages of one group with the rewards r, NaN where the reward is skipped. adv may be r,
+// but not for ScaleLOOStd.
+func groupAdvantage(adv, r []float64, batchStd float64, o GroupOptions) error {
 	var sum float64
 	n := 0
 	for _, v := range r {
@@ -186,7 +234,7 @@ func groupAdvantage(adv, r []float64, ids []int, batchStd float64, o GroupOption
 				}
 				v = lone
 			}
-			adv[ids[k]] = v
+			adv[k] = v
 		}
 		return nil
 	}
@@ -194,7 +242,7 @@ func groupAdvantage(adv, r []float64, ids []int, batchStd float64, o GroupOption
 	equal := o.ZeroStd == ZeroStdZero && o.Center != CenterNone && allEqual(r, o.SkipNaN)
 	for k, v := range r {
 		if o.SkipNaN && math.IsNaN(v) {
-			adv[ids[k]] = v
+			adv[k] = v
 			continue
 		}
 		a := v
@@ -218,7 +266,7 @@ func groupAdvantage(adv, r []float64, ids []int, batchStd float64, o GroupOption
 			}
 			a = divide(a, s, o)
 		}
-		adv[ids[k]] = a
+		adv[k] = a
 	}
 	return nil
 }
@@ -296,73 +344,4 @@ func allEqual(x []float64, skipNaN bool) bool {
 		n++
 	}
 	return n > 1 && !math.IsNaN(first) && !math.IsInf(first, 0)
-}
-
-// byGroup returns the places of each group: those of group g are members[starts[g]:starts[g+1]], increasing.
-func byGroup(group []int, n int) (starts, members []int) {
-	need(group == nil || len(group) == n, badLength)
-	members = make([]int, n)
-	if group == nil {
-		for i := range members {
-			members[i] = i
-		}
-		return []int{0, n}, members
-	}
-	starts = make([]int, n+1)
-	for _, g := range group {
-		need(g >= 0 && g < n, badGroup)
-		starts[g+1]++
-	}
-	for g := range n {
-		starts[g+1] += starts[g]
-	}
-	next := slices.Clone(starts)
-	for i, g := range group {
-		members[next[g]] = i
-		next[g]++
-	}
-	return starts, members
-}
-
-// GroupBlocks returns the groups of n rewards of which each size neighbours are one group (adv.group_by
-// contiguous_blocks). It panics unless size divides n.
-func GroupBlocks(n, size int) []int {
-	need(size > 0 && n >= 0 && n%size == 0, badGroup)
-	group := make([]int, n)
-	for i := range group {
-		group[i] = i / size
-	}
-	return group
-}
-
-// GroupUIDs returns the groups of rewards whose samples name their prompt (adv.group_by uid), numbered in order of first
-// appearance.
-func GroupUIDs(uid []string) []int {
-	seen := make(map[string]int)
-	group := make([]int, len(uid))
-	for i, u := range uid {
-		g, ok := seen[u]
-		if !ok {
-			g = len(seen)
-			seen[u] = g
-		}
-		group[i] = g
-	}
-	return group
-}
-
-// GroupPrompts returns the groups of rewards whose samples have the same prompt, token by token (adv.group_by
-// prompt_tokens), numbered in order of first appearance. Two prompts of the batch that happen to be equal are one group.
-func GroupPrompts(prompt [][]int) []int {
-	key := make([]string, len(prompt))
-	for i, p := range prompt {
-		text := make([]byte, 0, 8*len(p))
-		for _, id := range p {
-			for shift := 0; shift < 64; shift += 8 {
-				text = append(text, byte(uint64(id)>>shift))
-			}
-		}
-		key[i] = string(text)
-	}
-	return GroupUIDs(key)
 }

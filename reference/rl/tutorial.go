@@ -1,5 +1,7 @@
 package rl
 
+import "math"
+
 // The functions of this file are the exercises of the PPO tutorial on GSM8K (source document C), under its names and in its
 // argument order: one fixed set of options of the functions of this package, the profile ppo-gsm8k@1. All means are masked
 // means over Σm + 1e-8, an empty mask gives 0, and what a masked cell holds never matters.
@@ -43,16 +45,23 @@ func ComputePolicyLoss(logpNew, logpOld, advantages []float64, mask []bool, rows
 
 // TutorialValue is what ComputeValueLoss returns.
 type TutorialValue struct {
-	Loss     float64
-	ClipFrac float64   // share of tokens where the clipped square is the larger one
+	Loss float64
+	// ClipFrac is the share of tokens where the clipped square is the larger one. V_c is V_new where the clip does not touch
+	// it: computed as V_old + (V_new − V_old) it would differ by a rounding and count half of those tokens, too.
+	ClipFrac float64
 	DValue   []float64 // ∂Loss/∂valuesNew
 }
 
 // ComputeValueLoss is exercise 2, with V_c = V_old + clamp(V_new − V_old, −c, c):
 //
 //	L = ½·mean(max((V_new − R)², (V_c − R)²))
+//
+// c = 0 holds V_c at V_old, as the formula has it; c = +Inf does not clip.
 func ComputeValueLoss(valuesNew, valuesOld, returns []float64, mask []bool, rows, cols int, clipRange float64) (TutorialValue, error) {
 	var res ValueResult
+	if clipRange == 0 {
+		clipRange = math.SmallestNonzeroFloat64 // for ValueOptions 0 means not clipped
+	}
 	if err := ValueLoss(&res, valuesNew, valuesOld, returns, mask, rows, cols, ValueOptions{Clip: clipRange, Agg: tutorialAgg}); err != nil {
 		return TutorialValue{}, err
 	}
