@@ -12,11 +12,14 @@ import (
 )
 
 // presentation names the flags that change how a run is told and not what it finds.
-var presentation = map[string]bool{"format": true, "output": true, "select": true, "ignore": true, "verbose": true, "quiet": true, "plot": true, "orthonormalize": true, "baseline": true}
+var presentation = map[string]bool{"format": true, "output": true, "select": true, "ignore": true, "verbose": true, "quiet": true, "plot": true, "orthonormalize": true, "baseline": true, "steps": true, "redact": true, "first-failure": true}
 
 // repeatCommand returns the command line of cmd without the flags of presentation, quoted for a shell.
-func repeatCommand(cmd *cobra.Command) string {
+func repeatCommand(cmd *cobra.Command, args ...string) string {
 	parts := strings.Fields(cmd.CommandPath())
+	for _, a := range args {
+		parts = append(parts, format.ShellQuote(a))
+	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if presentation[f.Name] {
 			return

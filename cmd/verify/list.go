@@ -7,13 +7,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/verify/check"
+	"plumbline/verify/dump"
+	"plumbline/verify/golden"
 	"plumbline/verify/projection"
 	"plumbline/verify/report"
 )
 
 // suites are the checks of every command.
 func suites() []report.Group {
-	return []report.Group{{Command: "projection", Checks: projection.Suite.Infos()}}
+	return []report.Group{{Command: "dump", Checks: dump.Infos()}, {Command: "projection", Checks: projection.Suite.Infos()}, {Command: "golden", Checks: golden.Suite.Infos()}}
 }
 
 func newList() *cobra.Command {

@@ -19,7 +19,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"plumbline/internal/format"
+	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/dump"
 	"plumbline/verify/projection"
 	"plumbline/verify/report"
 )
@@ -89,12 +91,15 @@ func run(args []string) (code int) {
 func exitCode(err error) int {
 	var bad usageError
 	var names *projection.UsageError
+	var declared *dump.UsageError
 	switch {
 	case errors.Is(err, context.Canceled):
 		return check.ExitInterrupted
 	case format.IsMalformed(err):
 		return check.ExitMalformed
-	case errors.As(err, &bad), errors.As(err, &names), errors.Is(err, fs.ErrNotExist),
+	case errors.Is(err, dumpfile.ErrNothing):
+		return check.ExitNothing
+	case errors.As(err, &bad), errors.As(err, &names), errors.As(err, &declared), errors.Is(err, fs.ErrNotExist),
 		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG): // paths that cannot exist
 		return check.ExitUsage
 	}
@@ -129,7 +134,7 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{flagError(cmd, err)}
 	})
-	root.AddCommand(newProjection(), newDemo(), newList(), newExplain(), newFaults(), newProfiles())
+	root.AddCommand(newProjection(), newDump(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden())
 	return root
 }
 

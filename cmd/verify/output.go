@@ -141,8 +141,8 @@ func terminal(w io.Writer) bool {
 }
 
 // progress returns a function that shows how far a long pass is: a line that is rewritten on a terminal, a plain line
-// every 10 seconds elsewhere. A pass of less than a second shows nothing.
-func progress(w io.Writer, quiet bool) (show func(pass string, done, total int), end func()) {
+// every 10 seconds elsewhere. A pass of less than a second shows nothing. What is counted is called what.
+func progress(w io.Writer, quiet bool, what string) (show func(pass string, done, total int), end func()) {
 	if quiet {
 		return nil, func() {}
 	}
@@ -159,7 +159,7 @@ func progress(w io.Writer, quiet bool) (show func(pass string, done, total int),
 			return
 		}
 		last = now
-		line := fmt.Sprintf("%s: %d of %d rows (%.0f %%)", pass, done, total, 100*float64(done)/float64(total))
+		line := fmt.Sprintf("%s: %d of %d %s (%.0f %%)", pass, done, total, what, 100*float64(done)/float64(total))
 		if live {
 			drawn = true
 			fmt.Fprintf(w, "\r\x1b[K%s", line)

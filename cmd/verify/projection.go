@@ -153,7 +153,7 @@ func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, o
 	}()
 	in := loaded.Input
 	prepare(in)
-	show, end := progress(stderr, out.quiet)
+	show, end := progress(stderr, out.quiet, "rows")
 	in.Progress = show
 	r.Results, err = interruptible(ctx, func() ([]check.Result, error) { // a decomposition inside does not look at the context
 		return projection.Suite.Run(in, out.sel)

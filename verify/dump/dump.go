@@ -1,0 +1,277 @@
+// Package dump judges what a trainer dumped: every number that can be recomputed is, and what is wrong gets a place, a reason
+// and, if one is known, the bug.
+//
+// [Judge] reads the steps of a run one after another. Each check of package stage is judged on every step; what failed is then
+// explained, on several steps at once: by another legal option (CONVENTION), by a bug of the catalogue, by arithmetic in 16
+// bits, or not at all.
+package dump
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// Options of a judgement.
+type Options struct {
+	Profile string               // the convention that is claimed; "": that of the files, else none
+	Config  *convention.Declared // options of a configuration file, stronger than those of the files; nil: none
+	Set     []string             // "adv.ddof=0", stronger than all else
+	Infer   bool                 // search all options, whatever is declared
+
+	FirstStep    bool // the first step of the run is the first update: demand what holds there
+	FirstFailure bool // stop at the first step with a failure
+	Deep         bool // try pairs of faults, too
+	Redact       bool // no token ids in the results
+
+	Selection check.Selection
+	Progress  func(pass string, done, total int)
+}
+
+// Report is what a judgement found.
+type Report struct {
+	Results  []check.Result
+	Lines    []string // options taken and overridden, profiles that fit
+	Declared bool     // something was declared: CONVENTION contradicts it
+	Steps    int
+}
+
+// UsageError is an option or profile that does not exist.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Infos describes the checks, in the order of the stages.
+func Infos() []check.Info {
+	var infos []check.Info
+	for _, c := range all() {
+		infos = append(infos, info(c))
+	}
+	return infos
+}
+
+func all() []*stage.Check { return slices.Concat(stage.All(), firstStepChecks) }
+
+// Source gives the steps of a run, one at a time: a [dump.Run] of files, or [Batches].
+type Source interface {
+	Steps() []int
+	Batch(ctx context.Context, step int) (*dump.Batch, error)
+	Common() dump.Meta
+}
+
+// Batches is a run in memory, in ascending order of steps that differ.
+type Batches []*dump.Batch
+
+// Steps returns the steps of the batches.
+func (b Batches) Steps() []int {
+	steps := make([]int, len(b))
+	for i := range b {
+		steps[i] = b[i].Meta.Step
+	}
+	return steps
+}
+
+// Batch returns the batch of a step.
+func (b Batches) Batch(_ context.Context, step int) (*dump.Batch, error) {
+	return b[slices.Index(b.Steps(), step)], nil
+}
+
+// Common returns the metadata of the first batch.
+func (b Batches) Common() dump.Meta { return b[0].Meta }
+
+// Judge judges the steps of a run in order.
+func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
+	s, err := newSession(run, o)
+	if err != nil {
+		return nil, err
+	}
+	s.ctx = ctx
+	steps := run.Steps()
+	for i, step := range steps {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		b, err := run.Batch(ctx, step)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.step(b, i == 0); err != nil {
+			return nil, err
+		}
+		if o.Progress != nil {
+			o.Progress("judging", i+1, len(steps))
+		}
+		if o.FirstFailure && s.failed() {
+			break
+		}
+	}
+	if err := s.explain(ctx); err != nil {
+		return nil, err
+	}
+	return s.report(), nil
+}
+
+// session is a judgement under way.
+type session struct {
+	ctx      context.Context
+	run      Source
+	o        Options
+	profile  *convention.Profile // nil: none was declared
+	set      *convention.Set     // what is declared outside the files
+	tracks   []*track            // of the selected checks
+	lines    []string
+	declared bool
+	steps    []int
+	said     map[string]bool // lines that are there already
+	present  map[string]bool // tensors that some step had
+	suggest  *convention.Profile
+	algo     string
+}
+
+func newSession(run Source, o Options) (*session, error) {
+	s := &session{run: run, o: o, set: &convention.Set{}, said: map[string]bool{}, present: map[string]bool{}}
+	common := run.Common()
+	name := o.Profile
+	if name == "" && !o.Infer {
+		name = common.Profile
+	}
+	if name != "" {
+		p, warning, err := convention.Lookup(name)
+		if err != nil {
+			return nil, &UsageError{err}
+		}
+		s.profile = p
+		s.say("profile: " + p.Name)
+		if warning != "" {
+			s.say("WARN: " + warning)
+		}
+	}
+	if o.Config != nil {
+		s.set, _ = s.set.Over(o.Config.Set)
+	}
+	for _, assignment := range o.Set {
+		name, text, ok := strings.Cut(assignment, "=")
+		if !ok {
+			return nil, &UsageError{fmt.Errorf("--set %s: want OPTION=VALUE", assignment)}
+		}
+		v, err := convention.Parse(name, text)
+		if err != nil {
+			return nil, &UsageError{fmt.Errorf("--set %w", err)}
+		}
+		s.set = s.set.With(name, v, "--set")
+	}
+	for _, c := range all() {
+		if o.Selection.Takes(c.ID) {
+			s.tracks = append(s.tracks, &track{check: c})
+		}
+	}
+	s.algo = common.Algorithm
+	s.suggest = suggestion(common)
+	if s.profile == nil && s.suggest != nil {
+		s.say(fmt.Sprintf("no profile declared; the files are of %s %s: try --profile %s", common.Framework, common.Version, s.suggest.Name))
+	}
+	return s, nil
+}
+
+func (s *session) say(line string) {
+	if !s.said[line] {
+		s.said[line] = true
+		s.lines = append(s.lines, line)
+	}
+}
+
+// options returns the set under which a batch is judged: profile < options in the dump < --config < --set.
+func (s *session) options(b *dump.Batch) (*convention.Set, error) {
+	set := &convention.Set{}
+	if s.profile != nil {
+		set = convention.FromProfile(s.profile)
+	}
+	var list []convention.NameValue
+	for _, opt := range b.Meta.Options {
+		list = append(list, convention.NameValue{Name: opt.Name, Value: opt.Value})
+	}
+	d, err := convention.Declare(b.Meta.Framework+" "+b.Meta.Algorithm, b.Meta.Version, list, "the dump")
+	if err != nil {
+		return nil, format.Malformed(b.Files[0].Name, "options", "%v", err)
+	}
+	for _, list := range []struct {
+		what  string
+		words []string
+	}{{"options of the dump that nobody knows", d.Unknown}, {"options that change the numbers and that no check expresses", d.Beyond},
+		{"options that mean different things to the trainers that have them, and so set nothing", d.Ambiguous}} {
+		if len(list.words) > 0 {
+			s.say(list.what + ": " + strings.Join(list.words, ", "))
+		}
+	}
+	if d.Warning != "" {
+		s.say("WARN: " + d.Warning)
+	}
+	declared := d.Set
+	if s.o.Infer {
+		declared = declared.FactsOnly()
+	}
+	s.declared = s.declared || s.profile != nil || len(declared.Names()) > 0 || len(s.set.Names()) > 0
+	for _, stronger := range []*convention.Set{declared, s.set} {
+		var changed []convention.Override
+		set, changed = set.Over(stronger)
+		for _, c := range changed {
+			s.say(fmt.Sprintf("%s: %s (%s) overrides %s (%s)", c.Option, c.To, c.Now, c.From, c.Was))
+		}
+	}
+	for _, n := range b.Notes {
+		s.say("note: " + n)
+	}
+	for _, m := range b.Missing {
+		s.say("missing: " + m)
+	}
+	return set, nil
+}
+
+// step judges one batch.
+func (s *session) step(b *dump.Batch, first bool) error {
+	set, err := s.options(b)
+	if err != nil {
+		return err
+	}
+	s.steps = append(s.steps, b.Meta.Step)
+	for _, name := range b.Names() {
+		s.present[name] = true
+	}
+	for _, t := range s.tracks {
+		if isFirstStep(t.check) && !(first && s.o.FirstStep) {
+			continue
+		}
+		t.add(b, set, s)
+	}
+	return nil
+}
+
+func (s *session) failed() bool {
+	return slices.ContainsFunc(s.tracks, func(t *track) bool { return len(t.failing) > 0 })
+}
+
+// suggestion returns the profile that the framework, version and algorithm of a file suggest, nil if none.
+func suggestion(m dump.Meta) *convention.Profile {
+	families := map[string]string{"trl/grpo": "trl-grpo", "trl/rloo": "trl-rloo", "trl/ppo": "trl-ppo", "verl/ppo": "verl-ppo", "verl/gae": "verl-ppo",
+		"verl/grpo": "verl-grpo", "openrlhf/ppo": "openrlhf-ppo", "openrlhf/grpo": "openrlhf-group", "openrlhf/rloo": "openrlhf-group",
+		"openrlhf/reinforce++": "openrlhf-group", "cleanrl/ppo": "cleanrl", "open-instruct/grpo": "open-instruct", "nemo-rl/grpo": "nemo-grpo", "nemo-rl/ppo": "nemo-ppo",
+		"liger/grpo": "liger-grpo"}
+	family, ok := families[strings.ToLower(m.Framework+"/"+m.Algorithm)]
+	if !ok {
+		return nil
+	}
+	for _, name := range []string{family + "@" + m.Version, family} {
+		if p, _, err := convention.Lookup(name); err == nil {
+			return p
+		}
+	}
+	return nil
+}

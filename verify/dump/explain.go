@@ -1,0 +1,147 @@
+package dump
+
+import (
+	"context"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// explanation is what was found out about a check that failed.
+type explanation struct {
+	fits   []stage.Fit         // other legal options under which every step looked at is right
+	all    bool                // the search tried everything
+	faults []fault.Explanation // bugs that reproduce every step looked at, or leads
+	coarse *stage.Outcome      // arithmetic in 16 bits that the failure is as large as
+	steps  int                 // that were looked at
+}
+
+// witnesses is the number of steps on which explanations are confirmed beside the first failing one.
+const witnesses = 11
+
+// explain explains every check that failed, on the first failing step and then on others: one file may fit by coincidence.
+func (s *session) explain(ctx context.Context) error {
+	var failing []*track
+	wanted := map[int]bool{}
+	for _, t := range s.tracks {
+		if len(t.failing) == 0 || t.first.Pred == nil {
+			continue
+		}
+		failing = append(failing, t)
+		for _, step := range s.witnesses(t) {
+			wanted[step] = true
+		}
+	}
+	if len(failing) == 0 {
+		return nil
+	}
+	for _, t := range failing {
+		t.candidates(s.o.Deep)
+		t.why.steps = 1
+	}
+	steps := make([]int, 0, len(wanted))
+	for step := range wanted {
+		steps = append(steps, step)
+	}
+	slices.Sort(steps)
+	for i, step := range steps {
+		b, err := s.run.Batch(ctx, step)
+		if err != nil {
+			return err
+		}
+		set, err := s.options(b)
+		if err != nil {
+			return err
+		}
+		for _, t := range failing {
+			if slices.Contains(s.witnesses(t), step) {
+				t.confirm(b, set, s)
+			}
+		}
+		if s.o.Progress != nil {
+			s.o.Progress("explaining", i+1, len(steps))
+		}
+	}
+	for _, t := range failing {
+		t.decide()
+	}
+	return nil
+}
+
+// witnesses returns the steps on which the explanations of t are confirmed: failing ones, and some that passed, both spread
+// over the run.
+func (s *session) witnesses(t *track) []int {
+	var passing []int
+	for _, step := range s.steps {
+		if !slices.Contains(t.failing, step) {
+			passing = append(passing, step)
+		}
+	}
+	return append(spread(t.failing[1:], witnesses-4), spread(passing, 4)...)
+}
+
+// spread returns at most n elements of list, evenly spaced.
+func spread(list []int, n int) []int {
+	if len(list) <= n {
+		return list
+	}
+	var some []int
+	for i := range n {
+		some = append(some, list[i*(len(list)-1)/(n-1)])
+	}
+	return some
+}
+
+// candidates collects what may explain the first failure.
+func (t *track) candidates(deep bool) {
+	t.why.fits, t.why.all = stage.Conventions(t.first)
+	t.why.faults = fault.Explain(t.first)
+	if deep && len(t.why.faults) == 0 {
+		t.why.faults = fault.ExplainPairs(t.first)
+	}
+}
+
+// confirm keeps the candidates that hold on another step.
+func (t *track) confirm(b *dump.Batch, set *convention.Set, s *session) {
+	set = completed(t, set)
+	o := stage.Judge(t.check, b, set)
+	if o.Verdict != check.Pass && o.Verdict != check.Fail || o.Pred == nil {
+		return
+	}
+	t.why.steps++
+	t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool {
+		return stage.Judge(t.check, b, changed(set, f.Changes)).Verdict == check.Fail
+	})
+	t.why.faults = slices.DeleteFunc(t.why.faults, func(e fault.Explanation) bool {
+		return !e.Lead && fault.Contradicts(e, o)
+	})
+}
+
+// completed returns set with the values that the first failure was judged under where set has none: those of the profile that
+// stood in for a declaration.
+func completed(t *track, set *convention.Set) *convention.Set {
+	if len(t.first.Case.Set.Names()) == len(set.Names()) {
+		return set
+	}
+	full, _ := t.first.Case.Set.Over(set)
+	return full
+}
+
+// decide chooses between the explanations: another legal option if one change is enough, or all options of a profile; a bug
+// before two changes; arithmetic in 16 bits last.
+func (t *track) decide() {
+	if len(t.why.fits) > 0 && len(t.why.fits[0].Changes) > 1 && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
+		t.why.fits = nil
+	}
+	if len(t.why.fits) > 0 {
+		t.why.faults = slices.DeleteFunc(t.why.faults, func(e fault.Explanation) bool { return e.Lead })
+		return
+	}
+	if !slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) && len(t.failing) > 0 {
+		t.why.coarse = stage.Coarser(t.first)
+	}
+}

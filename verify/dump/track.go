@@ -1,0 +1,246 @@
+package dump
+
+import (
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// track is what became of one check over the steps.
+type track struct {
+	check *stage.Check
+
+	judged, passed int   // steps
+	compared       int   // elements
+	failing        []int // steps
+	cells, of      int   // failed elements of the failing steps, and all of theirs
+	undecided      []int // steps
+	lacking        string
+	resolution     float64 // largest over the steps
+	arithmetic     map[string]int
+	worst          *stage.Outcome // the passed one with the largest ratio
+	worstStep      int
+	first          *stage.Outcome // that failed, or else that warned or was undetermined
+	warned         []int
+	seen           bool // the output was there
+
+	// Where options are open: those that have fitted every step so far.
+	searched bool
+	fits     []stage.Fit
+	all      bool // the search tried everything
+
+	searchedAt int  // the step of the first search
+	repeated   bool // a step that told more was searched, too
+
+	why explanation
+}
+
+// add judges a batch and takes the outcome into account.
+func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
+	o := stage.Judge(t.check, b, set)
+	if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
+		return
+	}
+	t.seen = true
+	if o.Verdict == check.Undetermined && len(o.Case.Unknown) > 0 && len(o.Case.Absent) == 0 {
+		o = t.search(b, set, s)
+	}
+	t.judged++
+	step := b.Meta.Step
+	if o.Tally != nil {
+		t.compared += o.Tally.N + o.Exact
+		t.resolution = max(t.resolution, o.Tally.Resolution())
+	}
+	if o.Rules != nil {
+		t.compared += o.Rules.Checked
+	}
+	if o.Check.Predict != nil && o.Verdict != check.Undetermined {
+		if t.arithmetic == nil {
+			t.arithmetic = map[string]int{}
+		}
+		t.arithmetic[o.Arithmetic.String()]++
+	}
+	switch o.Verdict {
+	case check.Pass:
+		t.passed++
+		if t.worst == nil || ratio(o) > ratio(t.worst) {
+			t.worst, t.worstStep = light(o), step
+		}
+	case check.Fail:
+		if len(t.failing) == 0 {
+			t.first = o
+		}
+		t.failing = append(t.failing, step)
+		if o.Tally != nil {
+			t.cells += o.Tally.Failed
+			t.of += o.Tally.N
+		} else if o.Rules != nil {
+			t.cells += len(o.Rules.Violations)
+			t.of += o.Rules.Checked
+		}
+	case check.Warn:
+		if t.first == nil {
+			t.first = light(o)
+		}
+		t.warned = append(t.warned, step)
+	case check.Undetermined:
+		if t.first == nil {
+			t.first = light(o)
+			t.lacking = o.Lacking()
+		}
+		t.undecided = append(t.undecided, step)
+	}
+}
+
+// search judges a batch under the options that are still possible. The outcome is that of the first fit; if none is left, it
+// is the failure under the declared options completed by the profile that the files suggest.
+func (t *track) search(b *dump.Batch, set *convention.Set, s *session) *stage.Outcome {
+	if !t.searched {
+		t.searchedAt = b.Meta.Step
+		fits, all := t.complete(b, set, s)
+		t.searched, t.all = true, all
+		t.fits = fits
+		if len(fits) > 0 {
+			return fits[0].Outcome
+		}
+	} else {
+		var kept []stage.Fit
+		var outcome *stage.Outcome
+		for _, f := range t.fits {
+			o := stage.Judge(t.check, b, changed(set, f.Changes))
+			if o.Verdict == check.Pass || o.Verdict == check.Undetermined && len(o.Case.Unknown) == 0 {
+				kept = append(kept, f)
+				if outcome == nil {
+					outcome = o
+				}
+			}
+		}
+		t.fits = kept
+		if outcome != nil {
+			return outcome
+		}
+		if o := t.again(b, set, s); o != nil {
+			return o
+		}
+	}
+	for _, p := range s.fallbackProfiles() {
+		under, _ := convention.FromProfile(p).Over(set)
+		if o := stage.Judge(t.check, b, under); o.Verdict == check.Fail {
+			return o
+		}
+	}
+	o := stage.Judge(t.check, b, set)
+	o.Verdict = check.Undetermined
+	return o
+}
+
+// complete searches the options that set leaves open, with what the checks before this one have found of them first: stages
+// share their options, not their numbers.
+func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits []stage.Fit, all bool) {
+	known := set
+	var found []stage.Change
+	for _, earlier := range s.tracks {
+		if earlier == t {
+			break
+		}
+		for _, c := range earlier.decided() {
+			if known.Value(c.Option).Kind() == convention.Unknown {
+				known = known.With(c.Option, c.To, earlier.check.ID)
+				found = append(found, c)
+			}
+		}
+	}
+	if len(found) > 0 {
+		fits, all = stage.Complete(t.check, b, known)
+		for i := range fits {
+			fits[i].Changes = append(slices.Clone(found), fits[i].Changes...)
+		}
+		if len(fits) > 0 {
+			return fits, all
+		}
+	}
+	return stage.Complete(t.check, b, set)
+}
+
+// decided returns the options that have the same value in all that fits.
+func (t *track) decided() []stage.Change {
+	if len(t.fits) == 0 || !t.searched {
+		return nil
+	}
+	var same []stage.Change
+	for _, c := range t.fits[0].Changes {
+		if !slices.ContainsFunc(t.fits, func(f stage.Fit) bool {
+			return !slices.ContainsFunc(f.Changes, func(d stage.Change) bool { return d.Option == c.Option && d.To == c.To })
+		}) {
+			same = append(same, c)
+		}
+	}
+	return same
+}
+
+// again searches a batch that none of the fits of an earlier one fits, and keeps what fits that one, too: where the first step
+// decides little, as one of ratio 1 and KL 0 does, its search stops before it has tried everything.
+func (t *track) again(b *dump.Batch, set *convention.Set, s *session) *stage.Outcome {
+	if t.repeated {
+		return nil
+	}
+	t.repeated = true
+	fits, all := t.complete(b, set, s)
+	earlier, err := s.run.Batch(s.ctx, t.searchedAt)
+	if err != nil {
+		return nil // it could be read before: the run is changing under us, and the failure stands
+	}
+	base, err := s.options(earlier)
+	if err != nil {
+		return nil
+	}
+	t.fits = slices.DeleteFunc(fits, func(f stage.Fit) bool {
+		return stage.Judge(t.check, earlier, changed(base, f.Changes)).Verdict == check.Fail
+	})
+	t.all = all
+	if len(t.fits) == 0 {
+		return nil
+	}
+	return stage.Judge(t.check, b, changed(set, t.fits[0].Changes))
+}
+
+// fallbackProfiles returns the profiles on top of which a failure without a declaration is explained.
+func (s *session) fallbackProfiles() []*convention.Profile {
+	if s.suggest != nil {
+		return append([]*convention.Profile{s.suggest}, convention.Profiles()...)
+	}
+	return convention.Profiles()
+}
+
+// changed returns set with the changes of a fit.
+func changed(set *convention.Set, changes []stage.Change) *convention.Set {
+	for _, c := range changes {
+		set = set.With(c.Option, c.To, "search")
+	}
+	return set
+}
+
+// light drops the arrays of an outcome that is kept for its numbers.
+func light(o *stage.Outcome) *stage.Outcome {
+	c := *o
+	c.Pred, c.Got = nil, nil
+	if c.Case != nil {
+		k := *c.Case
+		b := *k.B
+		b.Tensors, b.Mask = nil, nil
+		k.B = &b
+		k.Forget()
+		c.Case = &k
+	}
+	return &c
+}
+
+func ratio(o *stage.Outcome) float64 {
+	if o.Tally == nil {
+		return 0
+	}
+	return o.Tally.Worst.Ratio
+}

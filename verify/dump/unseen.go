@@ -1,0 +1,95 @@
+package dump
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+)
+
+// blind says which bugs stay invisible where an output was not dumped.
+var blind = []struct {
+	output, check string
+	needs         func(present map[string]bool) bool // nil: always
+	what          string
+}{
+	{"dlogp", "gradient/dlogp", nil, "gradients that are wrong while the loss is right (a detached ratio, the gradient of KL, clipped tokens that still learn) cannot be seen"},
+	{"dvalues", "gradient/dvalues", func(p map[string]bool) bool { return p["values_new"] }, "gradients of the value loss cannot be seen"},
+	{"token_loss", "token_loss/policy", nil, "a wrong token loss is seen only through the loss"},
+	{"loss", "aggregate/loss", nil, "denominators and accumulation cannot be seen"},
+	{"value_loss", "aggregate/value_loss", func(p map[string]bool) bool { return p["values_new"] }, "the value loss is seen only through the loss"},
+	{"kl", "kl/token", func(p map[string]bool) bool { return p["logp_ref"] }, "the estimator of KL is seen only through the loss"},
+	{"advantages", "advantage/group", nil, "baselines, groups and whitening cannot be seen"},
+	{"logp_gen", "ratio/is_weights", nil, "a mismatch with the engine that sampled (temperature, stale or unadapted weights, top-p) cannot be seen"},
+	{"logits", "logp/new", nil, "wrong log-probs (temperature, shift, padding) are seen only where two passes disagree"},
+}
+
+// unseen lists the outputs that were not dumped and the classes of bugs that stay invisible.
+func (s *session) unseen() []check.Result {
+	var results []check.Result
+	if s.algo == "sft" || s.algo == "dpo" {
+		return nil
+	}
+	for _, b := range blind {
+		if s.present[b.output] || b.needs != nil && !b.needs(s.present) || !s.o.Selection.Takes(b.check) ||
+			slices.ContainsFunc(s.tracks, func(t *track) bool { return t.check.ID == b.check && t.seen }) {
+			continue
+		}
+		reason := fmt.Sprintf("without %s: %s", b.output, b.what)
+		if hidden := only(b.check); len(hidden) > 0 {
+			reason += " (" + strings.Join(hidden, ", ") + ")"
+		}
+		results = append(results, check.Result{Check: b.check, Verdict: check.NotSeen, Subject: b.output, Reason: reason,
+			Demanded: slices.ContainsFunc(s.o.Selection.Require, func(r string) bool { return r == b.check })})
+	}
+	return results
+}
+
+// only returns the bugs of the catalogue that no other check can see.
+func only(id string) []string {
+	var ids []string
+	for _, h := range fault.All() {
+		if len(h.Checks) == 1 && h.Checks[0] == id {
+			ids = append(ids, h.ID)
+		}
+	}
+	return ids
+}
+
+// profilesThatFit names the profiles under which everything that was searched is right.
+func (s *session) profilesThatFit() string {
+	var searched []*track
+	for _, t := range s.tracks {
+		if t.searched && len(t.fits) > 0 {
+			searched = append(searched, t)
+		}
+	}
+	if len(searched) == 0 {
+		return ""
+	}
+	var names []string
+	for _, p := range convention.Profiles() {
+		fits := true
+		for _, t := range searched {
+			allowed := false
+			for _, f := range t.fits {
+				one := true
+				for _, c := range f.Changes {
+					one = one && (p.Allows(c.Option, c.To) || p.Value(c.Option).Kind() == convention.NotApplicable)
+				}
+				allowed = allowed || one
+			}
+			fits = fits && allowed
+		}
+		if fits {
+			names = append(names, p.Name)
+		}
+	}
+	if len(names) == 0 {
+		return fmt.Sprintf("no profile has all the options that were found (%s searched)", steps(len(searched), "check"))
+	}
+	return "profiles that fit what was searched: " + strings.Join(names, ", ")
+}
