@@ -45,7 +45,7 @@ func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
 		return
 	}
 	t.seen = true
-	if o.Verdict == check.Undetermined && len(o.Case.Unknown) > 0 && len(o.Case.Absent) == 0 {
+	if o.Verdict == check.Undetermined && t.check.Predict != nil && len(o.Case.Unknown) > 0 && len(o.Case.Absent) == 0 {
 		o = t.search(b, set, s)
 	}
 	t.judged++

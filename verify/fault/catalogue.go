@@ -138,7 +138,7 @@ var logpFaults = []*Hypothesis{
 		Cause: "logits of position t are read for token t in place of token t+1",
 		Fix:   "logits[:, :-1] score ids[:, 1:]",
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			p := ch.Predict(stage.NewCase(c.B, c.Set, c.Unit))
+			p := ch.Predict(c.Of(c.B, c.Set))
 			if p == nil || len(p.Want) != c.B.Rows*c.B.Cols {
 				return nil
 			}
@@ -335,7 +335,7 @@ var rewardFaults = []*Hypothesis{
 // scoreMoved returns the token rewards with the part that the score makes moved by some columns.
 func scoreMoved(by int) func(*stage.Case, *stage.Check) *stage.Prediction {
 	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-		with := ch.Predict(stage.NewCase(c.B, c.Set, c.Unit))
+		with := ch.Predict(c.Of(c.B, c.Set))
 		without := under(constant("scores", 0), c, ch)
 		score := combined(1, with, -1, without)
 		if score == nil || len(score.Want) != c.B.Rows*c.B.Cols {

@@ -116,7 +116,7 @@ var advantageFaults = []*Hypothesis{
 		Cause: "A is stored where A + V belongs",
 		Fix:   "R = A + V, before whitening",
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			p := ch.Predict(stage.NewCase(c.B, c.Set, c.Unit))
+			p := ch.Predict(c.Of(c.B, c.Set))
 			v := c.B.Token("values")
 			if p == nil || len(v) != len(p.Want) {
 				return nil
@@ -226,7 +226,7 @@ func perFile(change func(c *stage.Case, file int) *convention.Set) func(*stage.C
 			if set == nil {
 				return nil
 			}
-			p := ch.Predict(stage.NewCase(c.B, set, c.Unit))
+			p := ch.Predict(c.Of(c.B, set))
 			if p == nil {
 				return nil
 			}

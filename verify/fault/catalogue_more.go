@@ -480,7 +480,7 @@ var metricFaults = []*Hypothesis{
 					b.Tensors[name] = &u
 				}
 			}
-			d := stage.NewCase(b, c.Set, c.Unit)
+			d := c.Of(b, c.Set)
 			p := ch.Predict(d)
 			if p == nil || !d.OK() || len(p.Want) != 1 {
 				return nil

@@ -48,7 +48,7 @@ func (h *Hypothesis) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if !ok {
 		return nil
 	}
-	d := stage.NewCase(b, set, c.Unit)
+	d := c.Of(b, set)
 	p := ch.Predict(d)
 	if !d.OK() || p == nil {
 		return nil
@@ -117,7 +117,7 @@ func byWeight(a, b Explanation) int {
 
 // Try tries one hypothesis on an outcome, failed or not.
 func Try(h *Hypothesis, o *stage.Outcome) (Explanation, bool) {
-	p := h.predict(stage.NewCase(o.Case.B, o.Case.Set, o.Case.Unit), o.Check)
+	p := h.predict(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
 	if p == nil || len(p.Want) != len(o.Pred.Want) {
 		return Explanation{}, false
 	}
@@ -172,7 +172,7 @@ var factorHypothesis = &Hypothesis{ID: "FACTOR", Rows: []string{"P012", "P031", 
 
 // factors tries the factors by which results are wrong in practice.
 func factors(o *stage.Outcome) []Explanation {
-	c := stage.NewCase(o.Case.B, o.Case.Set, o.Case.Unit)
+	c := o.Case.Of(o.Case.B, o.Case.Set)
 	b := c.B
 	ga := c.FactOr("gradient_accumulation_steps", float64(max(b.Meta.MicroBatches, 1)))
 	world, group := float64(b.Meta.WorldSize), c.FactOr("num_generations", math.NaN())
@@ -229,7 +229,7 @@ func Contradicts(e Explanation, o *stage.Outcome) bool {
 	if e.Factor != "" {
 		return o.Verdict == check.Fail && !slices.ContainsFunc(factors(o), func(f Explanation) bool { return f.Factor == e.Factor })
 	}
-	p := e.Hypothesis.predict(stage.NewCase(o.Case.B, o.Case.Set, o.Case.Unit), o.Check)
+	p := e.Hypothesis.predict(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
 	if p == nil || len(p.Want) != len(o.Pred.Want) {
 		return o.Verdict == check.Fail // where the bug cannot show, the output must be right
 	}

@@ -147,7 +147,7 @@ func both(first, second input) input {
 		if !ok {
 			return nil, nil, false
 		}
-		return second(stage.NewCase(b, set, c.Unit))
+		return second(c.Of(b, set))
 	}
 }
 
@@ -157,7 +157,7 @@ func under(in input, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if !ok {
 		return nil
 	}
-	d := stage.NewCase(b, set, c.Unit)
+	d := c.Of(b, set)
 	p := ch.Predict(d)
 	if p == nil || !d.OK() {
 		return nil

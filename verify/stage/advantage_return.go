@@ -1,0 +1,117 @@
+package stage
+
+import (
+	"math"
+
+	"plumbline/reference/rl"
+	"plumbline/verify/tol"
+)
+
+// rewardToGo sums rewards from each token on, right to left, and bounds S_t = r_t + γS' by
+//
+//	e_t = γ·e'·(1+2u) + 2u·|γS'| + e_r + u·|S_t|
+//
+// with S' handed to the left, and with γ = 1 by n·u·Σ|r| of what is summed if that is more, since a cumulative sum may be
+// taken in any order.
+func (c *Case) rewardToGo(reward Input, gamma float64, hole rl.Hole) Input {
+	b := c.B
+	y := Input{X: rl.RewardToGo(nil, reward.X, b.Mask, b.Rows, b.Cols, gamma, hole), Err: make([]float64, len(b.Mask))}
+	u := c.Unit + tol.U64
+	product := 2 * u
+	if gamma == 1 {
+		product = 0
+	}
+	for r := range b.Rows {
+		var sum, e, size, inputs float64
+		n := 0
+		for t := b.Cols - 1; t >= 0; t-- {
+			i := r*b.Cols + t
+			switch m := b.Mask[i]; {
+			case m:
+				e = math.Abs(gamma)*e*(1+2*u) + product*math.Abs(gamma*sum) + reward.E(i) + u*math.Abs(y.X[i])
+				size += math.Abs(reward.X[i])
+				inputs += reward.E(i)
+				n++
+			case hole == rl.HoleZeroStep:
+				e = math.Abs(gamma)*e*(1+2*u) + product*math.Abs(gamma*sum)
+			}
+			sum = y.X[i]
+			y.Err[i] = e
+			if gamma == 1 {
+				y.Err[i] = max(e, inputs+foldError(n, c.Unit)*size)
+			}
+		}
+	}
+	return y
+}
+
+// returnsOfRewards returns the returns of REINFORCE++ or ReMax, and the rewards of the tokens.
+func (c *Case) returnsOfRewards(kind string) (ret, reward Input) {
+	b := c.B
+	mode, gamma, hole := rl.ReturnToGo, 1.0, rl.HoleCarry
+	if kind == "rfpp" {
+		mode, _ = rl.ParseReinforceMode(c.Enum("rfpp.mode"))
+		if c.OK() && mode == rl.ReturnToGo {
+			gamma = c.NumOr("gae.gamma", 1)
+			switch h := c.inapplicable("gae.hole", "carry"); h {
+			case "carry":
+			case "zero_step":
+				hole = rl.HoleZeroStep
+			default:
+				note(&c.Absent, "a return from each token on (gae.hole "+h+" is for GAE)")
+			}
+		}
+	}
+	reward = c.Token("token_rewards")
+	if c.OK() && len(reward.X) != len(b.Mask) {
+		note(&c.Absent, "token_rewards per token")
+	}
+	if !c.OK() {
+		return ret, reward
+	}
+	reward = c.settled(reward)
+	if mode == rl.ReturnToGo {
+		return c.rewardToGo(reward, gamma, hole), reward
+	}
+	sums := make([]float64, b.Rows)
+	c.addSums(sums, reward, 1)
+	return Input{X: rl.Broadcast(nil, rl.RowSums(nil, reward.X, b.Mask, b.Rows, b.Cols), b.Mask, b.Rows, b.Cols), Err: c.spread(sums)}, reward
+}
+
+// predictReturnAdvantage predicts the advantages of REINFORCE++ and ReMax.
+func predictReturnAdvantage(c *Case) *Prediction {
+	b := c.B
+	if perRow, ok := c.layout("advantages"); !ok || perRow {
+		note(&c.Absent, "advantages per token")
+		return nil
+	}
+	kind := c.Enum("adv.kind")
+	ret, reward := c.returnsOfRewards(kind)
+	var greedy Input
+	if kind == "remax" {
+		if greedy = c.Row("reward_baselines"); c.OK() && len(greedy.X) != b.Rows {
+			note(&c.Absent, "reward_baselines")
+		}
+	}
+	if !c.OK() {
+		return nil
+	}
+	y, whitening := ret, []Term(nil)
+	if kind == "remax" {
+		y.X, _ = rl.ReMaxAdvantage(nil, nil, reward.X, greedy.X, b.Mask, b.Rows, b.Cols)
+		for i, a := range y.X {
+			y.Err[i] += greedy.E(i/b.Cols) + (c.Unit+tol.U64)*math.Abs(a)
+		}
+	} else if y, whitening = c.whitenAdvantages(ret, false); !c.OK() {
+		return nil
+	}
+	p := &Prediction{Want: y.X, Bound: y.Err, Judge: append([]bool(nil), b.Mask...)}
+	p.Terms = func(i int) []Term {
+		t := []Term{{"reward", reward.X[i]}, {"return", ret.X[i]}}
+		if kind == "remax" {
+			return append(t, Term{"greedy reward", greedy.X[i/b.Cols]})
+		}
+		return append(t, whitening...)
+	}
+	return p
+}

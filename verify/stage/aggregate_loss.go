@@ -1,0 +1,247 @@
+package stage
+
+import (
+	"math"
+	"slices"
+	"strconv"
+
+	"plumbline/reference/rl"
+	"plumbline/verify/convention"
+	"plumbline/verify/tol"
+)
+
+// plain prints a count.
+func plain(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+
+// policyReduction is the reduction of a loss kind: gmpo is a mean over rows whatever the options.
+func (c *Case) policyReduction() *reduction {
+	if v := c.Set.Value("loss.kind"); v.Kind() == convention.Enum && v.Text() == "gmpo" {
+		o := rl.AggOptions{Kind: rl.AggSeqMeanTokenMean, EmptyRows: rl.AggCounted, Outside: rl.OutsideIgnore}
+		if c.divides() {
+			o.Steps = c.accumulation()
+		}
+		if !c.OK() {
+			return nil
+		}
+		return c.denominators(o, "micro", true)
+	}
+	return c.reduction()
+}
+
+// klPlace reads whether the loss has a KL term, and its coefficient.
+func (c *Case) klPlace() *policy {
+	p := &policy{}
+	c.klTerm(p, false)
+	return p
+}
+
+// policySums aggregates token_loss, with the KL term or without it.
+func (c *Case) policySums(name string, withKL bool) (sums, *reduction) {
+	includes := c.B.Meta.TokenLossIncludesKL
+	red := c.policyReduction()
+	token := c.Token("token_loss")
+	p := &policy{}
+	if known := !c.Has("token_loss") || includes != nil && *includes; !withKL || !known {
+		p = c.klPlace()
+	}
+	has := p.beta == 0 || c.lossHasKL(p)
+	if !c.OK() || red == nil {
+		return sums{}, nil
+	}
+	s := red.apply(c, token, c.poisoned(name))
+	if p.beta == 0 || has == withKL {
+		return s, red
+	}
+	if p.klWeighted(c) {
+		note(&c.Absent, "the KL term apart from token_loss, since is_weights multiply it")
+		return sums{}, nil
+	}
+	kl, ok := c.klSums(red, name)
+	if !ok {
+		return sums{}, nil
+	}
+	beta := p.beta
+	if !withKL {
+		beta = -beta
+	}
+	s.add(beta, kl, c.Unit+tol.U64)
+	return s, red
+}
+
+// klWeighted reports whether importance weights multiply the KL term.
+func (p *policy) klWeighted(c *Case) bool {
+	return c.isWeights().X != nil && c.underWeight()
+}
+
+// klSums aggregates the KL estimates with the reduction of the policy loss. Estimates that are sums over rows are aggregated by
+// the weight of their row.
+func (c *Case) klSums(red *reduction, name string) (sums, bool) {
+	b := c.B
+	if row := b.Row("kl"); row != nil && len(row) == b.Rows {
+		if slices.ContainsFunc(red.o, func(o rl.AggOptions) bool { return o.Kind == rl.AggSeqMeanTokenMean || o.Kind == rl.AggLUSPO }) {
+			note(&c.Absent, "kl per token")
+			return sums{}, false
+		}
+		first := make([]float64, b.Rows*b.Cols)
+		for r := range b.Rows {
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if red.mask[i] {
+					first[i] = row[r]
+					break
+				}
+			}
+		}
+		return red.apply(c, Input{X: first}, c.poisoned(name)), true
+	}
+	kl := c.Token("kl")
+	if !c.OK() {
+		return sums{}, false
+	}
+	return red.apply(c, kl, c.poisoned(name)), true
+}
+
+func predictPolicyLoss(c *Case) *Prediction {
+	s, red := c.policySums("pg_loss", false)
+	if red == nil || !c.OK() {
+		return nil
+	}
+	return s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+}
+
+func predictKLLoss(c *Case) *Prediction {
+	p := c.klPlace()
+	red := c.policyReduction()
+	if red == nil || !c.OK() {
+		return nil
+	}
+	s, ok := c.klSums(red, "kl_loss")
+	if !ok || !c.OK() {
+		return nil
+	}
+	q := s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	q.Alt = times(q.Want, p.beta)
+	return q
+}
+
+// times returns factor·x, NaN where factor is 0.
+func times(x []float64, factor float64) []float64 {
+	if factor == 0 || math.IsNaN(factor) {
+		return nil
+	}
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = factor * v
+	}
+	return y
+}
+
+func predictEntropyLoss(c *Case) *Prediction {
+	red := c.entropyReduction()
+	h := c.Token("entropy")
+	if red == nil || !c.OK() {
+		return nil
+	}
+	s := red.apply(c, h, c.poisoned("entropy_loss"))
+	if !c.OK() {
+		return nil
+	}
+	sign := 1.0
+	for f, got := range c.B.PerFile("entropy_loss") {
+		if got*s.x[f] < 0 {
+			sign = -1
+		}
+	}
+	t := c.newSums()
+	t.add(sign, s, 0)
+	p := t.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	if v := c.Set.Value("entropy.coef"); v.Kind() == convention.Number {
+		p.Alt = times(p.Want, math.Abs(v.Num()))
+	}
+	return p
+}
+
+// entropyReduction is the reduction of the entropy term. TRL takes the mean over the tokens of the micro-batch, whatever the
+// aggregation of its policy loss.
+func (c *Case) entropyReduction() *reduction {
+	if c.B.Meta.Framework != "trl" {
+		return c.reduction()
+	}
+	o := rl.AggOptions{Outside: rl.OutsideIgnore}
+	if c.divides() {
+		o.Steps = c.accumulation()
+	}
+	if !c.OK() {
+		return nil
+	}
+	return c.denominators(o, "micro", true)
+}
+
+func predictLoss(c *Case) *Prediction {
+	var s sums
+	var red *reduction
+	if c.Has("token_loss") || !c.Has("pg_loss") {
+		s, red = c.policySums("loss", true)
+	} else {
+		s, red = c.lossFromTerms()
+	}
+	if red == nil || !c.OK() {
+		return nil
+	}
+	u := c.Unit + tol.U64
+	var value, entropy sums
+	if coef := c.valueCoef(0); coef != 0 {
+		if value = c.valueTerm(); !c.OK() {
+			return nil
+		}
+		s.add(coef, value, u)
+	}
+	if coef := c.NumOr("entropy.coef", 0); coef != 0 {
+		h := c.Token("entropy")
+		by := c.entropyReduction()
+		if !c.OK() || by == nil {
+			return nil
+		}
+		entropy = by.apply(c, h, c.poisoned("loss"))
+		s.add(-coef, entropy, u)
+	}
+	if !c.OK() {
+		return nil
+	}
+	return s.prediction(func(f int) []Term {
+		t := red.denominatorTerms(c, s, f)
+		if value.x != nil {
+			t = append(t, Term{"value loss", value.x[f]})
+		}
+		if entropy.x != nil {
+			t = append(t, Term{"entropy", entropy.x[f]})
+		}
+		return t
+	})
+}
+
+// lossFromTerms starts the loss from a policy loss that was dumped in place of token losses.
+func (c *Case) lossFromTerms() (sums, *reduction) {
+	p := c.klPlace()
+	red := c.policyReduction()
+	if red == nil || !c.OK() {
+		return sums{}, nil
+	}
+	s := c.scalar("pg_loss")
+	if p.beta != 0 {
+		kl, ok := c.klSums(red, "loss")
+		if !ok {
+			return sums{}, nil
+		}
+		s.add(p.beta, kl, c.Unit+tol.U64)
+	}
+	return s, red
+}
+
+// scalar returns a number per file that was dumped.
+func (c *Case) scalar(name string) sums {
+	s := c.newSums()
+	for f, x := range c.B.PerFile(name) {
+		s.x[f], s.size[f] = x, math.Abs(x)
+	}
+	return s
+}

@@ -1,0 +1,243 @@
+package stage
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"plumbline/verify/convention"
+)
+
+// The checks of this file compare log-probs of the same tokens under policies that differ by little: the one being trained, the
+// one at the start of the update, the engine's. There is no formula for their difference; what is looked for are patterns that
+// noise and training do not make.
+func agreementChecks() []*Check {
+	const source = "rules 2.4 of the catalogue: V08, V09, V10, V12, V13"
+	return []*Check{
+		{ID: "agreement/old", Stage: convention.Ratio, Output: "logp_old", Title: "old and new log-probs are of the same tokens",
+			Formula: "|logp_new − logp_old| is no smaller one column or some rows off", Source: source,
+			Fix:    "cut all log-probs of a batch by the same slice, and permute, filter and sort its tensors together",
+			Assert: func(c *Case) *Assertion { return agree(c, "logp_new", "logp_old") }},
+		{ID: "agreement/engine", Stage: convention.Ratio, Output: "logp_gen", Title: "the engine's log-probs are of the same tokens, weights and temperature",
+			Formula: "logp_gen − logp_old has no pattern: no shift, no slope of the temperature, no kept mass of top-p, not that of the reference", Source: source,
+			Fix:    "compare weights, temperature and sampling options of engine and trainer",
+			Assert: engineAgrees},
+	}
+}
+
+// few is the number of tokens below which no pattern is believed.
+const few = 24
+
+// gaps returns b − a over the cells of the mask, b read by columns further on and rows further down, and how many there are.
+func gaps(c *Case, a, b []float64, rows, cols int) []float64 {
+	var d []float64
+	for r := range c.B.Rows {
+		s := r + rows
+		if s < 0 || s >= c.B.Rows {
+			continue
+		}
+		for t := range c.B.Cols {
+			u := t + cols
+			if u < 0 || u >= c.B.Cols {
+				continue
+			}
+			i, j := r*c.B.Cols+t, s*c.B.Cols+u
+			if c.B.Mask[i] && c.B.Mask[j] && !math.IsNaN(a[i]) && !math.IsNaN(b[j]) && !math.IsInf(a[i], 0) && !math.IsInf(b[j], 0) {
+				d = append(d, b[j]-a[i])
+			}
+		}
+	}
+	return d
+}
+
+// medianSize returns the median of |d|.
+func medianSize(d []float64) float64 {
+	abs := make([]float64, len(d))
+	for i, x := range d {
+		abs[i] = math.Abs(x)
+	}
+	slices.Sort(abs)
+	return abs[len(abs)/2]
+}
+
+// agree looks for a better match one column or a few rows off.
+func agree(c *Case, one, other string) *Assertion {
+	a, b := c.B.Token(one), c.B.Token(other)
+	if a == nil || b == nil {
+		return nil
+	}
+	here := gaps(c, a, b, 0, 0)
+	out := &Assertion{Checked: len(here)}
+	if len(here) < few {
+		return out
+	}
+	gap := medianSize(here)
+	if !(gap > 1e-3) {
+		return out
+	}
+	for _, by := range []int{1, -1} {
+		if d := gaps(c, a, b, 0, by); len(d) >= few && medianSize(d) < gap/5 {
+			where := "after"
+			if by < 0 {
+				where = "before"
+			}
+			out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: "LOGP-SHIFT", Got: gap,
+				Reason: fmt.Sprintf("%s fits %s of the token %s it: median |difference| %.3g in its own column, %.3g there", one, other, where, gap, medianSize(d))})
+			return out
+		}
+	}
+	if row, from, own, best := strayRow(c, a, b); row >= 0 {
+		out.Violations = append(out.Violations, Violation{Row: row, Col: -1, Fault: "ROWS-SWAPPED", Got: own,
+			Reason: fmt.Sprintf("%s of row %d fits %s of row %d: mean |difference| %.3g with its own row, %.3g there, and so for most rows that disagree", one, row, other, from, own, best)})
+	}
+	return out
+}
+
+// strayRow returns a row of a that another row of b fits far better than its own, if most of the rows that disagree have such a
+// one; −1 if not.
+func strayRow(c *Case, a, b []float64) (row, from int, own, best float64) {
+	const most = 256
+	w := c.B.Cols
+	n := min(c.B.Rows, most)
+	distance := func(r, s int) (float64, int) {
+		var sum float64
+		k := 0
+		for t := range w {
+			if i, j := r*w+t, s*w+t; c.B.Mask[i] && c.B.Mask[j] {
+				if d := math.Abs(a[i] - b[j]); d < 1e6 {
+					sum += d
+					k++
+				}
+			}
+		}
+		return sum / float64(max(k, 1)), k
+	}
+	row = -1
+	disagree, stray := 0, 0
+	for r := range n {
+		d0, k := distance(r, r)
+		if k < 4 || !(d0 > 0.05) {
+			continue
+		}
+		disagree++
+		at, least := -1, d0
+		for s := range n {
+			if d, k2 := distance(r, s); s != r && 2*k2 >= k && k2 >= 4 && d < least {
+				at, least = s, d
+			}
+		}
+		if at >= 0 && least < d0/5 {
+			stray++
+			if row < 0 {
+				row, from, own, best = r, at, d0, least
+			}
+		}
+	}
+	if stray < 2 || 2*stray < disagree {
+		return -1, 0, 0, 0
+	}
+	return row, from, own, best
+}
+
+// engineAgrees looks for the patterns that an engine with other weights, temperature or sampling makes.
+func engineAgrees(c *Case) *Assertion {
+	name := "logp_old"
+	if c.B.Token(name) == nil {
+		name = "logp_new"
+	}
+	old, gen := c.B.Token(name), c.B.Token("logp_gen")
+	if old == nil || gen == nil {
+		return nil
+	}
+	out := agree(c, name, "logp_gen")
+	if len(out.Violations) > 0 || out.Checked < few {
+		return out
+	}
+	d := gaps(c, old, gen, 0, 0)
+	n := float64(len(d))
+	sorted := slices.Sorted(slices.Values(d))
+	median := medianSize(d)
+	lowest, high := sorted[0], sorted[len(sorted)*95/100]
+	var mean float64
+	for _, x := range d {
+		mean += x
+	}
+	mean /= n
+	say := func(fault, format string, args ...any) *Assertion {
+		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: fault, Got: mean, Reason: fmt.Sprintf(format, args...)})
+		return out
+	}
+	if medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 {
+		return nil // a placeholder: masks/finite says so
+	}
+	if lp := c.B.Token("logp_new"); name == "logp_old" && lp != nil && median > 1e-3 && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 &&
+		c.EnumOr("ratio.old", "stored") == "stored" {
+		if ref := c.B.Token("logp_ref"); ref == nil || medianSize(gaps(c, ref, gen, 0, 0)) < median/20 {
+			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit while logp_gen is not (median |difference| %.3g): the old log-probs were recomputed with the new weights, or the engine has older ones", median)
+		}
+	}
+	if ref := c.B.Token("logp_ref"); ref != nil {
+		toRef := medianSize(gaps(c, ref, gen, 0, 0))
+		if median > 1e-3 && toRef < median/20 {
+			return say("GEN-UNADAPTED", "logp_gen is that of the reference: median |gen − ref| %.3g, |gen − old| %.3g. The engine has not got the trained weights or the adapter", toRef, median)
+		}
+	}
+	if lowest > -1e-4 && mean > 1e-3 && len(d) >= 2*few {
+		if high > 20*max(median, 1e-3) && median < 0.1*high {
+			return say("GEN-OTHER-TOKEN", "logp_gen is never below %s, equal for most tokens and far above for some (median %.3g, 95th percentile %.3g): it is that of another token than the sampled one", name, median, high)
+		}
+		return say("GEN-TRUNCATED", "logp_gen is never below %s (smallest difference %.3g, mean %.3g): the engine renormalises over the mass that top-p or top-k kept", name, lowest, mean)
+	}
+	if c.EnumOr("logp.source", "processed") == "raw" {
+		return out
+	}
+	slope, before, after := line(c, old, gen)
+	if c.Set.Value("logp.temperature").Kind() == convention.Number {
+		if T := c.Set.Value("logp.temperature").Num(); math.Abs(T-1) > 0.02 && before > 2*after && before > 0.02 {
+			switch {
+			case math.Abs(slope-T) < 0.5*math.Abs(1-T) && (slope < 1) == (T < 1):
+				return say("GEN-RAW", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the engine reports log-probs before the temperature", slope, name, T)
+			case math.Abs(slope-1/T) < 0.5*math.Abs(1-1/T) && (slope < 1) == (1/T < 1):
+				return say("GEN-TEMPERATURE-TWICE", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the trainer lacks the temperature, or the engine applies it twice", slope, name, T)
+			}
+		}
+	}
+	if median < 0.1*high && high > 1 && mean > 0.1 {
+		return say("GEN-OTHER-TOKEN", "most tokens agree and some are far off (median |difference| %.3g, 95th percentile %.3g): another token's log-prob, or other kernels", median, high)
+	}
+	return out
+}
+
+func absolute(d []float64) []float64 {
+	for i, x := range d {
+		d[i] = math.Abs(x)
+	}
+	return d
+}
+
+// line fits b = const + slope·a over the mask, and returns the standard deviation of b − a and of what the line leaves.
+func line(c *Case, a, b []float64) (slope, before, after float64) {
+	var n, sa, sb float64
+	each := func(do func(x, y float64)) {
+		for i, m := range c.B.Mask {
+			if m && !math.IsNaN(a[i]+b[i]) && !math.IsInf(a[i]+b[i], 0) {
+				do(a[i], b[i])
+			}
+		}
+	}
+	each(func(x, y float64) { n++; sa += x; sb += y })
+	ma, mb := sa/n, sb/n
+	var saa, sab, sbb, sdd float64
+	each(func(x, y float64) {
+		saa += float64((x - ma) * (x - ma))
+		sab += float64((x - ma) * (y - mb))
+		sbb += float64((y - mb) * (y - mb))
+		d := (y - mb) - (x - ma)
+		sdd += float64(d * d)
+	})
+	if saa == 0 || n == 0 {
+		return 1, 0, 0
+	}
+	slope = sab / saa
+	return slope, math.Sqrt(sdd / n), math.Sqrt(max(0, sbb-slope*sab) / n)
+}

@@ -1,0 +1,296 @@
+package stage
+
+import (
+	"fmt"
+	"math"
+
+	"plumbline/internal/format/dump"
+	"plumbline/reference/rl"
+	"plumbline/verify/convention"
+	"plumbline/verify/tol"
+)
+
+func logpChecks() []*Check {
+	return []*Check{{
+		ID: "logp/range", Stage: convention.LogP,
+		Title:   "log-probabilities are at most 0",
+		Formula: "logp ≤ 0, but for the rounding of a log-sum-exp of logits up to 128",
+		Source:  "identity; TRL PPO's sentinel INVALID_LOGPROB = 1; V01",
+		Fix:     "look for cells that hold a sentinel, an entropy or a probability instead",
+		Assert:  assertLogpRange,
+	}, {
+		ID: "logp/entropy_range", Stage: convention.LogP,
+		Title:   "entropies lie between 0 and ln V",
+		Formula: "0 ≤ H ≤ ln V, but for the rounding of Σ p·ln p with logits up to 128; V from logits or vocab_size",
+		Source:  "identity; TRL 2022, 2281, 6121: sentinel log-probs in the sum; V05",
+		Fix:     "look for padding in the sum, and for a sum of log-probs of the sampled tokens in place of an entropy",
+		Assert:  assertEntropyRange,
+	}, {
+		ID: "logp/new", Stage: convention.LogP, Output: "logp_new",
+		Title:   "log-probability of the token that was sampled",
+		Formula: "logp = z_id − ln Σ_j e^{z_j}, z = logits/(logp.temperature + logp.temp_eps)",
+		Source:  "definition; TRL selective_log_softmax, verl logprobs_from_logits; V08, V09",
+		Fix:     "compare with the row before and the row after (a shift by one token), and with the logits not divided by the temperature",
+		Applies: hasLogits,
+		Predict: func(c *Case) *Prediction { return predictLogits(c, false) },
+	}, {
+		ID: "logp/entropy", Stage: convention.LogP, Output: "entropy",
+		Title:   "entropy of the distribution that each token was drawn from",
+		Formula: "H = ln Σ_j e^{z_j} − Σ_j p_j·z_j, z the logits, divided by the temperature if entropy.logits is scaled",
+		Source:  "definition; scaled in TRL, verl and open-instruct, unscaled in OpenRLHF; V05",
+		Fix:     "look at whether the logits are those after the division by the temperature, and at the dtype of the sum",
+		Applies: hasLogits,
+		Predict: func(c *Case) *Prediction { return predictLogits(c, true) },
+	}}
+}
+
+func hasLogits(c *Case) bool { return c.Has("logits") }
+
+// The names of the tensors that hold log-probabilities.
+var logpNames = []string{"logp_new", "logp_old", "logp_gen", "logp_ref"}
+
+// most is how many violations of one kind are kept: enough to see a pattern.
+const most = 64
+
+// offsets of the range checks, in units of u.
+const (
+	logpSlack    = 128 // |log-sum-exp|
+	entropySlack = 512 // the sums over the vocabulary, too
+)
+
+func assertLogpRange(c *Case) *Assertion {
+	a := &Assertion{}
+	limit := logpSlack * c.Unit
+	for _, name := range logpNames {
+		x := c.B.Token(name)
+		if x == nil {
+			continue
+		}
+		n := 0
+		for i, v := range x {
+			if !c.B.Mask[i] {
+				continue
+			}
+			a.Checked++
+			if v > limit { // NaN is found by masks/finite
+				if n++; n <= most {
+					a.Violations = append(a.Violations, Violation{
+						Reason: fmt.Sprintf("%s is a log-probability above 0", name), Row: i / c.B.Cols, Col: i % c.B.Cols, Got: v})
+				}
+			}
+		}
+		if n > most {
+			a.Note += fmt.Sprintf("%s: %d cells above 0; ", name, n)
+		}
+	}
+	return a
+}
+
+// vocabulary returns the number of tokens that the model knows, NaN if it is not known.
+func (c *Case) vocabulary() float64 {
+	if t := c.B.Tensors["logits"]; t != nil && t.Width > 0 {
+		return float64(t.Width)
+	}
+	return c.FactOr("vocab_size", math.NaN())
+}
+
+func assertEntropyRange(c *Case) *Assertion {
+	x := c.B.Token("entropy")
+	if x == nil {
+		return &Assertion{}
+	}
+	a := &Assertion{}
+	slack := entropySlack * c.Unit
+	top := math.Log(c.vocabulary())
+	if math.IsNaN(top) {
+		a.Note = "vocab_size is not known: only H ≥ 0 is asserted"
+	}
+	n := 0
+	for i, v := range x {
+		if !c.B.Mask[i] {
+			continue
+		}
+		a.Checked++
+		reason := ""
+		switch {
+		case v < -slack:
+			reason = "entropy below 0"
+		case v > top+slack: // false without a top
+			reason = fmt.Sprintf("entropy above ln V = %.4g", top)
+		default:
+			continue
+		}
+		if n++; n <= most {
+			a.Violations = append(a.Violations, Violation{Reason: reason, Row: i / c.B.Cols, Col: i % c.B.Cols, Got: v})
+		}
+	}
+	if n > most {
+		a.Note += fmt.Sprintf("%d entropies out of range", n)
+	}
+	return a
+}
+
+// logitRows returns the rows that logits were dumped of, and logits as row k of them holds the tokens of row rows[k].
+func (c *Case) logitRows() (rows []int, logits []float64, vocab int) {
+	t := c.B.Tensors["logits"]
+	if t == nil || t.Width < 1 {
+		note(&c.Absent, "logits")
+		return nil, nil, 0
+	}
+	switch {
+	case t.Layout == dump.PerToken:
+		for r := range c.B.Rows {
+			rows = append(rows, r)
+		}
+	case t.Layout == dump.Slice:
+		rows = t.Rows
+	}
+	if len(t.Data) != len(rows)*c.B.Cols*t.Width {
+		note(&c.Absent, "logits of every cell of a row")
+		return nil, nil, 0
+	}
+	return rows, t.Data, t.Width
+}
+
+// predictLogits predicts log-probabilities or entropies where the logits are there.
+//
+// With z_j = x_j/t, e_z = 2u·|z_j| (0 for t = 1), d_j = z_j − max z and p_j = e^{d_j}/S, the sum S has the relative error
+//
+//	ρ = Σ_j p_j·(u·|d_j| + e_z,j) + e_exp + n·u
+//	logp: ρ/(1 − ρ) + e_log·|ln S| + u·(|max| + |lse|) + e_z,id + u·(2|z_id| + |logp|)
+//	H:    ρ/(1 − ρ) + e_log·|ln S| + u·(|max| + |lse| + |H|) + Σ_j p_j·(m_j·(r_j + (2 + n)·u) + e_z,j)
+//
+// where r_j = u·|d_j| + e_z,j + e_exp + ρ + 2u is the relative error of p_j and m_j the largest of |z_j|, |d_j| and |ln p_j|, which are
+// what it multiplies in one form or another.
+func predictLogits(c *Case, entropy bool) *Prediction {
+	b := c.B
+	output := "logp_new"
+	if entropy {
+		output = "entropy"
+	}
+	if perRow, ok := c.layout(output); !ok || perRow {
+		note(&c.Absent, output+" per token")
+		return nil
+	}
+	var o rl.LogProbOptions
+	scaled := true
+	if entropy {
+		switch c.Enum("entropy.logits") {
+		case "":
+			return nil
+		case "unscaled":
+			scaled = false
+		case "monte_carlo":
+			note(&c.Absent, "an entropy per token (entropy.logits monte_carlo is a mean)")
+			return nil
+		}
+	}
+	if scaled {
+		o = rl.LogProbOptions{Temperature: c.Num("logp.temperature"), TempEps: c.Default("logp.temp_eps", 0)}
+	}
+	rows, logits, vocab := c.logitRows()
+	if !c.OK() {
+		return nil
+	}
+	n := b.Rows * b.Cols
+	p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Judge: make([]bool, n), Scale: 1}
+	type term struct{ id, z, lse float64 }
+	terms := make([]term, n)
+	rounding := 2 * (c.Unit + tol.U64)
+	t := o.Temperature + o.TempEps
+	if !scaled || t == 1 {
+		t, rounding = 1, 0
+	}
+	for k, r := range rows {
+		for col := range b.Cols {
+			i := r*b.Cols + col
+			if r >= b.Rows || !b.Mask[i] {
+				continue
+			}
+			x := logits[(k*b.Cols+col)*vocab : (k*b.Cols+col+1)*vocab]
+			id := 0
+			if !entropy {
+				var ok bool
+				if id, ok = b.TokenID(r, col); !ok {
+					note(&c.Absent, "response_ids")
+					return nil
+				}
+				if id < 0 || id >= vocab { // found by masks/ids, and no log-prob of it
+					continue
+				}
+			}
+			p.Judge[i] = true
+			s := softmaxErrors(x, t, rounding, c.Unit)
+			if entropy {
+				rl.Entropy(p.Want[i:i+1], x, vocab, rl.EntropyOptions{LogProbOptions: o})
+				p.Bound[i] = s.entropy(p.Want[i], c.Unit)
+			} else {
+				rl.LogProbs(p.Want[i:i+1], x, []int{id}, vocab, o)
+				p.Bound[i] = s.logp(x[id]/t, p.Want[i], rounding, c.Unit)
+			}
+			p.settle(i, math.MaxFloat64)
+			terms[i] = term{float64(id), x[id] / t, s.top + s.logS}
+		}
+	}
+	p.Terms = func(i int) []Term {
+		list := []Term{{"log-sum-exp", terms[i].lse}, {"divisor of the logits", t}}
+		if !entropy {
+			list = append(list, Term{"token id", terms[i].id}, Term{"its logit, divided", terms[i].z})
+		}
+		return list
+	}
+	return p
+}
+
+// softmaxError holds what the errors of one softmax need.
+type softmaxError struct {
+	top, logS, rho float64
+	spread         float64 // Σ p·(m·(r + (2 + n)u) + e_z)
+}
+
+func softmaxErrors(x []float64, t, rounding, unit float64) (s softmaxError) {
+	u := unit + tol.U64
+	s.top = math.Inf(-1)
+	for _, v := range x {
+		s.top = max(s.top, v/t)
+	}
+	var sum, err float64
+	for _, v := range x {
+		z := v / t
+		if d := z - s.top; !math.IsInf(d, -1) {
+			e := math.Exp(d)
+			sum += e
+			err += e * (u*math.Abs(d) + rounding*math.Abs(z))
+		}
+	}
+	n := foldError(len(x), unit)
+	s.logS = math.Log(sum)
+	s.rho = err/sum + elementaryError(unit) + n
+	for _, v := range x {
+		z := v / t
+		if d := z - s.top; !math.IsInf(d, -1) {
+			p, ez := math.Exp(d)/sum, rounding*math.Abs(z)
+			m := max(math.Abs(z), math.Abs(d), math.Abs(d-s.logS))
+			s.spread += p * (m*(u*math.Abs(d)+ez+elementaryError(unit)+s.rho+4*u+n) + ez)
+		}
+	}
+	return s
+}
+
+// lse bounds the log-sum-exp.
+func (s *softmaxError) lse(unit float64) float64 {
+	if !(s.rho < 1) {
+		return math.Inf(1)
+	}
+	return s.rho/(1-s.rho) + elementaryError(unit)*math.Abs(s.logS) + (unit+tol.U64)*(math.Abs(s.top)+math.Abs(s.top+s.logS))
+}
+
+func (s *softmaxError) logp(z, logp, rounding, unit float64) float64 {
+	u := unit + tol.U64
+	return s.lse(unit) + rounding*math.Abs(z) + u*(2*math.Abs(z)+math.Abs(logp))
+}
+
+func (s *softmaxError) entropy(h, unit float64) float64 {
+	u := unit + tol.U64
+	return s.lse(unit) + s.spread + u*math.Abs(h)
+}

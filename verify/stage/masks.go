@@ -1,0 +1,315 @@
+package stage
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"plumbline/verify/convention"
+)
+
+func maskChecks() []*Check {
+	return []*Check{{
+		ID: "masks/finite", Stage: convention.Masks,
+		Title:   "numbers in the mask are finite, and none stands for a missing one",
+		Formula: "no NaN or infinity at a true cell of the mask; no row of log-probs that is 0 throughout",
+		Source:  "verl 2377, OpenRLHF 1240, NeMo-RL 3087 and 4218; V01",
+		Fix:     "follow the first place back to where it became NaN; leave a tensor out that was not available, never fill it with 0",
+		Assert:  assertNumbers,
+	}, {
+		ID: "masks/lengths", Stage: convention.Masks,
+		Title:   "lengths of responses",
+		Formula: "some cell of the mask is true; no response is longer than max_completion_length",
+		Source:  "V01",
+		Fix:     "look at what the mask was made from",
+		Assert:  assertLengths,
+	}, {
+		ID: "masks/position", Stage: convention.Masks,
+		Title:   "the mask lies on the response",
+		Formula: "no true cell on padding or on the prompt; in a response of one turn the mask reaches the first EOS and ends there",
+		Source:  "TRL 1718, 5303; verl 50, 3287; V08, V34",
+		Fix:     "print ids, attention_mask and response_mask of the row side by side: a shift by one shows at the EOS; padding is told from EOS by the masks, not by its id",
+		Assert:  assertPosition,
+	}, {
+		ID: "masks/ids", Stage: convention.Masks,
+		Title:   "token ids",
+		Formula: "0 ≤ id < vocab_size; response_ids are the ids of input_ids where the response stands",
+		Source:  "TRL 3601, 5224; verl 3960: text that was tokenised again; V13",
+		Fix:     "pass token ids from the engine to the trainer, not text",
+		Assert:  assertIDs,
+	}, {
+		ID: "masks/group", Stage: convention.Masks,
+		Title:   "sizes of groups",
+		Formula: "no group_id has more rows than num_generations",
+		Source:  "verl 2881 (responses repeated twice), NeMo-RL 3882 (colliding keys); V16, V30",
+		Fix:     "make group_id unique per step across ranks, and repeat each prompt once",
+		Assert:  assertGroups,
+	}, {
+		ID: "masks/duplicates", Stage: convention.Masks,
+		Title:   "completions of one prompt differ",
+		Formula: "not every group consists of one completion, repeated",
+		Source:  "verl 2646 (a fixed seed in the sampling parameters); V30",
+		Fix:     "sample with a seed per request, or none",
+		Assert:  assertDuplicates,
+	}}
+}
+
+// Tensors that must be finite in the mask. A score may be NaN: no function could score the response.
+var finiteTokens = []string{"logp_new", "logp_old", "logp_gen", "logp_ref", "values", "values_new", "token_rewards", "kl", "returns",
+	"entropy", "token_loss", "dlogp", "dvalues", "advantages", "is_weights"}
+
+func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+func assertNumbers(c *Case) *Assertion {
+	b := c.B
+	a := &Assertion{}
+	var notes []string
+	filled := c.rowsWithTokens()
+	for _, name := range finiteTokens {
+		bad, outside := 0, 0
+		look := func(x float64, inside bool, row, col int) {
+			if inside {
+				a.Checked++
+			}
+			switch {
+			case isFinite(x):
+			case !inside:
+				outside++
+			default:
+				if bad++; bad <= most {
+					a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf("%s is not finite in the mask", name), Row: row, Col: col, Got: x, Fault: notFinite[name]})
+				}
+			}
+		}
+		if x := b.Token(name); x != nil {
+			for i, v := range x {
+				look(v, b.Mask[i], i/b.Cols, i%b.Cols)
+			}
+		} else if x := b.Row(name); len(x) == b.Rows {
+			for r, v := range x {
+				look(v, filled[r], r, -1)
+			}
+		}
+		if bad > most {
+			notes = append(notes, fmt.Sprintf("%s is not finite at %d places of the mask", name, bad))
+		}
+		if outside > 0 {
+			notes = append(notes, fmt.Sprintf("%s is not finite at %d places outside the mask: harmless unless it is multiplied by the mask", name, outside))
+		}
+	}
+	if x := b.Row("scores"); len(x) == b.Rows {
+		n := 0
+		for r, v := range x {
+			a.Checked++
+			if math.IsInf(v, 0) {
+				a.Violations = append(a.Violations, Violation{Reason: "score is infinite", Row: r, Col: -1, Got: v})
+			}
+			if math.IsNaN(v) {
+				n++
+			}
+		}
+		if n > 0 {
+			notes = append(notes, fmt.Sprintf("%d scores are NaN: taken as responses that could not be scored", n))
+		}
+	}
+	a.Violations = append(a.Violations, c.placeholders()...)
+	a.Note = strings.Join(notes, "; ")
+	return a
+}
+
+// Limits of what is a placeholder. A token that is as good as certain has the log-prob 0 exactly, and a row may have several of
+// them; that the others find it far from certain tells the two apart.
+const (
+	silentTokens = 4    // tokens of a row that are 0
+	silentMean   = -0.5 // while the mean of another log-prob of the row is below this, in nats
+	silentAlone  = 16   // tokens of a batch that are 0, where there is nothing to compare with
+)
+
+// placeholders finds log-probs that are 0 throughout a row, or throughout the batch where there are no others.
+func (c *Case) placeholders() []Violation {
+	b := c.B
+	var list []Violation
+	sums := map[string][]float64{}
+	zeros := map[string][]int{}
+	tokens := make([]int, b.Rows)
+	for i, m := range b.Mask {
+		if m {
+			tokens[i/b.Cols]++
+		}
+	}
+	for _, name := range logpNames {
+		x := b.Token(name)
+		if x == nil {
+			continue
+		}
+		sum, zero := make([]float64, b.Rows), make([]int, b.Rows)
+		for i, v := range x {
+			if b.Mask[i] {
+				sum[i/b.Cols] += v
+				if v == 0 {
+					zero[i/b.Cols]++
+				}
+			}
+		}
+		sums[name], zeros[name] = sum, zero
+	}
+	for _, name := range logpNames {
+		if sums[name] == nil {
+			continue
+		}
+		all, silent := 0, 0
+		for r, n := range tokens {
+			all += n
+			silent += zeros[name][r]
+			if n < silentTokens || zeros[name][r] < n || len(list) >= most {
+				continue
+			}
+			for _, other := range logpNames {
+				// The reference of a policy that has collapsed may differ by much; the three of the policy may not.
+				if other == name || sums[other] == nil || other == "logp_ref" && name != "logp_ref" {
+					continue
+				}
+				if sums[other][r] < silentMean*float64(n) {
+					list = append(list, Violation{Reason: fmt.Sprintf("%s is 0 at every token of the row, where %s is %.3g on average: a placeholder", name, other, sums[other][r]/float64(n)), Row: r, Col: -1, Fault: placeholders[name]})
+					break
+				}
+			}
+		}
+		if len(sums) == 1 && silent == all && all >= silentAlone {
+			list = append(list, Violation{Reason: name + " is 0 at every token: a placeholder", Row: -1, Col: -1, Fault: placeholders[name]})
+		}
+	}
+	return list
+}
+
+// holes reports whether the mask of a row is interrupted.
+func (c *Case) holes(row int) bool {
+	b := c.B
+	changes, before := 0, false
+	for t := range b.Cols {
+		if m := b.Mask[row*b.Cols+t]; m != before {
+			changes++
+			before = m
+		}
+	}
+	return changes > 2
+}
+
+func assertLengths(c *Case) *Assertion {
+	b := c.B
+	a := &Assertion{Checked: b.Rows}
+	limit := c.FactOr("max_completion_length", math.Inf(1))
+	empty, interrupted := 0, 0
+	for r := range b.Rows {
+		last, hole := c.last(r), c.holes(r)
+		if last < 0 {
+			empty++
+		}
+		if hole {
+			interrupted++
+		}
+		if !hole && float64(last+1) > limit {
+			a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf("response is longer than max_completion_length = %g", limit), Row: r, Col: last, Got: float64(last + 1)})
+		}
+	}
+	if b.Rows > 0 && empty == b.Rows {
+		a.Violations = append(a.Violations, Violation{Reason: "no cell of the mask is true", Row: -1, Col: -1, Fault: "MASK-EMPTY"})
+	}
+	var notes []string
+	if empty > 0 {
+		notes = append(notes, fmt.Sprintf("%d of %d rows have no token", empty, b.Rows))
+	}
+	if interrupted > 0 {
+		notes = append(notes, fmt.Sprintf("%d rows have holes, as of tools or several turns", interrupted))
+	}
+	a.Note = strings.Join(notes, "; ")
+	return a
+}
+
+func assertGroups(c *Case) *Assertion {
+	b := c.B
+	id := b.Row("group_id")
+	if len(id) != b.Rows {
+		return &Assertion{}
+	}
+	size := c.FactOr("num_generations", math.NaN())
+	a := &Assertion{}
+	count := map[float64]int{}
+	first := map[float64]int{}
+	for r, g := range id {
+		if count[g]++; count[g] == 1 {
+			first[g] = r
+		}
+	}
+	smaller := 0
+	for r, g := range id {
+		if first[g] != r {
+			continue
+		}
+		a.Checked++
+		switch n := float64(count[g]); {
+		case n > size:
+			a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf("group_id %g has more rows than num_generations = %g", g, size), Row: r, Col: -1, Got: n})
+		case n < size:
+			smaller++
+		}
+	}
+	if smaller > 0 {
+		a.Note = fmt.Sprintf("%d of %d groups are not complete: their advantages are not judged", smaller, len(count))
+	}
+	return a
+}
+
+// Bugs of the catalogue that a tensor of placeholders, or one that is not finite, is a sign of.
+var (
+	placeholders = map[string]string{"logp_new": "LOGP-NEW-ZERO", "logp_old": "LOGP-OLD-ZERO", "logp_gen": "GEN-ZERO", "logp_ref": "REF-ZERO"}
+	notFinite    = map[string]string{"logp_new": "LOGP-NAN", "logp_old": "LOGP-NAN", "logp_gen": "LOGP-NAN", "logp_ref": "LOGP-NAN"}
+)
+
+func assertDuplicates(c *Case) *Assertion {
+	b := c.B
+	id := b.Row("group_id")
+	if len(id) != b.Rows || b.Token("response_ids") == nil {
+		return &Assertion{}
+	}
+	ids := b.Token("response_ids")
+	first := map[float64]int{}
+	differ := map[float64]bool{}
+	count := map[float64]int{}
+	tokens := 0
+	for r, g := range id {
+		count[g]++
+		f, seen := first[g]
+		if !seen {
+			first[g] = r
+			continue
+		}
+		for t := range b.Cols {
+			i, k := r*b.Cols+t, f*b.Cols+t
+			if b.Mask[i] {
+				tokens++
+			}
+			if b.Mask[i] != b.Mask[k] || b.Mask[i] && ids[i] != ids[k] {
+				differ[g] = true
+			}
+		}
+	}
+	a := &Assertion{Warning: true}
+	for r, g := range id {
+		if count[g] < 2 || first[g] != r {
+			continue
+		}
+		a.Checked++
+		if !differ[g] {
+			a.Violations = append(a.Violations, Violation{Reason: "all completions of the group are the same", Row: r, Col: -1, Got: float64(count[g]), Fault: "GROUP-IDENTICAL"})
+		}
+	}
+	// One certain answer is no fault, and neither are answers of a token or two.
+	if len(a.Violations) < a.Checked || a.Checked < 2 || tokens < 4*a.Checked {
+		if n := len(a.Violations); n > 0 {
+			a.Note = fmt.Sprintf("all completions are the same in %d of %d groups", n, a.Checked)
+		}
+		a.Violations = nil
+	}
+	return a
+}

@@ -1,0 +1,390 @@
+package stage
+
+import (
+	"fmt"
+	"math"
+
+	"plumbline/reference/rl"
+	"plumbline/verify/convention"
+	"plumbline/verify/tol"
+)
+
+func rewardChecks() []*Check {
+	return []*Check{{
+		ID: "reward/scores", Stage: convention.Reward, Output: "scores",
+		Title:   "score of a response from its reward functions",
+		Formula: "score = Σ_f reward_weights_f·reward_f over the functions that scored the response; NaN if none did",
+		Source:  "TRL GRPOTrainer, rewards_per_func; V24",
+		Fix:     "look for weights that are applied twice or not at all, for functions in another order, and for 0.0 taken as missing",
+		Applies: func(c *Case) bool { return c.Has("rewards_per_func") },
+		Predict: predictScores,
+	}, {
+		ID: "reward/token", Stage: convention.Reward, Output: "token_rewards",
+		Title:   "reward of each token from score and KL",
+		Formula: "r_t = −kl.beta·kl_t (kl.place token_reward, or after the baseline), plus the score at the token that score.index names; the score within reward.clip_range, changed by eos.rule where the response has no EOS",
+		Source:  "TRL 1.12 PPOTrainer, OpenRLHF compute_reward, verl apply_kl_penalty; V24",
+		Fix:     "look at where the one jump of a row sits, at the sign of the KL term, and at what happens to responses without EOS",
+		Predict: predictTokenRewards,
+	}}
+}
+
+// rewardWeights returns the weights of n reward functions. A list that the trainer says is null means ones.
+func (c *Case) rewardWeights(n int) []float64 {
+	w := c.FactList("reward_weights")
+	if w == nil {
+		for _, o := range c.B.Meta.Options {
+			if o.Name == "reward_weights" && o.Value == nil {
+				w = make([]float64, n)
+				for i := range w {
+					w[i] = 1
+				}
+				return w
+			}
+		}
+		note(&c.Absent, "reward_weights")
+		return nil
+	}
+	if len(w) != n {
+		note(&c.Absent, fmt.Sprintf("reward_weights of %d functions (there are %d)", n, len(w)))
+		return nil
+	}
+	return w
+}
+
+// rewardsPerFunc returns the rewards of every function, rows×functions, and their weights.
+func (c *Case) rewardsPerFunc() (rewards, weights []float64) {
+	t := c.B.Tensors["rewards_per_func"]
+	if t == nil || c.B.Row("rewards_per_func") == nil || t.Width < 1 || len(t.Data) != c.B.Rows*t.Width {
+		note(&c.Absent, "rewards_per_func")
+		return nil, nil
+	}
+	return t.Data, c.rewardWeights(t.Width)
+}
+
+// predictScores bounds the weighted sum by (F + 1)·u·Σ|w·r|: F roundings of the sum, one of the weight and one of the
+// product, less the first addition, which is exact.
+func predictScores(c *Case) *Prediction {
+	r, w := c.rewardsPerFunc()
+	if !c.OK() {
+		return nil
+	}
+	b, f := c.B, len(w)
+	p := &Prediction{Want: rl.WeightedReward(nil, r, w, b.Rows), Bound: make([]float64, b.Rows)}
+	for i := range b.Rows {
+		var size float64
+		for k, v := range r[i*f : (i+1)*f] {
+			if !math.IsNaN(v) {
+				size += math.Abs(v * w[k])
+			}
+		}
+		p.Bound[i] = float64(f+1) * (c.Unit + tol.U64) * size
+		p.settle(i, overflow(c.Unit))
+	}
+	p.Terms = func(i int) []Term {
+		var t []Term
+		for k := range min(f, 3) {
+			t = append(t, Term{fmt.Sprintf("reward of function %d", k), r[i*f+k]}, Term{fmt.Sprintf("its weight %d", k), w[k]})
+		}
+		return t
+	}
+	return p
+}
+
+// beta returns the coefficient of the KL term. One that adapts is known only at the first step.
+func (c *Case) beta() float64 {
+	note(&c.Read, "kl.adaptive")
+	if c.Set.Value("kl.adaptive").Kind() == convention.Tuple && c.B.Meta.Step > 1 {
+		note(&c.Absent, "the present kl.beta (kl.adaptive changes it from batch to batch)")
+		return 0
+	}
+	return c.Num("kl.beta")
+}
+
+// clipRange returns the bounds of reward.clip if scores are clipped at that time.
+func (c *Case) clipRange(at ...string) (lo, hi float64, ok bool) {
+	when := c.EnumOr("reward.clip", "none")
+	for _, a := range at {
+		ok = ok || when == a
+	}
+	if !ok {
+		return 0, 0, false
+	}
+	note(&c.Read, "reward.clip_range")
+	switch v := c.Set.Value("reward.clip_range"); v.Kind() {
+	case convention.Tuple:
+		n := v.Nums()
+		return n[0], n[1], true
+	case convention.Unknown:
+		note(&c.Unknown, "reward.clip_range")
+	}
+	return 0, 0, false
+}
+
+// shapedScores returns the scores of responses as eos.rule leaves them, and clipped if that is done at one of the times.
+// They are bounded by the error of the score plus one rounding where the rule changed it; clipping enlarges no error.
+func (c *Case) shapedScores(at ...string) Input {
+	b := c.B
+	s := c.Row("scores")
+	if s.X == nil || len(s.X) != b.Rows {
+		note(&c.Absent, "scores")
+		return Input{}
+	}
+	rule, _ := rl.ParseEOSRule(c.EnumOr("eos.rule", "none"))
+	if rule != rl.EOSNone {
+		if penalty := c.NumOr("eos.penalty", math.NaN()); !math.IsNaN(penalty) {
+			finished := c.finished()
+			if !c.OK() {
+				return Input{}
+			}
+			y := Input{X: rl.MissingEOS(nil, s.X, finished, rule, penalty), Err: make([]float64, b.Rows)}
+			for i, v := range y.X {
+				y.Err[i] = s.E(i)
+				if !finished[i] {
+					// The penalty is rounded, and so is the result.
+					y.Err[i] = s.E(i)*max(1, math.Abs(penalty)) + (c.Unit+tol.U64)*(math.Abs(penalty)+2*math.Abs(v))
+				}
+			}
+			s = y
+		}
+	}
+	if lo, hi, ok := c.clipRange(at...); ok {
+		s = Input{X: rl.ClipRewards(nil, s.X, lo, hi), Err: s.Err}
+	}
+	return s
+}
+
+// eosIDs returns the ids that end a response, nil if they are not known.
+func (c *Case) eosIDs() map[int]bool {
+	list := c.FactList("eos_token_id")
+	if list == nil {
+		return nil
+	}
+	ids := map[int]bool{}
+	for _, x := range list {
+		ids[int(x)] = true
+	}
+	return ids
+}
+
+// eosColumns returns for every row the column of the first EOS that is one of its tokens, −1 if there is none.
+func (c *Case) eosColumns() []int {
+	b := c.B
+	ids := c.eosIDs()
+	if ids == nil {
+		note(&c.Absent, "eos_token_id")
+		return nil
+	}
+	at := make([]int, b.Rows)
+	for r := range at {
+		at[r] = -1
+		for t := 0; t < b.Cols && at[r] < 0; t++ {
+			if !b.Mask[r*b.Cols+t] {
+				continue
+			}
+			id, ok := b.TokenID(r, t)
+			if !ok {
+				note(&c.Absent, "response_ids")
+				return nil
+			}
+			if ids[id] {
+				at[r] = t
+			}
+		}
+	}
+	return at
+}
+
+// finished reports for every row whether the response has ended, as eos.test says.
+func (c *Case) finished() []bool {
+	switch c.inapplicable("eos.test", "eos_id") {
+	case "eos_id":
+		at := c.eosColumns()
+		if at == nil {
+			return nil
+		}
+		done := make([]bool, len(at))
+		for r, t := range at {
+			done[r] = t >= 0
+		}
+		return done
+	case "":
+		return nil
+	}
+	note(&c.Absent, "what ended each response (eos.test stop_id and finish_reason)")
+	return nil
+}
+
+// predictTokenRewards bounds r_t by |β|·e_kl + 2u·|β·kl_t|, and at the token of the score by e_score + u·|r_t| more: β and
+// the product are rounded, and the sum.
+func predictTokenRewards(c *Case) *Prediction {
+	b := c.B
+	if perRow, ok := c.layout("token_rewards"); !ok || perRow {
+		note(&c.Absent, "token_rewards per token")
+		return nil
+	}
+	place := c.Enum("kl.place")
+	if place == "" {
+		return nil
+	}
+	var score Input
+	if place == "sequence_reward_after" && c.groupKind() {
+		score = c.sequenceAdvantages().Input
+		if lo, hi, ok := c.clipRange("after_baseline"); ok && score.X != nil {
+			score.X = rl.ClipRewards(nil, score.X, lo, hi)
+		}
+	} else {
+		score = c.shapedScores("before_baseline", "after_baseline")
+	}
+	var o rl.RewardOptions
+	o.Index, _ = rl.ParseScoreIndex(c.Enum("score.index"))
+	var eos []int
+	if o.Index == rl.ScoreEOS {
+		eos = c.eosColumns()
+	}
+	var kl Input
+	if place == "token_reward" || place == "sequence_reward_after" {
+		if o.Beta = c.beta(); o.Beta != 0 && !math.IsNaN(o.Beta) {
+			kl = c.Token("kl")
+		}
+	}
+	if !c.OK() {
+		return nil
+	}
+	if o.Beta != 0 && len(kl.X) != len(b.Mask) {
+		note(&c.Absent, "kl per token")
+		return nil
+	}
+	at := c.scoreColumns(o.Index, eos)
+	if c.narrow() { // the end of a row is that of its file's grid
+		o.Index, eos = rl.ScoreEOS, at
+	}
+	p := &Prediction{Want: rl.TokenRewards(nil, score.X, kl.X, b.Mask, eos, b.Rows, b.Cols, o), Bound: make([]float64, len(b.Mask)), Judge: make([]bool, len(b.Mask))}
+	copy(p.Judge, b.Mask)
+	u := c.Unit + tol.U64
+	if o.Beta != 0 {
+		for i := range p.Bound {
+			if b.Mask[i] {
+				p.Bound[i] = math.Abs(o.Beta)*kl.E(i) + 2*u*math.Abs(o.Beta*kl.X[i])
+			}
+		}
+	}
+	for r, t := range at {
+		if t < 0 {
+			continue
+		}
+		i := r*b.Cols + t
+		p.Bound[i] += score.E(r) + u*math.Abs(p.Want[i])
+		p.Judge[i] = true
+	}
+	if shaped := b.Token("token_rewards"); shaped != nil && c.whitensRewards() && c.hasUnitVariance(shaped) {
+		y := c.whitenRewards(Input{X: p.Want, Err: p.Bound})
+		if !c.OK() {
+			return nil
+		}
+		p.Want, p.Bound = y.X, y.Err
+	}
+	for i := range p.Want {
+		p.settle(i, overflow(c.Unit))
+	}
+	p.Terms = func(i int) []Term {
+		r := i / b.Cols
+		t := []Term{{"score", score.X[r]}, {"column of the score", float64(at[r])}}
+		if kl.X != nil {
+			t = append(t, Term{"kl", kl.X[i]}, Term{"kl.beta", o.Beta})
+		}
+		return t
+	}
+	return p
+}
+
+// scoreColumns returns the column that holds the score of each row, −1 for a row without tokens, which has none.
+func (c *Case) scoreColumns(index rl.ScoreIndex, eos []int) []int {
+	b := c.B
+	at := make([]int, b.Rows)
+	for r := range at {
+		last := c.last(r)
+		switch {
+		case last < 0:
+		case index == rl.ScoreLastColumn:
+			last = max(c.width(r)-1, 0)
+		case index == rl.ScoreEOSPlus1:
+			last = max(last, min(last+1, c.width(r)-1))
+		case index == rl.ScoreEOS && eos[r] >= 0:
+			last = eos[r]
+		}
+		at[r] = last
+	}
+	return at
+}
+
+// narrow reports whether some row is narrower than the grid.
+func (c *Case) narrow() bool {
+	for r := range c.B.Rows {
+		if c.width(r) < c.B.Cols {
+			return true
+		}
+	}
+	return false
+}
+
+// last returns the last column of the row's mask, −1 if it is empty.
+func (c *Case) last(row int) int {
+	for t := c.B.Cols - 1; t >= 0; t-- {
+		if c.B.Mask[row*c.B.Cols+t] {
+			return t
+		}
+	}
+	return -1
+}
+
+// whitensRewards reports whether token rewards are whitened before GAE.
+func (c *Case) whitensRewards() bool { return c.EnumOr("rewards.whiten", "no") == "shift_mean_false" }
+
+// hasUnitVariance reports whether token rewards have been whitened already: their variance is 1, which other rewards have only
+// by accident. A dump may hold them before or after.
+func (c *Case) hasUnitVariance(x []float64) bool {
+	var cells []float64
+	for i, v := range x {
+		if c.B.Mask[i] {
+			cells = append(cells, v)
+		}
+	}
+	if len(cells) < 2 {
+		return false
+	}
+	// A mask of one token more per row, or an ε, moves the variance by less than 2 %.
+	v := momentsOf(cells, nil, 0, 0, tol.U64).v
+	return math.Abs(v-1) < 0.02+2/float64(len(cells))
+}
+
+// whitenRewards whitens token rewards and adds the mean back.
+func (c *Case) whitenRewards(x Input) Input {
+	b := c.B
+	o := rl.WhitenOptions{Shift: rl.ShiftFalseAddBack}
+	kind := c.whitenMoments(&o)
+	o.Scope, _ = rl.ParseScope(c.inapplicable("whiten.scope", "local_batch"))
+	if !c.OK() {
+		return Input{}
+	}
+	if o.Scope == rl.ScopeNone {
+		o.Scope = rl.ScopeLocalBatch
+	}
+	// TRL whitens over the cells that hold a value, the first pad included.
+	count := c.realCells()
+	if kind != rl.WhitenAll {
+		extra := 0
+		if c.EnumOr("gae.value_mask", "response") == "p1" {
+			extra = 1
+		}
+		long := rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, extra)
+		for i, m := range long {
+			count[i] = count[i] && m && (kind == rl.WhitenLength || extra == 1 || b.Mask[i])
+		}
+	}
+	runs := c.scopes(o.Scope)
+	if !c.OK() {
+		return Input{}
+	}
+	y, _ := c.whitened(x, b.Cols, count, o, runs)
+	return y
+}

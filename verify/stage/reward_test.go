@@ -1,0 +1,187 @@
+package stage
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+)
+
+func TestScoresBound(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 1))
+	w := worst{}
+	for _, family := range sorted(statFamilies) {
+		draw := statFamilies[family]
+		for range 350 {
+			n, f := 1+r.IntN(6), 1+r.IntN(5)
+			lengths := make([]int, n)
+			g := newGrid(1, lengths...)
+			per, scores, weights := make([]float64, n*f), make([]float64, n), make([]any, f)
+			for k := range weights {
+				weights[k] = float64(r.IntN(40)) / 20
+			}
+			for i := range n {
+				scores[i] = math.NaN()
+				var terms []float32
+				for k := range f {
+					per[i*f+k] = float64(f32(draw(r)))
+					if r.IntN(6) == 0 {
+						per[i*f+k] = math.NaN()
+					} else {
+						terms = append(terms, f32(per[i*f+k])*f32(weights[k].(float64)))
+					}
+				}
+				if len(terms) > 0 {
+					scores[i] = float64(sums32(r)(terms))
+				}
+			}
+			g.row("rewards_per_func", per...).row("scores", scores...)
+			w.add(t, family, "reward/scores", g.Batch, set(t, "").WithFact("reward_weights", weights))
+		}
+	}
+	w.tight(t)
+}
+
+func TestScoresNeedWeights(t *testing.T) {
+	g := newGrid(1, 1).row("rewards_per_func", 1, 2).row("scores", 3)
+	lacks(t, "reward/scores", g.Batch, set(t, ""), "reward_weights")
+	lacks(t, "reward/scores", g.Batch, set(t, "").WithFact("reward_weights", []any{1.0}), "there are 1")
+	g.Meta.Options = []dump.Option{{Name: "reward_weights"}}
+	require.Equal(t, check.Pass, Judge(Find("reward/scores"), g.Batch, set(t, "")).Verdict, "null stands for ones")
+	fails(t, "reward/scores", g.Batch, set(t, "").WithFact("reward_weights", []any{1.0, 0.5}))
+	fails(t, "reward/scores", g.row("scores", 3.00001).Batch, set(t, ""))
+	// One function that could not score is left out, all of them give NaN.
+	g.row("rewards_per_func", 1, math.NaN()).row("scores", 1)
+	require.Equal(t, check.Pass, Judge(Find("reward/scores"), g.Batch, set(t, "")).Verdict)
+	fails(t, "reward/scores", g.row("scores", math.NaN()).Batch, set(t, ""))
+}
+
+const plainReward = "kl.place=token_reward kl.beta=0.05 eos.rule=none reward.clip=none rewards.whiten=no "
+
+func TestTokenRewardsBound(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 2))
+	w := worst{}
+	for _, index := range []string{"last_response", "eos_plus_1", "last_column"} {
+		s := set(t, plainReward+"score.index="+index)
+		for range 800 {
+			g := randomGrid(r, 1+r.IntN(4), 1+r.IntN(10), true)
+			score := g.fill("scores", dump.PerRow, r.NormFloat64)
+			kl := narrow(g.fill("kl", dump.PerToken, func() float64 { return math.Exp(2 * r.NormFloat64()) }))
+			x := make([]float64, len(kl))
+			for i := range x {
+				if g.Mask[i] {
+					x[i] = float64(-(f32(0.05) * kl[i]))
+				}
+			}
+			some := false
+			for i := range g.Rows {
+				last := -1
+				for t := range g.Cols {
+					if g.Mask[i*g.Cols+t] {
+						last = t
+					}
+				}
+				if last < 0 {
+					continue
+				}
+				some = true
+				switch index {
+				case "eos_plus_1":
+					last = min(last+1, g.Cols-1)
+				case "last_column":
+					last = g.Cols - 1
+				}
+				x[i*g.Cols+last] = float64(f32(x[i*g.Cols+last]) + f32(score[i]))
+			}
+			if some {
+				w.add(t, index, "reward/token", g.token("token_rewards", x...).Batch, s)
+			}
+		}
+	}
+	w.tight(t)
+}
+
+func TestTokenRewardsFindFaults(t *testing.T) {
+	g := newGrid(4, 3, 4).row("scores", 2, -1).token("kl", .1, .2, .3, 9, .4, .3, .2, .1)
+	s := set(t, plainReward+"score.index=last_response")
+	right := []float64{-.005, -.01, 2 - .015, 0, -.02, -.015, -.01, -1 - .005}
+	put := func(change func(x []float64)) *dump.Batch {
+		x := append([]float64(nil), right...)
+		change(x)
+		for i := range x {
+			x[i] = float64(f32(x[i]))
+		}
+		return g.token("token_rewards", x...).Batch
+	}
+	for i, v := range g.Token("kl") {
+		g.Token("kl")[i] = float64(f32(v))
+	}
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), put(func([]float64) {}), s).Verdict)
+	fails(t, "reward/token", put(func(x []float64) { x[2], x[3] = -.015, 2 }), s) // one past the end
+	fails(t, "reward/token", put(func(x []float64) { x[0] = .005 }), s)           // sign of the KL
+	fails(t, "reward/token", put(func(x []float64) { x[7] += 1e-5 }), s)
+	fails(t, "reward/token", put(func([]float64) {}), set(t, plainReward+"score.index=eos_plus_1"))
+	fails(t, "reward/token", put(func([]float64) {}), set(t, "kl.place=loss eos.rule=none reward.clip=none score.index=last_response"))
+	lacks(t, "reward/token", put(func([]float64) {}), set(t, plainReward), "score.index")
+	lacks(t, "reward/token", g.Without("scores"), set(t, plainReward+"score.index=last_response"), "scores")
+	// Where β adapts, it is known at the first step only.
+	adaptive := s.With("kl.adaptive", mustParse(t, "kl.adaptive", "6,1e4,8"), "test")
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), g.Batch, adaptive).Verdict)
+	g.Meta.Step = 2
+	lacks(t, "reward/token", g.Batch, adaptive, "kl.adaptive")
+}
+
+// What happens to a response without EOS: the second row has none.
+func TestMissingEOS(t *testing.T) {
+	g := newGrid(2, 2, 2).row("scores", 3, 3).token("response_ids", 7, 2, 7, 7)
+	for text, want := range map[string]float64{
+		"eos.rule=none eos.penalty=none":     3,
+		"eos.rule=subtract eos.penalty=none": 3,
+		"eos.rule=subtract eos.penalty=1":    2,
+		"eos.rule=replace eos.penalty=-1":    -1,
+		"eos.rule=scale eos.penalty=0.5":     1.5,
+	} {
+		s := set(t, "kl.place=none reward.clip=none score.index=last_response eos.test=eos_id "+text)
+		b := g.token("token_rewards", 0, 3, 0, want).Batch
+		require.Equal(t, check.Pass, Judge(Find("reward/token"), b, s.WithFact("eos_token_id", []any{2.0})).Verdict, text)
+		fails(t, "reward/token", g.token("token_rewards", 0, want+.5, 0, want).Batch, s.WithFact("eos_token_id", 2.0))
+		if want != 3 {
+			lacks(t, "reward/token", b, s, "eos_token_id")
+		}
+	}
+	// The score of score.index eos stands at the EOS, not at the end of the mask.
+	s := set(t, "kl.place=none reward.clip=none score.index=eos").WithFact("eos_token_id", 2.0)
+	g.token("response_ids", 2, 7, 7, 7).token("token_rewards", 3, 0, 0, 3)
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), g.Batch, s).Verdict)
+	// Clipping.
+	s = set(t, "kl.place=none reward.clip=after_baseline reward.clip_range=-1,1 score.index=last_response")
+	g.token("token_rewards", 0, 1, 0, 1)
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), g.Batch, s).Verdict)
+	lacks(t, "reward/token", g.Batch, set(t, "kl.place=none reward.clip=after_baseline score.index=last_response"), "reward.clip_range")
+}
+
+// Rewards that are whitened before GAE may be dumped before or after it.
+func TestWhitenedRewards(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 3))
+	g := randomGrid(r, 6, 8, false)
+	x := g.fill("token_rewards", dump.PerToken, func() float64 { return 3 + 0.1*r.NormFloat64() })
+	g.token("values", make([]float64, len(x))...)
+	const text = "adv.kind=gae rewards.whiten=shift_mean_false whiten.mask=response whiten.ddof=1 whiten.eps_place=inside_sqrt whiten.eps=1e-8 gae.hole=carry gae.gamma=1 gae.lambda=1 gae.value_mask=response whiten.scope=global whiten.shift_mean=true returns.before_whiten=true"
+	s := set(t, text)
+	y := whiten32(r, narrow(x), g.Mask, 1, "inside_sqrt", 1e-8, "false_add_back")
+	white := make([]float64, len(y))
+	for i, v := range y {
+		white[i] = float64(v)
+	}
+	h := newGrid(g.Cols, make([]int, g.Rows)...)
+	h.Mask = g.Mask
+	h.token("token_rewards", white...).token("values", make([]float64, len(x))...)
+	returns := h.gae32("carry", 1, 1, 0)
+	require.Equal(t, check.Pass, Judge(Find("gae/returns"), g.token("returns", returns...).Batch, s).Verdict, "from the raw rewards")
+	require.Equal(t, check.Pass, Judge(Find("gae/returns"), h.token("returns", returns...).Batch, s).Verdict, "from the whitened ones")
+	fails(t, "gae/returns", g.token("returns", g.gae32("carry", 1, 1, 0)...).Batch, s)
+}

@@ -1,0 +1,218 @@
+package stage
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/tol"
+)
+
+// metric is a logged number with a known formula.
+type metric struct {
+	name      string
+	framework string // that logs it under this name; "" for the names of dump.md, which any may use
+	title     string
+	formula   string
+
+	// generation marks numbers of a generation batch, which are logged at the step that uses it first.
+	generation bool
+	// of returns the metric of each range of rows, and the errors of the computation. The ranges are those of the files, or all rows
+	// for every file if pooled.
+	of     func(c *Case, rows []span) (x, e []float64)
+	pooled bool
+	over   combine // how the numbers of the files become that of the step
+}
+
+// span is a range of rows.
+type span struct{ lo, hi int }
+
+// combine is how numbers become one: those of micro-batches that of a step, those of rows that of a batch.
+type combine uint8
+
+const (
+	mean combine = iota
+	total
+	smallest
+	largest
+)
+
+var metrics = []metric{
+	{name: "loss", title: "logged loss", formula: "Σ of the losses of the micro-batches; with several ranks the mean of their sums", over: total, of: fileLoss},
+	{name: "kl", title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
+	{name: "entropy", title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
+	{name: "clip_frac", title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
+	{name: "approx_kl", title: "logged estimate of KL(old‖new)", formula: "mean over the mask of k3 (CleanRL), or of k2 (TRL PPO, OpenAI), of logp_old − logp_new", of: approxKL},
+	{name: "ppo_kl", title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new", of: updateKL},
+
+	{name: "clip_ratio/low_mean", framework: "trl", title: "share of tokens clipped from below", formula: "mean over micro-batches of the share of ρ < 1 − clip.low with A < 0", of: clipShare(negative, "binding")},
+	{name: "clip_ratio/low_min", framework: "trl", title: "smallest share of the tokens of a row clipped from below", formula: "mean over micro-batches of the smallest share, over rows, of ρ < 1 − clip.low with A < 0", of: clipOfRow(negative, smallest)},
+	{name: "clip_ratio/high_mean", framework: "trl", title: "share of tokens clipped from above", formula: "mean over micro-batches of the share of ρ > 1 + clip.high with A > 0", of: clipShare(positive, "binding")},
+	{name: "clip_ratio/high_max", framework: "trl", title: "largest share of the tokens of a row clipped from above", formula: "mean over micro-batches of the largest share, over rows, of ρ > 1 + clip.high with A > 0", of: clipOfRow(positive, largest)},
+	{name: "clip_ratio/region_mean", framework: "trl", title: "share of tokens clipped", formula: "mean over micro-batches of the share of tokens clipped from below or above", of: clipShare(anySign, "binding")},
+	{name: "completions/mean_length", framework: "trl", title: "mean length of completions", formula: "mean over rows of Σ mask", generation: true, pooled: true, of: lengths(mean)},
+	{name: "completions/min_length", framework: "trl", title: "length of the shortest completion", formula: "smallest Σ mask of a row", generation: true, pooled: true, of: lengths(smallest)},
+	{name: "completions/max_length", framework: "trl", title: "length of the longest completion", formula: "largest Σ mask of a row", generation: true, pooled: true, of: lengths(largest)},
+	{name: "reward", framework: "trl", title: "mean reward", formula: "mean of scores over the generation batch", generation: true, pooled: true, of: meanScore},
+
+	{name: "actor/pg_clipfrac", framework: "verl", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ", of: clipShare(anySign, "binding")},
+	{name: "actor/pg_clipfrac_lower", framework: "verl", title: "share of tokens on the dual clip", formula: "masked share of tokens with A < 0 and max(−A·ρ, −A·clip(ρ)) > −A·clip.dual", of: clipShare(anySign, "lower")},
+	{name: "actor/ppo_kl", framework: "verl", title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new within ratio.log_clamp", of: updateKL},
+	{name: "actor/kl_loss", framework: "verl", title: "logged KL loss", formula: "mean over the mask of kl", of: maskedMean("kl")},
+	{name: "actor/entropy", framework: "verl", title: "logged entropy", formula: "mean over the mask of entropy", of: maskedMean("entropy")},
+	{name: "ppo_clip_ratio", framework: "openrlhf", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ", of: clipShare(anySign, "binding")},
+}
+
+func scalarChecks() []*Check {
+	var list []*Check
+	for i := range metrics {
+		m := &metrics[i]
+		list = append(list, &Check{
+			ID: "scalars/" + strings.NewReplacer("/", "_", " ", "_").Replace(m.name), Stage: convention.Scalars, Output: "scalars/" + m.name,
+			Title: m.title, Formula: m.formula,
+			Source:  "conventions 2.15 and 7.1; V23 (trl#3032, trl#6380, verl#2259, OpenRLHF feeb0283)",
+			Fix:     "compare mask, reduction over micro-batches and formula with what the log is read as",
+			Applies: m.applies,
+			Predict: m.predict,
+		})
+	}
+	return list
+}
+
+// logged returns the scalar of a file.
+func logged(f *dump.FileInfo, name string) (float64, bool) {
+	for _, s := range f.Scalars {
+		if s.Name == name {
+			return s.Value, true
+		}
+	}
+	return 0, false
+}
+
+// frameworks that give other meanings to the names of dump.md.
+var otherMeaning = map[string][]string{"kl": {"openrlhf", "verl"}, "approx_kl": {"verl", "openrlhf"}}
+
+func (m *metric) applies(c *Case) bool {
+	name := strings.ToLower(c.B.Meta.Framework)
+	if m.framework != "" && name != m.framework {
+		return false
+	}
+	for _, f := range otherMeaning[m.name] {
+		if f == name {
+			return false
+		}
+	}
+	for i := range c.B.Files {
+		if _, ok := logged(&c.B.Files[i], m.name); ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *metric) predict(c *Case) *Prediction {
+	if c.preference() && m.name != "loss" {
+		return nil
+	}
+	b := c.B
+	step := b.Meta.ScalarsScope == "optimizer_step"
+	if b.Meta.ScalarsScope == "" && !(c.complete() && len(b.Files) == 1) && !(b.Meta.MicroBatches == 0 && len(b.Files) == 1) {
+		note(&c.Absent, "scalars_scope")
+		return nil
+	}
+	if step && len(b.Missing) > 0 {
+		note(&c.Absent, "the files missing from the step ("+b.Missing[0]+")")
+		return nil
+	}
+	if step && m.name != "loss" && c.worldSize() > 1 {
+		note(&c.Absent, "the reduction of "+m.name+" over ranks")
+		return nil
+	}
+	if m.generation && !c.wholeGeneration() {
+		note(&c.Absent, "the rest of the generation batch")
+		return nil
+	}
+	n := len(b.Files)
+	p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Judge: make([]bool, n), Got: make([]float64, n), GotUnit: min(c.Unit, tol.U32)}
+	rows := make([]span, n)
+	for f, file := range b.Files {
+		if rows[f] = (span{file.Lo, file.Hi}); m.pooled {
+			rows[f] = span{0, b.Rows}
+		}
+	}
+	x, e := m.of(c, rows)
+	if !c.OK() {
+		return nil
+	}
+	alone := slices.Clone(x)
+	if step && !m.pooled {
+		m.combine(c, x, e)
+	}
+	for f := range b.Files {
+		p.Want[f], p.Bound[f] = x[f], e[f]
+		if got, ok := logged(&b.Files[f], m.name); ok {
+			p.Got[f], p.Judge[f] = got, true
+			if m.name == "loss" && math.IsNaN(x[f]) { // the HF trainer leaves it out of its log
+				p.Judge[f] = false
+			}
+			if m.name == "loss" && fourDecimals(got) { // the HF trainer rounds the loss that it logs
+				p.Bound[f] += 0.5e-4
+			}
+		}
+		p.settle(f, math.MaxFloat64)
+	}
+	if m.name == "approx_kl" {
+		p.Alt = m.alternative(c, rows, step)
+	}
+	if m.name == "loss" && step && strings.ToLower(b.Meta.Framework) != "trl" {
+		p.Alt = times(p.Want, 1/max(c.accumulation(), 1))
+	}
+	p.Scale = max(rms(p.Want, func(int) bool { return true }), p.size(m, c))
+	p.Terms = func(f int) []Term {
+		return []Term{{"files of the step", float64(n)}, {"of this file alone", alone[f]}}
+	}
+	return p
+}
+
+// size is below what an error in a metric does not matter: that of the terms for a loss that cancels, 1 for a share or a KL.
+func (p *Prediction) size(m *metric, c *Case) float64 {
+	if m.name == "loss" {
+		return c.lossSize()
+	}
+	return 1
+}
+
+// fourDecimals reports whether x is a number of at most four decimals.
+func fourDecimals(x float64) bool { return math.Round(x*1e4)/1e4 == x }
+
+// wholeGeneration reports whether the rows of the step are those of a generation batch.
+func (c *Case) wholeGeneration() bool {
+	if size := c.FactOr("generation_batch_size", math.NaN()); !math.IsNaN(size) {
+		return size == float64(c.B.Rows)
+	}
+	return c.complete() && c.FactOr("steps_per_generation", 0) == float64(c.B.Meta.MicroBatches)
+}
+
+// combine puts the number of the step in place of those of its files.
+func (m *metric) combine(c *Case, x, e []float64) {
+	var all, err float64
+	n := float64(len(x))
+	u := c.Unit + tol.U64
+	var size float64
+	for f := range x {
+		all += x[f]
+		err += e[f]
+		size += math.Abs(x[f])
+	}
+	err += foldError(int(n), c.Unit) * size
+	by := n
+	if m.over == total {
+		by = c.worldSize()
+	}
+	all, err = all/by, err/by+2*u*math.Abs(all/by)
+	for f := range x {
+		x[f], e[f] = all, err
+	}
+}

@@ -1,0 +1,291 @@
+package stage
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/reference/rl"
+	"plumbline/verify/tol"
+)
+
+// fileLoss returns the losses of the files.
+func fileLoss(c *Case, rows []span) (x, e []float64) {
+	in := c.perFile("loss")
+	if !c.OK() {
+		return nil, nil
+	}
+	e = make([]float64, len(rows))
+	copy(e, in.Err)
+	return slices.Clone(in.X), e
+}
+
+// perFile returns a number of every file, predicted if it was not dumped.
+func (c *Case) perFile(name string) Input {
+	if x := c.B.PerFile(name); x != nil {
+		return Input{X: x}
+	}
+	return c.predicted(name)
+}
+
+// lossSize returns the size of the losses of the files.
+func (c *Case) lossSize() float64 {
+	in := c.perFile("loss")
+	var s float64
+	for _, x := range in.X {
+		s += math.Abs(x)
+	}
+	return s
+}
+
+// maskedMean returns the metric Σ x·m / Σ m of a tensor.
+func maskedMean(name string) func(*Case, []span) ([]float64, []float64) {
+	return func(c *Case, rows []span) ([]float64, []float64) {
+		in := c.Token(name)
+		if !c.OK() {
+			return nil, nil
+		}
+		return c.means(rows, in.X, in.Err)
+	}
+}
+
+// means returns the means of x over the mask of ranges of rows, and their errors.
+func (c *Case) means(rows []span, x, err []float64) (m, e []float64) {
+	m, e = make([]float64, len(rows)), make([]float64, len(rows))
+	for f, r := range rows {
+		m[f], e[f] = c.meanOver(r, x, err)
+	}
+	return m, e
+}
+
+// meanOver returns the mean of x over the mask of some rows, and its error: fold(n) + 2u of the sum of magnitudes. verl adds 1e-8
+// to the count.
+func (c *Case) meanOver(rows span, x, err []float64) (m, e float64) {
+	var n, sum, size float64
+	for i := rows.lo * c.B.Cols; i < rows.hi*c.B.Cols; i++ {
+		if c.B.Mask[i] {
+			n++
+			sum += x[i]
+			size += math.Abs(x[i])
+			if err != nil {
+				e += err[i]
+			}
+		}
+	}
+	if n == 0 { // clamped to 1 by TRL, 0/0 elsewhere
+		return c.emptyMean(), 0
+	}
+	slack := c.Default("mean.eps", 0) / n
+	return sum / n, (e + (foldError(int(n), c.Unit)+2*(c.Unit+tol.U64)+slack)*size) / n
+}
+
+// emptyMean is the mean of no tokens.
+func (c *Case) emptyMean() float64 {
+	if c.inapplicable("mean.empty", "nan") == "zero" {
+		return 0
+	}
+	return math.NaN()
+}
+
+// sign is which advantages a clip fraction counts.
+type sign int
+
+const (
+	anySign sign = iota
+	negative
+	positive
+)
+
+// clipShare returns the share of clipped tokens of a sign of the advantage; kind "" is metric.clip_frac. Tokens whose ratio lies on
+// the bound within its error may count or not. TRL takes the mean over rows of a sequence ratio, one per row.
+func clipShare(of sign, kind string) func(*Case, []span) ([]float64, []float64) {
+	return func(c *Case, rows []span) ([]float64, []float64) {
+		name := kind
+		if name == "" {
+			name = c.Enum("metric.clip_frac")
+		}
+		on, open, o := c.clipped(of, name)
+		if !c.OK() {
+			return nil, nil
+		}
+		if o.Level == rl.RatioToken || strings.ToLower(c.B.Meta.Framework) != "trl" || c.B.Cols == 0 {
+			x, e := c.means(rows, on, nil)
+			extra, _ := c.means(rows, open, nil)
+			for f := range e {
+				e[f] += extra[f]
+			}
+			return x, e
+		}
+		x, e := make([]float64, len(rows)), make([]float64, len(rows))
+		for f, s := range rows {
+			n := float64(s.hi - s.lo)
+			for r := s.lo; r < s.hi; r++ {
+				x[f] += on[r*c.B.Cols] / n
+				e[f] += open[r*c.B.Cols]/n + 2*c.Unit/n
+			}
+		}
+		return x, e
+	}
+}
+
+// clipOfRow returns the smallest or largest share of clipped tokens of a row.
+func clipOfRow(of sign, how combine) func(*Case, []span) ([]float64, []float64) {
+	return func(c *Case, rows []span) (x, e []float64) {
+		on, open, _ := c.clipped(of, "binding")
+		if !c.OK() {
+			return nil, nil
+		}
+		x, e = make([]float64, len(rows)), make([]float64, len(rows))
+		for f, s := range rows {
+			for r := s.lo; r < s.hi; r++ {
+				var n, share, doubt float64
+				for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+					if c.B.Mask[i] {
+						n++
+						share += on[i]
+						doubt += open[i]
+					}
+				}
+				share, doubt = share/max(n, 1), doubt/max(n, 1)
+				if r == s.lo || how == smallest && share < x[f] || how == largest && share > x[f] {
+					x[f] = share
+				}
+				e[f] = max(e[f], doubt+2*c.Unit*share)
+			}
+		}
+		return x, e
+	}
+}
+
+// clipped returns, 1 or 0, which tokens are clipped, and which may be or not.
+func (c *Case) clipped(of sign, name string) (on, open []float64, o rl.RatioOptions) {
+	kind, _ := rl.ParseClipFracKind(name)
+	clip := rl.ClipOptions{Low: c.NumOr("clip.low", math.Inf(1)), High: c.NumOr("clip.high", math.Inf(1))}
+	if kind == rl.ClipFracLower {
+		clip.Dual = c.NumOr("clip.dual", math.Inf(1))
+	}
+	o = c.ratioOptions()
+	lp, adv, old := c.Token("logp_new"), c.Token("advantages"), c.oldLogp()
+	if !c.OK() {
+		return nil, nil, o
+	}
+	r := c.ratios(lp, old, c.B.Mask, o)
+	on = rl.Clipped(nil, r.x, adv.X, kind, clip)
+	open = make([]float64, len(on))
+	moved := make([]float64, len(on))
+	for _, s := range []float64{-1, 1} {
+		for i, x := range r.x {
+			moved[i] = x + s*(r.err[i]+4*c.Unit*x)
+		}
+		for i, v := range rl.Clipped(moved, moved, adv.X, kind, clip) {
+			if v != on[i] || adv.E(i) > 0 && math.Abs(adv.X[i]) <= adv.E(i) {
+				open[i] = 1
+			}
+		}
+	}
+	for i, a := range adv.X {
+		if of == negative && !(a < 0) || of == positive && !(a > 0) {
+			on[i] = 0
+			if math.Abs(a) >= adv.E(i) {
+				open[i] = 0
+			}
+		}
+	}
+	return on, open, o
+}
+
+// updateKL returns the mean of logp_old − logp_new over the mask.
+func updateKL(c *Case, rows []span) ([]float64, []float64) {
+	return c.meanKL(rows, rl.KLK1)
+}
+
+// approxKL returns that of k3; see alternative.
+func approxKL(c *Case, rows []span) ([]float64, []float64) {
+	return c.meanKL(rows, rl.KLK3)
+}
+
+// meanKL returns the mean over the mask of an estimator of KL(old‖π).
+func (c *Case) meanKL(rows []span, kind rl.KLKind) ([]float64, []float64) {
+	lp, old := c.Token("logp_new"), c.oldLogp()
+	clamp := c.NumOr("ratio.log_clamp", 0)
+	if !c.OK() {
+		return nil, nil
+	}
+	if old.X == nil {
+		old = lp
+	}
+	n := len(lp.X)
+	o := rl.KLOptions{Kind: kind, ClampIn: clamp, ClampAll: true}
+	k, _ := rl.KL(nil, make([]float64, n), old.X, lp.X, nil, o)
+	e := make([]float64, n)
+	for i := range e {
+		e[i] = klBound(o, old.X[i]-lp.X[i], lp.E(i)+old.E(i), c.Unit)
+	}
+	return c.means(rows, k, e)
+}
+
+// alternative returns approx_kl as the mean of k2.
+func (m *metric) alternative(c *Case, rows []span, step bool) []float64 {
+	x, e := c.meanKL(rows, rl.KLK2)
+	if step {
+		m.combine(c, x, e)
+	}
+	return x
+}
+
+// lengths returns the mean, smallest or largest number of tokens of a row.
+func lengths(how combine) func(*Case, []span) ([]float64, []float64) {
+	return func(c *Case, rows []span) (x, e []float64) {
+		if v, ok := c.Set.Fact("mask_truncated_completions"); ok && v == true {
+			note(&c.Absent, "the masks before truncated completions were masked")
+			return nil, nil
+		}
+		x, e = make([]float64, len(rows)), make([]float64, len(rows))
+		for f, s := range rows {
+			var sum, low, high float64
+			for r := s.lo; r < s.hi; r++ {
+				var n float64
+				for _, m := range c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols] {
+					if m {
+						n++
+					}
+				}
+				sum += n
+				if r == s.lo || n < low {
+					low = n
+				}
+				high = max(high, n)
+			}
+			switch how {
+			case smallest:
+				x[f] = low
+			case largest:
+				x[f] = high
+			default:
+				x[f] = sum / float64(s.hi-s.lo)
+				e[f] = 2 * (c.Unit + tol.U64) * x[f]
+			}
+		}
+		return x, e
+	}
+}
+
+// meanScore returns the mean of the scores.
+func meanScore(c *Case, rows []span) (x, e []float64) {
+	in := c.Row("scores")
+	if !c.OK() {
+		return nil, nil
+	}
+	x, e = make([]float64, len(rows)), make([]float64, len(rows))
+	for f, s := range rows {
+		var size float64
+		n := float64(s.hi - s.lo)
+		for r := s.lo; r < s.hi; r++ {
+			x[f] += in.X[r] / n
+			size += math.Abs(in.X[r]) / n
+			e[f] += in.E(r) / n
+		}
+		e[f] += (foldError(int(n), c.Unit) + 2*(c.Unit+tol.U64)) * size
+	}
+	return x, e
+}

@@ -1,0 +1,191 @@
+package stage_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// log puts a scalar into every file.
+func (t *trainer) log(name string, x func(f int) float64) {
+	for f := range t.b.Files {
+		file := &t.b.Files[f]
+		file.Scalars = append(file.Scalars, dump.Scalar{Name: name, Value: x(f)})
+	}
+}
+
+// single draws a batch of one rank in which every file has a token.
+func single(seed uint64) *trainer {
+	for ; ; seed += 1000 {
+		tr := newTrainer(seed)
+		full := tr.ranks == 1
+		for _, f := range tr.b.Files {
+			full = full && anyTrue(tr.b.Mask[f.Lo*tr.b.Cols:f.Hi*tr.b.Cols])
+		}
+		if full {
+			return tr
+		}
+	}
+}
+
+// means32 returns the masked mean of x in every file, and its mean over the files, in float32.
+func (t *trainer) means32(x func(i int) float32) (files []float32, step float32) {
+	for _, f := range t.b.Files {
+		var terms []float32
+		for i := f.Lo * t.b.Cols; i < f.Hi*t.b.Cols; i++ {
+			if t.b.Mask[i] {
+				terms = append(terms, x(i))
+			}
+		}
+		files = append(files, sum32(terms)/float32(len(terms)))
+	}
+	return files, sum32(files) / float32(len(files))
+}
+
+func TestScalarsOfAnotherImplementation(t *testing.T) {
+	log := ratioLog{}
+	set := options(t, "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.2", "clip.high=0.2", "metric.clip_frac=binding")
+	for seed := range cases(400) {
+		tr := single(uint64(seed))
+		tr.logprobs(0.4)
+		b := tr.b
+		kl := tr.grid("kl", func(int) float64 { return tr.r.ExpFloat64() })
+		h := tr.grid("entropy", func(int) float64 { return tr.r.ExpFloat64() })
+		lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Token("advantages")
+		step := seed%2 == 0
+		b.Meta.ScalarsScope = map[bool]string{true: "optimizer_step", false: "micro_batch"}[step]
+		put := func(name string, x func(i int) float32) {
+			files, all := tr.means32(x)
+			tr.log(name, func(f int) float64 {
+				if step {
+					return float64(all)
+				}
+				return float64(files[f])
+			})
+		}
+		d := func(i int) float32 { return float32(lp[i]) - float32(old[i]) }
+		put("kl", func(i int) float32 { return float32(kl[i]) })
+		put("entropy", func(i int) float32 { return float32(h[i]) })
+		put("ppo_kl", func(i int) float32 { return -d(i) })
+		put("approx_kl", func(i int) float32 {
+			if seed%4 < 2 {
+				return .5 * d(i) * d(i)
+			}
+			return tr.exp32(d(i)) - 1 - d(i)
+		})
+		put("clip_frac", func(i int) float32 {
+			r := tr.exp32(d(i))
+			if float32(-adv[i])*min(max(r, .8), 1.2) > float32(-adv[i])*r {
+				return 1
+			}
+			return 0
+		})
+		for _, name := range []string{"kl", "entropy", "ppo_kl", "approx_kl", "clip_frac"} {
+			o := judged32(t, "scalars/"+name, b, set)
+			log.pass(t, name, o, seed)
+			if name == "approx_kl" { // two formulas are as good, and may be near to one another
+				continue
+			}
+			clean := o.Pred.Bound[0]
+			b.Files[0].Scalars = append([]dump.Scalar{}, b.Files[0].Scalars...)
+			for k := range b.Files[0].Scalars {
+				if b.Files[0].Scalars[k].Name == name {
+					b.Files[0].Scalars[k].Value += 3*clean + 1e-6
+				}
+			}
+			require.Equal(t, check.Fail, judged32(t, "scalars/"+name, b, set).Verdict, name)
+		}
+	}
+	log.report(t)
+}
+
+func TestLoggedLoss(t *testing.T) {
+	tr := single(7)
+	b := tr.b
+	b.Meta.Framework = "trl"
+	loss := make([]float64, len(b.Files))
+	var sum float64
+	for f := range loss {
+		loss[f] = round32(0.1 + tr.r.Float64())
+		sum += loss[f]
+	}
+	tr.perFile("loss", loss)
+	verdict := func(x float64) check.Verdict {
+		for f := range b.Files {
+			b.Files[f].Scalars = []dump.Scalar{{Name: "loss", Value: x}}
+		}
+		return judged32(t, "scalars/loss", b, &convention.Set{}).Verdict
+	}
+	require.Equal(t, check.Pass, verdict(round32(sum)))
+	require.Equal(t, check.Pass, verdict(math.Round(sum*1e4)/1e4), "the HF trainer rounds to four decimals")
+	require.Equal(t, check.Fail, verdict(math.Round(sum*1e4)/1e4+1e-4))
+	require.Equal(t, check.Fail, verdict(round32(sum*1.001)))
+	require.Equal(t, check.Fail, verdict(math.NaN()), "null, where every loss is finite")
+	b.Meta.ScalarsScope = ""
+	if len(b.Files) > 1 {
+		o := judged32(t, "scalars/loss", b, &convention.Set{})
+		require.Equal(t, []string{"scalars_scope"}, o.Case.Absent)
+	}
+}
+
+func TestScalarsBelongToFrameworks(t *testing.T) {
+	tr := single(9)
+	tr.log("actor/ppo_kl", func(int) float64 { return 0 })
+	tr.log("clip_ratio/low_mean", func(int) float64 { return 0 })
+	tr.log("kl", func(int) float64 { return 0 })
+	for framework, want := range map[string][3]bool{"trl": {false, true, true}, "verl": {true, false, false}, "": {false, false, true}} {
+		tr.b.Meta.Framework = framework
+		for k, id := range []string{"scalars/actor_ppo_kl", "scalars/clip_ratio_low_mean", "scalars/kl"} {
+			require.Equal(t, want[k], stage.Judge(stage.Find(id), tr.b, &convention.Set{}).Verdict != check.Skip, "%s %s", framework, id)
+		}
+	}
+}
+
+func TestClipRatioOfTRL(t *testing.T) {
+	// Two rows of four tokens: in the first two ratios are above the bound, in the second one below; A > 0, A < 0.
+	b := &dump.Batch{Rows: 2, Cols: 4, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, true, true, true, true, true, false},
+		Origin: []dump.Origin{{Cols: 4}, {Row: 1, Cols: 4}}, Files: []dump.FileInfo{{Hi: 2, Cols: 4}},
+		Meta: dump.Meta{Framework: "trl", WorldSize: 1, MicroBatches: 1, ScalarsScope: "optimizer_step", DLogpScale: 1}}
+	tr := &trainer{b: b}
+	tr.put("logp_old", make([]float64, 8))
+	tr.put("logp_new", []float64{1, 1, 0, -1, 1, -1, 0, -1})
+	tr.put("advantages", []float64{1, 1, 1, 1, -1, -1, -1, -1})
+	set := options(t, "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.2", "clip.high=0.2")
+	for name, want := range map[string]float64{"low_mean": 1. / 7, "low_min": 0, "high_mean": 2. / 7, "high_max": 2. / 4, "region_mean": 3. / 7} {
+		b.Files[0].Scalars = []dump.Scalar{{Name: "clip_ratio/" + name, Value: round32(want)}}
+		require.Equal(t, check.Pass, judged32(t, "scalars/clip_ratio_"+name, b, set).Verdict, name)
+		b.Files[0].Scalars[0].Value += 1e-5
+		require.Equal(t, check.Fail, judged32(t, "scalars/clip_ratio_"+name, b, set).Verdict, name)
+	}
+}
+
+func TestNumbersOfAGenerationBatch(t *testing.T) {
+	tr := single(13)
+	b := tr.b
+	b.Meta.Framework = "trl"
+	scores := tr.perRow("scores", func(int) float64 { return tr.r.Float64() })
+	var reward, mean float64
+	low, high := math.Inf(1), 0.
+	for r := range b.Rows {
+		n := float64(length(b, r))
+		reward += scores[r] / float64(b.Rows)
+		mean += n / float64(b.Rows)
+		low, high = min(low, n), max(high, n)
+	}
+	for name, x := range map[string]float64{"reward": reward, "completions/mean_length": mean, "completions/min_length": low, "completions/max_length": high} {
+		tr.log(name, func(int) float64 { return round32(x) })
+	}
+	set := (&convention.Set{}).WithFact("steps_per_generation", float64(tr.micro))
+	for _, id := range []string{"scalars/reward", "scalars/completions_mean_length", "scalars/completions_min_length", "scalars/completions_max_length"} {
+		require.Equal(t, check.Pass, judged32(t, id, b, set).Verdict, id)
+		larger := set.WithFact("generation_batch_size", float64(b.Rows+1))
+		require.Equal(t, check.Undetermined, judged32(t, id, b, larger).Verdict, id)
+	}
+	require.Equal(t, check.Undetermined, judged32(t, "scalars/completions_mean_length", b, set.WithFact("mask_truncated_completions", true)).Verdict)
+}

@@ -1,0 +1,308 @@
+package stage
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/reference/rl"
+	"plumbline/verify/convention"
+	"plumbline/verify/tol"
+)
+
+func tokenLossChecks() []*Check {
+	return []*Check{{
+		ID: "token_loss/policy", Stage: convention.TokenLoss, Output: "token_loss",
+		Title:   "policy objective of every token",
+		Formula: "ℓ = max(−A·ρ, −A·clip(ρ, 1 − clip.low, 1 + clip.high)) or another loss.kind, × the engine weight, + kl.beta·KL where the KL stands in the loss; ρ = exp(logp_new − logp_old)",
+		Source:  "Schulman et al. 2017, Eq. 7; the papers of the other kinds; TRL 1.16 _compute_loss, verl compute_policy_loss, OpenRLHF PolicyLoss; V17",
+		Fix:     "compare sign of the advantage, clip bounds and the order of weight and KL term with the options; a minimum instead of a maximum shows only where the clip acts",
+		Applies: func(c *Case) bool { return !c.preference() },
+		Predict: predictTokenLoss,
+	}}
+}
+
+// preference reports whether the batch has pairs instead of a policy loss.
+func (c *Case) preference() bool {
+	return c.B.Meta.Algorithm == "dpo" || c.B.Row("logp_chosen") != nil
+}
+
+// supervised reports whether the batch is one of supervised fine-tuning.
+func (c *Case) supervised() bool { return c.B.Meta.Algorithm == "sft" }
+
+// policy is the policy loss of a batch: options, inputs and ratios. Its fields are set where the loss reads them.
+type policy struct {
+	o         rl.PolicyOptions // without KL and aggregation
+	mask      []bool           // cells that count
+	lp, old   Input            // old.X nil: a detached copy of lp
+	adv       Input
+	weight    Input // X nil: none
+	ref       Input // read for the gradient of a KL term
+	ratio     ratios
+	uses      bool    // the policy term is a function of the ratio
+	beta      float64 // of a KL term in the loss, else 0
+	klInside  bool    // the weight multiplies the KL term, too
+	unit, u   float64
+	randomCut bool   // clip_cov: which tokens are left out is drawn
+	drop      []bool // of a gradient: the tokens that were
+}
+
+// policy reads the policy loss, for its gradient with the estimator of the KL term; nil if something is not there.
+func (c *Case) policy(gradient bool) *policy {
+	p := &policy{mask: c.lossMask(), unit: c.Unit, u: c.Unit + tol.U64}
+	if c.supervised() {
+		p.o.Kind = rl.LossReinforce
+		p.lp = c.Token("logp_new")
+		if !c.OK() {
+			return nil
+		}
+		p.adv.X = slices.Repeat([]float64{1}, c.B.Rows*c.B.Cols)
+		p.old = p.lp
+		return p
+	}
+	kind := c.Enum("loss.kind")
+	if kind == "" {
+		return nil
+	}
+	p.o.Kind, _ = rl.ParseLossKind(kind)
+	c.kindOptions(p)
+	c.klTerm(p, gradient)
+	if !c.OK() {
+		return nil
+	}
+	p.lp, p.adv = c.Token("logp_new"), c.Token("advantages")
+	if p.readsOld() {
+		p.old = c.oldLogp()
+	} else {
+		p.old = p.lp
+	}
+	p.weight = c.isWeights()
+	if p.weight.X != nil && p.beta != 0 {
+		p.klInside = c.underWeight()
+	}
+	for _, fact := range []struct {
+		name string
+		off  float64
+	}{{"top_entropy_quantile", 1}, {"off_policy_mask_threshold", math.Inf(1)}} {
+		if c.FactOr(fact.name, fact.off) != fact.off {
+			note(&c.Absent, "the weights of "+fact.name)
+		}
+	}
+	if p.o.Kind == rl.LossGMPO && p.weight.X != nil {
+		note(&c.Absent, "a loss.kind that takes is_weights (gmpo does not)")
+	}
+	if !c.OK() {
+		return nil
+	}
+	if p.uses || p.ratioInKL() {
+		p.ratio = c.ratios(p.lp, p.old, p.mask, p.o.Ratio)
+	}
+	return p
+}
+
+// kindOptions reads the options of the loss kind.
+func (c *Case) kindOptions(p *policy) {
+	o := &p.o
+	if o.Kind != rl.LossReinforce && o.Kind != rl.LossVESPO && o.Kind != rl.LossDRO && o.Kind != rl.LossGMPO {
+		p.uses = true
+		o.Ratio = c.ratioOptions()
+		if o.Kind == rl.LossGSPO && c.OK() && o.Ratio.Level != rl.RatioSeqMean {
+			note(&c.Absent, "ratio.level seq_mean, the only one of loss.kind gspo")
+		}
+	}
+	switch o.Kind {
+	case rl.LossPPO, rl.LossGSPO, rl.LossLUSPO, rl.LossClipCov:
+		o.Clip = c.clipOptions()
+	case rl.LossCISPO, rl.LossDPPOTV, rl.LossDPPOKL:
+		o.Clip.Low, o.Clip.High = c.NumOr("clip.low", math.Inf(1)), c.NumOr("clip.high", math.Inf(1))
+		if o.Kind == rl.LossCISPO {
+			o.Clip.HighAbsolute = c.Bool("clip.high_is_absolute")
+		} else {
+			o.DPPOLimit = c.Num("dppo.limit")
+		}
+	case rl.LossGMPO:
+		o.GMPO.Low, o.GMPO.High = c.NumOr("clip.low", math.Inf(1)), c.NumOr("clip.high", math.Inf(1))
+		o.GMPO.LogClamp = c.NumOr("ratio.log_clamp", 0)
+		o.GMPO.LenEps = c.Default("agg.len_eps", 0)
+	case rl.LossSAPO:
+		o.TauPos, o.TauNeg = c.Num("sapo.tau_pos"), c.Num("sapo.tau_neg")
+	case rl.LossVESPO:
+		o.VESPO = rl.VESPOOptions{KPos: c.Num("vespo.k_pos"), LambdaPos: c.Num("vespo.lambda_pos"), KNeg: c.Num("vespo.k_neg"), LambdaNeg: c.Num("vespo.lambda_neg")}
+	case rl.LossDRO:
+		o.DROBeta = c.Num("dro.beta")
+	}
+	switch o.Kind {
+	case rl.LossClipCov:
+		o.Cov.Lower, o.Cov.Upper = c.Num("cov.lower"), c.Num("cov.upper")
+		p.randomCut = true
+	case rl.LossKLCov:
+		o.Cov.Fraction, o.Cov.Coef = c.Num("cov.fraction"), c.Num("cov.coef")
+	}
+}
+
+// clipOptions returns the bounds of a clipped surrogate.
+func (c *Case) clipOptions() rl.ClipOptions {
+	return rl.ClipOptions{
+		Low: c.NumOr("clip.low", math.Inf(1)), High: c.NumOr("clip.high", math.Inf(1)),
+		Dual: c.NumOr("clip.dual", 0), Delta: c.NumOr("clip.delta", 0),
+	}
+}
+
+// klTerm reads the KL term of the loss; for a gradient its estimator, and the ratio where that has one and the loss has not.
+func (c *Case) klTerm(p *policy, gradient bool) {
+	if c.inapplicable("kl.place", "none") != "loss" {
+		return
+	}
+	if p.beta = c.NumOr("kl.beta", 0); p.beta == 0 {
+		return
+	}
+	p.o.KLBeta = p.beta
+	if !gradient {
+		return
+	}
+	p.o.KL = c.klOptions(true)
+	p.ref = c.Token("logp_ref")
+	if c.OK() && p.ratioInKL() && !p.uses {
+		p.o.Ratio = c.ratioOptions()
+	}
+}
+
+// underWeight reports whether importance weights multiply the KL term. Two options say it.
+func (c *Case) underWeight() bool {
+	if c.Set.Value("kl.under_is_weight").Kind() != convention.Enum {
+		if v := c.Set.Value("tis.applies_to_kl"); v.Kind() == convention.Bool {
+			return c.Bool("tis.applies_to_kl")
+		}
+	}
+	return c.inapplicable("kl.under_is_weight", "outside") == "inside"
+}
+
+// readsOld reports whether the loss depends on the log-probs of the start of the update.
+func (p *policy) readsOld() bool {
+	return p.o.Kind != rl.LossReinforce || p.ratioInKL()
+}
+
+// ratioInKL reports whether the KL term of a gradient, whose options are set by then, holds the ratio.
+func (p *policy) ratioInKL() bool {
+	return p.beta != 0 && (p.o.KL.Grad == rl.KLISCorrected || p.o.KL.Kind == rl.KLRatioD)
+}
+
+// lossMask returns the cells that count in losses.
+func (c *Case) lossMask() []bool {
+	if c.EnumOr("mask.tokens", "response") != "none" {
+		return c.B.Mask
+	}
+	mask := make([]bool, len(c.B.Mask))
+	for i := range mask {
+		mask[i] = extent(c.B, i)
+	}
+	return mask
+}
+
+// lossHasKL reports whether token_loss holds the KL term, and notes that nobody says so.
+func (c *Case) lossHasKL(p *policy) bool {
+	if p.beta == 0 || !c.Has("token_loss") { // what is predicted in its place holds it
+		return true
+	}
+	has := c.B.Meta.TokenLossIncludesKL
+	if has == nil {
+		note(&c.Absent, "token_loss_includes_kl")
+		return false
+	}
+	return *has
+}
+
+func predictTokenLoss(c *Case) *Prediction {
+	p := c.policy(false)
+	if p == nil {
+		return nil
+	}
+	withKL := p.beta != 0 && c.lossHasKL(p)
+	var kl Input
+	if withKL {
+		kl = c.tokenKL()
+	}
+	if !c.OK() {
+		return nil
+	}
+	perRow := c.B.Row("token_loss") != nil
+	if perRow && p.o.Kind != rl.LossGMPO {
+		note(&c.Absent, "token_loss per token")
+		return nil
+	}
+	if p.randomCut && !c.Has("token_loss") {
+		note(&c.Absent, "token_loss (clip_cov draws the tokens that it leaves out)")
+		return nil
+	}
+	q := &Prediction{}
+	q.Want, q.Bound, q.Alt = p.terms(c.B)
+	for i := range q.Want {
+		alt := math.NaN()
+		if q.Alt != nil {
+			alt = q.Alt[i]
+		}
+		if w := p.weight; w.X != nil {
+			q.Bound[i] = math.Abs(w.X[i])*q.Bound[i] + math.Abs(q.Want[i])*w.E(i) + p.u*math.Abs(w.X[i]*q.Want[i])
+			q.Want[i] = float64(w.X[i] * q.Want[i])
+			alt *= w.X[i]
+		}
+		if withKL {
+			beta := p.beta
+			if p.klInside {
+				beta *= p.weight.X[i]
+			}
+			k := float64(beta * kl.X[i])
+			q.Want[i] += k
+			alt += k
+			q.Bound[i] += math.Abs(beta)*kl.E(i) + 3*p.u*math.Abs(k) + p.u*math.Abs(q.Want[i])
+		}
+		if q.Alt != nil {
+			q.Alt[i] = alt
+		}
+		q.settle(i, overflow(c.Unit))
+	}
+	q.Terms = func(i int) []Term {
+		if perRow {
+			return []Term{{"advantage", p.adv.X[i*c.B.Cols]}}
+		}
+		t := []Term{{"logp_new", p.lp.X[i]}}
+		if p.readsOld() && p.old.X != nil {
+			t = append(t, Term{"logp_old", p.old.X[i]})
+		}
+		if p.ratio.x != nil {
+			t = append(t, Term{"ratio", p.ratio.x[i]})
+		}
+		t = append(t, Term{"advantage", p.adv.X[i]})
+		if p.weight.X != nil {
+			t = append(t, Term{"is_weight", p.weight.X[i]})
+		}
+		if withKL {
+			t = append(t, Term{"kl", kl.X[i]})
+		}
+		return t
+	}
+	if perRow {
+		return q.firstOfRow(c.B)
+	}
+	return q
+}
+
+// tokenKL returns the KL estimates of the tokens.
+func (c *Case) tokenKL() Input {
+	if c.B.Row("kl") != nil {
+		note(&c.Absent, "kl per token")
+		return Input{}
+	}
+	return c.Token("kl")
+}
+
+// firstOfRow keeps the first column of a prediction that is equal along rows.
+func (p *Prediction) firstOfRow(b *dump.Batch) *Prediction {
+	q := &Prediction{Want: make([]float64, b.Rows), Bound: make([]float64, b.Rows), Scale: p.Scale, Terms: p.Terms}
+	for r := range b.Rows {
+		if b.Cols > 0 {
+			q.Want[r], q.Bound[r] = p.Want[r*b.Cols], p.Bound[r*b.Cols]
+		}
+	}
+	return q
+}
