@@ -14,7 +14,7 @@ import (
 
 // Data is the golden files that are part of the program, by folder. The others are beside it in the repository.
 //
-//go:embed all:projection all:rl
+//go:embed all:projection all:rl all:demo
 var Data embed.FS
 
 // Manifest describes one folder.

@@ -1,8 +1,10 @@
 package golden
 
 import (
+	"encoding/json"
 	"io/fs"
 	"os"
+	"path"
 	"testing"
 	"testing/fstest"
 
@@ -27,9 +29,25 @@ func TestManifests(t *testing.T) {
 		seen++
 	}
 	require.NotZero(t, seen)
-	for _, folder := range []string{"projection", "rl"} {
+	for _, folder := range []string{"projection", "rl", "demo"} {
 		_, err = Load(Data, folder)
 		require.NoError(t, err, "the embedded files are those of the repository")
+	}
+}
+
+// The dumps of the demo are copies of real runs, which its manifest names.
+func TestDemoIsACopy(t *testing.T) {
+	m, err := Load(Data, "demo")
+	require.NoError(t, err)
+	var origin map[string]string
+	require.NoError(t, json.Unmarshal(m.Values, &origin))
+	for name := range m.SHA256 {
+		folder, file := path.Split(name)
+		ours, err := Data.ReadFile("demo/" + name)
+		require.NoError(t, err)
+		theirs, err := os.ReadFile("../verify/dump/testdata/trl/" + origin[path.Clean(folder)] + "/" + file)
+		require.NoError(t, err)
+		require.Equal(t, theirs, ours, name)
 	}
 }
 

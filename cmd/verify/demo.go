@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/golden"
+	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/dump"
 	"plumbline/verify/projection"
 	"plumbline/verify/report"
 )
@@ -22,6 +24,7 @@ import (
 type demoCase struct {
 	title string
 	paths projection.Paths
+	dump  string // a folder of dumps in place of paths
 	plot  bool
 	exit  int
 	fault string // named by an explanation
@@ -38,7 +41,12 @@ var demoCases = []demoCase{
 		paths: projection.Paths{Basis: "q.npy", Adapter: "lora_leak", Init: "lora_init"}},
 	{title: "the same with the update projected", exit: check.ExitPass,
 		paths: projection.Paths{Basis: "q.npy", Adapter: "lora_held", Init: "lora_init"}},
+	{title: "dumps of a healthy run of TRL's GRPO", exit: check.ExitPass, dump: "dumps/clean"},
+	{title: "the same with a bug patched in", exit: check.ExitFail, fault: "AGG-PAD-DENOMINATOR", dump: "dumps/pad_in_denominator"},
 }
+
+// demoProfile is the convention of the dumps.
+const demoProfile = "trl-grpo@1.16"
 
 func newDemo() *cobra.Command {
 	var plot, keep string
@@ -46,8 +54,9 @@ func newDemo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "runs the main job on embedded data: healthy data pass, broken data are named, a picture is written",
-		Long: `verify demo judges data that NumPy computed (golden/projection) and that are part of the program: a healthy basis and
-projection, a broken basis, a projection that does nothing, and two adapters. Exit 0 if every finding is the expected one.`,
+		Long: `verify demo judges data that NumPy and TRL computed (golden/projection, golden/demo) and that are part of the program: a
+healthy basis and projection, a broken basis, a projection that does nothing, two adapters, and the dumps of a healthy and of
+a broken training run. Exit 0 if every finding is the expected one.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			started := time.Now()
@@ -63,7 +72,7 @@ projection, a broken basis, a projection that does nothing, and two adapters. Ex
 				defer os.RemoveAll(temp)
 				dir = temp
 			}
-			if err := extract("projection", dir); err != nil {
+			if err := errors.Join(extract("projection", dir), extract("demo", filepath.Join(dir, "dumps"))); err != nil {
 				return err
 			}
 			w := cmd.OutOrStdout()
@@ -87,7 +96,7 @@ projection, a broken basis, a projection that does nothing, and two adapters. Ex
 			}
 			fmt.Fprintln(w)
 			if keep != "" {
-				fmt.Fprintf(w, "the data are in %s; try: verify projection --basis %s\n", keep, filepath.Join(keep, "q.npy"))
+				fmt.Fprintf(w, "the data are in %s; try: verify projection --basis %s, or verify dump %s --profile %s\n", keep, filepath.Join(keep, "q.npy"), filepath.Join(keep, "dumps", "pad_in_denominator"), demoProfile)
 			}
 			if right != len(demoCases) {
 				return exitError{check.ExitFail}
@@ -102,28 +111,14 @@ projection, a broken basis, a projection that does nothing, and two adapters. Ex
 }
 
 func runDemo(cmd *cobra.Command, c demoCase, dir, plot string, verbose bool) (bool, error) {
-	paths := c.paths
-	in := func(name *string) {
-		if *name != "" {
-			*name = filepath.Join(dir, *name)
-		}
-	}
-	paths.Grads, paths.Projected = slices.Clone(paths.Grads), slices.Clone(paths.Projected)
-	for _, p := range []*string{&paths.Basis, &paths.Adapter, &paths.Init} {
-		in(p)
-	}
-	for _, list := range [][]string{paths.Grads, paths.Projected} {
-		for i := range list {
-			in(&list[i])
-		}
-	}
 	r := &report.Report{Command: "projection", Tool: report.Tool{Name: "verify", Version: version}}
-	if !c.plot {
-		plot = ""
+	var err error
+	if c.dump != "" {
+		r.Command = "dump"
+		err = demoDump(cmd, r, filepath.Join(dir, c.dump))
+	} else {
+		err = demoProjection(cmd, r, c, dir, plot)
 	}
-	err := judgeFiles(cmd.Context(), cmd.ErrOrStderr(), paths, &output{}, r, func(*projection.Input) {}, func(in *projection.Input) error {
-		return writeExtras(in, r, plot, "")
-	})
 	if err != nil {
 		return false, err
 	}
@@ -145,13 +140,45 @@ func runDemo(cmd *cobra.Command, c demoCase, dir, plot string, verbose bool) (bo
 		res := &r.Results[i]
 		clean(&res.Subject, &res.Where, &res.Reason)
 		for _, e := range res.Explanations {
-			named = named || res.Verdict == check.Fail && e.Fault == c.fault
+			named = named || res.Verdict == check.Fail && e.Fault == c.fault && !e.Lead
 		}
 	}
 	if err := r.Write(cmd.OutOrStdout(), report.Options{Format: "human", Color: colored(cmd.OutOrStdout()), Verbose: verbose}); err != nil {
 		return false, err
 	}
 	return r.Exit == c.exit && named, nil
+}
+
+func demoProjection(cmd *cobra.Command, r *report.Report, c demoCase, dir, plot string) error {
+	paths := c.paths
+	in := func(name *string) {
+		if *name != "" {
+			*name = filepath.Join(dir, *name)
+		}
+	}
+	paths.Grads, paths.Projected = slices.Clone(paths.Grads), slices.Clone(paths.Projected)
+	for _, p := range []*string{&paths.Basis, &paths.Adapter, &paths.Init} {
+		in(p)
+	}
+	for _, list := range [][]string{paths.Grads, paths.Projected} {
+		for i := range list {
+			in(&list[i])
+		}
+	}
+	if !c.plot {
+		plot = ""
+	}
+	return judgeFiles(cmd.Context(), cmd.ErrOrStderr(), paths, &output{}, r, func(*projection.Input) {}, func(in *projection.Input) error {
+		return writeExtras(in, r, plot, "")
+	})
+}
+
+func demoDump(cmd *cobra.Command, r *report.Report, folder string) error {
+	run, err := dumpfile.Open(cmd.Context(), []string{folder})
+	if err != nil {
+		return err
+	}
+	return judgeRun(cmd.Context(), run, dump.Options{Profile: demoProfile}, &output{}, r)
 }
 
 // extract writes the embedded golden folder to dir.

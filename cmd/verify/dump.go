@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/internal/format/npy"
 	"plumbline/verify/check"
-	"plumbline/verify/convention"
 	"plumbline/verify/dump"
 	"plumbline/verify/report"
 )
@@ -22,7 +24,7 @@ func newDump() *cobra.Command {
 	var (
 		out         output
 		o           dump.Options
-		config      string
+		configs     []string
 		stepRange   string
 		maxInflated string
 		reader      npy.Options
@@ -48,14 +50,9 @@ by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
 			if err := out.validate(names(dump.Infos())); err != nil {
 				return err
 			}
-			from, to, err := parseSteps(stepRange)
+			wanted, err := parseSteps(stepRange)
 			if err != nil {
 				return err
-			}
-			if config != "" {
-				if o.Config, err = readConfig(config); err != nil {
-					return err
-				}
 			}
 			budget, err := parseBytes(maxInflated)
 			if err != nil {
@@ -64,6 +61,11 @@ by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
 			reader.MaxUncompressed = budget
 			o.Selection = out.sel
 			r := &report.Report{Command: "dump", Repeat: repeatCommand(cmd, args...)}
+			if len(configs) > 0 {
+				if o.Config, err = readConfigs(configs, o.Profile, r); err != nil {
+					return err
+				}
+			}
 			show, end := progress(cmd.ErrOrStderr(), out.quiet, "steps")
 			o.Progress = show
 			err = func() error {
@@ -71,30 +73,29 @@ by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
 				if err != nil {
 					return err
 				}
-				run = run.Range(from, to)
+				if err := overInput("--output", out.file, append(paths(run), configs...)); err != nil {
+					return err
+				}
+				whole := run.Steps()
+				if stepRange != "" {
+					run = run.Only(wanted)
+				}
 				if len(run.Steps()) == 0 {
-					return usageError{fmt.Sprintf("--steps %s: the files have none of these", stepRange)}
+					return usageError{fmt.Sprintf("--steps %s: the files have none of these, but %d from %d to %d", stepRange, len(whole), whole[0], whole[len(whole)-1])}
 				}
-				if err := dumpInputs(cmd.Context(), run, r); err != nil {
+				if err := judgeRun(cmd.Context(), run, o, &out, r); err != nil {
 					return err
 				}
-				found, err := interruptible(cmd.Context(), func() (*dump.Report, error) { return dump.Judge(cmd.Context(), run, o) })
-				if err != nil {
-					return err
-				}
-				r.Results, r.Lines = found.Results, found.Lines
-				policy := out.policy()
-				policy.Declared = found.Declared
-				r.Exit = check.Exit(r.Results, policy)
+				repeatSteps(r.Results, stepRange)
 				return nil
 			}()
 			end()
 			if err != nil {
 				if errors.Is(err, context.Canceled) {
-					return fmt.Errorf("interrupted: %w", err)
+					err = fmt.Errorf("interrupted: %w", err)
 				}
 				r.Err, r.Exit = err.Error(), exitCode(err)
-				if out.format == "human" {
+				if out.format == "human" || r.Exit == check.ExitInterrupted && out.file != "" { // what an earlier run has left there stays
 					return err
 				}
 			}
@@ -104,17 +105,38 @@ by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Profile, "profile", "", "the convention that the trainer follows (verify profiles prints all); default: the one the files name")
 	f.StringArrayVar(&o.Set, "set", nil, "OPTION=VALUE, stronger than any other declaration; repeatable")
-	f.StringVar(&config, "config", "", "a file of options: JSON, or lines of OPTION = VALUE")
+	f.StringArrayVar(&configs, "config", nil, "a configuration of TRL, verl or OpenRLHF (YAML, JSON, arguments, the script that starts it), or lines of OPTION = VALUE; repeatable, the last is strongest")
 	f.BoolVar(&o.Infer, "infer", false, "search all options, whatever the files declare")
 	f.BoolVar(&o.FirstStep, "first-step", false, "the first step is the first update: demand ratio 1, KL 0, nothing clipped, a gradient")
 	f.BoolVar(&o.Deep, "deep", false, "explain failures by pairs of bugs, too")
-	f.StringVar(&stepRange, "steps", "", "only these steps: A..B, A.., ..B or A")
+	f.StringVar(&stepRange, "steps", "", "only these steps: A..B, A.., ..B, A, or several of them with commas")
 	f.BoolVar(&o.FirstFailure, "first-failure", false, "stop at the first step with a failure")
 	f.BoolVar(&o.Redact, "redact", false, "no token ids in the report")
 	f.StringVar(&maxInflated, "max-uncompressed", "1GiB", "budget for compressed members of an .npz file")
 	f.BoolVar(&reader.AssumeBF16, "assume-bf16", false, "read untyped two-byte elements (|V2) of .npz files as bfloat16")
 	out.register(cmd)
 	return cmd
+}
+
+// judgeRun judges a run and fills r.
+func judgeRun(ctx context.Context, run *dumpfile.Run, o dump.Options, out *output, r *report.Report) error {
+	if err := dumpInputs(ctx, run, r); err != nil {
+		return err
+	}
+	found, err := interruptible(ctx, func() (*dump.Report, error) { return dump.Judge(ctx, run, o) })
+	if err != nil {
+		return err
+	}
+	r.Results, r.Lines = found.Results, append(r.Lines, found.Lines...)
+	for _, s := range []report.Section{{Title: "options found by search", Items: found.Found, Whole: true}, {Title: "options taken from the configuration", Items: found.Taken}, {Title: "options that override weaker ones", Items: found.Overrides}} {
+		if len(s.Items) > 0 {
+			r.Lists = append(r.Lists, s)
+		}
+	}
+	policy := out.policy()
+	policy.Declared = found.Declared
+	r.Exit = check.Exit(r.Results, policy)
+	return nil
 }
 
 // dumpInputs lists the files of a run in a report: each of a few, else the first and how many there are.
@@ -137,38 +159,59 @@ func dumpInputs(ctx context.Context, run *dumpfile.Run, r *report.Report) error 
 	return nil
 }
 
-// parseSteps reads A..B, A.., ..B or A; "" is every step.
-func parseSteps(s string) (from, to int, err error) {
-	const all = int(^uint(0) >> 1)
-	if s == "" {
-		return 0, all, nil
+// paths returns the names of the files of a run.
+func paths(run *dumpfile.Run) []string {
+	var list []string
+	for _, f := range run.Files() {
+		list = append(list, f.Path)
 	}
-	a, b, isRange := strings.Cut(s, "..")
-	if !isRange {
-		b = a
-	}
-	from, to = 0, all
-	if a != "" {
-		if from, err = strconv.Atoi(a); err != nil {
-			return 0, 0, usageError{fmt.Sprintf("--steps %q: want A..B, A.., ..B or A", s)}
-		}
-	}
-	if b != "" {
-		if to, err = strconv.Atoi(b); err != nil {
-			return 0, 0, usageError{fmt.Sprintf("--steps %q: want A..B, A.., ..B or A", s)}
-		}
-	}
-	if from > to {
-		return 0, 0, usageError{fmt.Sprintf("--steps %s: %d is after %d", s, from, to)}
-	}
-	return from, to, nil
+	return list
 }
 
-// readConfig reads a file of options.
-func readConfig(file string) (*convention.Declared, error) {
-	options, framework, err := convention.ReadOptions(file)
-	if err != nil {
-		return nil, err
+// repeatSteps adds the steps that the run was restricted to, where a result does not restrict it further.
+func repeatSteps(results []check.Result, steps string) {
+	for i := range results {
+		res := &results[i]
+		if steps == "" || strings.Contains(res.Repeat, " --steps ") {
+			continue
+		}
+		if res.Repeat == "" {
+			res.Repeat = "--select " + res.Check
+		}
+		res.Repeat += " --steps " + format.ShellQuote(steps)
 	}
-	return convention.Declare(framework, "", options, file)
+}
+
+// parseSteps reads ranges such as A..B, A.., ..B and A, separated by commas.
+func parseSteps(s string) (wanted func(step int) bool, err error) {
+	if s == "" {
+		return nil, nil
+	}
+	type bounds struct{ from, to int }
+	var ranges []bounds
+	for _, part := range strings.Split(s, ",") {
+		a, b, isRange := strings.Cut(part, "..")
+		if !isRange {
+			b = a
+		}
+		r := bounds{0, math.MaxInt}
+		for _, end := range []struct {
+			text string
+			into *int
+		}{{a, &r.from}, {b, &r.to}} {
+			if end.text == "" && isRange {
+				continue
+			}
+			if *end.into, err = strconv.Atoi(strings.TrimSpace(end.text)); err != nil || *end.into < 0 {
+				return nil, usageError{fmt.Sprintf("--steps %q: want A..B, A.., ..B or A, several with commas", s)}
+			}
+		}
+		if r.from > r.to {
+			return nil, usageError{fmt.Sprintf("--steps %s: %d is after %d", s, r.from, r.to)}
+		}
+		ranges = append(ranges, r)
+	}
+	return func(step int) bool {
+		return slices.ContainsFunc(ranges, func(r bounds) bool { return r.from <= step && step <= r.to })
+	}, nil
 }

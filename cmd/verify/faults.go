@@ -3,66 +3,226 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"plumbline/internal/format"
+	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/dump"
+	"plumbline/verify/fault/trainer"
 	"plumbline/verify/projection"
 	"plumbline/verify/report"
 )
 
 func newFaults() *cobra.Command {
-	var seed uint64
-	var healthy int
+	var (
+		seed     uint64
+		healthy  int
+		suites   []string
+		all      bool
+		ownDump  string
+		profile  string
+		leftOut  bool
+		leastNam = 0.9
+	)
 	cmd := &cobra.Command{
 		Use:   "faults",
 		Short: "plants every fault in healthy data and prints which are caught, and by what",
 		Long: `verify faults plants every executable fault in data that a correct program leaves, judges it as a user's files are
-judged, and prints the matrix: caught, named, seen by which checks. Then it counts false alarms on healthy inputs of all
-floating-point types and norms from 1e-6 to 1e6. Exit 1 if a fault is missed or an alarm is false.`,
+judged, and prints the matrix: caught, named first, seen by which checks. Then it counts false alarms on healthy inputs.
+
+Faults of a projection are planted in random bases and gradients. Faults of a trainer are planted in an independent trainer in
+float32 that shares no formula with the reference, under three profiles (--all: under all of them, in float64, float32 and
+bfloat16). --dump FILE says instead which bugs would show in your own dump, by the tensors that it has.
+
+Exit 1 if a fault of a projection is missed, if fewer than 98 % of a trainer's are caught or 90 % named first, or if an alarm
+is false.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if healthy < 0 {
 				return usageError{"--healthy: want a number of inputs, 0 or more"}
 			}
-			planted, err := projection.PlantAll(seed)
-			if err != nil {
-				return err
-			}
-			kills := make([]report.Kill, len(planted))
-			missed := 0
-			for i, p := range planted {
-				kills[i] = report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.Named}
-				if !p.Caught {
-					missed++
+			for _, s := range suites {
+				if s != "projection" && s != "dump" {
+					return usageError{fmt.Sprintf("--suite %q: want projection or dump", s)}
 				}
 			}
-			r := rand.New(rand.NewPCG(seed, 1<<32))
-			alarms := 0
-			for range healthy {
-				if err := cmd.Context().Err(); err != nil {
-					return err
-				}
-				s := projection.RandomScenario(r)
-				results, err := projection.Suite.Run(s.Draw(r), check.Selection{})
+			if ownDump != "" {
+				return visibleIn(cmd, ownDump, profile)
+			}
+			if leftOut {
+				return report.Table(cmd.OutOrStdout(), []string{"row", "why no plant stands for it"}, leftOutRows())
+			}
+			bad := false
+			if slices.Contains(suites, "projection") {
+				wrong, err := projectionFaults(cmd, seed, healthy)
 				if err != nil {
 					return err
 				}
-				if a := projection.Alarm(s, results); a != "" {
-					alarms++
-					fmt.Fprintln(cmd.ErrOrStderr(), "false alarm:", a)
+				bad = bad || wrong
+			}
+			if slices.Contains(suites, "dump") {
+				wrong, err := dumpFaults(cmd, seed, healthy, all, leastNam)
+				if err != nil {
+					return err
 				}
+				bad = bad || wrong
 			}
-			if err := report.Matrix(cmd.OutOrStdout(), kills, healthy, alarms); err != nil {
-				return err
-			}
-			if missed+alarms > 0 {
+			if bad {
 				return exitError{check.ExitFail}
 			}
 			return nil
 		},
 	}
-	cmd.Flags().Uint64Var(&seed, "seed", 1, "of the random data")
-	cmd.Flags().IntVar(&healthy, "healthy", 500, "healthy inputs to count false alarms on")
+	f := cmd.Flags()
+	f.Uint64Var(&seed, "seed", 1, "of the random data")
+	f.IntVar(&healthy, "healthy", 500, "healthy inputs of each suite to count false alarms on")
+	f.StringSliceVar(&suites, "suite", []string{"projection", "dump"}, "which faults: projection, dump")
+	f.BoolVar(&all, "all", false, "plant a trainer's faults under every profile and in every type (minutes)")
+	f.StringVar(&ownDump, "dump", "", "a dump of your own: say which bugs its tensors would show")
+	f.StringVar(&profile, "profile", "", "with --dump: the convention of the dump")
+	f.BoolVar(&leftOut, "left-out", false, "print the rows of the catalogue that no plant stands for, with the argument")
 	return cmd
+}
+
+func projectionFaults(cmd *cobra.Command, seed uint64, healthy int) (wrong bool, err error) {
+	planted, err := projection.PlantAll(seed)
+	if err != nil {
+		return false, err
+	}
+	kills := make([]report.Kill, len(planted))
+	missed := 0
+	for i, p := range planted {
+		kills[i] = report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.Named}
+		if !p.Caught {
+			missed++
+		}
+	}
+	r := rand.New(rand.NewPCG(seed, 1<<32))
+	alarms := 0
+	for range healthy {
+		if err := cmd.Context().Err(); err != nil {
+			return false, err
+		}
+		s := projection.RandomScenario(r)
+		results, err := projection.Suite.Run(s.Draw(r), check.Selection{})
+		if err != nil {
+			return false, err
+		}
+		if a := projection.Alarm(s, results); a != "" {
+			alarms++
+			fmt.Fprintln(cmd.ErrOrStderr(), "false alarm:", a)
+		}
+	}
+	return missed+alarms > 0, report.Matrix(cmd.OutOrStdout(), kills, healthy, alarms)
+}
+
+func leftOutRows() [][]string {
+	var rows [][]string
+	for _, l := range trainer.LeftOutRows {
+		rows = append(rows, []string{l.Row, l.Why})
+	}
+	return rows
+}
+
+// dumpFaults plants the bugs of a trainer.
+func dumpFaults(cmd *cobra.Command, seed uint64, healthy int, all bool, leastNamed float64) (wrong bool, err error) {
+	profiles, types := convention.Profiles(), []format.DType{format.F64, format.F32, format.BF16}
+	if !all {
+		types = []format.DType{format.F32}
+		profiles = slices.DeleteFunc(profiles, func(p *convention.Profile) bool {
+			return !slices.Contains([]string{"trl-grpo@1.16", "verl-ppo@0.9", "openrlhf-group@0.11"}, p.Name)
+		})
+	}
+	show, end := progress(cmd.ErrOrStderr(), false, "faults")
+	scores, err := dump.PlantAll(cmd.Context(), profiles, types, seed, func(done, total int) { show("planting", done, total) })
+	end()
+	if err != nil {
+		return false, err
+	}
+	var rows [][]string
+	only := map[string][]string{}
+	unseen := 0
+	for _, s := range scores {
+		if s.Batches == 0 {
+			unseen++
+			continue
+		}
+		var by []string
+		for id := range s.By {
+			by = append(by, id)
+		}
+		slices.Sort(by)
+		if len(by) == 1 {
+			only[by[0]] = append(only[by[0]], s.Plant.ID)
+		}
+		var other []string
+		for id, n := range s.First {
+			if id == "" {
+				id = "(nothing)"
+			}
+			other = append(other, fmt.Sprintf("%s %d", id, n))
+		}
+		slices.Sort(other)
+		rows = append(rows, []string{s.Plant.ID, strings.Join(s.Plant.Rows, " "), s.Plant.Title, fmt.Sprint(s.Batches), fmt.Sprint(s.Caught), fmt.Sprint(s.Named),
+			strings.Join(by, " "), strings.Join(other, ", ")})
+	}
+	w := cmd.OutOrStdout()
+	if err := report.Table(w, []string{"fault", "rows", "what was planted", "batches", "caught", "named", "seen by", "else named"}, rows); err != nil {
+		return false, err
+	}
+	var alone [][]string
+	for _, c := range dump.Infos() {
+		if ids := only[c.Name]; len(ids) > 0 {
+			alone = append(alone, []string{c.Name, strings.Join(ids, " ")})
+		}
+	}
+	fmt.Fprintln(w)
+	if err := report.Table(w, []string{"check", "the only one that sees"}, alone); err != nil {
+		return false, err
+	}
+	show, end = progress(cmd.ErrOrStderr(), false, "batches")
+	alarms, err := dump.Healthy(cmd.Context(), seed, healthy, func(done int) { show("healthy", done, healthy) })
+	end()
+	if err != nil {
+		return false, err
+	}
+	for _, a := range alarms {
+		fmt.Fprintln(cmd.ErrOrStderr(), "false alarm:", a)
+	}
+	batches, caught, named := dump.Total(scores)
+	fmt.Fprintf(w, "\n%d of %d plants show in these profiles and types (--all tries every one). On %d batches: %d caught (%.1f %%), %d named first (%.1f %%). False alarms: %d of %d healthy batches.\n",
+		len(scores)-unseen, len(scores), batches, caught, 100*float64(caught)/float64(batches), named, 100*float64(named)/float64(batches), len(alarms), healthy)
+	return float64(caught) < 0.98*float64(batches) || float64(named) < leastNamed*float64(batches) || len(alarms) > 0, nil
+}
+
+// visibleIn prints the bugs that would show in a dump.
+func visibleIn(cmd *cobra.Command, path, profile string) error {
+	run, err := dumpfile.Open(cmd.Context(), []string{path})
+	if err != nil {
+		return err
+	}
+	seen, err := dump.Visible(cmd.Context(), run, profile)
+	if err != nil {
+		return err
+	}
+	var rows [][]string
+	blind := 0
+	for _, v := range seen {
+		by := strings.Join(v.Checks, " ")
+		if by == "" {
+			by = "(not with these tensors and numbers)"
+			blind++
+		}
+		rows = append(rows, []string{v.Hypothesis.ID, v.Hypothesis.Title, by})
+	}
+	if err := report.Table(cmd.OutOrStdout(), []string{"fault", "what it is", "would be seen by"}, rows); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%d of %d bugs would show in this dump.\n", len(rows)-blind, len(rows))
+	return err
 }

@@ -192,7 +192,7 @@ func TestDemo(t *testing.T) {
 	dir := t.TempDir()
 	stdout, stderr, code := verify(t, dir, "demo")
 	require.Equal(t, 0, code, stdout+stderr)
-	require.Contains(t, stdout, "5 of 5 as expected")
+	require.Contains(t, stdout, "7 of 7 as expected")
 	png, err := os.ReadFile(filepath.Join(dir, "projection_viz.png"))
 	require.NoError(t, err)
 	require.True(t, bytes.HasPrefix(png, []byte("\x89PNG")))
@@ -205,6 +205,9 @@ func TestDemo(t *testing.T) {
 	require.Equal(t, 0, code, stdout)
 	_, _, code = verify(t, dir, "projection", "--basis", filepath.Join("data", "q.npy"))
 	require.Equal(t, 0, code)
+	stdout, _, code = verify(t, dir, "dump", filepath.Join("data", "dumps", "pad_in_denominator"), "--profile", "trl-grpo@1.16")
+	require.Equal(t, 1, code)
+	require.Contains(t, stdout, "AGG-PAD-DENOMINATOR")
 }
 
 // JSON follows the schema that the program prints, JUnit is XML with the numbers in the text, and equal runs give equal

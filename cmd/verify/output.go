@@ -111,6 +111,7 @@ func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) e
 	if err != nil {
 		return err
 	}
+	onGitHub(cmd.ErrOrStderr(), r)
 	if r.Exit != check.ExitPass {
 		return exitError{r.Exit}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Dir is a directory of a model or an adapter. Files are opened inside it: a name or symbolic link that leads out of it
@@ -46,6 +47,9 @@ func OpenDir(path string) (*Dir, error) {
 // Open opens the regular file name inside d.
 func (d *Dir) Open(name string) (*File, error) {
 	f, err := OpenIn(d.root, filepath.Join(d.prefix, name), filepath.Join(d.path, name))
+	if err != nil && strings.HasSuffix(err.Error(), "path escapes from parent") { // package os has no name for it
+		return nil, Malformed(filepath.Join(d.path, name), "", "path escapes from parent: a link that leads out of the folder is refused")
+	}
 	if err != nil && !IsMalformed(err) {
 		return nil, fmt.Errorf("%s: %w", d.path, err)
 	}

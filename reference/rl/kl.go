@@ -67,7 +67,7 @@ func (b KLIndexBase) Kind(number int) (KLKind, error) {
 //	is_corrected         ρ·k     ρ·(k′ + k)      ρ = exp(lp − old): TRL use_bias_correction_kl
 //
 // In expectation over π, naive k1 has gradient 0, naive k2 and every row below the first have ∇KL(π‖ref), and naive k3
-// has ∇KL(ref‖π), the other direction.
+// has ∇KL(ref‖π), the other direction. The k of ratio_d is ρ·d, which is_corrected leaves.
 type KLGrad int
 
 const (
@@ -175,21 +175,19 @@ func (o *KLOptions) at(d, w float64) (k, dlp, dw float64) {
 		k = max(min(k, o.ClampOut), -o.ClampOut)
 	}
 	dk = float64(pass * dk)
-	if o.Kind == KLRatioD && o.Grad == KLNaive {
-		return float64(w * k), float64(w * dk), k
+	if o.Kind == KLRatioD || o.Grad == KLISCorrected { // ratio_d is corrected as it is
+		k, dk, dw = float64(w*k), float64(w*dk), k
 	}
 	switch o.Grad {
 	case KLScoreFunction:
-		return k, dk + k, 0
+		return k, dk + k, dw
 	case KLStraightThroughK2:
 		if o.ISCap > 0 {
 			return k, float64(d * min(w, o.ISCap)), 0
 		}
 		return k, d, 0
-	case KLISCorrected:
-		return float64(w * k), float64(w * dk), k
 	}
-	return k, dk, 0
+	return k, dk, dw
 }
 
 // SequenceProbKL stores in dst, of length rows, exp(O)·(O − N) with O and N the sums of old and lp over the masked cells

@@ -170,15 +170,16 @@ func (x *onTape) kl(ratio *ad.Var, o KLOptions) *ad.Var {
 	if clamps && o.ClampOut > 0 {
 		k = ad.Clamp(k, -o.ClampOut, o.ClampOut)
 	}
-	switch {
-	case o.Kind == KLRatioD && o.Grad == KLNaive, o.Grad == KLISCorrected:
-		return ad.Mul(ratio, k)
-	case o.Grad == KLScoreFunction:
+	if o.Kind == KLRatioD || o.Grad == KLISCorrected {
+		k = ad.Mul(ratio, k)
+	}
+	switch o.Grad {
+	case KLScoreFunction:
 		return ad.Mul(k, ad.Exp(ad.Sub(x.lp, ad.Detach(x.lp))))
-	case o.Grad == KLStraightThroughK2:
+	case KLStraightThroughK2:
 		k2 := ad.Scale(ad.Mul(d, d), 0.5)
 		if o.ISCap > 0 {
-			k2 = ad.Mul(k2, ad.Clamp(ad.Detach(ratio), 0, o.ISCap))
+			k2 = ad.Mul(k2, ad.Clamp(ad.Exp(ad.Detach(ad.Sub(x.lp, x.old))), 0, o.ISCap))
 		}
 		return ad.Add(ad.Detach(k), ad.Sub(k2, ad.Detach(k2)))
 	}
@@ -284,6 +285,7 @@ var policyCases = map[string]PolicyOptions{
 	"k1":            {Clip: NoClip, KLBeta: .1},
 	"k2 st":         {Clip: NoClip, KLBeta: .1, KL: KLOptions{Kind: KLK3, Grad: KLStraightThroughK2, ClampIn: 2, ClampOut: 1}},
 	"k1 st cap":     {Clip: NoClip, KLBeta: .1, KL: KLOptions{Grad: KLStraightThroughK2, ISCap: 1.2}},
+	"k1 st seq":     {Kind: LossGSPO, Ratio: RatioOptions{Level: RatioSeqMean}, Clip: NoClip, KLBeta: .1, KL: KLOptions{Grad: KLStraightThroughK2, ISCap: 1.2}},
 	"k3 st cap":     {Clip: NoClip, KLBeta: .1, KL: KLOptions{Kind: KLK3, Grad: KLStraightThroughK2, ClampIn: 1, ISCap: 1.2}},
 	"kl weighted":   {Clip: NoClip, KLBeta: .5, KL: KLOptions{Kind: KLK3}, KLUnderWeight: true},
 	"k3":            {Clip: ClipOptions{Low: .2, High: .2}, KLBeta: .5, KL: KLOptions{Kind: KLK3}, Agg: AggOptions{Kind: AggSeqSumConst, DivBatch: true, Length: 7}},
@@ -294,6 +296,8 @@ var policyCases = map[string]PolicyOptions{
 	"k3 is":         {Clip: ClipOptions{Low: .2, High: .2}, KLBeta: .5, KL: KLOptions{Kind: KLK3, Grad: KLISCorrected}},
 	"k3 is gspo":    {Clip: NoClip, Ratio: RatioOptions{Level: RatioSeqMean}, KLBeta: .5, KL: KLOptions{Kind: KLK3, Grad: KLISCorrected}},
 	"abs":           {Clip: NoClip, KLBeta: .5, KL: KLOptions{Kind: KLAbs}},
+	"ratio_d score": {Clip: NoClip, KLBeta: .5, KL: KLOptions{Kind: KLRatioD, Grad: KLScoreFunction, ClampIn: 1, ClampAll: true}},
+	"ratio_d st":    {Clip: NoClip, KLBeta: .5, KL: KLOptions{Kind: KLRatioD, Grad: KLStraightThroughK2}},
 	"ratio_d":       {Clip: NoClip, KLBeta: .5, KL: KLOptions{Kind: KLRatioD, ClampIn: 1, ClampAll: true}},
 	"global":        {Clip: NoClip, Agg: AggOptions{Kind: AggSeqMeanTokenMean, Denominator: AggGlobal, Rows: 9, Tokens: 50, Steps: 4}},
 	"global tokens": {Clip: NoClip, Agg: AggOptions{Denominator: AggGlobal, Rows: 9, Tokens: 50, Eps: 1e-8, Scale: 2}},
@@ -370,6 +374,9 @@ func TestPolicyTapeRejects(t *testing.T) {
 		"gmpo":          func(o *PolicyOptions) { o.GMPO.LenEps = 0 },
 		"k2 st":         func(o *PolicyOptions) { o.KL.Grad = KLNaive },
 		"k1 st cap":     func(o *PolicyOptions) { o.KL.ISCap = 0 },
+		"k1 st seq":     func(o *PolicyOptions) { o.KL.ISCap = 0 },
+		"ratio_d score": func(o *PolicyOptions) { o.KL.Kind = KLK1 },
+		"ratio_d st":    func(o *PolicyOptions) { o.KL.Kind = KLK1 },
 		"k3 clamped":    func(o *PolicyOptions) { o.KL.ClampOut = 0 },
 		"k3 score":      func(o *PolicyOptions) { o.KL.Grad = KLNaive },
 		"k3 is":         func(o *PolicyOptions) { o.KL.Grad = KLScoreFunction },

@@ -1,5 +1,7 @@
 package rl
 
+import "math"
+
 // LossKind is the policy loss of one token. It is the option loss.kind.
 type LossKind int
 
@@ -124,7 +126,11 @@ func Policy(res *PolicyResult, b PolicyBatch, o PolicyOptions) error {
 			if b.Weight != nil && o.KLUnderWeight {
 				beta *= b.Weight[i]
 			}
-			k, dlp, dw := o.KL.at(x-b.Ref[i], res.Ratio[i])
+			rho := res.Ratio[i]
+			if o.KL.Grad == KLStraightThroughK2 && o.KL.ISCap > 0 {
+				rho = math.Exp(x - old[i]) // its weight is that of the token, whatever the ratio of the loss is
+			}
+			k, dlp, dw := o.KL.at(x-b.Ref[i], rho)
 			res.Token[i] += float64(beta * k)
 			res.DLogp[i] += float64(beta * dlp)
 			res.DRatio[i] += float64(beta * dw)

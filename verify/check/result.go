@@ -44,6 +44,8 @@ type Result struct {
 	Subject string // what was judged: a file, a tensor
 	Verdict Verdict
 	Reason  string // one line: the finding in words
+	Formula string // what the output should be, where Metric only names a difference
+	Steps   *Steps // of a run of several; nil where there are none
 
 	// What was compared. Metric is "" where nothing was measured.
 	Metric     string // formula, "max|QᵀQ − I|"
@@ -54,7 +56,9 @@ type Result struct {
 	Where      string  // file, tensor, index of the worst element and the numbers there
 
 	Explanations []Explanation
-	Facts        []Fact // further numbers, in order
+	Class        []string // ids of the explanations that give the same numbers on these data, so that any of them may be true
+	Facts        []Fact   // further numbers, in order
+	Details      []string // more to say of the finding, for those who ask
 	Fix          string
 	Repeat       string // flags that restrict the command of the run to this result; "": --select and the check
 	Demanded     bool   // asked for by name: undecided then counts
@@ -66,6 +70,24 @@ type Explanation struct {
 	Title    string
 	Evidence string
 	Lead     bool // fits only partly: worth a look, not a verdict
+
+	Cause   string         // how the bug comes about
+	Rows    []string       // of the catalogue
+	Options []OptionChange // other legal values, under which the numbers are right
+	Apart   float64        // how many limits the right numbers are away from those of the bug; 0 if not known
+}
+
+// OptionChange is an option that was followed with another value than the declared one.
+type OptionChange struct {
+	Option, Value string
+	Declared      string // the value that was declared, by Origin
+	Origin        string
+}
+
+// Steps counts the steps of a run that a check judged.
+type Steps struct {
+	Judged, Bad int
+	First       int // the first bad one
 }
 
 // Fact is a named number that belongs to a result.

@@ -94,6 +94,7 @@ func described() []*Profile {
 			"group_norm; rloo sets adv.center loo and adv.scale none, dr_grpo and reinforce_baseline adv.scale none",
 			"a group of one silently gives NaN when run; in the commit read, the configuration refuses it",
 			"k3 bounds its exponent at 10 before exp",
+			"the KL loss is a mean over tokens under policy_loss_type gspo too, whose policy loss is a mean over sequences",
 			"unbiased_gradient sets kl.grad straight_through_k2"}},
 		{Name: "open-instruct@e6c3044", Framework: "open-instruct", Release: "e6c3044a", Algorithm: grpo, Notes: []string{read,
 			"adv.scale group_std under standard; adv.ddof and adv.eps are for that",

@@ -14,6 +14,7 @@ var klOptions = []Option{
 	{"kl.place", EnumType, []string{"none", "token_reward", "sequence_reward_before_baseline", "sequence_reward_after", "loss"}, Any, "where the KL term enters", "2.3, 2.4, 3.4", []Stage{Reward, TokenLoss}},
 	{"kl.grad", EnumType, []string{"naive", "score_function", "straight_through_k2", "is_corrected"}, Any, "gradient of a KL term in the loss; is_corrected also weights its value by ρ", "2.3, 3.4, 6.1", []Stage{Gradient, TokenLoss}},
 	{"kl.is_cap", OrNoneType, []string{"none", "10"}, Positive, "cap of the detached weight exp(lp − old) of straight_through_k2", "golden kl: OpenRLHF unbiased_gradient", []Stage{Gradient}},
+	{"kl.agg", EnumType, []string{"same", "token"}, Any, "aggregation of a KL term in the loss: that of the policy loss, or a mean over tokens whatever that is", "7: OpenRLHF 0.11.2, gspo", []Stage{Aggregate, Gradient}},
 	{"kl.under_is_weight", EnumType, []string{"inside", "outside"}, Any, "the engine-mismatch weight multiplies the KL term too, or not", "2.10, 3.4", []Stage{TokenLoss}},
 }
 
@@ -54,7 +55,7 @@ var losses = []Option{
 	{"value.factor", ChoiceType, []string{"0.5", "1"}, Any, "factor of the squared error", "2.8, 3.5", []Stage{TokenLoss}},
 	{"value.clip", OrNoneType, []string{"0.2", "0.5", "none"}, NotNegative, "v is clipped to V ± c", "2.8, 3.5", []Stage{TokenLoss, Gradient}},
 	{"value.mask", EnumType, []string{"response", "p1", "none"}, Any, "cells of the value loss", "2.8, 3.5", []Stage{Aggregate}},
-	{"value.coef", NumberType, []string{"0.1", "0.5"}, NotNegative, "coefficient of the value loss in the total", "2.8, 3.5", []Stage{Aggregate}},
+	{"value.coef", NumberType, []string{"0.1", "0.5", "1"}, NotNegative, "coefficient of the value loss in the total", "2.8, 3.5", []Stage{Aggregate}},
 	{"entropy.coef", NumberType, []string{"0", "0.01"}, Any, "coefficient of the entropy bonus", "2.7, 3.5", []Stage{Aggregate}},
 	{"entropy.logits", EnumType, []string{"scaled", "unscaled", "monte_carlo"}, Any, "entropy of the logits divided by T, of the raw ones, or estimated from the samples", "2.11, 3.5", []Stage{LogP, Scalars}},
 	{"dpo.loss", EnumType, []string{"sigmoid", "hinge", "ipo"}, Any, "preference loss of a pair", "dump.md, packed and paired batches", []Stage{TokenLoss}},

@@ -37,10 +37,13 @@ type Options struct {
 
 // Report is what a judgement found.
 type Report struct {
-	Results  []check.Result
-	Lines    []string // options taken and overridden, profiles that fit
-	Declared bool     // something was declared: CONVENTION contradicts it
-	Steps    int
+	Results   []check.Result
+	Lines     []string // notes, what is missing, profiles that fit
+	Taken     []string // what a configuration file declares
+	Found     []string // by search, for each check that was open: "advantage/group: adv.ddof=1; not decided by these data: …"
+	Overrides []string // where a stronger declaration takes the place of a weaker one
+	Declared  bool     // something was declared: CONVENTION contradicts it
+	Steps     int
 }
 
 // UsageError is an option or profile that does not exist.
@@ -128,16 +131,18 @@ type session struct {
 	set      *convention.Set     // what is declared outside the files
 	tracks   []*track            // of the selected checks
 	lines    []string
+	override []string
 	declared bool
 	steps    []int
 	said     map[string]bool // lines that are there already
+	remarks  map[string]int  // how often a thing was to be said
 	present  map[string]bool // tensors that some step had
 	suggest  *convention.Profile
 	algo     string
 }
 
 func newSession(run Source, o Options) (*session, error) {
-	s := &session{run: run, o: o, set: &convention.Set{}, said: map[string]bool{}, present: map[string]bool{}}
+	s := &session{run: run, o: o, set: &convention.Set{}, said: map[string]bool{}, remarks: map[string]int{}, present: map[string]bool{}}
 	common := run.Common()
 	name := o.Profile
 	if name == "" && !o.Infer {
@@ -145,7 +150,9 @@ func newSession(run Source, o Options) (*session, error) {
 	}
 	if name != "" {
 		p, warning, err := convention.Lookup(name)
-		if err != nil {
+		if files, ok := run.(interface{ Files() []dump.File }); err != nil && o.Profile == "" && ok {
+			return nil, format.Malformed(files.Files()[0].Path, `key "profile"`, "%v", err)
+		} else if err != nil {
 			return nil, &UsageError{err}
 		}
 		s.profile = p
@@ -156,21 +163,30 @@ func newSession(run Source, o Options) (*session, error) {
 	}
 	if o.Config != nil {
 		s.set, _ = s.set.Over(o.Config.Set)
+		s.understood("--config", o.Config)
 	}
+	given := map[string]bool{}
 	for _, assignment := range o.Set {
 		name, text, ok := strings.Cut(assignment, "=")
 		if !ok {
 			return nil, &UsageError{fmt.Errorf("--set %s: want OPTION=VALUE", assignment)}
 		}
+		if given[name] {
+			return nil, &UsageError{fmt.Errorf("--set %s: the option is given twice", name)}
+		}
+		given[name] = true
 		v, err := convention.Parse(name, text)
 		if err != nil {
 			return nil, &UsageError{fmt.Errorf("--set %w", err)}
 		}
-		s.set = s.set.With(name, v, "--set")
+		var changed []convention.Override
+		s.set, changed = s.set.Over((&convention.Set{}).With(name, v, "--set"))
+		s.overridden(changed)
 	}
 	for _, c := range all() {
-		if o.Selection.Takes(c.ID) {
-			s.tracks = append(s.tracks, &track{check: c})
+		// What is searched depends on what the checks before have found, selected or not.
+		if takes := o.Selection.Takes(c.ID); takes || s.profile == nil {
+			s.tracks = append(s.tracks, &track{check: c, silent: !takes})
 		}
 	}
 	s.algo = common.Algorithm
@@ -202,18 +218,7 @@ func (s *session) options(b *dump.Batch) (*convention.Set, error) {
 	if err != nil {
 		return nil, format.Malformed(b.Files[0].Name, "options", "%v", err)
 	}
-	for _, list := range []struct {
-		what  string
-		words []string
-	}{{"options of the dump that nobody knows", d.Unknown}, {"options that change the numbers and that no check expresses", d.Beyond},
-		{"options that mean different things to the trainers that have them, and so set nothing", d.Ambiguous}} {
-		if len(list.words) > 0 {
-			s.say(list.what + ": " + strings.Join(list.words, ", "))
-		}
-	}
-	if d.Warning != "" {
-		s.say("WARN: " + d.Warning)
-	}
+	s.understood("the dump", d)
 	declared := d.Set
 	if s.o.Infer {
 		declared = declared.FactsOnly()
@@ -222,17 +227,63 @@ func (s *session) options(b *dump.Batch) (*convention.Set, error) {
 	for _, stronger := range []*convention.Set{declared, s.set} {
 		var changed []convention.Override
 		set, changed = set.Over(stronger)
-		for _, c := range changed {
-			s.say(fmt.Sprintf("%s: %s (%s) overrides %s (%s)", c.Option, c.To, c.Now, c.From, c.Was))
-		}
+		s.overridden(changed)
 	}
 	for _, n := range b.Notes {
-		s.say("note: " + n)
+		s.remark("note: ", n)
 	}
 	for _, m := range b.Missing {
-		s.say("missing: " + m)
+		s.remark(missing, m)
 	}
 	return set, nil
+}
+
+// remark says what there is to say of the files of a step, the same of many steps a few times only.
+func (s *session) remark(kind, line string) {
+	_, text, ok := strings.Cut(line, ": ") // behind the files
+	if !ok || kind == missing {
+		text = "files that are missing"
+	}
+	if line = kind + line; s.said[line] {
+		return
+	}
+	if s.remarks[text]++; s.remarks[text] <= fewRemarks {
+		s.say(line)
+		return
+	}
+	s.said[line] = true
+}
+
+const (
+	missing    = "missing: "
+	fewRemarks = 5 // steps of which one thing is said
+)
+
+// understood says what of a declaration was not taken, and of a configuration file what was.
+func (s *session) understood(what string, d *convention.Declared) {
+	for _, list := range []struct {
+		what  string
+		words []string
+	}{{"options of " + what + " that nobody knows", d.Unknown}, {"options of " + what + " that change the numbers and that no check expresses", d.Beyond},
+		{"options of " + what + " that mean different things to the trainers that have them, and so set nothing", d.Ambiguous}} {
+		if len(list.words) > 0 {
+			s.say(list.what + ": " + strings.Join(list.words, ", "))
+		}
+	}
+	if d.Warning != "" {
+		s.say("WARN: " + d.Warning)
+	}
+}
+
+// overridden takes down which declarations gave way to stronger ones.
+func (s *session) overridden(changed []convention.Override) {
+	for _, c := range changed {
+		line := fmt.Sprintf("%s %s, by %s, not %s, by %s", c.Option, c.To, c.Now, c.From, c.Was)
+		if !s.said[line] {
+			s.said[line] = true
+			s.override = append(s.override, line)
+		}
+	}
 }
 
 // step judges one batch.
@@ -255,7 +306,7 @@ func (s *session) step(b *dump.Batch, first bool) error {
 }
 
 func (s *session) failed() bool {
-	return slices.ContainsFunc(s.tracks, func(t *track) bool { return len(t.failing) > 0 })
+	return slices.ContainsFunc(s.tracks, func(t *track) bool { return !t.silent && len(t.failing) > 0 })
 }
 
 // suggestion returns the profile that the framework, version and algorithm of a file suggest, nil if none.

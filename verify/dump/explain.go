@@ -28,7 +28,7 @@ func (s *session) explain(ctx context.Context) error {
 	var failing []*track
 	wanted := map[int]bool{}
 	for _, t := range s.tracks {
-		if len(t.failing) == 0 || t.first.Pred == nil {
+		if t.silent || len(t.failing) == 0 || t.first.Pred == nil && len(t.check.Options) == 0 {
 			continue
 		}
 		failing = append(failing, t)
@@ -99,6 +99,9 @@ func spread(list []int, n int) []int {
 // candidates collects what may explain the first failure.
 func (t *track) candidates(deep bool) {
 	t.why.fits, t.why.all = stage.Conventions(t.first)
+	if t.first.Rules != nil {
+		return
+	}
 	t.why.faults = fault.Explain(t.first)
 	if deep && len(t.why.faults) == 0 {
 		t.why.faults = fault.ExplainPairs(t.first)
@@ -109,7 +112,7 @@ func (t *track) candidates(deep bool) {
 func (t *track) confirm(b *dump.Batch, set *convention.Set, s *session) {
 	set = completed(t, set)
 	o := stage.Judge(t.check, b, set)
-	if o.Verdict != check.Pass && o.Verdict != check.Fail || o.Pred == nil {
+	if o.Verdict != check.Pass && o.Verdict != check.Fail || o.Pred == nil && o.Rules == nil {
 		return
 	}
 	t.why.steps++
@@ -134,7 +137,10 @@ func completed(t *track, set *convention.Set) *convention.Set {
 // decide chooses between the explanations: another legal option if one change is enough, or all options of a profile; a bug
 // before two changes; arithmetic in 16 bits last.
 func (t *track) decide() {
-	if len(t.why.fits) > 0 && len(t.why.fits[0].Changes) > 1 && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
+	if t.first.Rules != nil {
+		return
+	}
+	if len(t.why.fits) > 0 && against(t.why.fits[0]) > 1 && !t.why.fits[0].Whole && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
 		t.why.fits = nil
 	}
 	if len(t.why.fits) > 0 {
@@ -144,4 +150,16 @@ func (t *track) decide() {
 	if !slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) && len(t.failing) > 0 {
 		t.why.coarse = stage.Coarser(t.first)
 	}
+}
+
+// against returns the number of changes of a fit that contradict a declaration. An option that only another value makes
+// meaningful had none.
+func against(f stage.Fit) int {
+	n := 0
+	for _, c := range f.Changes {
+		if c.From.Known() {
+			n++
+		}
+	}
+	return n
 }

@@ -63,9 +63,23 @@ func firstRatio(c *stage.Case) *stage.Assertion {
 		if !(math.Abs(math.Expm1(d)) <= ratioLimit) {
 			v := stage.Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Got: math.Exp(d), Reason: fmt.Sprintf("ratio %.6g: logp_new %.6g, logp_old %.6g", math.Exp(d), lp[i], old[i])}
 			if old[i] == 0 {
-				v.Fault = "OLD-ZERO"
+				v.Fault = "LOGP-OLD-ZERO"
 			}
 			a.Violations = append(a.Violations, v)
+		}
+	}
+	onlyFirst := true
+	for _, v := range a.Violations {
+		first := v.Col == 0 || !c.B.Mask[v.Row*c.B.Cols+v.Col-1]
+		onlyFirst = onlyFirst && first
+	}
+	for i := range a.Violations {
+		switch v := &a.Violations[i]; {
+		case v.Fault != "":
+		case onlyFirst:
+			v.Fault = "LOGP-FIRST-TOKEN"
+		default:
+			v.Fault = "OLD-OTHER-PASS"
 		}
 	}
 	limit := klFloat32
@@ -73,7 +87,7 @@ func firstRatio(c *stage.Case) *stage.Assertion {
 		limit = klBFloat16
 	}
 	if mean := 0.5 * sum / float64(max(a.Checked, 1)); !(mean <= limit) && len(a.Violations) == 0 {
-		a.Violations = append(a.Violations, stage.Violation{Row: -1, Col: -1, Got: mean, Reason: fmt.Sprintf("mean ½(logp_new − logp_old)² is %.3g, above %g", mean, limit)})
+		a.Violations = append(a.Violations, stage.Violation{Row: -1, Col: -1, Got: mean, Fault: "OLD-OTHER-PASS", Reason: fmt.Sprintf("mean ½(logp_new − logp_old)² is %.3g, above %g", mean, limit)})
 	}
 	if equal && a.Checked > 0 {
 		a.Note = "the two log-probs are the same bit by bit, perhaps by construction (old = new detached): this proves nothing about dropout or temperature; dump logp_gen"
@@ -94,7 +108,7 @@ func firstKL(c *stage.Case) *stage.Assertion {
 		}
 		a.Checked++
 		if d := math.Abs(lp[i] - ref[i]); !(d <= sameWeights+64*u*max(1, math.Abs(lp[i]))) {
-			a.Violations = append(a.Violations, stage.Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Got: d, Reason: fmt.Sprintf("logp_new %.6g, logp_ref %.6g: the policy is not its reference", lp[i], ref[i])})
+			a.Violations = append(a.Violations, stage.Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Got: d, Fault: "REF-NOT-POLICY", Reason: fmt.Sprintf("logp_new %.6g, logp_ref %.6g: the policy is not its reference", lp[i], ref[i])})
 		}
 	}
 	return a

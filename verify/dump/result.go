@@ -2,9 +2,10 @@ package dump
 
 import (
 	"fmt"
+	"maps"
 	"math"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"plumbline/internal/format/dump"
@@ -27,29 +28,67 @@ func info(c *stage.Check) check.Info {
 
 // report turns the tracks into results.
 func (s *session) report() *Report {
-	r := &Report{Lines: s.lines, Declared: s.declared && !s.o.Infer, Steps: len(s.steps)}
-	for _, t := range s.tracks {
-		if res, ok := t.result(s); ok {
-			res.Check = t.check.ID
-			res.Demanded = s.o.Selection.Demands(t.check.ID)
-			r.Results = append(r.Results, res)
-		} else if s.o.Selection.Demands(t.check.ID) {
-			r.Results = append(r.Results, check.Result{Check: t.check.ID, Verdict: check.Undetermined, Demanded: true,
-				Reason: "asked for by name, but the dump has nothing it applies to"})
+	for _, text := range slices.Sorted(maps.Keys(s.remarks)) {
+		if more := s.remarks[text] - fewRemarks; more > 0 {
+			s.say(fmt.Sprintf("… and %d more of: %s", more, text))
 		}
 	}
-	r.Results = append(r.Results, s.unseen()...)
+	r := &Report{Lines: s.lines, Overrides: s.override, Declared: s.declared && !s.o.Infer, Steps: len(s.steps)}
+	if s.o.Config != nil {
+		for _, t := range s.o.Config.Taken {
+			r.Taken = append(r.Taken, t.String())
+		}
+	}
+	unseen := s.unseen()
+	for _, t := range s.tracks {
+		if t.silent {
+			continue
+		}
+		res, ok := t.result(s)
+		if !ok {
+			if !s.demanded(t.check.ID) {
+				continue
+			}
+			res = check.Result{Verdict: check.Undetermined, Reason: "asked for by name, but the dump has nothing it applies to"}
+			unseen = slices.DeleteFunc(unseen, func(u check.Result) bool {
+				if u.Check == t.check.ID {
+					res.Reason = "asked for by name, but " + u.Reason
+				}
+				return u.Check == t.check.ID
+			})
+		}
+		res.Check = t.check.ID
+		res.Demanded = s.o.Selection.Demands(t.check.ID)
+		r.Results = append(r.Results, res)
+		if text := t.found(); text != "" {
+			r.Found = append(r.Found, t.check.ID+": "+text)
+		}
+	}
+	r.Results = append(r.Results, unseen...)
 	if fits := s.profilesThatFit(); fits != "" {
 		r.Lines = append(r.Lines, fits)
 	}
 	return r
 }
 
+// demanded reports whether a check that does not apply was asked for: by its id, or as the first of a group of which nothing
+// applies.
+func (s *session) demanded(id string) bool {
+	for _, pattern := range slices.Concat(s.o.Selection.Select, s.o.Selection.Require) {
+		one := check.Selection{Select: []string{pattern}}
+		group := slices.DeleteFunc(slices.Clone(s.tracks), func(t *track) bool { return !one.Takes(t.check.ID) })
+		if pattern == id || len(group) > 0 && group[0].check.ID == id && !slices.ContainsFunc(group, func(t *track) bool { return t.seen }) {
+			return true
+		}
+	}
+	return false
+}
+
 func (t *track) result(s *session) (check.Result, bool) {
 	if !t.seen {
 		return check.Result{}, false
 	}
-	res := check.Result{Subject: steps(t.judged, "step"), Compared: t.compared, Resolution: t.resolution}
+	res := check.Result{Subject: steps(t.judged, "step"), Compared: t.compared, Resolution: t.resolution, Steps: &check.Steps{Judged: t.judged}}
 	switch {
 	case len(t.failing) > 0:
 		t.failure(&res, s)
@@ -73,6 +112,9 @@ func (t *track) result(s *session) (check.Result, bool) {
 		if t.first != nil && t.first.Tally != nil {
 			t.measure(&res, t.first, s)
 		}
+		if strings.HasPrefix(t.check.Output, "scalars/") && !s.o.Selection.Demands(t.check.ID) { // no tensor of the dump is left undecided
+			res.Verdict, res.Metric, res.Reason = check.NotSeen, "", "the logged number is not judged: "+res.Reason
+		}
 	case len(t.warned) > 0:
 		res.Verdict = check.Warn
 		t.asserted(&res, t.first, s)
@@ -94,11 +136,19 @@ func (t *track) measure(res *check.Result, o *stage.Outcome, s *session) {
 
 func shown(x float64) string { return fmt.Sprintf("%.7g", x) }
 
+// found describes the options that a search has found, "" if there was none.
+func (t *track) found() string {
+	if !t.searched || len(t.fits) == 0 || t.worst == nil {
+		return ""
+	}
+	return classes(t.fits, t.all, t.worst.Case.Read)
+}
+
 // remarks says what a pass rests on.
 func (t *track) remarks(res *check.Result, s *session) {
 	var parts []string
-	if t.searched && len(t.fits) > 0 && t.worst != nil {
-		parts = append(parts, "found by search: "+classes(t.fits, t.all, t.worst.Case.Read))
+	if text := t.found(); text != "" {
+		parts = append(parts, "found by search: "+text)
 	}
 	if t.worst != nil && len(t.worst.Case.Used) > 0 {
 		parts = append(parts, "from recomputed "+strings.Join(t.worst.Case.Used, ", ")+" (not in the dump)")
@@ -139,11 +189,14 @@ func (t *track) asserted(res *check.Result, o *stage.Outcome, s *session) {
 		res.Reason += "; " + o.Rules.Note
 	}
 	res.Where = cell(o.Case.B, v.Row, v.Col, s.o.Redact)
+	if v.Got != 0 && !s.o.Redact { // it may be a token id
+		res.Facts = append(res.Facts, check.Fact{Name: "found", Value: v.Got})
+	}
 	res.Fix = t.check.Fix
 	if v.Fault != "" {
 		e := check.Explanation{Fault: v.Fault, Title: v.Reason}
 		if h := fault.Find(v.Fault); h != nil {
-			e.Title, e.Evidence = h.Title, "catalogue rows "+strings.Join(h.Rows, ", ")
+			e.Title, e.Cause, e.Rows = h.Title, h.Cause, h.Rows
 			res.Fix = h.Fix
 		}
 		res.Explanations = append(res.Explanations, e)
@@ -155,20 +208,25 @@ func (t *track) failure(res *check.Result, s *session) {
 	res.Verdict = check.Fail
 	t.measure(res, o, s)
 	first := t.failing[0]
+	res.Steps.Bad, res.Steps.First = len(t.failing), first
 	if len(s.steps) > 1 {
 		res.Subject = fmt.Sprintf("step %d (%d of %d steps)", first, len(t.failing), t.judged)
 	}
-	res.Repeat = fmt.Sprintf("--select %s", t.check.ID)
-	if len(s.steps) > 1 {
-		res.Repeat += fmt.Sprintf(" --steps %d", first)
-	}
+	res.Repeat = "--select " + t.check.ID + s.repeatSteps(t)
+	res.Formula = t.check.Formula
 	if o.Rules != nil {
 		t.asserted(res, o, s)
+		if len(t.why.fits) > 0 {
+			t.convention(res)
+		}
 		return
 	}
-	finding := fmt.Sprintf("%s: %d of %d compared beyond their bound", t.check.Formula, t.cells, t.of)
+	finding := fmt.Sprintf("%d of %d compared elements beyond their bound", t.cells, t.of)
+	if len(s.steps) > 1 {
+		finding += fmt.Sprintf(" in %d of %s, from step %d", len(t.failing), steps(t.judged, "step"), first)
+	}
 	if o.Arithmetic.String() != "float32" {
-		finding += " (" + o.Arithmetic.String() + ")"
+		finding += "; arithmetic: " + o.Arithmetic.String()
 	}
 	if len(o.Case.Used) > 0 {
 		finding += "; " + strings.Join(o.Case.Used, ", ") + " recomputed, not in the dump"
@@ -176,24 +234,22 @@ func (t *track) failure(res *check.Result, s *session) {
 	res.Fix = t.check.Fix
 	if o.Pred != nil && o.Pred.Terms != nil && o.Tally.Worst.Index >= 0 {
 		for _, term := range o.Pred.Terms(o.Tally.Worst.Index) {
+			if s.o.Redact && strings.Contains(term.Name, "token id") {
+				continue
+			}
 			res.Facts = append(res.Facts, check.Fact{Name: term.Name, Value: term.Value})
 		}
 	}
 	why := &t.why
 	switch {
 	case len(why.fits) > 0:
-		t.convention(res, s)
+		t.convention(res)
 	case why.coarse != nil:
 		res.Verdict = check.Warn
 		finding += fmt.Sprintf("; consistent with this stage having run in %s (there the largest error is %.2g of its bound)", why.coarse.Arithmetic, why.coarse.Tally.Worst.Ratio)
 		res.Fix = "declare compute_dtype if that is intended; else keep this stage in float32"
 	}
-	for _, e := range why.faults {
-		res.Explanations = append(res.Explanations, explained(e, o, why.steps))
-	}
-	if len(why.faults) > 0 && !why.faults[0].Lead && len(why.fits) == 0 {
-		res.Fix = why.faults[0].Hypothesis.Fix
-	}
+	t.bugs(res, len(s.steps) > 1)
 	if len(res.Explanations) == 0 && res.Verdict == check.Fail {
 		if p := pattern(o); p != "" {
 			finding += "; " + p
@@ -202,54 +258,147 @@ func (t *track) failure(res *check.Result, s *session) {
 		if !why.all {
 			finding += " (the search was cut short)"
 		}
+		if open := stage.Untried(o); len(open) > 0 {
+			finding += fmt.Sprintf("; %s could not be tried for want of data (-v)", steps(len(open), "option value"))
+			for _, text := range open {
+				res.Details = append(res.Details, "not tried: "+text)
+			}
+		}
 	}
 	res.Reason = finding
 }
 
+// fewSteps is the number of steps up to which a failure is repeated on the whole run.
+const fewSteps = 16
+
+// repeatSteps returns the flag that restricts a run to the steps on which the failure of t rests: the first one that failed and
+// those that its explanation was confirmed on. What was found by search rests on all of them.
+func (s *session) repeatSteps(t *track) string {
+	if len(s.steps) <= fewSteps || t.searched {
+		return ""
+	}
+	some := append([]int{t.failing[0]}, s.witnesses(t)...)
+	slices.Sort(some)
+	text := make([]string, len(some))
+	for i, step := range some {
+		text[i] = strconv.Itoa(step)
+	}
+	return " --steps " + strings.Join(text, ",")
+}
+
+// bugs adds the bugs of the catalogue that reproduce the output, common factors of one size as one.
+func (t *track) bugs(res *check.Result, severalSteps bool) {
+	why := &t.why
+	byFactor := -1
+	var names []string
+	for _, e := range why.faults {
+		x := explained(e, t.first, why.steps, severalSteps)
+		if e.Factor != "" {
+			name, value := factorOf(e.Factor)
+			if name != value && name != "1/("+value+")" {
+				names = append(names, name)
+			}
+			if byFactor < 0 {
+				byFactor = len(res.Explanations)
+				res.Explanations = append(res.Explanations, x)
+			}
+			res.Explanations[byFactor].Title = "right but for the factor " + value
+			if len(names) > 0 {
+				res.Explanations[byFactor].Title += ", here " + strings.Join(names, ", or ")
+			}
+			continue
+		}
+		if slices.ContainsFunc(res.Explanations, func(y check.Explanation) bool { return y.Fault == x.Fault && y.Lead == x.Lead }) {
+			continue // as an option that fits
+		}
+		res.Explanations = append(res.Explanations, x)
+	}
+	for _, x := range res.Explanations {
+		switch {
+		case x.Lead:
+		case x.Fault != "":
+			res.Class = append(res.Class, x.Fault)
+		case len(x.Options) > 0:
+			res.Class = append(res.Class, assignments(x.Options))
+		}
+	}
+	if len(why.faults) > 0 && !why.faults[0].Lead && len(why.fits) == 0 {
+		res.Fix = why.faults[0].Hypothesis.Fix
+	}
+}
+
+// factorOf takes "× world_size (2)" apart.
+func factorOf(text string) (name, value string) {
+	i := strings.LastIndex(text, " (")
+	return strings.TrimPrefix(text[:i], "× "), strings.Trim(text[i:], " ()")
+}
+
+// assignments are options as they are declared: "adv.ddof=0, adv.eps=1e-4".
+func assignments(options []check.OptionChange) string {
+	var list []string
+	for _, o := range options {
+		list = append(list, o.Option+"="+o.Value)
+	}
+	return strings.Join(list, ", ")
+}
+
 // convention fills in the other legal options that fit.
-func (t *track) convention(res *check.Result, s *session) {
+func (t *track) convention(res *check.Result) {
 	why := &t.why
 	res.Verdict = check.Convention
-	for i, f := range why.fits {
-		if i == 5 {
-			res.Explanations = append(res.Explanations, check.Explanation{Title: fmt.Sprintf("… and %d more sets of options that fit as well", len(why.fits)-i)})
-			break
-		}
-		e := check.Explanation{Evidence: fmt.Sprintf("reproduces all %d compared to %.2g", f.Outcome.Tally.N, f.Outcome.Tally.Worst.Err)}
-		if why.steps > 1 {
-			e.Evidence += fmt.Sprintf(", on %d steps", why.steps)
+	var found []check.Explanation
+	for _, f := range why.fits {
+		e := check.Explanation{Evidence: "then the rule holds"}
+		if o := f.Outcome; o.Tally != nil {
+			e.Evidence = evidence(t.first, o.Tally.N+o.Exact, o.Tally.N+o.Exact, o.Tally.Worst.Err, why.steps)
 		}
 		var parts []string
 		for _, c := range f.Changes {
-			parts = append(parts, fmt.Sprintf("%s %s where %s says %s", c.Option, c.To, orDeclared(t.first.Case.Set.Origin(c.Option)), c.From))
+			origin := t.first.Case.Set.Origin(c.Option)
+			e.Options = append(e.Options, check.OptionChange{Option: c.Option, Value: c.To.String(), Declared: c.From.String(), Origin: origin})
+			parts = append(parts, fmt.Sprintf("%s %s where %s", c.Option, c.To, says(c, origin)))
 			if n, ok := fault.OfChange(c); ok && e.Fault == "" {
-				e.Fault = n.ID
-				if len(n.Rows) > 0 {
-					e.Evidence += "; known as a bug in " + strings.Join(n.Rows, ", ")
-				}
+				e.Fault, e.Rows = n.ID, n.Rows
 			}
 		}
 		e.Title = strings.Join(parts, ", ")
 		if has := havers(f.Changes); len(has) > 0 {
 			e.Evidence += "; legal in " + strings.Join(has, ", ")
 		}
-		if len(why.fits) > 1 {
-			e.Evidence += "; tied"
+		found = append(found, e)
+	}
+	res.Explanations = append(found, res.Explanations...)
+	best := res.Explanations[0]
+	res.Fix = t.check.Fix
+	if h := fault.Find(best.Fault); h != nil {
+		res.Fix = h.Fix
+	}
+	for i, o := range best.Options {
+		if i == 0 {
+			res.Fix += "; or, if it is meant, declare"
 		}
-		res.Explanations = append(res.Explanations, e)
+		res.Fix += " --set " + o.Option + "=" + o.Value
 	}
-	c := why.fits[0].Changes[0]
-	res.Fix = fmt.Sprintf("%s; or declare %s=%s if that is what you want", t.check.Fix, c.Option, c.To)
 }
 
-func orDeclared(origin string) string {
-	if origin == "" {
-		return "the declaration"
+// says tells what declared an option, and which value: "the dump (loss_type=grpo) says true".
+func says(c stage.Change, origin string) string {
+	words, source, ok := strings.Cut(strings.TrimSuffix(origin, ")"), " (")
+	switch {
+	case origin == "":
+		source = "the declaration"
+	case !ok:
+		source = origin
+	case words != c.Option+"="+c.From.String():
+		source += " (" + words + ")"
 	}
-	return origin
+	if c.From.Kind() == convention.NotApplicable {
+		return source + " has none"
+	}
+	return fmt.Sprintf("%s says %s", source, c.From)
 }
 
-// havers returns the profiles that have all the values of a fit, at most four.
+// havers returns the profiles that have all the values of a fit, at most two by name.
 func havers(changes []stage.Change) []string {
 	var names []string
 	for _, p := range convention.Profiles() {
@@ -257,8 +406,8 @@ func havers(changes []stage.Change) []string {
 			names = append(names, p.Name)
 		}
 	}
-	if len(names) > 4 {
-		names = append(names[:4], "…")
+	if len(names) > 2 {
+		names = append(names[:2], fmt.Sprintf("%d more", len(names)-2))
 	}
 	return names
 }
@@ -302,21 +451,29 @@ func classes(fits []stage.Fit, all bool, read []string) string {
 	return text
 }
 
-func explained(e fault.Explanation, o *stage.Outcome, looked int) check.Explanation {
+func explained(e fault.Explanation, o *stage.Outcome, looked int, severalSteps bool) check.Explanation {
 	h := e.Hypothesis
-	title := h.Title
-	if e.Factor != "" {
-		title = "everything is as it should be " + e.Factor
+	if e.Lead || !severalSteps {
+		looked = 1
 	}
-	ev := fmt.Sprintf("reproduces %d of %d to %.2g", e.Cells, e.Outcome.Tally.N+e.Outcome.Exact, e.Worst)
+	x := check.Explanation{Fault: h.ID, Title: h.Title, Cause: h.Cause, Rows: h.Rows, Lead: e.Lead,
+		Evidence: evidence(o, e.Cells, e.Outcome.Tally.N+e.Outcome.Exact, e.Worst, looked)}
 	if !math.IsInf(e.Apart, 0) {
-		ev += fmt.Sprintf(", %.2g bounds away from the right numbers", e.Apart)
+		x.Apart = e.Apart
 	}
-	if looked > 1 && !e.Lead {
-		ev += fmt.Sprintf(", on %d steps", looked)
+	return x
+}
+
+// evidence says on how many elements of the step of o, and on how many steps, an explanation rests.
+func evidence(o *stage.Outcome, n, of int, worst float64, looked int) string {
+	text := fmt.Sprintf("reproduces %d of %d to %.2g", n, of, worst)
+	if n == of {
+		text = fmt.Sprintf("reproduces all %d to %.2g", n, worst)
 	}
-	ev += "; cause: " + h.Cause + "; seen in " + strings.Join(h.Rows, ", ")
-	return check.Explanation{Fault: h.ID, Title: title, Evidence: ev, Lead: e.Lead}
+	if looked > 1 {
+		text += fmt.Sprintf(" in step %d, and fits all %d steps looked at", o.Case.B.Meta.Step, looked)
+	}
+	return text
 }
 
 // place names the element of an output: file, row and column there, token id.
@@ -329,10 +486,10 @@ func place(o *stage.Outcome, i int, redact bool) string {
 		n = len(t.Data)
 	}
 	switch {
-	case n == b.Rows*b.Cols && b.Cols > 0 && n != len(b.Files) || n == 0 && b.Cols > 0 && i >= max(b.Rows, len(b.Files)):
+	case n == b.Rows*b.Cols && b.Cols > 0 && n != len(b.Files) || n == 0 && b.Cols > 0: // of a passed one only the number is gone
 		return cell(b, i/b.Cols, i%b.Cols, redact)
 	case n == len(b.Files) && i < len(b.Files) && n != b.Rows:
-		return filepath.Base(b.Files[i].Name)
+		return b.Files[i].Name
 	case i < b.Rows:
 		return cell(b, i, -1, redact)
 	}
@@ -344,7 +501,7 @@ func cell(b *dump.Batch, row, col int, redact bool) string {
 		return fmt.Sprintf("step %d", b.Meta.Step)
 	}
 	org := b.Origin[row]
-	text := fmt.Sprintf("%s [row %d", filepath.Base(b.Files[org.File].Name), org.Row)
+	text := fmt.Sprintf("%s [row %d", b.Files[org.File].Name, org.Row)
 	if col >= 0 {
 		text += fmt.Sprintf(", token %d", org.Col+col)
 		if id, ok := b.TokenID(row, col); ok && !redact {

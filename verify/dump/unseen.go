@@ -67,7 +67,7 @@ func (s *session) profilesThatFit() string {
 			searched = append(searched, t)
 		}
 	}
-	if len(searched) == 0 {
+	if len(searched) == 0 || s.profile != nil {
 		return ""
 	}
 	var names []string

@@ -25,10 +25,10 @@ func Find(id string) *Hypothesis {
 
 var all = slices.Concat(maskFaults, logpFaults, klFaults, rewardFaults, advantageFaults, lossFaults, aggregateFaults, gradientFaults, engineFaults, metricFaults, signFaults)
 
-var masked = []string{"reward", "gae", "advantage", "aggregate", "gradient", "scalars"}
+var masked = []string{"reward", "gae", "advantage", "token_loss", "aggregate", "gradient", "scalars"}
 
 var maskFaults = []*Hypothesis{
-	{ID: "MASK-ATTENTION", Rows: []string{"P027", "P062", "P187", "P088"}, Checks: masked,
+	{ID: "LOSS-MASK-TOOL", Rows: []string{"P027", "P062", "P187", "P088"}, Checks: masked,
 		Title: "tool or environment tokens inside a response are counted as the policy's own",
 		Cause: "the attention mask, or a mask from the first to the last token, is used where the response mask belongs",
 		Fix:   "multiply by the response mask, and select with it where a cell can hold NaN",
@@ -39,7 +39,7 @@ var maskFaults = []*Hypothesis{
 				}
 			}
 		})},
-	{ID: "MASK-NONE", Rows: []string{"C4", "P129", "P020", "P047", "P127", "P205"}, Checks: masked,
+	{ID: "LOSS-MASK-PADS", Rows: []string{"C4", "P129", "P020", "P047", "P127", "P205"}, Checks: masked,
 		Title: "padding is counted: no mask is applied",
 		Cause: "the mean or sum runs over the padded width",
 		Fix:   "apply the response mask before the reduction, and divide by its sum",
@@ -48,17 +48,17 @@ var maskFaults = []*Hypothesis{
 				row[i] = true
 			}
 		})},
-	{ID: "MASK-SHIFT-RIGHT", Rows: []string{"P068", "P004", "C5"}, Checks: masked,
+	{ID: "LOSS-MASK-SHIFT", Rows: []string{"P068", "P004", "C5"}, Checks: masked,
 		Title: "the mask is one position late",
 		Cause: "mask[:, :-1] where the shifted log-probs need mask[:, 1:], or a slice one too far",
 		Fix:   "cut the mask by the same slice as the tokens that it marks",
 		Input: mask(func(row []bool) { copy(row[1:], slices.Clone(row)); row[0] = false })},
-	{ID: "MASK-SHIFT-LEFT", Rows: []string{"P059", "P133"}, Checks: masked,
+	{ID: "LOSS-MASK-EARLY", Rows: []string{"P059", "P133"}, Checks: masked,
 		Title: "the mask is one position early",
 		Cause: "a mask of the inputs is used for the outputs, or shifted twice",
 		Fix:   "cut the mask by the same slice as the tokens that it marks",
 		Input: mask(func(row []bool) { copy(row, row[1:]); row[len(row)-1] = false })},
-	{ID: "MASK-WITHOUT-LAST", Rows: []string{"H13f", "P033", "P054"}, Checks: masked,
+	{ID: "LOSS-MASK-NO-EOS", Rows: []string{"H13f", "P033", "P054"}, Checks: masked,
 		Title: "the last token of every response, its EOS, is left out",
 		Cause: "the mask is ids ≠ pad with pad = eos, or ends before the first EOS",
 		Fix:   "let the mask run up to and including the first EOS",
@@ -67,7 +67,7 @@ var maskFaults = []*Hypothesis{
 				row[last] = false
 			}
 		})},
-	{ID: "MASK-ONE-MORE", Rows: []string{"P170", "P190"}, Checks: masked,
+	{ID: "LOSS-MASK-P1", Rows: []string{"P170", "P190", "C4"}, Checks: masked,
 		Title: "the token after the last one of a response is counted",
 		Cause: "an end index of sum(mask) + 1, or the value mask used for the policy",
 		Fix:   "the last index of a response of n tokens is n − 1",
@@ -76,7 +76,7 @@ var maskFaults = []*Hypothesis{
 				row[last+1] = true
 			}
 		})},
-	{ID: "MASK-ATTENTION-ABOVE", Rows: []string{"P027", "P062"}, Checks: []string{"aggregate", "gradient"},
+	{ID: "LOSS-MASK-TOOL-ABOVE", Rows: []string{"P027", "P062"}, Checks: []string{"aggregate", "gradient"},
 		Title: "tool or environment tokens inside a response are summed over, and not counted",
 		Cause: "the attention mask is used for the sum, the response mask for the denominator",
 		Fix:   "use the response mask for both",
@@ -87,7 +87,7 @@ var maskFaults = []*Hypothesis{
 				}
 			}
 		})},
-	{ID: "MASK-NONE-ABOVE", Rows: []string{"C4", "P129"}, Checks: []string{"aggregate", "gradient"},
+	{ID: "LOSS-MASK-PADS-ABOVE", Rows: []string{"C4", "P129"}, Checks: []string{"aggregate", "gradient"},
 		Title: "padding is summed over, and not counted",
 		Cause: "no mask is applied to the sum",
 		Fix:   "multiply by the response mask",
@@ -101,7 +101,17 @@ var maskFaults = []*Hypothesis{
 		Cause:   "response_mask=advantages is passed",
 		Fix:     "pass the response mask",
 		Predict: timesAdvantages},
-	{ID: "MASK-ADVANTAGES", Rows: []string{"P063"}, Checks: []string{"aggregate", "gradient"},
+	{ID: "LOSS-FIRST-COLUMN", Rows: []string{"H5"}, Checks: []string{"aggregate", "gradient"},
+		Title: "only the first column enters the loss",
+		Cause: "the model returned the logits of one position, and everything else was cut to it",
+		Fix:   "make the model return all positions, and assert shapes before the loss",
+		Input: mask(func(row []bool) { clear(row[1:]) })},
+	{ID: "LOSS-MASKED-BY-ADVANTAGES-TWICE", Rows: []string{"P063"}, Checks: []string{"aggregate", "gradient"},
+		Title:   "the advantages stand for the mask, in the sum and in its denominator",
+		Cause:   "response_mask=advantages is passed",
+		Fix:     "pass the response mask",
+		Predict: overAdvantages},
+	{ID: "LOSS-MASK-ADVANTAGES", Rows: []string{"P063"}, Checks: []string{"aggregate", "gradient"},
 		Title: "tokens whose advantage is 0 are masked out",
 		Cause: "response_mask=advantages != 0 is passed",
 		Fix:   "pass the response mask",
@@ -133,7 +143,7 @@ var logpFaults = []*Hypothesis{
 		Cause: "the engine has applied it already",
 		Fix:   "apply it once",
 		Input: number("logp.temperature", func(t float64) float64 { return t * t })},
-	{ID: "LOGP-SHIFT", Rows: []string{"P172", "P173", "P163", "P089"}, Checks: []string{"logp"},
+	{ID: "LOGP-SHIFT-LATE", Rows: []string{"C5", "P163", "P133"}, Checks: []string{"logp"},
 		Title: "log-probs are one position late",
 		Cause: "logits of position t are read for token t in place of token t+1",
 		Fix:   "logits[:, :-1] score ids[:, 1:]",
@@ -142,9 +152,7 @@ var logpFaults = []*Hypothesis{
 			if p == nil || len(p.Want) != c.B.Rows*c.B.Cols {
 				return nil
 			}
-			q := *p
-			q.Want, q.Bound = shift(p.Want, c.B.Rows, c.B.Cols, 1), shift(p.Bound, c.B.Rows, c.B.Cols, 1)
-			return &q
+			return moved(p, c, func(int) int { return 1 })
 		}},
 	{ID: "OLD-RECOMPUTED", Rows: []string{"P162", "P182"}, Checks: ratioed,
 		Title:   "the ratio is 1 everywhere: the old log-probs are those of the policy being trained",
@@ -156,7 +164,7 @@ var logpFaults = []*Hypothesis{
 		Cause:   "logp_gen is taken where logp_old belongs",
 		Fix:     "recompute old log-probs with the trainer, and correct the mismatch by importance weights",
 		Predict: policyTerm(1, instead("logp_old", "logp_gen"))},
-	{ID: "OLD-ZERO", Rows: []string{"H1", "P120", "P174"}, Checks: ratioed,
+	{ID: "LOGP-OLD-ZERO", Rows: []string{"H1", "P120", "P174"}, Checks: ratioed,
 		Title:   "the old log-probs are 0",
 		Cause:   "a placeholder was never filled",
 		Fix:     "fill in the log-probs of the rollout",
@@ -192,7 +200,7 @@ var logpFaults = []*Hypothesis{
 			}
 			return c.B.With("logp_new", b).With("logp_old", a), c.Set, true
 		})},
-	{ID: "IS-OLD-FOR-GEN", Rows: []string{"P026"}, Checks: []string{"ratio"},
+	{ID: "IS-NEW-FOR-GEN", Rows: []string{"P026"}, Checks: []string{"ratio"},
 		Title: "importance weights compare the old policy with the new one",
 		Cause: "logp_new is taken where the engine's log-probs belong",
 		Fix:   "w = exp(logp_old − logp_gen)",
@@ -208,14 +216,14 @@ var logpFaults = []*Hypothesis{
 			}
 			return c.B.With("logp_gen", b).With("logp_old", a), c.Set, true
 		}},
-	{ID: "IS-IGNORED", Rows: []string{"P210"}, Checks: []string{"token_loss", "aggregate", "gradient"},
+	{ID: "IS-NOT-APPLIED", Rows: []string{"P210"}, Checks: []string{"token_loss", "aggregate", "gradient"},
 		Title: "the importance weights are not applied",
 		Cause: "the weight is computed and not multiplied in",
 		Fix:   "multiply the policy term by the detached weight",
 		Input: constant("is_weights", 1)},
 }
 
-var klDependent = []string{"kl", "token_loss", "aggregate/loss", "aggregate/kl_loss", "gradient/dlogp", "reward/token"}
+var klDependent = []string{"kl", "token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"}
 
 var klFaults = []*Hypothesis{
 	{ID: "KL-SIGN", Rows: []string{"P181"}, Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
@@ -228,12 +236,12 @@ var klFaults = []*Hypothesis{
 		Cause: "it is part of the token loss and added again after the aggregation",
 		Fix:   "add it once",
 		Input: number("kl.beta", func(b float64) float64 { return 2 * b })},
-	{ID: "KL-MISSING", Rows: []string{"P107", "P210", "P009"}, Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
+	{ID: "KL-ABSENT", Rows: []string{"P107", "P210", "P009"}, Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
 		Title: "the KL term is missing",
 		Cause: "the option is accepted and ignored, or the term is switched off by another one",
 		Fix:   "add β·KL, or declare kl.beta=0",
 		Input: noKL},
-	{ID: "KL-WITHOUT-BETA", Rows: []string{"A3"}, Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
+	{ID: "BETA-MISSING", Rows: []string{"A3"}, Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
 		Title: "the KL term is not multiplied by β",
 		Cause: "the coefficient is left out",
 		Fix:   "multiply by kl.beta",
@@ -248,6 +256,11 @@ var klFaults = []*Hypothesis{
 				return nil, nil, false
 			}
 			d := c.B.With("logp_new", b).With("logp_ref", a)
+			if v := c.Set.Value("kl.place"); v.Kind() == convention.Enum && v.Text() != "loss" && v.Text() != "none" {
+				if old := c.B.Token("logp_old"); old != nil { // KL of the rollout is that of the old policy
+					return c.B.With("logp_old", b).With("logp_ref", old), c.Set, true
+				}
+			}
 			if old := c.B.Token("logp_old"); old != nil { // the ratio of a corrected estimator keeps its own
 				shiftOld := make([]float64, len(old))
 				for i := range old {
@@ -257,7 +270,7 @@ var klFaults = []*Hypothesis{
 			}
 			return d, c.Set, true
 		}},
-	{ID: "KL-AGAINST-OLD", Rows: []string{"P018", "P039"}, Checks: klDependent,
+	{ID: "KL-OLD-FOR-REF", Rows: []string{"P018", "P039", "P207"}, Checks: klDependent,
 		Title: "KL is taken against the old policy, not the reference",
 		Cause: "the reference log-probs are those of the policy at the start of the update",
 		Fix:   "compute logp_ref with the frozen reference (adapter off)",
@@ -315,7 +328,7 @@ var rewardFaults = []*Hypothesis{
 			}
 			return b, c.Set.WithFact("reward_weights", ones), true
 		}},
-	{ID: "SCORE-LATE", Rows: []string{"P036", "P170", "P053"}, Checks: []string{"reward/token"},
+	{ID: "SCORE-SHIFT", Rows: []string{"P036", "P170", "P053"}, Checks: []string{"reward/token"},
 		Title: "the score is put one token late", Cause: "an index of one past the last token", Fix: "put it on the last token of the response",
 		Predict: scoreMoved(1)},
 	{ID: "SCORE-EARLY", Rows: []string{"P190", "H13f"}, Checks: []string{"reward/token"},

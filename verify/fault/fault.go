@@ -32,6 +32,10 @@ type Hypothesis struct {
 	// false where the bug cannot show. Predict is for bugs that are no change of input. Exactly one is set.
 	Input   func(c *stage.Case) (*dump.Batch, *convention.Set, bool)
 	Predict func(c *stage.Case, ch *stage.Check) *stage.Prediction
+
+	// Loose is for bugs that make numbers coarse, not other ones: what tells them apart is that the right numbers' bound is left,
+	// and what Predict has looked at, such as a number grid.
+	Loose bool
 }
 
 // Applies reports whether h is a hypothesis about check ch.
@@ -134,10 +138,13 @@ func weigh(h *Hypothesis, factor string, p *stage.Prediction, o *stage.Outcome) 
 		return Explanation{}, false
 	}
 	e := Explanation{Hypothesis: h, Factor: factor, Cells: q.Tally.N - q.Tally.Failed + q.Exact, Worst: q.Tally.Worst.Err, Apart: distance(p, o.Pred), Outcome: q}
+	if h.Loose {
+		e.Apart = o.Tally.Worst.Ratio
+	}
 	if !(e.Apart > apart) {
 		return e, false
 	}
-	if q.Verdict == check.Pass {
+	if q.Verdict == check.Pass || h.Loose && q.Tally.Failed == 0 {
 		return e, true
 	}
 	e.Lead = true
@@ -165,7 +172,7 @@ func distance(p, healthy *stage.Prediction) float64 {
 }
 
 // factorHypothesis stands for outputs that are right but for one common factor.
-var factorHypothesis = &Hypothesis{ID: "FACTOR", Rows: []string{"P012", "P031", "P079", "P122", "P137", "P184"},
+var factorHypothesis = &Hypothesis{ID: "FACTOR", Rows: []string{"P012", "P031", "P079", "P122", "P137", "P138", "P184", "P067", "P075", "H7b"},
 	Title: "the output is multiplied by a common factor",
 	Cause: "a division is done twice, left out, or done by another number (accumulation steps, ranks, batch, length)",
 	Fix:   "find the division that the factor names, and do it once"}
@@ -184,7 +191,7 @@ func factors(o *stage.Outcome) []Explanation {
 	}
 	list := []named{{"−1, the sign", -1}, {"gradient_accumulation_steps", ga}, {"world_size", world}, {"2", 2}, {"rows of the micro-batch", rowsOfFile(b)},
 		{"number of micro-batches", float64(len(b.Files))}, {"num_generations", group}, {"columns", float64(b.Cols)}, {"rows", float64(b.Rows)},
-		{"accumulation × world size", ga * world}, {"n/(n−1) of the group", group / (group - 1)}, {"√(n/(n−1)) of the group", math.Sqrt(group / (group - 1))}}
+		{"accumulation × world size", ga * world}, {"(accumulation steps + 1)/accumulation steps", (ga + 1) / ga}, {"n/(n−1) of the group", group / (group - 1)}, {"√(n/(n−1)) of the group", math.Sqrt(group / (group - 1))}}
 	if beta.Kind() == convention.Number {
 		list = append(list, named{"kl.beta", beta.Num()})
 	}
@@ -196,16 +203,21 @@ func factors(o *stage.Outcome) []Explanation {
 		if math.IsNaN(k) || math.IsInf(k, 0) || k == 1 || k == 0 {
 			return
 		}
-		p := *o.Pred
-		p.Want, p.Bound = slices.Clone(p.Want), slices.Clone(p.Bound)
-		p.Alt = nil
-		for i := range p.Want {
-			p.Want[i] *= k
-			p.Bound[i] *= math.Abs(k)
-		}
-		p.Scale *= math.Abs(k)
-		if e, ok := weigh(factorHypothesis, fmt.Sprintf("× %s (%.6g)", name, k), &p, o); ok && !e.Lead {
-			found = append(found, e)
+		for _, base := range [][]float64{o.Pred.Want, o.Pred.Alt} {
+			if base == nil {
+				continue
+			}
+			p := *o.Pred
+			p.Want, p.Bound, p.Alt = slices.Clone(base), slices.Clone(p.Bound), nil
+			for i := range p.Want {
+				p.Want[i] *= k
+				p.Bound[i] *= math.Abs(k)
+			}
+			p.Scale *= math.Abs(k)
+			if e, ok := weigh(factorHypothesis, fmt.Sprintf("× %s (%.6g)", name, k), &p, o); ok && !e.Lead {
+				found = append(found, e)
+				return
+			}
 		}
 	}
 	for _, f := range list {
@@ -259,4 +271,10 @@ func ExplainPairs(o *stage.Outcome) []Explanation {
 		}
 	}
 	return found
+}
+
+// Tells reports whether the numbers of a bug would be told from the right ones in the output of o.
+func Tells(h *Hypothesis, o *stage.Outcome) bool {
+	p := h.predict(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
+	return p != nil && len(p.Want) == len(o.Pred.Want) && distance(p, o.Pred) > apart
 }

@@ -1,6 +1,8 @@
 package fault
 
 import (
+	"slices"
+
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -16,12 +18,14 @@ func mask(change func(row []bool)) input {
 		for r := 0; r < b.Rows && b.Cols > 0; r++ {
 			change(m[r*b.Cols : (r+1)*b.Cols])
 		}
-		for i := range m {
-			if m[i] != b.Mask[i] {
-				return b.WithMask(m), c.Set, true
-			}
+		if slices.Equal(m, b.Mask) {
+			return nil, nil, false
 		}
-		return nil, nil, false
+		set := c.Set
+		if n := c.FactOr("num_items_in_batch", 0); n > 0 { // counted in the same mask
+			set = set.WithFact("num_items_in_batch", n*count(m)/count(b.Mask))
+		}
+		return b.WithMask(m), set, true
 	}
 }
 

@@ -56,9 +56,9 @@ func Explain(w io.Writer, command string, c check.Info) error {
 	}
 	fmt.Fprintf(w, "\nfaults it must catch (planted by the tests and by verify faults):\n\n")
 	t := newTable(w, nil)
-	t.Header("fault", "what it is", "typical cause")
+	t.Header("fault", "what it is", "typical cause", "source")
 	for _, f := range c.Faults {
-		if err := t.Append(f.ID, f.Title, f.Cause); err != nil {
+		if err := t.Append(f.ID, f.Title, f.Cause, f.Source); err != nil {
 			return err
 		}
 	}
@@ -108,4 +108,24 @@ func Matrix(w io.Writer, kills []Kill, healthy, alarms int) error {
 	}
 	_, err := fmt.Fprintf(w, "\n%d of %d faults caught, %d named first. False alarms: %d of %d healthy inputs%s.\n", caught, len(kills), named, alarms, healthy, limit)
 	return err
+}
+
+// Table prints rows under a header.
+func Table(w io.Writer, header []string, rows [][]string) error {
+	t := newTable(w, nil)
+	t.Header(anys(header)...)
+	for _, r := range rows {
+		if err := t.Append(anys(r)...); err != nil {
+			return err
+		}
+	}
+	return t.Render()
+}
+
+func anys(x []string) []any {
+	y := make([]any, len(x))
+	for i := range x {
+		y[i] = x[i]
+	}
+	return y
 }

@@ -16,6 +16,9 @@ import (
 const (
 	maxLines   = 20 // of Lines
 	maxDetails = 8  // of one check and verdict; the table has the worst
+	maxTied    = 3  // explanations that give the same numbers; the others are named
+	maxItems   = 5  // of a Section
+	maxInputs  = 4  // files
 )
 
 func moreDetails(shown map[string]int) int {
@@ -28,7 +31,11 @@ func moreDetails(shown map[string]int) int {
 
 func (r *Report) human(w io.Writer, opt Options) error {
 	fmt.Fprintf(w, "%s %s\n", r.Tool.Name, r.Command)
-	for _, in := range r.Inputs {
+	for i, in := range r.Inputs {
+		if i == maxInputs && len(r.Inputs) > maxInputs+1 && !opt.Verbose {
+			fmt.Fprintf(w, "  … and %d more files (-v)\n", len(r.Inputs)-i)
+			break
+		}
 		fmt.Fprintf(w, "  %-10s %s  (%s, %s)\n", in.Role, Printable(in.Path), in.What, bytesString(in.Size))
 	}
 	fmt.Fprintln(w)
@@ -59,6 +66,9 @@ func (r *Report) human(w io.Writer, opt Options) error {
 			}
 		}
 	}
+	if r.notSeen(w, opt) {
+		fmt.Fprintln(w)
+	}
 	if more := moreDetails(shown); more > 0 {
 		fmt.Fprintf(w, "… %d more findings like these (-v, or --format json)\n\n", more)
 	}
@@ -74,6 +84,11 @@ func (r *Report) human(w io.Writer, opt Options) error {
 			fmt.Fprintln(w)
 		}
 	}
+	for _, s := range r.Lists {
+		if !opt.Quiet {
+			s.human(w, opt)
+		}
+	}
 	for _, f := range r.Files {
 		fmt.Fprintf(w, "written: %s\n", Printable(f))
 	}
@@ -82,6 +97,30 @@ func (r *Report) human(w io.Writer, opt Options) error {
 	}
 	fmt.Fprintf(w, "%s. exit %d: %s\n", r.counts(), r.Exit, meaning(r.Exit))
 	return nil
+}
+
+// notSeen prints what the input does not have, a line each: what that hides is easily forgotten.
+func (r *Report) notSeen(w io.Writer, opt Options) (some bool) {
+	for i := range r.Results {
+		if res := &r.Results[i]; res.Verdict == check.NotSeen && !opt.Verbose {
+			fmt.Fprintf(w, "%s  %s: %s\n", paintVerdict(res.Verdict, opt.Color), res.Check, Printable(res.Reason))
+			some = true
+		}
+	}
+	return some
+}
+
+// human prints a short list, and of a long one how long it is.
+func (s *Section) human(w io.Writer, opt Options) {
+	if len(s.Items) > maxItems && !s.Whole && !opt.Verbose {
+		fmt.Fprintf(w, "%s: %d (-v lists them)\n\n", Printable(s.Title), len(s.Items))
+		return
+	}
+	fmt.Fprintf(w, "%s:\n", Printable(s.Title))
+	for _, item := range s.Items {
+		fmt.Fprintf(w, "  %s\n", Printable(item))
+	}
+	fmt.Fprintln(w)
 }
 
 // table prints one line per check, the worst result of each, or every result with -v.
@@ -117,8 +156,8 @@ func (r *Report) table(w io.Writer, opt Options) error {
 		res := row.res
 		measured, limit, ratio := "", "", ""
 		if res.Metric != "" {
-			measured, limit = number(res.Measured), number(res.Limit)
-			if res.Limit != 0 {
+			measured, limit = number(res.Measured), limitOf(res.Limit)
+			if res.Limit > exactly || math.IsNaN(res.Limit) {
 				ratio = fmt.Sprintf("%.2g", res.Ratio())
 			}
 		}
@@ -143,13 +182,15 @@ func (r *Report) detail(w io.Writer, res *check.Result, opt Options) {
 		head += fmt.Sprintf("  %s = %s", res.Metric, number(res.Measured))
 		switch {
 		case res.Verdict == check.Undetermined:
-			head += fmt.Sprintf(", limit %s", number(res.Limit))
+			head += fmt.Sprintf(", limit %s", limitOf(res.Limit))
+		case res.Measured > res.Limit && res.Limit >= 0 && res.Limit <= exactly:
+			head += ", want exactly 0"
 		case res.Measured > res.Limit && res.Limit > 0:
-			head += fmt.Sprintf(" > %s (%.3g × limit)", number(res.Limit), res.Ratio())
+			head += fmt.Sprintf(" > %s (%.3g × limit)", limitOf(res.Limit), res.Ratio())
 		case res.Measured > res.Limit:
-			head += fmt.Sprintf(" > %s", number(res.Limit))
+			head += fmt.Sprintf(" > %s", limitOf(res.Limit))
 		case math.IsNaN(res.Measured):
-			head += fmt.Sprintf(", limit %s", number(res.Limit))
+			head += fmt.Sprintf(", limit %s", limitOf(res.Limit))
 		}
 	}
 	fmt.Fprintln(w, head)
@@ -158,22 +199,16 @@ func (r *Report) detail(w io.Writer, res *check.Result, opt Options) {
 			fmt.Fprintf(w, "      %-12s %s\n", name, Printable(text))
 		}
 	}
+	field("formula", res.Formula)
 	field("finding", res.Reason)
 	field("where", res.Where)
-	for _, e := range res.Explanations {
-		text := e.Title
-		if e.Fault != "" {
-			text = e.Fault + ": " + text
+	explain(res, opt, field)
+	if opt.Verbose {
+		for _, text := range res.Details {
+			field("detail", text)
 		}
-		if e.Evidence != "" {
-			text += " (" + e.Evidence + ")"
-		}
-		if e.Lead {
-			text += "  [a lead, not proven]"
-		}
-		field("explanation", text)
 	}
-	if opt.Verbose || res.Verdict == check.Fail {
+	if opt.Verbose || res.Verdict == check.Fail || res.Verdict == check.Convention {
 		var facts []string
 		for _, f := range res.Facts {
 			facts = append(facts, f.Name+" "+number(f.Value))
@@ -190,7 +225,59 @@ func (r *Report) detail(w io.Writer, res *check.Result, opt Options) {
 	fmt.Fprintln(w)
 }
 
+// explain prints the explanations, of many that give the same numbers the first few and the names of the others.
+func explain(res *check.Result, opt Options, field func(name, text string)) {
+	tied := len(res.Class) > 1
+	for i, e := range res.Explanations {
+		if tied && i == maxTied && !opt.Verbose {
+			break
+		}
+		text := e.Title
+		if e.Fault != "" {
+			text = e.Fault + ": " + text
+		}
+		if e.Evidence != "" {
+			text += " (" + e.Evidence + ")"
+		}
+		if e.Lead {
+			text += "  [a lead, not proven]"
+		}
+		if name := "explanation"; tied && i > 0 {
+			field("  or", text)
+		} else {
+			field(name, text)
+		}
+		if opt.Verbose {
+			field("  cause", e.Cause)
+			field("  catalogue", strings.Join(e.Rows, ", "))
+			if e.Apart > 0 {
+				field("  apart", fmt.Sprintf("the right numbers are up to %.2g limits away from these", e.Apart))
+			}
+		}
+	}
+	if !tied {
+		return
+	}
+	text := "these give the same numbers on these data, and any of them may be true"
+	if more := res.Class[min(maxTied, len(res.Class)):]; len(more) > 0 && !opt.Verbose {
+		text = fmt.Sprintf("so do on these data: %s (-v)", strings.Join(more, ", "))
+	}
+	field("  tied", text)
+}
+
+// exactly is the limit up to which a number has to be the exact one: half the smallest number of a storage format, which is
+// what remains of a bound where 0 is due.
+const exactly = 1e-40
+
 func number(v float64) string { return fmt.Sprintf("%.4g", v) }
+
+// limitOf formats a limit, which is 0 where the exact number is due.
+func limitOf(v float64) string {
+	if v >= 0 && v <= exactly {
+		v = 0
+	}
+	return number(v)
+}
 
 func bytesString(n int64) string {
 	switch {

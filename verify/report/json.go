@@ -46,6 +46,7 @@ type jsonReport struct {
 	Inputs        []Input        `json:"inputs"`
 	Results       []jsonResult   `json:"results"`
 	Lines         []string       `json:"lines"`
+	Lists         []Section      `json:"lists,omitempty"`
 	Files         []string       `json:"files"`
 	Run           Run            `json:"run"`
 }
@@ -55,6 +56,8 @@ type jsonResult struct {
 	Subject      string            `json:"subject"`
 	Verdict      string            `json:"verdict"`
 	Reason       string            `json:"reason,omitempty"`
+	Formula      string            `json:"formula,omitempty"`
+	Steps        *jsonSteps        `json:"steps,omitempty"`
 	Metric       string            `json:"metric,omitempty"`
 	Measured     *Number           `json:"measured,omitempty"`
 	Limit        *Number           `json:"limit,omitempty"`
@@ -64,6 +67,8 @@ type jsonResult struct {
 	Where        string            `json:"where,omitempty"`
 	Facts        []jsonFact        `json:"facts,omitempty"`
 	Explanations []jsonExplanation `json:"explanations,omitempty"`
+	Class        []string          `json:"class,omitempty"`
+	Details      []string          `json:"details,omitempty"`
 	Fix          string            `json:"fix,omitempty"`
 	Repeat       string            `json:"repeat,omitempty"`
 }
@@ -73,17 +78,34 @@ type jsonFact struct {
 	Value Number `json:"value"`
 }
 
+type jsonSteps struct {
+	Judged int  `json:"judged"`
+	Bad    int  `json:"bad"`
+	First  *int `json:"first_bad,omitempty"`
+}
+
 type jsonExplanation struct {
-	Fault    string `json:"fault,omitempty"`
-	Title    string `json:"title"`
-	Evidence string `json:"evidence,omitempty"`
-	Lead     bool   `json:"lead"`
+	Fault    string       `json:"fault,omitempty"`
+	Title    string       `json:"title"`
+	Evidence string       `json:"evidence,omitempty"`
+	Lead     bool         `json:"lead"`
+	Cause    string       `json:"cause,omitempty"`
+	Rows     []string     `json:"rows,omitempty"`
+	Options  []jsonOption `json:"options,omitempty"`
+	Apart    *Number      `json:"apart,omitempty"`
+}
+
+type jsonOption struct {
+	Option   string `json:"option"`
+	Value    string `json:"value"`
+	Declared string `json:"declared"`
+	Origin   string `json:"origin,omitempty"`
 }
 
 func (r *Report) json(w io.Writer) error {
 	out := jsonReport{
 		SchemaVersion: SchemaVersion, Tool: r.Tool, Command: r.Command, Exit: r.Exit, Meaning: meaning(r.Exit), Error: r.Err,
-		Counts: map[string]int{}, Inputs: r.Inputs, Results: []jsonResult{}, Lines: r.Lines, Files: r.Files, Run: r.Run,
+		Counts: map[string]int{}, Inputs: r.Inputs, Results: []jsonResult{}, Lines: r.Lines, Lists: r.Lists, Files: r.Files, Run: r.Run,
 	}
 	if out.Inputs == nil {
 		out.Inputs = []Input{}
@@ -97,8 +119,8 @@ func (r *Report) json(w io.Writer) error {
 	for i := range r.Results {
 		res := &r.Results[i]
 		out.Counts[res.Verdict.String()]++
-		j := jsonResult{Check: res.Check, Subject: res.Subject, Verdict: res.Verdict.String(), Reason: res.Reason, Metric: res.Metric,
-			Compared: res.Compared, Where: res.Where, Fix: res.Fix}
+		j := jsonResult{Check: res.Check, Subject: res.Subject, Verdict: res.Verdict.String(), Reason: res.Reason, Formula: res.Formula, Metric: res.Metric,
+			Class: res.Class, Details: res.Details, Compared: res.Compared, Where: res.Where, Fix: res.Fix}
 		if res.Metric != "" {
 			measured, limit, ratio := Number(res.Measured), Number(res.Limit), Number(res.Ratio())
 			j.Measured, j.Limit, j.Ratio = &measured, &limit, &ratio
@@ -111,7 +133,13 @@ func (r *Report) json(w io.Writer) error {
 			j.Facts = append(j.Facts, jsonFact{f.Name, Number(f.Value)})
 		}
 		for _, e := range res.Explanations {
-			j.Explanations = append(j.Explanations, jsonExplanation(e))
+			j.Explanations = append(j.Explanations, explanationOf(e))
+		}
+		if st := res.Steps; st != nil {
+			j.Steps = &jsonSteps{Judged: st.Judged, Bad: st.Bad}
+			if st.Bad > 0 {
+				j.Steps.First = &st.First
+			}
 		}
 		if res.Verdict != check.Pass && res.Verdict != check.Note {
 			j.Repeat = r.repeat(res)
@@ -122,4 +150,16 @@ func (r *Report) json(w io.Writer) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(out)
+}
+
+func explanationOf(e check.Explanation) jsonExplanation {
+	j := jsonExplanation{Fault: e.Fault, Title: e.Title, Evidence: e.Evidence, Lead: e.Lead, Cause: e.Cause, Rows: e.Rows}
+	for _, o := range e.Options {
+		j.Options = append(j.Options, jsonOption(o))
+	}
+	if e.Apart > 0 {
+		n := Number(e.Apart)
+		j.Apart = &n
+	}
+	return j
 }

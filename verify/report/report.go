@@ -19,9 +19,10 @@ type Report struct {
 	Repeat  string  // command line that repeats the run, without its output flags
 	Inputs  []Input // in the order of the command line
 	Results []check.Result
-	Lines   []string // printed as they are, in the form that the source document gives them
-	Files   []string // written beside the report: pictures, repaired bases
-	Err     string   // what ended the run early
+	Lines   []string  // printed as they are, in the form that the source document gives them
+	Lists   []Section // printed under a heading, long ones only on demand
+	Files   []string  // written beside the report: pictures, repaired bases
+	Err     string    // what ended the run early
 	Exit    int
 	Run     Run
 }
@@ -56,8 +57,15 @@ type Machine struct {
 	Go   string `json:"go"`
 }
 
+// Section is lines of one kind, such as the options that override others.
+type Section struct {
+	Title string   `json:"title"` // without a colon
+	Items []string `json:"items"`
+	Whole bool     `json:"-"` // printed however long it is
+}
+
 // Formats lists the forms a report can take.
-var Formats = []string{"human", "json", "junit"}
+var Formats = []string{"human", "json", "junit", "markdown"}
 
 // Options controls the form.
 type Options struct {
@@ -78,6 +86,8 @@ func (r *Report) Write(w io.Writer, opt Options) error {
 		err = r.json(&buf)
 	case "junit":
 		err = r.junit(&buf)
+	case "markdown":
+		err = r.Markdown(&buf, MaxMarkdown)
 	default:
 		return fmt.Errorf("unknown format %q; one of %s", opt.Format, strings.Join(Formats, ", "))
 	}

@@ -108,7 +108,14 @@ func predictGroup(c *Case) *Prediction {
 	if !c.OK() {
 		return nil
 	}
-	y, whitening := c.whitenAdvantages(rows, perRow)
+	y, whitening := rows, []Term(nil)
+	if !perRow && place != "sequence_reward_after" && c.whitensRows() {
+		if y, whitening = c.whitenAdvantages(Input{X: a.X, Err: a.Err}, true); c.OK() {
+			y = Input{X: rl.Broadcast(nil, y.X, b.Mask, b.Rows, b.Cols), Err: c.spread(y.Err)}
+		}
+	} else {
+		y, whitening = c.whitenAdvantages(rows, perRow)
+	}
 	if !c.OK() {
 		return nil
 	}
@@ -199,10 +206,11 @@ func (c *Case) sequenceRewards() Input {
 		return r
 	}
 	y := Input{X: make([]float64, b.Rows), Err: make([]float64, b.Rows)}
-	if sums := b.Row("kl"); len(sums) == b.Rows {
-		for i, s := range sums {
+	if len(b.Row("kl")) == b.Rows {
+		sums := c.Row("kl")
+		for i, s := range sums.X {
 			y.X[i] = r.X[i] - float64(beta*s)
-			y.Err[i] = 2 * (c.Unit + tol.U64) * math.Abs(beta*s)
+			y.Err[i] = math.Abs(beta)*sums.E(i) + 2*(c.Unit+tol.U64)*math.Abs(beta*s)
 		}
 	} else {
 		kl := c.Token("kl")

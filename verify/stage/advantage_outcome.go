@@ -18,8 +18,15 @@ func (c *Case) normalizeThenSum(s sequence, group []int, members [][]int, o rl.G
 	sum, err := make([]float64, b.Rows), make([]float64, b.Rows)
 	z := make([]float64, b.Rows)
 	for k, weight := range w {
+		in := Input{X: z}
+		if rewards.Err != nil {
+			in.Err = make([]float64, b.Rows)
+		}
 		for i := range z {
-			z[i] = rewards[i*f+k]
+			z[i] = rewards.X[i*f+k]
+			if in.Err != nil {
+				in.Err[i] = rewards.E(i*f + k)
+			}
 		}
 		o.Singleton = rl.SingletonError
 		c.lone(z, members, s.complete, &o)
@@ -31,18 +38,18 @@ func (c *Case) normalizeThenSum(s sequence, group []int, members [][]int, o rl.G
 			c.refused(e)
 			return s
 		}
-		g := groupBounds(Input{X: z}, members, o, c.Unit)
+		g := groupBounds(in, members, o, c.Unit)
 		for i, v := range y {
 			sum[i] += float64(v * weight)
 			err[i] += math.Abs(weight)*g.bound[i] + float64(f+1)*(c.Unit+tol.U64)*math.Abs(v*weight)
 		}
 	}
-	x, e := rl.MultiAdvantage(nil, rewards, w, group, rl.NormalizeThenSum, o)
+	x, e := rl.MultiAdvantage(nil, rewards.X, w, group, rl.NormalizeThenSum, o)
 	if e != nil {
 		c.refused(e)
 		return s
 	}
-	for i, v := range rl.WeightedReward(nil, rewards, w, b.Rows) {
+	for i, v := range rl.WeightedReward(nil, rewards.X, w, b.Rows) {
 		if math.IsNaN(v) {
 			sum[i] = v
 		}

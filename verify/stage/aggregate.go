@@ -99,13 +99,28 @@ func assertFinite(c *Case) *Assertion {
 			}
 			if i := c.notFinite(in, f, false); i >= 0 {
 				v.Reason += ": " + name + " holds NaN or an infinity outside the mask, which times 0 is NaN"
+				v.Fault = "NAN-OUTSIDE"
 				v.Row, v.Col = i/c.B.Cols, i%c.B.Cols
 				break
 			}
 		}
+		if v.Row < 0 && c.emptyRow(f) {
+			v.Reason += ": a row has no token, and its mean is 0/0"
+			v.Fault = "NAN-EMPTY-ROW"
+		}
 		a.Violations = append(a.Violations, v)
 	}
 	return a
+}
+
+// emptyRow reports whether file f has a row without a true cell.
+func (c *Case) emptyRow(f int) bool {
+	for r := c.B.Files[f].Lo; r < c.B.Files[f].Hi; r++ {
+		if c.last(r) < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // notFinite returns the first cell of file f, in or out of the mask, that is not finite, or −1.

@@ -2,7 +2,6 @@ package stage
 
 import (
 	"math"
-	"slices"
 	"strconv"
 
 	"plumbline/reference/rl"
@@ -49,53 +48,99 @@ func (c *Case) policySums(name string, withKL bool) (sums, *reduction) {
 		return sums{}, nil
 	}
 	s := red.apply(c, token, c.poisoned(name))
-	if p.beta == 0 || has == withKL {
+	if p.beta == 0 {
 		return s, red
 	}
-	if p.klWeighted(c) {
-		note(&c.Absent, "the KL term apart from token_loss, since is_weights multiply it")
-		return sums{}, nil
+	by := c.klReduction(red)
+	if by == nil || has && withKL && by == red {
+		return s, red
 	}
-	kl, ok := c.klSums(red, name)
-	if !ok {
-		return sums{}, nil
+	if has { // as it is in token_loss
+		kl, ok := c.klSums(p, red, name)
+		if !ok {
+			return sums{}, nil
+		}
+		s.add(-p.beta, kl, c.Unit+tol.U64)
 	}
-	beta := p.beta
-	if !withKL {
-		beta = -beta
+	if withKL {
+		kl, ok := c.klSums(p, by, name)
+		if !ok {
+			return sums{}, nil
+		}
+		s.add(p.beta, kl, c.Unit+tol.U64)
 	}
-	s.add(beta, kl, c.Unit+tol.U64)
 	return s, red
 }
 
-// klWeighted reports whether importance weights multiply the KL term.
-func (p *policy) klWeighted(c *Case) bool {
-	return c.isWeights().X != nil && c.underWeight()
+// klReduction is the reduction of the KL term, red itself where it is that of the policy loss. OpenRLHF takes the mean over tokens
+// of its KL whatever its policy loss takes.
+func (c *Case) klReduction(red *reduction) *reduction {
+	if red == nil || red.kind() == rl.AggToken || c.EnumOr("kl.agg", "same") != "token" {
+		return red
+	}
+	return c.tokenMean()
 }
 
-// klSums aggregates the KL estimates with the reduction of the policy loss. Estimates that are sums over rows are aggregated by
-// the weight of their row.
-func (c *Case) klSums(red *reduction, name string) (sums, bool) {
+// tokenMean is the reduction of the policy loss with a mean over tokens in place of its kind.
+func (c *Case) tokenMean() *reduction {
+	o := rl.AggOptions{Outside: rl.OutsideIgnore}
+	where := c.denominator()
+	if c.divides() {
+		o.Steps = c.accumulation()
+	}
+	if !c.OK() {
+		return nil
+	}
+	return c.denominators(o, where, true)
+}
+
+// klSums aggregates the KL estimates, times the importance weights where these multiply the KL term too:
+//
+//	e = (|w| + e_w)·e_kl + |kl|·e_w + u·|w·kl|
+//
+// Estimates that are sums over rows are aggregated by the weight of their row: as its first token, or as each of its tokens where
+// the mean over the row is taken.
+func (c *Case) klSums(p *policy, red *reduction, name string) (sums, bool) {
 	b := c.B
+	var w Input
+	if p.beta != 0 {
+		if w = c.isWeights(); w.X != nil && !c.underWeight() {
+			w = Input{}
+		}
+	}
 	if row := b.Row("kl"); row != nil && len(row) == b.Rows {
-		if slices.ContainsFunc(red.o, func(o rl.AggOptions) bool { return o.Kind == rl.AggSeqMeanTokenMean || o.Kind == rl.AggLUSPO }) {
+		if red.kind() == rl.AggLUSPO || w.X != nil {
 			note(&c.Absent, "kl per token")
 			return sums{}, false
 		}
-		first := make([]float64, b.Rows*b.Cols)
+		x := make([]float64, b.Rows*b.Cols)
 		for r := range b.Rows {
 			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
 				if red.mask[i] {
-					first[i] = row[r]
-					break
+					x[i] = row[r]
+					if red.kind() != rl.AggSeqMeanTokenMean {
+						break
+					}
 				}
 			}
 		}
-		return red.apply(c, Input{X: first}, c.poisoned(name)), true
+		in := Input{X: x}
+		if e := c.Row("kl").Err; e != nil {
+			in.Err = c.spread(e)
+		}
+		return red.apply(c, in, c.poisoned(name)), true
 	}
 	kl := c.Token("kl")
 	if !c.OK() {
 		return sums{}, false
+	}
+	if w.X != nil {
+		y := Input{X: make([]float64, len(kl.X)), Err: make([]float64, len(kl.X))}
+		for i, k := range kl.X {
+			y.X[i] = float64(w.X[i] * k)
+			y.Err[i] = (math.Abs(w.X[i])+w.E(i))*kl.E(i) + math.Abs(k)*w.E(i) + (c.Unit+tol.U64)*math.Abs(y.X[i])
+		}
+		kl = y
 	}
 	return red.apply(c, kl, c.poisoned(name)), true
 }
@@ -110,11 +155,11 @@ func predictPolicyLoss(c *Case) *Prediction {
 
 func predictKLLoss(c *Case) *Prediction {
 	p := c.klPlace()
-	red := c.policyReduction()
+	red := c.klReduction(c.policyReduction())
 	if red == nil || !c.OK() {
 		return nil
 	}
-	s, ok := c.klSums(red, "kl_loss")
+	s, ok := c.klSums(p, red, "kl_loss")
 	if !ok || !c.OK() {
 		return nil
 	}
@@ -154,16 +199,21 @@ func predictEntropyLoss(c *Case) *Prediction {
 	t := c.newSums()
 	t.add(sign, s, 0)
 	p := t.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	note(&c.Read, "entropy.coef") // either is legal, and which coefficient it is, is searched
 	if v := c.Set.Value("entropy.coef"); v.Kind() == convention.Number {
 		p.Alt = times(p.Want, math.Abs(v.Num()))
 	}
 	return p
 }
 
-// entropyReduction is the reduction of the entropy term. TRL takes the mean over the tokens of the micro-batch, whatever the
-// aggregation of its policy loss.
+// entropyReduction is the reduction of the entropy term. Whatever the aggregation of their policy loss, TRL takes the mean over the
+// tokens of the micro-batch, and OpenRLHF that over those of its denominator.
 func (c *Case) entropyReduction() *reduction {
-	if c.B.Meta.Framework != "trl" {
+	switch c.B.Meta.Framework {
+	case "trl":
+	case "openrlhf":
+		return c.tokenMean()
+	default:
 		return c.reduction()
 	}
 	o := rl.AggOptions{Outside: rl.OutsideIgnore}
@@ -227,8 +277,8 @@ func (c *Case) lossFromTerms() (sums, *reduction) {
 		return sums{}, nil
 	}
 	s := c.scalar("pg_loss")
-	if p.beta != 0 {
-		kl, ok := c.klSums(red, "loss")
+	if by := c.klReduction(red); p.beta != 0 && by != nil {
+		kl, ok := c.klSums(p, by, "loss")
 		if !ok {
 			return sums{}, nil
 		}
@@ -240,8 +290,9 @@ func (c *Case) lossFromTerms() (sums, *reduction) {
 // scalar returns a number per file that was dumped.
 func (c *Case) scalar(name string) sums {
 	s := c.newSums()
-	for f, x := range c.B.PerFile(name) {
-		s.x[f], s.size[f] = x, math.Abs(x)
+	in := c.perFile(name)
+	for f, x := range in.X {
+		s.x[f], s.size[f], s.err[f] = x, math.Abs(x), in.E(f)
 	}
 	return s
 }

@@ -16,6 +16,14 @@ type reduction struct {
 	tokens []float64 // of every file
 }
 
+// kind returns how token losses become one number, which is the same for all files.
+func (red *reduction) kind() rl.AggKind {
+	if len(red.o) == 0 {
+		return rl.AggToken
+	}
+	return red.o[0].Kind
+}
+
 // complete reports whether the files are known to be all of the step.
 func (c *Case) complete() bool { return len(c.B.Missing) == 0 && c.B.Meta.MicroBatches > 0 }
 
@@ -242,9 +250,9 @@ func (s *sums) add(factor float64, y sums, u float64) {
 
 // apply aggregates a number per token: L = Σ w·x with
 //
-//	B = Σ w·e + (fold(n) + 4u)·Σ|w·x| + slack·|L|
+//	B = Σ w·e + (fold(n) + 4u)·Σ|w·x| + slack·|L| + (n + 4)·η
 //
-// for n terms in the longest chain of additions. poison says of a file that NaN at its masked cells reaches its number.
+// for n terms in the longest chain of additions, η for what underflows. poison says of a file that NaN at its masked cells reaches its number.
 func (red *reduction) apply(c *Case, x Input, poison func(f int) bool) sums {
 	b, u := c.B, c.Unit+tol.U64
 	s := c.newSums()
@@ -270,7 +278,11 @@ func (red *reduction) apply(c *Case, x Input, poison func(f int) bool) sums {
 				}
 			}
 		}
-		s.err[f] += (foldError(red.chain(f, file.Lo, file.Hi, b.Cols), c.Unit)+4*u)*s.size[f] + red.slack*math.Abs(total)
+		n := red.chain(f, file.Lo, file.Hi, b.Cols)
+		s.err[f] += (foldError(n, c.Unit)+4*u)*s.size[f] + red.slack*math.Abs(total)
+		if c.Unit >= tol.U32 {
+			s.err[f] += float64(n+4) * tol.Eta32
+		}
 	}
 	return s
 }

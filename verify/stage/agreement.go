@@ -22,11 +22,19 @@ func agreementChecks() []*Check {
 			Formula: "logp_gen − logp_old has no pattern: no shift, no slope of the temperature, no kept mass of top-p, not that of the reference", Source: source,
 			Fix:    "compare weights, temperature and sampling options of engine and trainer",
 			Assert: engineAgrees},
+		{ID: "agreement/drift", Stage: convention.Ratio, Output: "logp_gen", Title: "the engine's log-probs differ from the trainer's by noise",
+			Formula: "mean(logp_gen − logp_old) within 6 standard errors of what noise of that size makes; no slope", Source: source,
+			Fix:    "compare temperature and sampling options of engine and trainer",
+			Assert: engineDrifts},
 	}
 }
 
 // few is the number of tokens below which no pattern is believed.
 const few = 24
+
+// enough is the number of tokens above which another place is believed to fit better: five times better at the median does not
+// happen by chance.
+const enough = 10
 
 // gaps returns b − a over the cells of the mask, b read by columns further on and rows further down, and how many there are.
 func gaps(c *Case, a, b []float64, rows, cols int) []float64 {
@@ -68,7 +76,7 @@ func agree(c *Case, one, other string) *Assertion {
 	}
 	here := gaps(c, a, b, 0, 0)
 	out := &Assertion{Checked: len(here)}
-	if len(here) < few {
+	if len(here) < enough {
 		return out
 	}
 	gap := medianSize(here)
@@ -76,7 +84,7 @@ func agree(c *Case, one, other string) *Assertion {
 		return out
 	}
 	for _, by := range []int{1, -1} {
-		if d := gaps(c, a, b, 0, by); len(d) >= few && medianSize(d) < gap/5 {
+		if d := gaps(c, a, b, 0, by); len(d) >= enough && medianSize(d) < gap/5 {
 			where := "after"
 			if by < 0 {
 				where = "before"
@@ -167,6 +175,14 @@ func engineAgrees(c *Case) *Assertion {
 		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: fault, Got: mean, Reason: fmt.Sprintf(format, args...)})
 		return out
 	}
+	below := slices.ContainsFunc(gaps(c, old, gen, 0, 0), func(d float64) bool { return d < -1e-4 })
+	for i, m := range c.B.Mask {
+		if m && below && gen[i] == 0 && old[i] < -0.05 && medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) != 0 {
+			out.Violations = append(out.Violations, Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Fault: "MASK-ATTENTION",
+				Reason: fmt.Sprintf("the mask is true where the engine has no log-prob (logp_gen 0, %s %.3g): the token is not the policy's own", name, old[i])})
+			return out
+		}
+	}
 	if medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 {
 		return nil // a placeholder: masks/finite says so
 	}
@@ -174,6 +190,11 @@ func engineAgrees(c *Case) *Assertion {
 		c.EnumOr("ratio.old", "stored") == "stored" {
 		if ref := c.B.Token("logp_ref"); ref == nil || medianSize(gaps(c, ref, gen, 0, 0)) < median/20 {
 			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit while logp_gen is not (median |difference| %.3g): the old log-probs were recomputed with the new weights, or the engine has older ones", median)
+		}
+	}
+	if first, known := c.Set.Fact("first_step"); known && first == false && name == "logp_old" {
+		if lp := c.B.Token("logp_new"); lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 && c.EnumOr("ratio.old", "stored") == "stored" {
+			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit although this is not the first update of its batch: the ratio is 1 for ever")
 		}
 	}
 	if ref := c.B.Token("logp_ref"); ref != nil {
@@ -213,6 +234,71 @@ func absolute(d []float64) []float64 {
 		d[i] = math.Abs(x)
 	}
 	return d
+}
+
+// engineDrifts warns of differences that noise hides token by token and that their mean or slope shows. Tokens that were sampled
+// from gen have gen above old by half the variance of the difference, on average.
+func engineDrifts(c *Case) *Assertion {
+	name := "logp_old"
+	if c.B.Token(name) == nil {
+		name = "logp_new"
+	}
+	old, gen := c.B.Token(name), c.B.Token("logp_gen")
+	if old == nil || gen == nil {
+		return nil
+	}
+	d := gaps(c, old, gen, 0, 0)
+	out := &Assertion{Checked: len(d), Warning: true}
+	if len(d) < 2*few || medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 || medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) == 0 {
+		return out
+	}
+	var mean, square float64
+	for _, x := range d {
+		mean += x / float64(len(d))
+	}
+	for _, x := range d {
+		square += float64((x - mean) * (x - mean))
+	}
+	variance := square / float64(len(d)-1)
+	say := func(fault, format string, args ...any) *Assertion {
+		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: fault, Got: mean, Reason: fmt.Sprintf(format, args...)})
+		return out
+	}
+	if T := c.Set.Value("logp.temperature"); T.Kind() == convention.Number && math.Abs(T.Num()-1) > 0.02 && c.EnumOr("logp.source", "processed") != "raw" {
+		slope, _, after := line(c, old, gen)
+		var sa, saa float64
+		n := 0.0
+		for i, m := range c.B.Mask {
+			if m && !math.IsNaN(old[i]) && !math.IsInf(old[i], 0) {
+				n++
+				sa += old[i]
+				saa += float64(old[i] * old[i])
+			}
+		}
+		spread := math.Sqrt(max(0, saa-sa*sa/n))
+		for _, e := range []struct {
+			fault string
+			slope float64
+		}{{"GEN-RAW", T.Num()}, {"GEN-TEMPERATURE-TWICE", 1 / T.Num()}} {
+			if math.Abs(slope-1) > 6*after/spread && math.Abs(slope-1) > 0.35*math.Abs(e.slope-1) && (slope < 1) == (e.slope < 1) {
+				return say(e.fault, "logp_gen ≈ %.3g·%s + const, %.2g standard errors from 1, with the temperature %.3g", slope, name, math.Abs(slope-1)*spread/after, T.Num())
+			}
+		}
+	}
+	above := 0.0
+	for _, x := range d {
+		if x > 0 {
+			above++
+		}
+	}
+	sizes := slices.Sorted(slices.Values(absolute(slices.Clone(d))))
+	if z := (above/float64(len(d)) - 0.55) * 2 * math.Sqrt(float64(len(d))); z > 6 && mean > 6*math.Sqrt(variance/float64(len(d))) && sizes[len(sizes)*95/100] > 5*sizes[len(sizes)/2] {
+		return say("GEN-OTHER-TOKEN", "logp_gen is above %s for %.0f %% of the tokens, equal for most and far above for some: it may be that of another token than the sampled one", name, 100*above/float64(len(d)))
+	}
+	if excess := mean - 1.5*variance; excess > 6*math.Sqrt(variance/float64(len(d))) && excess > 1e-4 {
+		return say("GEN-TRUNCATED", "logp_gen is above %s by %.3g on average, %.2g standard errors: the engine renormalises over what top-p or top-k kept, or has other weights", name, mean, mean/math.Sqrt(variance/float64(len(d))))
+	}
+	return out
 }
 
 // line fits b = const + slope·a over the mask, and returns the standard deviation of b − a and of what the line leaves.

@@ -70,7 +70,7 @@ func (c *Case) gae() (e estimate) {
 		note(&c.Absent, "token_rewards and values per token")
 		return e
 	}
-	if c.whitensRewards() && !(c.Has("token_rewards") && c.hasUnitVariance(e.reward.X)) {
+	if c.whitensRewards() && !(c.Has("token_rewards") && c.rewardsAreWhite(e.reward.X)) {
 		if e.reward = c.whitenRewards(e.reward); !c.OK() {
 			return e
 		}
@@ -236,18 +236,17 @@ func predictReturns(c *Case) *Prediction {
 		if !c.OK() {
 			return nil
 		}
-		adv := b.Token("advantages")
-		if adv != nil && (!raw || !whitens && !c.Has("token_rewards")) {
-			v := c.Token("values")
+		if b.Token("advantages") != nil && (!raw || !whitens && !c.Has("token_rewards")) {
+			adv, v := c.Token("advantages"), c.Token("values")
 			if !c.OK() {
 				return nil
 			}
-			y = Input{X: make([]float64, len(adv)), Err: make([]float64, len(adv))}
-			for i, a := range adv {
+			y = Input{X: make([]float64, len(adv.X)), Err: make([]float64, len(adv.X))}
+			for i, a := range adv.X {
 				y.X[i] = a + v.X[i]
-				y.Err[i] = (c.Unit+tol.U64)*math.Abs(y.X[i]) + v.E(i)
+				y.Err[i] = (c.Unit+tol.U64)*math.Abs(y.X[i]) + adv.E(i) + v.E(i)
 			}
-			terms = func(i int) []Term { return []Term{{"advantage", adv[i]}, {"value", v.X[i]}} }
+			terms = func(i int) []Term { return []Term{{"advantage", adv.X[i]}, {"value", v.X[i]}} }
 			break
 		}
 		e := c.gae()

@@ -41,10 +41,25 @@ func predictDLogp(c *Case) *Prediction {
 		return nil
 	}
 	b := c.B
+	by, beta := red, p.beta
+	if beta != 0 {
+		by = c.klReduction(red)
+	}
+	if !c.OK() {
+		return nil
+	}
 	n := b.Rows * b.Cols
 	q := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Judge: make([]bool, n)}
 	weights := make([]float64, n)
 	drawn := !p.randomCut || p.draw(c)
+	var ofKL, ofKLErr []float64 // where the KL term has an aggregation of its own
+	if by != red {
+		kl := p.klAlone()
+		ofKL, ofKLErr = make([]float64, n), make([]float64, n)
+		kl.backward(c, by, ofKL, weights)
+		kl.backwardErrors(c, kl.slopes(c), weights, ofKL, ofKLErr)
+		p = p.withoutKL()
+	}
 	p.backward(c, red, q.Want, weights)
 	p.backwardErrors(c, p.slopes(c), weights, q.Want, q.Bound)
 	if !drawn {
@@ -53,6 +68,13 @@ func predictDLogp(c *Case) *Prediction {
 			return nil
 		}
 		q.Alt = p.undrawn(c, red)
+	}
+	for i, k := range ofKL {
+		q.Want[i] += k
+		q.Bound[i] += ofKLErr[i] + (c.Unit+tol.U64)*math.Abs(q.Want[i])
+		if q.Alt != nil {
+			q.Alt[i] += k
+		}
 	}
 	for i := range q.Want {
 		q.Want[i] /= b.Meta.DLogpScale
@@ -74,12 +96,27 @@ func predictDLogp(c *Case) *Prediction {
 		if p.weight.X != nil {
 			t = append(t, Term{"is_weight", p.weight.X[i]})
 		}
-		if p.beta != 0 {
-			t = append(t, Term{"kl.beta", p.beta}, Term{"logp_new − logp_ref", p.lp.X[i] - p.ref.X[i]})
+		if beta != 0 {
+			t = append(t, Term{"kl.beta", beta}, Term{"logp_new − logp_ref", p.lp.X[i] - p.ref.X[i]})
 		}
 		return t
 	}
 	return q
+}
+
+// withoutKL returns the policy term alone.
+func (p *policy) withoutKL() *policy {
+	q := *p
+	q.beta, q.o.KLBeta = 0, 0
+	return &q
+}
+
+// klAlone returns the KL term alone: a score-function loss of advantage 0, which has no gradient, in place of the policy term.
+func (p *policy) klAlone() *policy {
+	q := *p
+	q.o.Kind, q.uses, q.randomCut = rl.LossReinforce, false, false
+	q.adv = Input{X: make([]float64, len(p.adv.X))}
+	return &q
 }
 
 func finite(x Input, i int) bool {
@@ -148,7 +185,7 @@ func (p *policy) undrawn(c *Case, red *reduction) []float64 {
 // backwardErrors bounds the gradient. With w the weight of the aggregation (4u: counts, division, steps, factor), g = ∂/∂ρ and h the
 // direct derivative,
 //
-//	token     B = |w|·(e_g·ρ + |g|·e_ρ + 2u·|g·ρ| + e_h) + 4u·|w|·(|g·ρ| + |h|) + u·|sum|
+//	token     B = |w|·(e_g·(ρ + e_ρ) + |g|·e_ρ + 2u·|g·ρ| + e_h) + 4u·|w|·(|g·ρ| + |h|) + u·|sum|
 //	sequence  the first three, summed over the row and divided by its n, and fold(n)·Σ|w·g·ρ|/n
 //
 // Where the log-ratio lies on a clamp within its error, the gradient may be that of either side.
@@ -168,7 +205,7 @@ func (p *policy) backwardErrors(c *Case, s slopes, weights, want, bound []float6
 				w, rho := math.Abs(weights[i]), p.ratio.x[i]
 				g := math.Abs(s.ratio[i])
 				shared += w * g * rho
-				sharedE += w * (s.ratioE[i]*rho + g*p.ratio.err[i] + 6*u*g*rho)
+				sharedE += w * (s.ratioE[i]*(rho+p.ratio.err[i]) + g*p.ratio.err[i] + 6*u*g*rho)
 				tokens++
 			}
 			sharedE += foldError(tokens, p.unit) * shared
@@ -188,7 +225,7 @@ func (p *policy) backwardErrors(c *Case, s slopes, weights, want, bound []float6
 			if s.ratio != nil && o.Level == rl.RatioToken {
 				rho, g := p.ratio.x[i], math.Abs(s.ratio[i])
 				path = w * g * rho
-				pathE = w*(s.ratioE[i]*rho+g*p.ratio.err[i]+s.ratioE[i]*p.ratio.err[i]) + 6*u*path
+				pathE = w*(s.ratioE[i]*(rho+p.ratio.err[i])+g*p.ratio.err[i]) + 6*u*path
 			} else if p.mask[i] {
 				path, pathE = shared, sharedE
 			}

@@ -35,7 +35,7 @@ func (p *policy) slopes(c *Case) slopes {
 				e[i] += math.Abs(other[i] - w[i])
 			}
 			s.direct[i] = -w[i] * a
-			s.directE[i] = math.Abs(a)*e[i] + math.Abs(w[i])*p.adv.E(i) + p.u*math.Abs(w[i]*a)
+			s.directE[i] = (math.Abs(a)+p.adv.E(i))*e[i] + math.Abs(w[i])*p.adv.E(i) + p.u*math.Abs(w[i]*a)
 		}
 	case rl.LossDRO:
 		old := p.denominator()
@@ -54,10 +54,10 @@ func (p *policy) slopes(c *Case) slopes {
 		for i, w := range p.weight.X {
 			e := p.weight.E(i)
 			if s.ratio != nil {
-				s.ratioE[i] = math.Abs(w)*s.ratioE[i] + math.Abs(s.ratio[i])*e + p.u*math.Abs(w*s.ratio[i])
+				s.ratioE[i] = (math.Abs(w)+e)*s.ratioE[i] + math.Abs(s.ratio[i])*e + p.u*math.Abs(w*s.ratio[i])
 				s.ratio[i] *= w
 			}
-			s.directE[i] = math.Abs(w)*s.directE[i] + math.Abs(s.direct[i])*e + p.u*math.Abs(w*s.direct[i])
+			s.directE[i] = (math.Abs(w)+e)*s.directE[i] + math.Abs(s.direct[i])*e + p.u*math.Abs(w*s.direct[i])
 			s.direct[i] *= w
 		}
 	}
@@ -184,9 +184,10 @@ func (p *policy) klSlopes(s *slopes) {
 	}
 	k, dk := rl.KL(nil, nil, p.lp.X, p.ref.X, old.X, o)
 	for i := range k {
-		beta := p.beta
+		beta, betaE := p.beta, 0.0
 		if p.klInside && p.weight.X != nil {
 			beta *= p.weight.X[i]
+			betaE = math.Abs(p.beta) * p.weight.E(i)
 		}
 		d := p.lp.X[i] - p.ref.X[i]
 		size := 4 * u * (math.Abs(k[i]) + math.Abs(dk[i]))
@@ -207,14 +208,11 @@ func (p *policy) klSlopes(s *slopes) {
 		if split {
 			rho, rhoE = p.ratio.x[i], p.ratio.err[i]
 			s.ratio[i] += float64(beta * k[i])
-			s.ratioE[i] += math.Abs(beta) * (ke + size + 2*u*math.Abs(k[i]))
+			s.ratioE[i] += (math.Abs(beta)+betaE)*(ke+size+2*u*math.Abs(k[i])) + betaE*math.Abs(k[i])
 		}
 		direct := float64(beta * float64(rho*dk[i]))
 		s.direct[i] += direct
-		s.directE[i] += math.Abs(beta)*(rho*(dke+size)+rhoE*math.Abs(dk[i])) + 3*u*math.Abs(direct)
-		if p.klInside && p.weight.X != nil {
-			s.directE[i] += p.weight.E(i) * math.Abs(p.beta*rho*dk[i])
-		}
+		s.directE[i] += (math.Abs(beta)+betaE)*((rho+rhoE)*(dke+size)+rhoE*math.Abs(dk[i])) + betaE*math.Abs(rho*dk[i]) + 3*u*math.Abs(direct)
 	}
 }
 

@@ -344,7 +344,11 @@ func (o *Outcome) Lacking() string {
 		parts = append(parts, "unknown option "+strings.Join(o.Case.Unknown, ", "))
 	}
 	if len(o.Case.Absent) > 0 {
-		parts = append(parts, "not in the dump: "+strings.Join(o.Case.Absent, ", "))
+		text := "not in the dump: " + strings.Join(o.Case.Absent, ", ")
+		if missing := o.Case.B.Missing; len(missing) > 0 && strings.Contains(strings.Join(o.Case.Absent, ""), " ") && !strings.Contains(text, missing[0]) {
+			text += "; missing: " + strings.Join(missing[:min(3, len(missing))], ", ") // more than a tensor is not there
+		}
+		parts = append(parts, text)
 	}
 	if len(parts) == 0 && o.Tally != nil && o.Tally.Undetermined > 0 {
 		parts = append(parts, fmt.Sprintf("the bound of %d of %d elements is too wide to tell", o.Tally.Undetermined, o.Tally.N))

@@ -116,7 +116,7 @@ func (s *subject) slope(g grid) (slope, bound []float64) {
 
 func largestOf(x []float64) float64 { return slices.Max(append([]float64{0}, x...)) }
 
-// plain are options under which the KL term is alone in the loss.
+// klAlone are options under which the KL term is in the loss.
 const klAlone = "kl.place=loss kl.beta=0.5 kl.adaptive=none "
 
 // openGradient are options of a loss that a profile with its KL in the reward does not say.
@@ -144,7 +144,7 @@ var klLaws = []law{{
 	},
 	faults: map[string]fault{"k1": {swap: func(_ *subject, _ string) func(*Case) *Prediction {
 		return func(c *Case) *Prediction {
-			return Find("kl/token").Predict(NewCase(c.B, with(c.Set, "kl.kind=k1", true), c.Unit))
+			return Find("kl/token").Predict(NewCase(c.B, with(c.Set, "kl.kind=k1"), c.Unit))
 		}
 	}}, "the exponential less 1": {after: func(_ *subject, b *dump.Batch, p *Prediction) {
 		for i := range p.Want {
@@ -367,7 +367,7 @@ var klLaws = []law{{
 			return nil
 		}
 		return func(c *Case) *Prediction {
-			return Find(id).Predict(NewCase(c.B, with(c.Set, "kl.place=none", true), c.Unit))
+			return Find(id).Predict(NewCase(c.B, with(c.Set, "kl.place=none"), c.Unit))
 		}
 	}}},
 }}

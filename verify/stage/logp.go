@@ -161,7 +161,7 @@ func (c *Case) logitRows() (rows []int, logits []float64, vocab int) {
 //	H:    ρ/(1 − ρ) + e_log·|ln S| + u·(|max| + |lse| + |H|) + Σ_j p_j·(m_j·(r_j + (2 + n)·u) + e_z,j)
 //
 // where r_j = u·|d_j| + e_z,j + e_exp + ρ + 2u is the relative error of p_j and m_j the largest of |z_j|, |d_j| and |ln p_j|, which are
-// what it multiplies in one form or another.
+// what it multiplies in one form or another. To these comes what errors of the logits do, see [softmaxError.shift].
 func predictLogits(c *Case, entropy bool) *Prediction {
 	b := c.B
 	output := "logp_new"
@@ -175,7 +175,13 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 	var o rl.LogProbOptions
 	scaled := true
 	if entropy {
-		switch c.Enum("entropy.logits") {
+		which := ""
+		if c.Set.Value("entropy.logits").Kind() != convention.Enum && c.undivided() { // both are the same
+			which = c.EnumOr("entropy.logits", "unscaled")
+		} else {
+			which = c.Enum("entropy.logits")
+		}
+		switch which {
 		case "":
 			return nil
 		case "unscaled":
@@ -185,10 +191,11 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 			return nil
 		}
 	}
-	if scaled {
-		o = rl.LogProbOptions{Temperature: c.Num("logp.temperature"), TempEps: c.Default("logp.temp_eps", 0)}
+	if scaled { // where there is no temperature, it divides nothing
+		o = rl.LogProbOptions{Temperature: c.NumOr("logp.temperature", 1), TempEps: c.Default("logp.temp_eps", 0)}
 	}
 	rows, logits, vocab := c.logitRows()
+	stored := c.rounding("logits")
 	if !c.OK() {
 		return nil
 	}
@@ -221,12 +228,24 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 			}
 			p.Judge[i] = true
 			s := softmaxErrors(x, t, rounding, c.Unit)
+			var e []float64
+			if stored != nil {
+				e = stored[(k*b.Cols+col)*vocab : (k*b.Cols+col+1)*vocab]
+			}
 			if entropy {
 				rl.Entropy(p.Want[i:i+1], x, vocab, rl.EntropyOptions{LogProbOptions: o})
 				p.Bound[i] = s.entropy(p.Want[i], c.Unit)
+				if e != nil {
+					_, shift := s.shift(x, e, t, 0, p.Want[i])
+					p.Bound[i] += shift
+				}
 			} else {
 				rl.LogProbs(p.Want[i:i+1], x, []int{id}, vocab, o)
 				p.Bound[i] = s.logp(x[id]/t, p.Want[i], rounding, c.Unit)
+				if e != nil {
+					shift, _ := s.shift(x, e, t, id, 0)
+					p.Bound[i] += shift
+				}
 			}
 			p.settle(i, math.MaxFloat64)
 			terms[i] = term{float64(id), x[id] / t, s.top + s.logS}
@@ -240,6 +259,16 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 		return list
 	}
 	return p
+}
+
+// undivided reports whether the logits are known to be divided by 1, or by nothing.
+func (c *Case) undivided() bool {
+	t := c.Set.Value("logp.temperature")
+	if t.Kind() == convention.Unknown {
+		return false
+	}
+	note(&c.Read, "logp.temperature")
+	return t.Kind() != convention.Number || t.Num()+c.Default("logp.temp_eps", 0) == 1
 }
 
 // softmaxError holds what the errors of one softmax need.
@@ -275,6 +304,41 @@ func softmaxErrors(x []float64, t, rounding, unit float64) (s softmaxError) {
 		}
 	}
 	return s
+}
+
+// shift bounds what errors e of the logits do to the log-prob of a token and to the entropy H. With δ_j = e_j/t, q_j = |ln p_j + H| and
+// s the largest δ, to first order and with a bound of the second derivatives on the way, where a probability is at most e^{2s} times
+// what it is,
+//
+//	logp: (1 − p_id)·δ_id + Σ_{j≠id} p_j·δ_j + ½·e^{2s}·Σ p_j·δ_j²
+//	H:    Σ p_j·q_j·δ_j + e^{8s}·Σ p_j·(1 + q_j)·(δ_j² + (Σ p·δ)²)
+//
+// since ∂ln Σeᶻ/∂z = p with the covariance of p as second derivative, and along δ dH = −Cov(z, δ), d²H = −Var(δ) − E[(z − Ez)(δ − Eδ)²];
+// e^{8s} is more than p, (Σ p·δ)² and q can grow on the way together.
+func (s *softmaxError) shift(x, e []float64, t float64, id int, h float64) (logp, entropy float64) {
+	var first, square, entropic, most float64
+	for j, v := range x {
+		lnP := v/t - s.top - s.logS
+		p, d := math.Exp(lnP), e[j]/t
+		if p == 0 {
+			continue
+		}
+		most = max(most, d)
+		first += p * d
+		square += p * d * d
+		entropic += p * math.Abs(lnP+h) * d
+	}
+	p := math.Exp(x[id]/t - s.top - s.logS)
+	d := e[id] / t
+	logp = (1-2*p)*d + first + math.Exp(2*most)*square/2
+	for j, v := range x {
+		lnP := v/t - s.top - s.logS
+		if p := math.Exp(lnP); p > 0 {
+			d := e[j] / t
+			entropy += p * (1 + math.Abs(lnP+h)) * (d*d + first*first)
+		}
+	}
+	return logp, entropic + math.Exp(8*most)*entropy
 }
 
 // lse bounds the log-sum-exp.

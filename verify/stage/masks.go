@@ -29,7 +29,7 @@ func maskChecks() []*Check {
 		Formula: "no true cell on padding or on the prompt; in a response of one turn the mask reaches the first EOS and ends there",
 		Source:  "TRL 1718, 5303; verl 50, 3287; V08, V34",
 		Fix:     "print ids, attention_mask and response_mask of the row side by side: a shift by one shows at the EOS; padding is told from EOS by the masks, not by its id",
-		Assert:  assertPosition,
+		Assert:  assertPosition, Options: []string{"mask.tokens"},
 	}, {
 		ID: "masks/ids", Stage: convention.Masks,
 		Title:   "token ids",
@@ -56,7 +56,7 @@ func maskChecks() []*Check {
 
 // Tensors that must be finite in the mask. A score may be NaN: no function could score the response.
 var finiteTokens = []string{"logp_new", "logp_old", "logp_gen", "logp_ref", "values", "values_new", "token_rewards", "kl", "returns",
-	"entropy", "token_loss", "dlogp", "dvalues", "advantages", "is_weights"}
+	"entropy", "advantages", "is_weights", "token_loss", "dlogp", "dvalues"}
 
 func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
@@ -249,7 +249,7 @@ func assertGroups(c *Case) *Assertion {
 		a.Checked++
 		switch n := float64(count[g]); {
 		case n > size:
-			a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf("group_id %g has more rows than num_generations = %g", g, size), Row: r, Col: -1, Got: n})
+			a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf("group_id %g has more rows than num_generations = %g", g, size), Row: r, Col: -1, Got: n, Fault: "ROWS-REPEATED"})
 		case n < size:
 			smaller++
 		}
@@ -263,7 +263,8 @@ func assertGroups(c *Case) *Assertion {
 // Bugs of the catalogue that a tensor of placeholders, or one that is not finite, is a sign of.
 var (
 	placeholders = map[string]string{"logp_new": "LOGP-NEW-ZERO", "logp_old": "LOGP-OLD-ZERO", "logp_gen": "GEN-ZERO", "logp_ref": "REF-ZERO"}
-	notFinite    = map[string]string{"logp_new": "LOGP-NAN", "logp_old": "LOGP-NAN", "logp_gen": "LOGP-NAN", "logp_ref": "LOGP-NAN"}
+	notFinite    = map[string]string{"logp_new": "LOGP-NAN", "logp_old": "LOGP-NAN", "logp_gen": "LOGP-NAN", "logp_ref": "LOGP-NAN", "dlogp": "GRADIENT-NAN", "dvalues": "GRADIENT-NAN",
+		"advantages": "ADV-NAN", "returns": "ADV-NAN"}
 )
 
 func assertDuplicates(c *Case) *Assertion {

@@ -3,6 +3,7 @@ package stage
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/internal/format/dump"
@@ -142,6 +143,9 @@ func assertPosition(c *Case) *Assertion {
 	b := c.B
 	a := &Assertion{}
 	if c.EnumOr("mask.tokens", "response") == "none" {
+		if !slices.Contains(b.Mask, false) {
+			a.Checked = b.Rows
+		}
 		return a // prompts and padding count by declaration
 	}
 	prompt := b.Row("prompt_len")
@@ -207,7 +211,11 @@ func assertPosition(c *Case) *Assertion {
 			continue
 		case last > first:
 			a.Checked++
-			fail(r, last, "MASK-PAST-EOS", "the mask goes on for %d tokens after the first EOS, in column %d", last-first, first)
+			fault := "MASK-PAST-EOS"
+			if last == first+1 && !mask[0] {
+				fault = "MASK-SHIFT"
+			}
+			fail(r, last, fault, "the mask goes on for %d tokens after the first EOS, in column %d", last-first, first)
 		case sure && last < first && last >= 0:
 			a.Checked++
 			fail(r, first, "MASK-NO-EOS", "the first EOS is outside the mask, which ends in column %d", last)
@@ -215,6 +223,11 @@ func assertPosition(c *Case) *Assertion {
 			ambiguous++
 		default:
 			a.Checked++
+		}
+	}
+	if c.beginsLate() {
+		for i := range a.Violations {
+			a.Violations[i].Fault = "MASK-SHIFT"
 		}
 	}
 	var notes []string
@@ -227,6 +240,21 @@ func assertPosition(c *Case) *Assertion {
 	}
 	a.Note = strings.Join(notes, "; ")
 	return a
+}
+
+// beginsLate reports whether the mask of every row that is not as wide as the grid leaves out the first token: then it is one
+// position late.
+func (c *Case) beginsLate() bool {
+	rows := 0
+	for r := range c.B.Rows {
+		if last := c.last(r); last < 0 || last == c.width(r)-1 {
+			continue
+		}
+		if rows++; c.B.Mask[r*c.B.Cols] || c.B.Meta.Align != dump.AlignResponse {
+			return false
+		}
+	}
+	return rows > 1
 }
 
 // neverEnds reports a batch in which no response that stopped early has an EOS in its mask, although the ids behind the masks

@@ -50,9 +50,13 @@ func predictDPOLoss(c *Case) *Prediction {
 		o.LabelSmoothing = c.NumOr("dpo.label_smoothing", 0)
 	}
 	var x [4][]float64
+	stored := make([]float64, c.B.Rows) // what rounding on storing adds to the errors of a pair
 	for i, name := range []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"} {
 		if x[i] = c.B.Row(name); x[i] == nil {
 			note(&c.Absent, name)
+		}
+		for r, e := range c.rounding(name) {
+			stored[r] += e
 		}
 	}
 	divided := c.divides()
@@ -70,7 +74,7 @@ func predictDPOLoss(c *Case) *Prediction {
 		for r := file.Lo; r < file.Hi; r++ {
 			s.x[f] += loss[r]
 			s.size[f] += math.Abs(loss[r])
-			s.err[f] += dpoError(o, x[0][r], x[1][r], x[2][r], x[3][r], loss[r], slope[r], u)
+			s.err[f] += dpoError(o, x[0][r], x[1][r], x[2][r], x[3][r], stored[r], loss[r], slope[r], u)
 		}
 		s.err[f] = (s.err[f] + (foldError(int(n), c.Unit)+2*u)*s.size[f]) / (n * steps)
 		s.x[f] /= n * steps
@@ -88,14 +92,14 @@ func predictDPOLoss(c *Case) *Prediction {
 	})
 }
 
-// dpoError bounds the loss of a pair. The four log-probs may be subtracted in either order:
+// dpoError bounds the loss of a pair whose log-probs have errors of the sum e. They may be subtracted in either order:
 //
-//	e_h = 2u·(|chosen| + |rejected| + |ref chosen| + |ref rejected|)   e_x = β·e_h + 2u·|βh|
+//	e_h = e + 2u·(|chosen| + |rejected| + |ref chosen| + |ref rejected|)   e_x = β·e_h + 2u·|βh|
 //	sigmoid  |ℓ′|·e_x + ½·e_x² + e_log·ℓ + 2u·ℓ    |dℓ/dx| ≤ 1       hinge  e_x + u·(1 + ℓ), 0 beyond it
 //	ipo      2|r|·e_r + e_r² + 2u·ℓ,   e_r = e_h + 2u·(|h| + 1/(2β))
-func dpoError(o rl.DPOOptions, c, r, rc, rr, loss, slope, u float64) float64 {
+func dpoError(o rl.DPOOptions, c, r, rc, rr, e, loss, slope, u float64) float64 {
 	h := (c - r) - (rc - rr)
-	eh := 2 * u * (math.Abs(c) + math.Abs(r) + math.Abs(rc) + math.Abs(rr))
+	eh := e + 2*u*(math.Abs(c)+math.Abs(r)+math.Abs(rc)+math.Abs(rr))
 	ex := o.Beta*eh + 2*u*math.Abs(o.Beta*h)
 	switch o.Kind {
 	case rl.DPOHinge:
@@ -108,7 +112,7 @@ func dpoError(o rl.DPOOptions, c, r, rc, rr, loss, slope, u float64) float64 {
 		er := eh + 2*u*(math.Abs(h)+1/(2*o.Beta))
 		return 2*root*er + er*er + 2*u*loss
 	}
-	e := math.Abs(slope/o.Beta)*ex + ex*ex/2 + (elementary+2)*u*loss
+	e = math.Abs(slope/o.Beta)*ex + ex*ex/2 + (elementary+2)*u*loss
 	if o.LabelSmoothing > 0 { // two terms
 		e += ex*o.LabelSmoothing + 2*u*math.Abs(o.Beta*h)*o.LabelSmoothing + u*loss
 	}

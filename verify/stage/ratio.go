@@ -197,10 +197,11 @@ func predictISWeights(c *Case) *Prediction {
 	}
 	o := c.tisOptions(level)
 	gen := c.Token("logp_gen")
-	old := Input{X: b.Token("logp_old")}
-	if old.X == nil {
-		old = c.Token("logp_new")
+	name := "logp_old"
+	if b.Token(name) == nil {
+		name = "logp_new"
 	}
+	old := c.Token(name)
 	if !c.OK() {
 		return nil
 	}
@@ -242,7 +243,7 @@ func (c *Case) weightErrors(p *Prediction, old, gen Input, o rl.TISOptions) {
 				size += math.Abs(old.X[i] - gen.X[i])
 				e += at(i)
 				tokens++
-				d, de := divergence(old.X[i], gen.X[i], o.Gate, u)
+				d, de := divergence(old, gen, i, o.Gate, u)
 				gate += d
 				gateE += de + foldError(1, c.Unit)*math.Abs(d)
 			}
@@ -266,7 +267,7 @@ func (c *Case) weightErrors(p *Prediction, old, gen Input, o rl.TISOptions) {
 			switch {
 			case o.Gate == rl.TISRatio:
 			case o.Level == rl.TISToken:
-				stat, statE = divergence(old.X[i], gen.X[i], o.Gate, u)
+				stat, statE = divergence(old, gen, i, o.Gate, u)
 			default:
 				stat, statE = gate, gateE
 			}
@@ -323,23 +324,35 @@ func onEdge(x, e, limit, u float64) bool {
 	return !math.IsInf(limit, 0) && math.Abs(x-limit) <= e+2*u*math.Abs(limit)
 }
 
-// divergence is the statistic of the gates other than the ratio, and its error. p and q are clipped to [1e-6, 1 − 1e-6]; their
+// divergence is the statistic of the gates other than the ratio in cell i, and its error. p and q are clipped to [1e-6, 1 − 1e-6]; their
 // complements have an absolute error of u besides.
-func divergence(old, gen float64, gate rl.TISGate, u float64) (d, e float64) {
-	clip := func(x float64) float64 { return max(min(x, 1-1e-6), 1e-6) }
-	p, q := clip(math.Exp(gen)), clip(math.Exp(old))
-	ep, eq := p*elementary*u+u, q*elementary*u+u
+func divergence(old, gen Input, i int, gate rl.TISGate, u float64) (d, e float64) {
+	probability := func(x Input) (p, e float64) {
+		p = max(min(math.Exp(x.X[i]), 1-1e-6), 1e-6)
+		return p, p*(elementary*u+math.Expm1(x.E(i))) + u
+	}
+	p, ep := probability(gen)
+	q, eq := probability(old)
 	switch gate {
 	case rl.TISTV:
 		return math.Abs(p - q), ep + eq + u*math.Abs(p-q)
 	case rl.TISBinaryKL:
 		l, m := math.Log(p/q), math.Log((1-p)/(1-q))
 		d = float64(p*l) + float64((1-p)*m)
-		e = p*(ep/p+eq/q+u+elementary*u*math.Abs(l)) + ep*math.Abs(l)
-		e += (1-p)*(ep/(1-p)+eq/(1-q)+3*u+elementary*u*math.Abs(m)) + (ep+u)*math.Abs(m)
+		el := ofLog(ep/p) + ofLog(eq/q) + u + elementary*u*math.Abs(l)
+		em := ofLog((ep+u)/(1-p)) + ofLog((eq+u)/(1-q)) + u + elementary*u*math.Abs(m)
+		e = (p+ep)*el + ep*math.Abs(l) + (1-p+ep+u)*em + (ep+u)*math.Abs(m)
 		return d, e + 3*u*(math.Abs(p*l)+math.Abs((1-p)*m))
 	}
 	return 0, 0
+}
+
+// ofLog returns how far a logarithm moves when its argument does by up to the relative error x.
+func ofLog(x float64) float64 {
+	if x >= 1 {
+		return math.Inf(1)
+	}
+	return -math.Log1p(-x)
 }
 
 // weightsByRow reduces a prediction per token, equal within rows, to one per row where the dump has one per row.

@@ -52,16 +52,16 @@ func (c *Case) rewardWeights(n int) []float64 {
 }
 
 // rewardsPerFunc returns the rewards of every function, rows×functions, and their weights.
-func (c *Case) rewardsPerFunc() (rewards, weights []float64) {
+func (c *Case) rewardsPerFunc() (rewards Input, weights []float64) {
 	t := c.B.Tensors["rewards_per_func"]
 	if t == nil || c.B.Row("rewards_per_func") == nil || t.Width < 1 || len(t.Data) != c.B.Rows*t.Width {
 		note(&c.Absent, "rewards_per_func")
-		return nil, nil
+		return rewards, nil
 	}
-	return t.Data, c.rewardWeights(t.Width)
+	return Input{X: t.Data, Err: c.rounding("rewards_per_func")}, c.rewardWeights(t.Width)
 }
 
-// predictScores bounds the weighted sum by (F + 1)·u·Σ|w·r|: F roundings of the sum, one of the weight and one of the
+// predictScores bounds the weighted sum by (F + 1)·u·Σ|w·r| + Σ|w|·e: F roundings of the sum, one of the weight and one of the
 // product, less the first addition, which is exact.
 func predictScores(c *Case) *Prediction {
 	r, w := c.rewardsPerFunc()
@@ -69,21 +69,22 @@ func predictScores(c *Case) *Prediction {
 		return nil
 	}
 	b, f := c.B, len(w)
-	p := &Prediction{Want: rl.WeightedReward(nil, r, w, b.Rows), Bound: make([]float64, b.Rows)}
+	p := &Prediction{Want: rl.WeightedReward(nil, r.X, w, b.Rows), Bound: make([]float64, b.Rows)}
 	for i := range b.Rows {
-		var size float64
-		for k, v := range r[i*f : (i+1)*f] {
+		var size, err float64
+		for k, v := range r.X[i*f : (i+1)*f] {
 			if !math.IsNaN(v) {
 				size += math.Abs(v * w[k])
+				err += math.Abs(w[k]) * r.E(i*f+k)
 			}
 		}
-		p.Bound[i] = float64(f+1) * (c.Unit + tol.U64) * size
+		p.Bound[i] = float64(f+1)*(c.Unit+tol.U64)*size + err
 		p.settle(i, overflow(c.Unit))
 	}
 	p.Terms = func(i int) []Term {
 		var t []Term
 		for k := range min(f, 3) {
-			t = append(t, Term{fmt.Sprintf("reward of function %d", k), r[i*f+k]}, Term{fmt.Sprintf("its weight %d", k), w[k]})
+			t = append(t, Term{fmt.Sprintf("reward of function %d", k), r.X[i*f+k]}, Term{fmt.Sprintf("its weight %d", k), w[k]})
 		}
 		return t
 	}
@@ -222,13 +223,18 @@ func predictTokenRewards(c *Case) *Prediction {
 		note(&c.Absent, "token_rewards per token")
 		return nil
 	}
-	place := c.Enum("kl.place")
+	if c.Set.Value("score.index").Kind() == convention.NotApplicable && !c.Has("scores") && !c.Has("rewards_per_func") {
+		return nil // rewards stand where an environment gives them
+	}
+	place := c.inapplicable("kl.place", "none")
 	if place == "" {
 		return nil
 	}
 	var score Input
+	var complete []bool // groups of which rows are missing have another baseline; nil: no groups
 	if place == "sequence_reward_after" && c.groupKind() {
-		score = c.sequenceAdvantages().Input
+		a := c.sequenceAdvantages()
+		score, complete = a.Input, a.complete
 		if lo, hi, ok := c.clipRange("after_baseline"); ok && score.X != nil {
 			score.X = rl.ClipRewards(nil, score.X, lo, hi)
 		}
@@ -274,9 +280,9 @@ func predictTokenRewards(c *Case) *Prediction {
 		}
 		i := r*b.Cols + t
 		p.Bound[i] += score.E(r) + u*math.Abs(p.Want[i])
-		p.Judge[i] = true
+		p.Judge[i] = complete == nil || complete[r]
 	}
-	if shaped := b.Token("token_rewards"); shaped != nil && c.whitensRewards() && c.hasUnitVariance(shaped) {
+	if shaped := b.Token("token_rewards"); shaped != nil && c.whitensRewards() && c.rewardsAreWhite(shaped) {
 		y := c.whitenRewards(Input{X: p.Want, Err: p.Bound})
 		if !c.OK() {
 			return nil
@@ -340,37 +346,58 @@ func (c *Case) last(row int) int {
 // whitensRewards reports whether token rewards are whitened before GAE.
 func (c *Case) whitensRewards() bool { return c.EnumOr("rewards.whiten", "no") == "shift_mean_false" }
 
-// hasUnitVariance reports whether token rewards have been whitened already: their variance is 1, which other rewards have only
-// by accident. A dump may hold them before or after.
-func (c *Case) hasUnitVariance(x []float64) bool {
-	var cells []float64
-	for i, v := range x {
-		if c.B.Mask[i] {
-			cells = append(cells, v)
-		}
-	}
-	if len(cells) < 2 {
+// rewardsAreWhite reports whether token rewards have been whitened already: over the cells of whitening their variance is 1, which
+// other rewards have only by accident. A dump may hold them before or after. The ε of whitening makes the variance v/(v + ε), which
+// is within a hundredth of 1 unless rewards differ by no more than a thousandth; rounding to 16 bits moves it by less.
+func (c *Case) rewardsAreWhite(x []float64) bool {
+	o, count, runs := c.rewardWhitening()
+	if !c.OK() {
 		return false
 	}
-	// A mask of one token more per row, or an ε, moves the variance by less than 2 %.
-	v := momentsOf(cells, nil, 0, 0, tol.U64).v
-	return math.Abs(v-1) < 0.02+2/float64(len(cells))
+	tells := false
+	for _, s := range runs {
+		var cells []float64
+		for i := s[0] * c.B.Cols; i < s[1]*c.B.Cols; i++ {
+			if count[i] {
+				cells = append(cells, x[i])
+			}
+		}
+		if len(cells) < 2 {
+			continue
+		}
+		if v := momentsOf(cells, nil, o.Var.DDof, 0, tol.U64).v; !(math.Abs(v-1) < 0.01) {
+			return false
+		}
+		tells = true
+	}
+	return tells
 }
 
 // whitenRewards whitens token rewards and adds the mean back.
 func (c *Case) whitenRewards(x Input) Input {
-	b := c.B
-	o := rl.WhitenOptions{Shift: rl.ShiftFalseAddBack}
-	kind := c.whitenMoments(&o)
-	o.Scope, _ = rl.ParseScope(c.inapplicable("whiten.scope", "local_batch"))
+	o, count, runs := c.rewardWhitening()
 	if !c.OK() {
 		return Input{}
+	}
+	y, _ := c.whitened(x, c.B.Cols, count, o, runs)
+	return y
+}
+
+// rewardWhitening returns how token rewards are whitened, over which cells, and the runs of rows that are whitened together.
+func (c *Case) rewardWhitening() (o rl.WhitenOptions, count []bool, runs [][2]int) {
+	b := c.B
+	o.Shift = rl.ShiftFalseAddBack
+	c.whitenMoments(&o)
+	kind, _ := rl.ParseWhitenMask(c.Enum("whiten.mask"))
+	o.Scope, _ = rl.ParseScope(c.inapplicable("whiten.scope", "local_batch"))
+	if !c.OK() {
+		return o, nil, nil
 	}
 	if o.Scope == rl.ScopeNone {
 		o.Scope = rl.ScopeLocalBatch
 	}
 	// TRL whitens over the cells that hold a value, the first pad included.
-	count := c.realCells()
+	count = c.realCells()
 	if kind != rl.WhitenAll {
 		extra := 0
 		if c.EnumOr("gae.value_mask", "response") == "p1" {
@@ -381,10 +408,5 @@ func (c *Case) whitenRewards(x Input) Input {
 			count[i] = count[i] && m && (kind == rl.WhitenLength || extra == 1 || b.Mask[i])
 		}
 	}
-	runs := c.scopes(o.Scope)
-	if !c.OK() {
-		return Input{}
-	}
-	y, _ := c.whitened(x, b.Cols, count, o, runs)
-	return y
+	return o, count, c.scopes(o.Scope)
 }

@@ -46,7 +46,13 @@ var metrics = []metric{
 	{name: "clip_frac", title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
 	{name: "approx_kl", title: "logged estimate of KL(old‖new)", formula: "mean over the mask of k3 (CleanRL), or of k2 (TRL PPO, OpenAI), of logp_old − logp_new", of: approxKL},
 	{name: "ppo_kl", title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new", of: updateKL},
+	{name: "pg_loss", title: "logged policy loss", formula: "Σ of the policy losses of the micro-batches", over: total, of: fileTerm("pg_loss")},
+	{name: "kl_loss", title: "logged KL loss", formula: "Σ of the KL losses of the micro-batches", over: total, of: fileTerm("kl_loss")},
+	{name: "value_loss", title: "logged value loss", formula: "Σ of the value losses of the micro-batches", over: total, of: fileTerm("value_loss")},
+	{name: "ratio_max", title: "largest ratio", formula: "largest exp(logp_new − logp_old) in the mask", over: largest, of: largestRatio},
+	{name: "grad_norm", title: "norm of the gradient before clipping", formula: "√Σ g² over the tensors grad and grad/NAME", pooled: true, of: gradientNorm},
 
+	{name: "completions/clipped_ratio", framework: "trl", title: "share of completions cut off by their length", formula: "share of rows without an EOS in the mask", generation: true, pooled: true, of: truncatedShare},
 	{name: "clip_ratio/low_mean", framework: "trl", title: "share of tokens clipped from below", formula: "mean over micro-batches of the share of ρ < 1 − clip.low with A < 0", of: clipShare(negative, "binding")},
 	{name: "clip_ratio/low_min", framework: "trl", title: "smallest share of the tokens of a row clipped from below", formula: "mean over micro-batches of the smallest share, over rows, of ρ < 1 − clip.low with A < 0", of: clipOfRow(negative, smallest)},
 	{name: "clip_ratio/high_mean", framework: "trl", title: "share of tokens clipped from above", formula: "mean over micro-batches of the share of ρ > 1 + clip.high with A > 0", of: clipShare(positive, "binding")},
@@ -126,7 +132,7 @@ func (m *metric) predict(c *Case) *Prediction {
 		note(&c.Absent, "the files missing from the step ("+b.Missing[0]+")")
 		return nil
 	}
-	if step && m.name != "loss" && c.worldSize() > 1 {
+	if step && m.name != "loss" && !m.pooled && c.worldSize() > 1 {
 		note(&c.Absent, "the reduction of "+m.name+" over ranks")
 		return nil
 	}
@@ -136,9 +142,10 @@ func (m *metric) predict(c *Case) *Prediction {
 	}
 	n := len(b.Files)
 	p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Judge: make([]bool, n), Got: make([]float64, n), GotUnit: min(c.Unit, tol.U32)}
-	rows := make([]span, n)
+	rows, own := make([]span, n), make([]span, n)
 	for f, file := range b.Files {
-		if rows[f] = (span{file.Lo, file.Hi}); m.pooled {
+		own[f] = span{file.Lo, file.Hi}
+		if rows[f] = own[f]; m.pooled {
 			rows[f] = span{0, b.Rows}
 		}
 	}
@@ -147,6 +154,9 @@ func (m *metric) predict(c *Case) *Prediction {
 		return nil
 	}
 	alone := slices.Clone(x)
+	if m.pooled && b.Meta.ScalarsScope == "micro_batch" { // a writer may have taken it of its own rows
+		p.Alt, _ = m.of(c, own)
+	}
 	if step && !m.pooled {
 		m.combine(c, x, e)
 	}
@@ -197,11 +207,15 @@ func (c *Case) wholeGeneration() bool {
 
 // combine puts the number of the step in place of those of its files.
 func (m *metric) combine(c *Case, x, e []float64) {
-	var all, err float64
-	n := float64(len(x))
+	var all, err, n float64
 	u := c.Unit + tol.U64
 	var size float64
+	trl := strings.ToLower(c.B.Meta.Framework) == "trl"
 	for f := range x {
+		if trl && math.IsNaN(x[f]) { // its log leaves them out
+			continue
+		}
+		n++
 		all += x[f]
 		err += e[f]
 		size += math.Abs(x[f])
@@ -210,6 +224,18 @@ func (m *metric) combine(c *Case, x, e []float64) {
 	by := n
 	if m.over == total {
 		by = c.worldSize()
+	}
+	if n == 0 {
+		by = math.NaN()
+	}
+	if m.over == largest || m.over == smallest {
+		best := 0
+		for f := range x {
+			if m.over == largest && x[f] > x[best] || m.over == smallest && x[f] < x[best] {
+				best = f
+			}
+		}
+		all, err, by = x[best], slices.Max(e), 1
 	}
 	all, err = all/by, err/by+2*u*math.Abs(all/by)
 	for f := range x {

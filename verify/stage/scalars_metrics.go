@@ -23,7 +23,7 @@ func fileLoss(c *Case, rows []span) (x, e []float64) {
 // perFile returns a number of every file, predicted if it was not dumped.
 func (c *Case) perFile(name string) Input {
 	if x := c.B.PerFile(name); x != nil {
-		return Input{X: x}
+		return Input{X: x, Err: c.rounding(name)}
 	}
 	return c.predicted(name)
 }
@@ -52,18 +52,19 @@ func maskedMean(name string) func(*Case, []span) ([]float64, []float64) {
 // means returns the means of x over the mask of ranges of rows, and their errors.
 func (c *Case) means(rows []span, x, err []float64) (m, e []float64) {
 	m, e = make([]float64, len(rows)), make([]float64, len(rows))
+	mask := c.lossMask()
 	for f, r := range rows {
-		m[f], e[f] = c.meanOver(r, x, err)
+		m[f], e[f] = c.meanOver(r, mask, x, err)
 	}
 	return m, e
 }
 
 // meanOver returns the mean of x over the mask of some rows, and its error: fold(n) + 2u of the sum of magnitudes. verl adds 1e-8
 // to the count.
-func (c *Case) meanOver(rows span, x, err []float64) (m, e float64) {
+func (c *Case) meanOver(rows span, mask []bool, x, err []float64) (m, e float64) {
 	var n, sum, size float64
 	for i := rows.lo * c.B.Cols; i < rows.hi*c.B.Cols; i++ {
-		if c.B.Mask[i] {
+		if mask[i] {
 			n++
 			sum += x[i]
 			size += math.Abs(x[i])
@@ -128,26 +129,31 @@ func clipShare(of sign, kind string) func(*Case, []span) ([]float64, []float64) 
 	}
 }
 
-// clipOfRow returns the smallest or largest share of clipped tokens of a row.
+// clipOfRow returns the smallest or largest share of clipped tokens of a row, over the rows that have one, NaN if none has. TRL's sequence
+// ratio counts in every row, since it is not masked.
 func clipOfRow(of sign, how combine) func(*Case, []span) ([]float64, []float64) {
 	return func(c *Case, rows []span) (x, e []float64) {
-		on, open, _ := c.clipped(of, "binding")
+		on, open, o := c.clipped(of, "binding")
 		if !c.OK() {
 			return nil, nil
 		}
 		x, e = make([]float64, len(rows)), make([]float64, len(rows))
 		for f, s := range rows {
+			x[f] = math.NaN()
 			for r := s.lo; r < s.hi; r++ {
 				var n, share, doubt float64
 				for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-					if c.B.Mask[i] {
+					if c.B.Mask[i] || o.Level != rl.RatioToken {
 						n++
 						share += on[i]
 						doubt += open[i]
 					}
 				}
-				share, doubt = share/max(n, 1), doubt/max(n, 1)
-				if r == s.lo || how == smallest && share < x[f] || how == largest && share > x[f] {
+				if n == 0 {
+					continue
+				}
+				share, doubt = share/n, doubt/n
+				if math.IsNaN(x[f]) || how == smallest && share < x[f] || how == largest && share > x[f] {
 					x[f] = share
 				}
 				e[f] = max(e[f], doubt+2*c.Unit*share)
@@ -169,7 +175,7 @@ func (c *Case) clipped(of sign, name string) (on, open []float64, o rl.RatioOpti
 	if !c.OK() {
 		return nil, nil, o
 	}
-	r := c.ratios(lp, old, c.B.Mask, o)
+	r := c.ratios(lp, old, c.lossMask(), o)
 	on = rl.Clipped(nil, r.x, adv.X, kind, clip)
 	open = make([]float64, len(on))
 	moved := make([]float64, len(on))

@@ -26,6 +26,9 @@ type Check struct {
 	Applies func(*Case) bool
 	Predict func(*Case) *Prediction
 	Assert  func(*Case) *Assertion
+
+	// Options of a check that asserts: those under another value of which what breaks the rule is legal.
+	Options []string
 }
 
 // Prediction is what an output should be.
@@ -78,7 +81,7 @@ var registry []*Check
 
 func init() {
 	for _, group := range []func() []*Check{
-		maskChecks, logpChecks, agreementChecks, klChecks, rewardChecks, advantageChecks, gaeChecks,
+		maskChecks, signChecks, logpChecks, agreementChecks, klChecks, rewardChecks, advantageChecks, gaeChecks,
 		ratioChecks, tokenLossChecks, aggregateChecks, gradientChecks, scalarChecks, preferenceChecks,
 	} {
 		registry = append(registry, group()...)

@@ -242,19 +242,20 @@ func predictTokenLoss(c *Case) *Prediction {
 			alt = q.Alt[i]
 		}
 		if w := p.weight; w.X != nil {
-			q.Bound[i] = math.Abs(w.X[i])*q.Bound[i] + math.Abs(q.Want[i])*w.E(i) + p.u*math.Abs(w.X[i]*q.Want[i])
+			q.Bound[i] = (math.Abs(w.X[i])+w.E(i))*q.Bound[i] + math.Abs(q.Want[i])*w.E(i) + p.u*math.Abs(w.X[i]*q.Want[i])
 			q.Want[i] = float64(w.X[i] * q.Want[i])
 			alt *= w.X[i]
 		}
 		if withKL {
-			beta := p.beta
+			beta, betaE := p.beta, 0.0
 			if p.klInside {
 				beta *= p.weight.X[i]
+				betaE = math.Abs(p.beta) * p.weight.E(i)
 			}
 			k := float64(beta * kl.X[i])
 			q.Want[i] += k
 			alt += k
-			q.Bound[i] += math.Abs(beta)*kl.E(i) + 3*p.u*math.Abs(k) + p.u*math.Abs(q.Want[i])
+			q.Bound[i] += (math.Abs(beta)+betaE)*kl.E(i) + betaE*math.Abs(kl.X[i]) + 3*p.u*math.Abs(k) + p.u*math.Abs(q.Want[i])
 		}
 		if q.Alt != nil {
 			q.Alt[i] = alt

@@ -25,7 +25,7 @@ func (p *policy) terms(b *dump.Batch) (loss, bound, alt []float64) {
 	case rl.LossReinforce: // −A·lp: u
 		loss, _ = rl.Reinforce(nil, nil, lp.X, adv.X, nil)
 		for i, l := range loss {
-			bound[i] = u*math.Abs(l) + math.Abs(adv.X[i])*lp.E(i) + math.Abs(lp.X[i])*adv.E(i)
+			bound[i] = u*math.Abs(l) + (math.Abs(adv.X[i])+adv.E(i))*lp.E(i) + math.Abs(lp.X[i])*adv.E(i)
 		}
 	case rl.LossCISPO, rl.LossVESPO, rl.LossDPPOTV, rl.LossDPPOKL: // −w·A·lp: e_w and 2u
 		w, e, other := p.detached(b)
@@ -33,7 +33,8 @@ func (p *policy) terms(b *dump.Batch) (loss, bound, alt []float64) {
 		alt = other
 		for i, l := range loss {
 			a := math.Abs(adv.X[i])
-			bound[i] = e[i]*a*math.Abs(lp.X[i]) + 2*u*math.Abs(l) + math.Abs(w[i])*(a*lp.E(i)+math.Abs(lp.X[i])*adv.E(i))
+			product := (a+adv.E(i))*lp.E(i) + math.Abs(lp.X[i])*adv.E(i)
+			bound[i] = e[i]*(a*math.Abs(lp.X[i])+product) + 2*u*math.Abs(l) + math.Abs(w[i])*product
 			if alt != nil {
 				alt[i] *= -adv.X[i] * lp.X[i]
 			}
@@ -43,7 +44,7 @@ func (p *policy) terms(b *dump.Batch) (loss, bound, alt []float64) {
 		for i, l := range loss {
 			d := lp.X[i] - p.denominator().X[i]
 			e := lp.E(i) + p.denominator().E(i) + u*math.Abs(d)
-			bound[i] = u*math.Abs(adv.X[i]*lp.X[i]) + math.Abs(adv.X[i])*lp.E(i) + math.Abs(lp.X[i])*adv.E(i) +
+			bound[i] = u*math.Abs(adv.X[i]*lp.X[i]) + (math.Abs(adv.X[i])+adv.E(i))*lp.E(i) + math.Abs(lp.X[i])*adv.E(i) +
 				p.o.DROBeta*(math.Abs(d)*e+e*e/2+2*u*d*d) + u*math.Abs(l)
 		}
 	case rl.LossGMPO:
@@ -102,7 +103,7 @@ func (p *policy) surrogate(bound []float64) []float64 {
 			if adv[i] != 0 {
 				r = max(r, math.Abs(l/adv[i]))
 			}
-			bound[i] += e * r
+			bound[i] += e * (r + p.ratio.err[i])
 		}
 	}
 	return loss
@@ -134,7 +135,7 @@ func (p *policy) sapo(bound []float64) []float64 {
 		r := p.ratio.x[i]
 		bound[i] += math.Abs(slope[i])*(2*p.u+tau32)*math.Abs(r-1) + math.Abs(l)*((elementary+6)*p.u+tau32)
 		if p.adv.E(i) > 0 && p.adv.X[i] != 0 {
-			bound[i] += p.adv.E(i) * math.Abs(l/p.adv.X[i])
+			bound[i] += p.adv.E(i) * (math.Abs(l) + bound[i]) / math.Abs(p.adv.X[i])
 		} else if p.adv.E(i) > 0 {
 			bound[i] += p.adv.E(i) * 4 / min(p.o.TauPos, p.o.TauNeg)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
@@ -20,31 +21,56 @@ func whitenRate(o rl.WhitenOptions) func(float64) float64 {
 	return func(v float64) float64 { return 1 / math.Sqrt(v+o.Eps) }
 }
 
-// whitenOptions returns how advantages are whitened, and over which cells. The rule for one cell is read where it applies.
-func (c *Case) whitenOptions() (o rl.WhitenOptions, mask rl.WhitenMask) {
-	o.Scope, _ = rl.ParseScope(c.inapplicable("whiten.scope", "none"))
-	if o.Scope == rl.ScopeNone {
-		return o, mask
+// whitensRows reports whether one advantage per response is whitened before it is spread over the tokens: its whitening has no
+// mask, and that of the batch's own baseline knows of none either.
+func (c *Case) whitensRows() bool {
+	switch c.Set.Value("whiten.mask").Kind() {
+	case convention.NotApplicable:
+		return c.inapplicable("whiten.scope", "none") != "none"
+	case convention.Unknown:
+		return c.Enum("adv.kind") == "batch_baseline"
 	}
-	o.Shift, _ = rl.ParseShiftMean(c.Enum("whiten.shift_mean"))
-	mask = c.whitenMoments(&o)
+	return false
+}
+
+// whitenOptions returns how advantages of tokens are whitened, and over which cells.
+func (c *Case) whitenOptions() (o rl.WhitenOptions, mask rl.WhitenMask) {
+	if o = c.rowWhitening(); o.Scope != rl.ScopeNone {
+		mask, _ = rl.ParseWhitenMask(c.Enum("whiten.mask"))
+	}
 	return o, mask
 }
 
+// rowWhitening returns how advantages of rows are whitened. The rule for one cell is read where it applies.
+func (c *Case) rowWhitening() (o rl.WhitenOptions) {
+	o.Scope, _ = rl.ParseScope(c.inapplicable("whiten.scope", "none"))
+	if o.Scope == rl.ScopeNone {
+		return o
+	}
+	o.Shift, _ = rl.ParseShiftMean(c.Enum("whiten.shift_mean"))
+	c.whitenMoments(&o)
+	return o
+}
+
+func (c *Case) whiteningOf(rows bool) (o rl.WhitenOptions, mask rl.WhitenMask) {
+	if rows {
+		return c.rowWhitening(), mask
+	}
+	return c.whitenOptions()
+}
+
 // whitenMoments reads what the moments and ε of advantages and of token rewards have in common.
-func (c *Case) whitenMoments(o *rl.WhitenOptions) rl.WhitenMask {
+func (c *Case) whitenMoments(o *rl.WhitenOptions) {
 	if d := c.Num("whiten.ddof"); d == 1 {
 		o.Var.DDof = 1
 	}
 	o.EpsPlace, _ = rl.ParseEpsPlace(c.Enum("whiten.eps_place"))
 	o.Eps = max(c.Default("whiten.eps", 1e-8), 0)
-	mask, _ := rl.ParseWhitenMask(c.Enum("whiten.mask"))
 	o.ConstantZero = c.BoolOr("whiten.constant_zero", false)
 	o.Var.Mean.Eps = max(c.Default("mean.eps", 0), 0)
 	// NaN at a masked cell of a dump may be the hook's fill; in the mask it is found by masks/finite.
 	o.Var.Mean.Outside = rl.OutsideIgnore
 	o.Var.Empty = rl.EmptyZero // no cell of such a scope is judged
-	return mask
 }
 
 // scopes returns the runs of rows that are whitened together. A scope that reaches beyond what was dumped is noted.
@@ -195,7 +221,7 @@ func equal(x []float64) bool {
 // whitenAdvantages whitens advantages, per token or per row, as the options say; what it is given comes back where they are not
 // whitened. A number per row counts where the row has a token.
 func (c *Case) whitenAdvantages(x Input, perRow bool) (Input, []Term) {
-	o, kind := c.whitenOptions()
+	o, kind := c.whiteningOf(perRow)
 	if !c.OK() || o.Scope == rl.ScopeNone {
 		return x, nil
 	}
@@ -218,6 +244,17 @@ func (c *Case) whitenAdvantages(x Input, perRow bool) (Input, []Term) {
 		return y, []Term{{"whitened sets", float64(len(all))}}
 	}
 	return y, []Term{{"whitening mean", all[0].mean}, {"whitening std", math.Sqrt(all[0].v)}}
+}
+
+// firstTokens returns x at the first token of every row, 0 where there is none.
+func firstTokens(b *dump.Batch, x []float64) []float64 {
+	y := make([]float64, b.Rows)
+	for i := len(b.Mask) - 1; i >= 0; i-- {
+		if b.Mask[i] {
+			y[i/b.Cols] = x[i]
+		}
+	}
+	return y
 }
 
 func (c *Case) rowsWithTokens() []bool {
@@ -253,12 +290,17 @@ func assertMoments(c *Case) *Assertion {
 	if !ok {
 		return nil
 	}
-	o, kind := c.whitenOptions()
+	b := c.B
+	t := b.Tensors["advantages"]
+	x, cols, count := t.Data, b.Cols, []bool(nil)
+	storage, _ := t.Type.Unit() // moves every number by this much of itself
+	if !perRow && c.whitensRows() {
+		perRow, x = true, firstTokens(b, x)
+	}
+	o, kind := c.whiteningOf(perRow)
 	if !c.OK() || o.Shift != rl.ShiftTrue {
 		return nil
 	}
-	b := c.B
-	x, cols, count := b.Tensors["advantages"].Data, b.Cols, []bool(nil)
 	switch {
 	case perRow:
 		cols, count = 1, c.rowsWithTokens()
@@ -277,16 +319,16 @@ func assertMoments(c *Case) *Assertion {
 	// which the dump may hold nothing, are not.
 	limit := math.Sqrt(max(c.Unit, tol.U32))
 	for _, s := range runs {
-		var cells []float64
+		var cells, errs []float64
 		for i := s[0] * cols; i < s[1]*cols; i++ {
 			if count[i] {
-				cells = append(cells, x[i])
+				cells, errs = append(cells, x[i]), append(errs, storage*math.Abs(x[i]))
 			}
 		}
 		if len(cells) < 2 {
 			continue
 		}
-		m := momentsOf(cells, nil, o.Var.DDof, 0, c.Unit)
+		m := momentsOf(cells, errs, o.Var.DDof, 0, c.Unit)
 		if m.v < 0.5 {
 			continue // equal numbers: a residue of rounding over ε, of any mean
 		}

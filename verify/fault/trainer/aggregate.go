@@ -277,6 +277,12 @@ func (r *run[F]) klSign() F {
 // klWeights returns the factor of every cell of the KL term in the loss, without β.
 func (r *run[F]) klWeights() []F {
 	w := slices.Clone(r.weight)
+	if r.o.klTokens {
+		kind := r.o.agg
+		r.o.agg = "token"
+		w = r.cellWeights(r.lossMask, true)
+		r.o.agg = kind
+	}
 	if r.plant == "KL-OUTSIDE-MASK" {
 		every := slices.Repeat([]bool{true}, r.cells())
 		w = r.cellWeights(every, true)

@@ -65,12 +65,12 @@ func (r *run[F]) metrics() {
 	r.ratioMetrics(add, mean, largest, trl)
 	reward := r.meanReward()
 	add("reward", func(span) F { return reward }, func(x []F) F { return x[0] })
-	add("completions/clipped_ratio", r.truncated, func(x []F) F {
-		if r.plant == "METRIC-LOCAL-OVER-GLOBAL" {
-			return x[0]
-		}
-		return mean(x)
-	})
+	// It is logged before the rows are dealt out, too.
+	cut := func(span) F { return r.truncated(span{hi: r.rows}) }
+	if r.plant == "METRIC-LOCAL-OVER-GLOBAL" {
+		cut = r.truncated
+	}
+	add("completions/clipped_ratio", cut, func(x []F) F { return x[0] })
 	if r.bias != nil {
 		var squares F
 		for _, g := range r.bias {

@@ -1,0 +1,530 @@
+package main
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/report"
+)
+
+// dumpForm is the JSON form of a report, as far as the tests look at it.
+type dumpForm struct {
+	Exit    int
+	Error   string
+	Lines   []string
+	Lists   []report.Section
+	Results []dumpResult
+}
+
+type dumpResult struct {
+	Check, Verdict, Reason, Formula, Where, Fix, Repeat string
+	Measured, Limit                                     any
+	Compared                                            int
+	Class                                               []string
+	Steps                                               *struct {
+		Judged, Bad int
+		First       *int `json:"first_bad"`
+	}
+	Explanations []struct {
+		Fault, Title, Evidence string
+		Lead                   bool
+		Rows                   []string
+		Options                []struct{ Option, Value, Declared, Origin string }
+	}
+}
+
+// find returns the result of a check, nil if there is none.
+func (f *dumpForm) find(check string) *dumpResult {
+	for i := range f.Results {
+		if f.Results[i].Check == check {
+			return &f.Results[i]
+		}
+	}
+	return nil
+}
+
+func (f *dumpForm) with(verdict string) (list []*dumpResult) {
+	for i := range f.Results {
+		if f.Results[i].Verdict == verdict {
+			list = append(list, &f.Results[i])
+		}
+	}
+	return list
+}
+
+func dumpJSON(t *testing.T, dir string, args ...string) dumpForm {
+	t.Helper()
+	stdout, stderr, code := verify(t, dir, append([]string{"dump", "--format", "json"}, args...)...)
+	var f dumpForm
+	require.NoError(t, json.Unmarshal([]byte(stdout), &f), "%s%s", stdout, stderr)
+	require.Equal(t, code, f.Exit)
+	return f
+}
+
+// One exit code and one fragment of what is printed for each way to call the command, on runs of real trainers.
+func TestDumpCases(t *testing.T) {
+	clean, pads, detached := trlRuns+"/clean/grpo", trlRuns+"/faulty/b_pad_in_denominator", trlRuns+"/faulty/e_ratio_detached"
+	ddof := goldenRuns + "/trl-grpo/faulty/adv_std_ddof0"
+	warns := goldenRuns + "/trl-grpo/faulty/group_identical --ignore scalars"
+	for _, c := range []struct {
+		args     string
+		code     int
+		fragment string // of stdout or stderr
+	}{
+		{clean + " --profile trl-grpo@1.16", 0, "nothing failed"},
+		{clean, 0, "profiles that fit what was searched: "},
+		{clean + " --infer", 0, "trl-grpo@1.16"},
+		{clean + "/*_mb_*.safetensors --profile trl-grpo@1.16", 0, "nothing failed"},
+		{clean + " " + clean + "/step_0001_mb_0.safetensors", 0, "nothing failed"},
+		{pads + " --profile trl-grpo@1.16", 1, "AGG-PAD-DENOMINATOR: the mean of a row divides by the padded width"},
+		{pads, 1, "AGG-PAD-DENOMINATOR"},
+		{detached + " --profile trl-grpo@1.16", 1, "gradient/dlogp"},
+		{detached + " --profile trl-grpo@1.16 --ignore gradient", 0, "nothing failed"},
+		{clean + " --first-step --profile trl-grpo@1.16", 0, "first_step/ratio"},
+		{detached + " --first-step --profile trl-grpo@1.16 --select first_step", 1, "first_step/gradient"},
+
+		// A convention is information where nothing was declared.
+		{ddof + " --profile trl-grpo@1.16", 1, "adv.ddof 0 where trl-grpo@1.16 says 1"},
+		{ddof + " --profile trl-grpo@1.16 --set adv.ddof=0 -v", 0, "adv.ddof 0, by --set, not 1, by trl-grpo@1.16"},
+		{ddof + " --infer", 0, "adv.ddof=0"},
+
+		// Warnings.
+		{warns + " --profile trl-grpo@1.16", 0, "GROUP-IDENTICAL"},
+		{warns + " --profile trl-grpo@1.16 --fail-on warn", 1, "GROUP-IDENTICAL"},
+
+		// What is asked for by name.
+		{clean + " --profile trl-grpo@1.16 --require logp/new", 6, "asked for by name, but without logits"},
+		{clean + " --profile trl-grpo@1.16 --require logp", 0, "logp/range"},
+		{clean + " --profile trl-grpo@1.16 --select reward", 0, "reward/scores"},
+		{clean + " --profile trl-grpo@1.16 --select gae", 6, "gae/advantage"},
+		{clean + " --profile trl-grpo@1.16 --require aggregate/loss", 0, "nothing failed"},
+		{clean + " --profile trl-grpo@1.16 --strict", 6, "not seen"},
+		{clean + " --profile trl-grpo@1.16 --select first_step", 6, "nothing it applies to"},
+		{clean + " --ignore masks --ignore reward --ignore logp --ignore agreement --ignore kl --ignore advantage --ignore token_loss --ignore aggregate --ignore gradient --ignore scalars", 5, "nothing was checked"},
+
+		// Steps.
+		{clean + " --profile trl-grpo@1.16 --steps 2", 0, "1 step"},
+		{clean + " --profile trl-grpo@1.16 --steps 2..", 0, "2 steps"},
+		{clean + " --profile trl-grpo@1.16 --steps 1,3..9", 0, "2 steps"},
+		{clean + " --steps 7..9", 2, "none of these, but 3 from 1 to 3"},
+		{clean + " --steps 3..2", 2, "3 is after 2"},
+		{clean + " --steps x", 2, "want A..B"},
+		{clean + " --steps 1,,2", 2, "want A..B"},
+		{clean + " --steps -1", 2, "want A..B"},
+		{pads + " --profile trl-grpo@1.16 --first-failure", 1, " 1 step "},
+
+		// Usage.
+		{"", 2, "takes files, folders or globs"},
+		{"nowhere", 2, "nowhere"},
+		{"nowhere/*.safetensors", 2, "nowhere"},
+		{clean + " --profile trl-grpo", 0, "names no version"},
+		{clean + " --profile trl-gpro@1.16", 2, `did you mean "trl-grpo`},
+		{clean + " --set adv.ddof", 2, "want OPTION=VALUE"},
+		{clean + " --set adv.ddof=7", 2, "adv.ddof"},
+		{clean + " --set adv.dof=1", 2, `did you mean "adv.ddof"`},
+		{clean + " --set adv.ddof=1 --set adv.ddof=0", 2, "given twice"},
+		{clean + " --select advantage/grup", 2, "advantage/group"},
+		{clean + " --select advantage/group --format yaml", 2, "human, json, junit"},
+		{clean + " --fail-on nothing", 2, "fail or warn"},
+		{clean + " --frist-step", 2, "--first-step"},
+		{clean + " --config nowhere.txt", 2, "nowhere.txt"},
+		{clean + " --max-uncompressed much", 2, "--max-uncompressed"},
+		{clean + " -o nowhere/r.txt", 2, "there is no folder"},
+		{clean + " -o " + clean + "/step_0001_mb_0.safetensors", 2, "is an input of this run"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, code := verify(t, ".", append([]string{"dump"}, strings.Fields(c.args)...)...)
+			require.Equal(t, c.code, code, "stdout:\n%s\nstderr:\n%s", stdout, stderr)
+			require.Contains(t, stdout+stderr, c.fragment)
+			require.NotContains(t, stdout+stderr, "goroutine ")
+			if code == 2 {
+				require.Equal(t, 1, strings.Count(stderr, "\n"), "one line: %s", stderr)
+			}
+		})
+	}
+}
+
+// Files of options: what they declare is printed, and what is wrong with them is an error of usage.
+func TestDumpConfig(t *testing.T) {
+	clean, err := filepath.Abs(trlRuns + "/clean/grpo")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for _, c := range []struct {
+		name, text string
+		code       int
+		fragment   string
+	}{
+		{"lines", "clip.high = 0.28\nadv.ddof = 1 # sample\n", 0, "adv.ddof=1 → adv.ddof=1"},
+		{"JSON", `{"options": {"clip": {"high": 0.28}}}`, 0, "options taken from the configuration"},
+		{"a framework's names", "framework = trl-grpo\nepsilon_high = 0.28\n", 0, "epsilon_high=0.28 → clip.high=0.28"},
+		{"a framework's names, one mistyped", "framework = trl-grpo\nepsilon_hihg = 0.28\n", 0, "options of --config that nobody knows: epsilon_hihg (nearest: epsilon)"},
+		{"against the dump", "clip.high = 0.5\n", 1, "clip.high 0.5, by clip.high=0.5"},
+		{"unknown name", "adv.dof = 1\n", 2, `did you mean "adv.ddof"`},
+		{"illegal value", "adv.ddof = 7\n", 2, "adv.ddof"},
+		{"twice", "adv.ddof = 1\nadv.ddof = 1\n", 2, "given twice"},
+		{"YAML", "adv:\n  ddof: 1\n", 4, "YAML is not read"},
+		{"broken JSON", `{"adv.ddof": 1`, 4, "config"},
+		{"a NUL", "adv.ddof = 1\x00\n", 4, "NUL"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			file := filepath.Join(dir, "config.txt")
+			require.NoError(t, os.WriteFile(file, []byte(c.text), 0o666))
+			stdout, stderr, code := verify(t, dir, "dump", clean, "--profile", trlProfile, "--config", "config.txt", "-v")
+			require.Equal(t, c.code, code, "%s%s", stdout, stderr)
+			require.Contains(t, stdout+stderr, c.fragment)
+		})
+	}
+}
+
+// The printed command finds the same again: verdict, place, numbers and explanations, also where the explanation rests on
+// several steps, and on a run of many.
+func TestDumpRepeats(t *testing.T) {
+	dir := t.TempDir()
+	many := filepath.Join(dir, "many steps") // a name to be quoted
+	manySteps(t, many, 40, func(d *dumpText) {
+		for i := range d.tensors["advantages"].Data {
+			d.tensors["advantages"].Data[i] *= -1
+		}
+	})
+	runs := [][]string{
+		{many, "--profile", trlProfile},
+		{many, "--profile", trlProfile, "--steps", "10..30"},
+		{many, "--profile", trlProfile, "--first-failure"},
+		{many, "--first-step"},
+		{many, "--infer"},
+	}
+	for run, profile := range map[string]string{
+		"trl-grpo/faulty/loss_not_divided_by_accumulation": trlProfile, "trl-grpo/faulty/clip_max_for_min": trlProfile, "trl-grpo/faulty/group_identical": trlProfile,
+		"trl-grpo/faulty/mask_excludes_eos": trlProfile, "trl-grpo/faulty/cispo_through_clip": trlProfile, "trl-grpo/faulty/temperature_missing": trlProfile,
+		"trl-ppo/faulty/value_clip_min": "trl-ppo@1.12", "verl/faulty/local_denominators": "verl-ppo@0.9",
+	} {
+		runs = append(runs, []string{goldenRuns + "/" + run, "--profile", profile}, []string{goldenRuns + "/" + run})
+	}
+	if testing.Short() {
+		runs = runs[:6]
+	}
+	for _, args := range runs {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			first := dumpJSON(t, ".", args...)
+			looked := 0
+			for _, r := range first.Results {
+				if r.Verdict != "FAIL" && r.Verdict != "CONVENTION" && r.Verdict != "WARN" {
+					continue
+				}
+				if looked++; looked > 6 {
+					break
+				}
+				words := shellWords(t, r.Repeat)
+				require.Equal(t, "verify", words[0])
+				again := dumpJSON(t, ".", words[2:]...)
+				found := again.find(r.Check)
+				require.NotNil(t, found, r.Repeat)
+				require.Equal(t, []any{r.Verdict, r.Where, r.Measured, r.Limit, r.Explanations, r.Class, r.Fix},
+					[]any{found.Verdict, found.Where, found.Measured, found.Limit, found.Explanations, found.Class, found.Fix}, "%s\n%s\n%s", r.Repeat, r.Reason, found.Reason)
+				require.Equal(t, r.Steps.First, found.Steps.First, r.Repeat)
+			}
+			require.NotZero(t, looked, "%v finds nothing to repeat", args)
+		})
+	}
+}
+
+// shellWords splits a command line at white space, but not within single quotes.
+func shellWords(t *testing.T, s string) (words []string) {
+	t.Helper()
+	var b strings.Builder
+	quoted, some := false, false
+	for _, c := range s {
+		switch {
+		case c == '\'':
+			quoted, some = !quoted, true
+		case c == ' ' && !quoted:
+			if some {
+				words = append(words, b.String())
+			}
+			b.Reset()
+			some = false
+		default:
+			b.WriteRune(c)
+			some = true
+		}
+	}
+	require.False(t, quoted, s)
+	return append(words, b.String())
+}
+
+// What a failure must say: the formula, the place, both numbers, the reason, the fix and the command to repeat it, each once
+// and none of them long.
+func TestDumpFailuresAreComplete(t *testing.T) {
+	n := 0
+	for run, profile := range faultyRuns(t) {
+		if n++; testing.Short() && n > 10 {
+			break
+		}
+		f := dumpJSON(t, ".", filepath.Join(goldenRuns, run), "--profile", profile)
+		for _, r := range append(f.with("FAIL"), f.with("CONVENTION")...) {
+			where := run + " " + r.Check
+			require.NotEmpty(t, r.Formula, where)
+			require.NotEmpty(t, r.Reason, where)
+			require.NotContains(t, r.Reason, r.Formula, where)
+			require.NotEmpty(t, r.Where, where)
+			require.NotEmpty(t, r.Fix, where)
+			require.Contains(t, r.Repeat, "verify dump "+goldenRuns+"/"+run+" --profile "+profile+" --select "+r.Check, where)
+			require.Less(t, len(r.Reason), 400, where)
+			if r.Measured != nil {
+				require.Contains(t, r.Where, "got ", where)
+				require.Contains(t, r.Where, "want ", where)
+			}
+			require.NotNil(t, r.Steps, where)
+			require.Positive(t, r.Steps.Bad, where)
+			require.NotNil(t, r.Steps.First, where)
+			for _, e := range r.Explanations {
+				require.Less(t, len(e.Evidence), 160, "%s: %s", where, e.Evidence)
+				if r.Verdict == "CONVENTION" && e.Fault == "" {
+					require.NotEmpty(t, e.Options, where)
+				}
+			}
+			if r.Verdict == "CONVENTION" {
+				o := r.Explanations[0].Options
+				require.NotEmpty(t, o, where)
+				require.NotEqual(t, o[0].Value, o[0].Declared, where)
+				require.Contains(t, r.Fix, "--set "+o[0].Option+"="+o[0].Value, where)
+			}
+		}
+		text, _, _ := verify(t, ".", "dump", filepath.Join(goldenRuns, run), "--profile", profile, "-q")
+		for _, line := range strings.Split(text, "\n") {
+			require.Less(t, len([]rune(line)), 360, "%s: a line nobody reads:\n%s", run, line)
+			require.NotContains(t, line, "e-46", "half the smallest float32 is 0 to a reader")
+		}
+	}
+	require.GreaterOrEqual(t, n, 10)
+}
+
+// faultyRuns maps some broken runs of real trainers to their profiles.
+func faultyRuns(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(goldenRuns, "EXPECT.json"))
+	require.NoError(t, err)
+	var all map[string]struct{ Expect, Profile string }
+	require.NoError(t, json.Unmarshal(text, &all))
+	runs := map[string]string{}
+	for name, e := range all {
+		if e.Expect != "clean" {
+			runs[name] = e.Profile
+		}
+	}
+	return runs
+}
+
+// JSON follows the schema, JUnit is XML, and equal runs give equal bytes outside the object run.
+func TestDumpForms(t *testing.T) {
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(report.Schema)))
+	require.NoError(t, err)
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	require.NoError(t, compiler.AddResource("report.json", doc))
+	schema, err := compiler.Compile("report.json")
+	require.NoError(t, err)
+	for _, args := range []string{
+		trlRuns + "/clean/grpo", trlRuns + "/clean/grpo --profile trl-grpo@1.16", trlRuns + "/faulty/b_pad_in_denominator --first-step --profile trl-grpo@1.16",
+		goldenRuns + "/trl-grpo/faulty/loss_not_divided_by_accumulation --profile trl-grpo@1.16 --set kl.beta=0.04", goldenRuns + "/trl-grpo/faulty/old_logp_zero",
+		goldenRuns + "/trl-grpo/faulty/group_identical", goldenRuns + "/openrlhf/faulty/kl_in_bf16", goldenRuns + "/verl/faulty/value_loss_no_half --require gae/returns",
+		"nowhere", trlRuns + "/clean/grpo --profile nobody", trlRuns,
+	} {
+		full := append([]string{"dump", "--format", "json"}, strings.Fields(args)...)
+		a, _, code := verify(t, ".", full...)
+		b, _, _ := verify(t, ".", full...)
+		got, err := jsonschema.UnmarshalJSON(strings.NewReader(a))
+		require.NoError(t, err, "%s: %s", args, a)
+		require.NoError(t, schema.Validate(got), args)
+		require.Equal(t, withoutRun(t, a), withoutRun(t, b), args)
+		if code >= 2 && code <= 4 {
+			require.Contains(t, a, `"error": `, args)
+		}
+		x, _, again := verify(t, ".", append([]string{"dump", "--format", "junit"}, strings.Fields(args)...)...)
+		require.Equal(t, code, again)
+		dec := xml.NewDecoder(strings.NewReader(x))
+		for {
+			if _, err := dec.Token(); err == io.EOF {
+				break
+			} else {
+				require.NoError(t, err, args)
+			}
+		}
+		if code == 1 {
+			require.Contains(t, x, "<failure", args)
+		}
+	}
+}
+
+// What the JSON form has of a run beside its numbers.
+func TestDumpJSON(t *testing.T) {
+	f := dumpJSON(t, ".", goldenRuns+"/trl-grpo/faulty/adv_std_ddof0", "--profile", trlProfile)
+	r := f.find("advantage/group")
+	require.Equal(t, "CONVENTION", r.Verdict)
+	require.Equal(t, []int{4, 4, 1}, []int{r.Steps.Judged, r.Steps.Bad, *r.Steps.First})
+	require.Contains(t, r.Formula, "adv.eps")
+	require.Equal(t, []string{"ADV-DDOF"}, r.Class)
+	o := r.Explanations[0].Options[0]
+	require.Equal(t, []string{"adv.ddof", "0", "1", trlProfile}, []string{o.Option, o.Value, o.Declared, o.Origin})
+	require.Equal(t, []string{"P189"}, r.Explanations[0].Rows)
+	require.NotEmpty(t, f.Lists)
+	require.Contains(t, f.Lists[0].Items[0], "trl-grpo@1.16")
+	healthy := f.find("kl/token")
+	require.Equal(t, []int{4, 0}, []int{healthy.Steps.Judged, healthy.Steps.Bad})
+	require.Nil(t, healthy.Steps.First)
+	require.Equal(t, "FAIL", dumpPtr(dumpJSON(t, ".", trlRuns+"/faulty/b_pad_in_denominator")).find("aggregate/loss").Verdict)
+}
+
+func dumpPtr(f dumpForm) *dumpForm { return &f }
+
+// Without -v long lists are counted, with -q there is only what did not pass; -v has causes and rows.
+func TestDumpLoudness(t *testing.T) {
+	run := goldenRuns + "/trl-grpo/faulty/loss_not_divided_by_accumulation"
+	plain, _, _ := verify(t, ".", "dump", run, "--profile", trlProfile)
+	require.Contains(t, plain, "options that override weaker ones: ")
+	require.NotContains(t, plain, "kl.beta 0.04, by")
+	require.NotContains(t, plain, "P012")
+	require.Contains(t, plain, "more files (-v)")
+	loud, _, _ := verify(t, ".", "dump", run, "--profile", trlProfile, "-v")
+	for _, text := range []string{"kl.beta 0.04, by beta=0.04 (the dump), not 0, by " + trlProfile, "P012", "catalogue", "step_0004_mb_1"} {
+		require.Contains(t, loud, text)
+	}
+	quiet, _, _ := verify(t, ".", "dump", run, "--profile", trlProfile, "-q")
+	require.NotContains(t, quiet, "PASS  ")
+	require.NotContains(t, quiet, "profile: ")
+	require.Contains(t, quiet, "AGG-GA-MISSING")
+	require.Less(t, len(quiet), len(plain))
+}
+
+// A report to a file is whole or not there, and the screen stays empty.
+func TestDumpOutput(t *testing.T) {
+	clean, err := filepath.Abs(trlRuns + "/clean/grpo")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	stdout, _, code := verify(t, dir, "dump", clean, "--format", "json", "-o", "r.json")
+	require.Zero(t, code)
+	require.Empty(t, stdout)
+	text, err := os.ReadFile(filepath.Join(dir, "r.json"))
+	require.NoError(t, err)
+	require.True(t, json.Valid(text))
+	stdout, _, code = verify(t, dir, "dump", clean, "--baseline", "r.json")
+	require.Zero(t, code)
+	require.Contains(t, stdout, "since baseline: nothing changed")
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "old.txt"), []byte("old"), 0o666))
+	_, _, code = verify(t, dir, "dump", "nowhere", "-o", "old.txt")
+	require.Equal(t, 2, code)
+	old, err := os.ReadFile(filepath.Join(dir, "old.txt"))
+	require.NoError(t, err)
+	require.Equal(t, "old", string(old))
+	left, err := filepath.Glob(filepath.Join(dir, ".*tmp*"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// Neither token ids nor prompts are in a redacted report, in any form.
+func TestDumpRedact(t *testing.T) {
+	const secret = 48213 // no number of a report begins like this
+	dir := t.TempDir()
+	for _, run := range []string{"trl-grpo/faulty/temperature_missing", "trl-grpo/faulty/kl_sign"} {
+		to := filepath.Join(dir, filepath.Base(run))
+		runOf(t, filepath.Join(goldenRuns, run), to, func(d *dumpText) {
+			for _, name := range []string{"response_ids", "input_ids"} {
+				if x := d.tensors[name]; x != nil {
+					for i := range x.Data {
+						if x.Data[i] != 1 { // end of sequence
+							x.Data[i] = secret
+						}
+					}
+				}
+			}
+			d.options()["system_prompt"] = "the secret prompt"
+			d.meta["prompt"] = "the secret prompt"
+		})
+		shown := false
+		for _, form := range report.Formats {
+			args := []string{"dump", to, "--profile", trlProfile, "--format", form, "-v"}
+			plain, _, code := verify(t, ".", args...)
+			shown = shown || strings.Contains(plain, "48213")
+			redacted, _, again := verify(t, ".", append(args, "--redact")...)
+			require.Equal(t, code, again)
+			require.NotContains(t, redacted, "48213", "%s in %s", run, form)
+			require.NotContains(t, redacted, "secret prompt")
+			require.NotContains(t, plain, "secret prompt")
+		}
+		require.True(t, shown, "%s: without --redact the ids show, or this proves nothing", run)
+	}
+}
+
+// explain knows checks, bugs, options that are bugs elsewhere, and rows of the catalogue.
+func TestExplain(t *testing.T) {
+	for _, c := range []struct {
+		id       string
+		code     int
+		fragment string
+	}{
+		{"advantage/group", 0, "A = (r − c)/(std + adv.eps)"},
+		{"advantage/group", 0, "V16"},
+		{"aggregate/loss", 0, "AGG-PAD-DENOMINATOR"},
+		{"AGG-GA-MISSING", 0, "divide by gradient_accumulation_steps once"},
+		{"agg-ga-missing", 0, "agg.div_ga"},
+		{"ADV-DDOF", 0, "adv.ddof"},
+		{"P012", 0, "AGG-GA-MISSING"},
+		{"p189", 0, "WHITEN-DDOF"},
+		{"FACTOR", 0, "common factor"},
+		{"H3a", 0, "optimiser's leak"},
+		{"P9999", 2, "no fault stands for row P9999"},
+		{"AGG-GA-MISING", 2, `did you mean "AGG-GA-MISSING"?`},
+		{"advantage/grup", 2, `did you mean "advantage/group"?`},
+		{"", 2, "did you mean"},
+	} {
+		stdout, stderr, code := verify(t, ".", "explain", c.id)
+		require.Equal(t, c.code, code, "%s: %s%s", c.id, stdout, stderr)
+		require.Contains(t, stdout+stderr, c.fragment, c.id)
+	}
+	stdout, _, _ := verify(t, ".", "explain", "AGG-GA-MISSING")
+	require.Equal(t, 1, strings.Count(stdout, "cause:"), "once, however many checks look for it")
+	list, _, _ := verify(t, ".", "list")
+	for _, id := range []string{"masks/position", "advantage/group", "first_step/ratio", "basis/orthonormal"} {
+		require.Contains(t, list, id)
+	}
+}
+
+// NaN where a trainer uses a number is a failure; where it is masked, at most a remark.
+func TestDumpNaN(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"logp_new", "logp_old", "advantages", "token_loss", "dlogp", "kl", "entropy"} {
+		in, out := filepath.Join(dir, name+" in"), filepath.Join(dir, name+" out")
+		runOf(t, trlRuns+"/clean/grpo", in, func(d *dumpText) {
+			i := d.cell(1)
+			if len(d.tensors[name].Shape) == 1 {
+				i = 0
+			}
+			d.tensors[name].Data[i] = math.NaN()
+		})
+		f := dumpJSON(t, ".", in, "--profile", trlProfile)
+		require.Equal(t, 1, f.Exit, "%s: NaN in the mask", name)
+		if len(readDump(t, trlRuns+"/clean/grpo/step_0001_mb_0.safetensors").tensors[name].Shape) == 1 {
+			continue
+		}
+		runOf(t, trlRuns+"/clean/grpo", out, func(d *dumpText) { d.tensors[name].Data[d.cell(0)] = math.NaN() })
+		f = dumpJSON(t, ".", out, "--profile", trlProfile)
+		if name == "dlogp" { // the gradient is 0 there
+			require.Equal(t, 1, f.Exit)
+			continue
+		}
+		require.Zero(t, f.Exit, "%s: NaN outside the mask: %v", name, f.with("FAIL"))
+		require.Empty(t, f.with("FAIL"))
+	}
+}

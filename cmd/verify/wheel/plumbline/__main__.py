@@ -1,0 +1,4 @@
+"""python -m plumbline is the program verify."""
+from ._check import main
+
+main()

@@ -1,0 +1,84 @@
+"""A GRPO run of TRL on a tiny random model (CPU) with the hook that `verify export trl` printed, as it stands.
+
+    python trl_toy.py HOOK.py FOLDER [--bug NAME] [--world]
+
+A bug is one replaced statement of the release, from golden/gen/dumps/trl_grpo_cases.py.
+"""
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+import warnings
+
+os.environ.update(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
+                  TRANSFORMERS_VERBOSITY="error", HF_DATASETS_DISABLE_PROGRESS_BARS="1", TRL_EXPERIMENTAL_SILENCE="1")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "dumps"))
+import datasets, torch, transformers
+from trl import GRPOConfig, GRPOTrainer
+
+import tiny
+from patch import compile_method
+from trl_grpo_cases import FAULTS
+
+torch.set_num_threads(1)
+
+
+def digits(completions, **_):
+    return [sum(c.isdigit() for c in s) / max(len(s), 1) for s in completions]
+
+
+def short(completion_ids, **_):
+    return [2.0 ** (-len(c) / 12) for c in completion_ids]
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location("plumbline_hook", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def plant(case):
+    """Replace the methods of the released class by the ones with the bug; returns where it went."""
+    places = []
+    for name in sorted({p.method for p in case.patches}):
+        method, where = compile_method(GRPOTrainer, name, [p for p in case.patches if p.method == name])
+        setattr(GRPOTrainer, name, method)
+        places += [f"{w['file']}:{w['line']}" for w in where]
+    return places
+
+
+def trainer(tmp, config):
+    cfg = dict(output_dir=os.path.join(tmp, "out"), use_cpu=True, bf16=False, report_to=[], save_strategy="no", logging_steps=10, disable_tqdm=True,
+               seed=7, max_steps=4, per_device_train_batch_size=4, gradient_accumulation_steps=2, num_generations=4, max_completion_length=20,
+               learning_rate=4e-4, lr_scheduler_type="constant", temperature=0.9, loss_type="grpo", beta=0.04, epsilon=0.2, epsilon_high=0.28,
+               num_iterations=2, gradient_checkpointing=False, reward_weights=[1.0, 0.5], dataloader_pin_memory=False)
+    cfg.update(config)
+    path = tiny.save(os.path.join(tmp, "model"), cfg["seed"])
+    t = GRPOTrainer(model=path, reward_funcs=[digits, short], args=GRPOConfig(**cfg), processing_class=tiny.tokenizer(True),
+                    train_dataset=datasets.Dataset.from_dict({"prompt": tiny.PROMPTS}))
+    t.remove_callback(transformers.PrinterCallback)
+    return t
+
+
+def run(hook, folder, bug="", **options):
+    config = {}
+    if bug:
+        case = next(c for c in FAULTS if c.folder == "faulty/" + bug)
+        config = case.config
+        print("planted in", ", ".join(plant(case)), flush=True)
+    load(hook).install(GRPOTrainer, folder, **options)
+    with tempfile.TemporaryDirectory() as tmp:
+        trainer(tmp, config).train()
+
+
+if __name__ == "__main__":
+    ap = argparse.ArgumentParser()
+    ap.add_argument("hook")
+    ap.add_argument("folder")
+    ap.add_argument("--bug", default="")
+    a = ap.parse_args()
+    datasets.disable_progress_bars()
+    run(a.hook, a.folder, a.bug)

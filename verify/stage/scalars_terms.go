@@ -1,0 +1,100 @@
+package stage
+
+import (
+	"math"
+	"slices"
+	"strings"
+)
+
+// fileTerm returns the dumped scalar of every file.
+func fileTerm(name string) func(*Case, []span) ([]float64, []float64) {
+	return func(c *Case, rows []span) (x, e []float64) {
+		in := c.perFile(name)
+		if !c.OK() || len(in.X) != len(rows) {
+			return nil, nil
+		}
+		e = make([]float64, len(rows))
+		copy(e, in.Err)
+		return slices.Clone(in.X), e
+	}
+}
+
+// largestRatio returns the largest token ratio in the mask.
+func largestRatio(c *Case, rows []span) (x, e []float64) {
+	if level := c.Enum("ratio.level"); level != "" && level != "token" {
+		note(&c.Absent, "a ratio per token (ratio.level "+level+")")
+	}
+	limit := c.NumOr("ratio.log_clamp", math.Inf(1))
+	lp, old := c.Token("logp_new"), c.Token("logp_old")
+	if !c.OK() {
+		return nil, nil
+	}
+	x, e = make([]float64, len(rows)), make([]float64, len(rows))
+	for f, s := range rows {
+		for i := s.lo * c.B.Cols; i < s.hi*c.B.Cols; i++ {
+			if !c.B.Mask[i] {
+				continue
+			}
+			d := min(max(lp.X[i]-old.X[i], -limit), limit)
+			rho := math.Exp(d)
+			x[f] = max(x[f], rho)
+			e[f] = max(e[f], rho*(lp.E(i)+old.E(i)+(math.Abs(d)+elementary+1)*c.Unit))
+		}
+	}
+	return x, e
+}
+
+// truncatedShare returns the share of rows without an EOS in the mask.
+func truncatedShare(c *Case, rows []span) (x, e []float64) {
+	eos := c.eosIDs()
+	if eos == nil {
+		note(&c.Absent, "eos_token_id")
+	}
+	if c.B.Token("response_ids") == nil && c.B.Tensors["input_ids"] == nil {
+		note(&c.Absent, "response_ids")
+	}
+	if !c.OK() {
+		return nil, nil
+	}
+	x, e = make([]float64, len(rows)), make([]float64, len(rows))
+	for f, s := range rows {
+		for r := s.lo; r < s.hi; r++ {
+			ended := false
+			for t := range c.B.Cols {
+				id, ok := c.B.TokenID(r, t)
+				ended = ended || ok && eos[id] && c.B.Mask[r*c.B.Cols+t]
+			}
+			if !ended {
+				x[f]++
+			}
+		}
+		x[f] /= float64(s.hi - s.lo)
+		e[f] = 2 * c.Unit * x[f]
+	}
+	return x, e
+}
+
+// gradientNorm returns the norm of all tensors named grad, or grad/NAME.
+func gradientNorm(c *Case, rows []span) (x, e []float64) {
+	var sum float64
+	n := 0
+	for _, name := range c.B.Names() {
+		if name != "grad" && !strings.HasPrefix(name, "grad/") {
+			continue
+		}
+		for _, g := range c.B.Tensors[name].Data {
+			sum += float64(g * g)
+			n++
+		}
+	}
+	if n == 0 {
+		note(&c.Absent, "grad")
+		return nil, nil
+	}
+	x, e = make([]float64, len(rows)), make([]float64, len(rows))
+	for f := range rows {
+		x[f] = math.Sqrt(sum)
+		e[f] = (0.5*foldError(n, c.Unit) + 2*c.Unit) * x[f]
+	}
+	return x, e
+}
