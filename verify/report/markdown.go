@@ -49,14 +49,14 @@ func bySeverity(a, b *check.Result) int {
 	return 0
 }
 
-// page is markdown that stops growing before it is too long.
-type page struct {
+// summary is markdown that stops growing before it is too long.
+type summary struct {
 	bytes.Buffer
 	left int
 }
 
 // add appends text whole, or not at all if there is no room for it.
-func (p *page) add(text string) bool {
+func (p *summary) add(text string) bool {
 	if len(text) > p.left {
 		return false
 	}
@@ -69,7 +69,7 @@ func (p *page) add(text string) bool {
 // every finding as the terminal has it, and what was read. Of what there is no room for it says how much there is.
 func (r *Report) Markdown(w io.Writer, limit int) error {
 	const reserved = 1000 // for what is said at the end
-	p := &page{left: limit - reserved}
+	p := &summary{left: limit - reserved}
 	icon := map[bool]string{true: "✅", false: "❌"}[r.Exit == check.ExitPass]
 	p.add(fmt.Sprintf("## %s %s %s: %s\n\n%s. Exit code %d.\n\n", icon, plain(r.Tool.Name), plain(r.Command), meaning(r.Exit), r.counts(), r.Exit))
 	if r.Err != "" {
@@ -108,7 +108,7 @@ func (r *Report) Markdown(w io.Writer, limit int) error {
 }
 
 // markdownTable adds a row for each check, and returns how many had no room.
-func (r *Report) markdownTable(p *page) (more int) {
+func (r *Report) markdownTable(p *summary) (more int) {
 	var order []string
 	rows, count := map[string]*check.Result{}, map[string]int{}
 	for i := range r.Results {

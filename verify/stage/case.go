@@ -209,7 +209,7 @@ func (c *Case) Row(name string) Input {
 
 // rounding returns the errors u·|x| of a tensor that is a rounded copy, nil if it is exact.
 func (c *Case) rounding(name string) []float64 {
-	if !c.Casts || !slices.Contains(casts(c.B), name) {
+	if t := c.B.Tensors[name]; !c.Casts || t == nil || !cast(t) {
 		return nil
 	}
 	if e := c.errors[name]; e != nil {

@@ -163,7 +163,7 @@ func JudgeAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic) *Outco
 		o.Verdict = check.Skip
 		return o
 	}
-	if a.Casts {
+	if a.Casts && len(c.errors) == 0 { // it asks for no [Input]
 		p.Bound = addSpread(ch, c, p)
 	}
 	o.compare(p)
@@ -187,6 +187,7 @@ func (o *Outcome) compare(p *Prediction) {
 		got, layout = t.Data, t.Layout
 		unit, eta = t.Type.Unit()
 	}
+	slack := 1 + 8*max(o.Arithmetic.Unit, unit, o.Case.castUnit()) // second order; and what is stored is as far from ref as the bound says
 	o.Got = got
 	if len(got) != len(p.Want) || len(p.Bound) != len(p.Want) {
 		panic("stage: " + o.Check.ID + " predicts another number of elements than its output has")
@@ -210,10 +211,10 @@ func (o *Outcome) compare(p *Prediction) {
 			continue
 		}
 		ref, out := want, got[i]
-		bound := (p.Bound[i] + tol.Storage(ref, unit, eta)) * (1 + 8*o.Arithmetic.Unit)
+		bound := (p.Bound[i] + tol.Storage(ref, unit, eta)) * slack
 		if p.Alt != nil && !math.IsNaN(p.Alt[i]) && math.Abs(out-p.Alt[i]) < math.Abs(out-ref) {
 			ref = p.Alt[i]
-			bound = max(bound, (p.Bound[i]+tol.Storage(ref, unit, eta))*(1+8*o.Arithmetic.Unit))
+			bound = max(bound, (p.Bound[i]+tol.Storage(ref, unit, eta))*slack)
 		}
 		switch {
 		case same(ref, out):
@@ -262,11 +263,25 @@ func rms(x []float64, judged func(int) bool) float64 {
 func casts(b *dump.Batch) []string {
 	var names []string
 	for _, name := range b.Names() {
-		if t := b.Tensors[name]; t.Casts || t.Type == format.BF16 || t.Type == format.F16 {
+		if cast(b.Tensors[name]) {
 			names = append(names, name)
 		}
 	}
 	return names
+}
+
+// cast reports whether the file may hold a rounded copy.
+func cast(t *dump.Tensor) bool {
+	return t.Casts || t.Type == format.BF16 || t.Type == format.F16
+}
+
+// castUnit is the coarsest unit roundoff of the rounded copies that the case was asked for, 0 if there are none.
+func (c *Case) castUnit() (u float64) {
+	for name := range c.errors {
+		v, _ := c.B.Tensors[name].Type.Unit()
+		u = max(u, v)
+	}
+	return u
 }
 
 // fewCells is the number of cells below which 16-bit arithmetic is not recognised by its errors.

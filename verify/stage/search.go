@@ -375,9 +375,9 @@ func (s *search) complete(set *convention.Set, changes []Change) bool {
 
 func (s *search) judge(b *dump.Batch, set *convention.Set) *Outcome {
 	o := JudgeAs(s.ch, b, set, s.a)
-	if o.Verdict == check.Fail && !s.a.Declared {
+	if o.Verdict == check.Fail {
 		for _, a := range fallbacks(s.a, b) {
-			if p := JudgeAs(s.ch, b, set, a); p.Verdict == check.Pass {
+			if p := JudgeAs(s.ch, b, set, a); p.Verdict != check.Fail {
 				return p
 			}
 		}
@@ -434,7 +434,10 @@ func (s *search) solve(set *convention.Set, name string) (float64, bool) {
 		return JudgeAs(s.ch, s.part, set.With(name, convention.NumberValue(x), "search"), s.a)
 	}
 	o0, o1 := at(0), at(1)
-	if o0.Verdict == check.Pass || o0.Tally == nil || o1.Tally == nil || len(o0.Got) != len(o1.Pred.Want) {
+	if s.judge(s.part, set.With(name, convention.NumberValue(0), "search")).Verdict == check.Pass {
+		return 0, true
+	}
+	if o0.Tally == nil || o1.Tally == nil || len(o0.Got) != len(o1.Pred.Want) {
 		return 0, false
 	}
 	var num, den float64
