@@ -38,14 +38,14 @@ race:           ## the short tests under the race detector
 	$(GO) test -race -short ./...
 
 slow:           ## laws with 10,000 cases each, large bases, time and memory
-	$(GO) test ./reference/linalg ./reference/optim ./reference/rl -rapid.checks=$(CHECKS)
+	$(GO) test -timeout 40m ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
 	$(GO) test -tags slow -timeout 30m ./...
 
 fuzz:           ## every fuzz target for FUZZTIME (2m)
-	@set -e; for pkg in $$($(GO) list ./internal/format/...); do \
+	@set -e; for pkg in $$($(GO) list ./internal/... ./verify/...); do \
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "$$pkg $$target $(FUZZTIME)"; \
-	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s $$pkg; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg; \
 	  done; done
 
 bench:          ## benchmarks in Go's format

@@ -40,7 +40,7 @@ func (c *Case) policySums(name string, withKL bool) (sums, *reduction) {
 	red := c.policyReduction()
 	token := c.Token("token_loss")
 	p := &policy{}
-	if known := !c.Has("token_loss") || includes != nil && *includes; !withKL || !known {
+	if known := !c.Has("token_loss") || includes != nil && *includes; !withKL || !known || red != nil && c.klReduction(red) != red {
 		p = c.klPlace()
 	}
 	has := p.beta == 0 || c.lossHasKL(p)

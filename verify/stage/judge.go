@@ -48,6 +48,12 @@ func (a Arithmetic) String() string {
 var units = map[string]float64{"float64": tol.U64, "fp64": tol.U64, "float32": tol.U32, "fp32": tol.U32, "float16": tol.U16, "fp16": tol.U16,
 	"half": tol.U16, "bfloat16": tol.UB, "bf16": tol.UB}
 
+// UnitOf returns the unit roundoff of a format by its name in a dump: float32, bf16, …
+func UnitOf(name string) (u float64, ok bool) {
+	u, ok = units[name]
+	return u, ok
+}
+
 // Grid returns the unit roundoff of the coarsest of float64, float32, float16 and bfloat16 that holds every element of x
 // exactly; 0 if no element tells, being 0, not finite or of few bits.
 func Grid(x []float64) float64 {

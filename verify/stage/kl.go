@@ -88,7 +88,7 @@ func predictKL(c *Case) *Prediction {
 		if !c.OK() {
 			return nil
 		}
-		weight = c.ratios(lp, old, c.B.Mask, by)
+		weight = c.ratios(lp, old, c.lossMask(), by)
 	}
 	p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Scale: 1}
 	plain := o

@@ -12,7 +12,7 @@ import (
 )
 
 // Laws of the aggregation are stated for token losses that were dumped, alone in the loss.
-const tokensAlone = "entropy.coef=0 "
+const tokensAlone = "kl.agg=same entropy.coef=0 "
 
 // openReduction is what profiles do not say of a reduction that they do not have.
 const openReduction = "agg.empty_rows=excluded agg.div_batch=false agg.len_eps=0 mean.empty=zero "

@@ -379,4 +379,7 @@ func (c *Case) weightsByRow(p *Prediction, perRow bool) *Prediction {
 }
 
 // extent reports whether cell i of the grid is one of its file, not one that was filled up.
-func extent(b *dump.Batch, i int) bool { return i%b.Cols < b.Origin[i/b.Cols].Cols }
+func extent(b *dump.Batch, i int) bool {
+	n := b.Origin[i/b.Cols].Cols
+	return n == 0 || i%b.Cols < n
+}

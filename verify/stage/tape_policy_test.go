@@ -77,24 +77,6 @@ func configured(p *convention.Profile, kind string, k int) *convention.Set {
 	if k%4 == 1 { // a KL term in the loss, whatever the profile
 		set = with(set, "kl.place=loss kl.beta=0.25")
 	}
-	return undecided(set, kind)
-}
-
-// undecided takes away what no framework has and on which the checks do not agree: a cap of the weight of straight_through_k2
-// beside a loss that does not read logp_old, and a KL estimate times the ratio of a row of which every cell counts, where
-// kl/token takes the ratio of the response.
-func undecided(set *convention.Set, kind string) *convention.Set {
-	if kind == "reinforce" {
-		set = with(set, "kl.is_cap=none")
-	}
-	if set.Value("mask.tokens").String() == "none" && set.Value("ratio.level").String() != "token" {
-		if set.Value("kl.kind").String() == "ratio_d" {
-			set = with(set, "kl.kind=k1")
-		}
-		if set.Value("kl.grad").String() == "is_corrected" {
-			set = with(set, "kl.grad=naive")
-		}
-	}
 	return set
 }
 
@@ -174,11 +156,8 @@ func (s *subject) taped(g grid) string {
 	if s.text("loss.kind", "") == "clip_cov" { // what was drawn shows in the token losses alone
 		g.token("token_loss", want.token...)
 	}
-	// A loss whose KL term has a mean of its own is no aggregate of token losses that hold it.
-	if !x.ownMean() {
-		if broken := onTheTape("loss of file", nil, s.loss(g).Want, want.file); broken != "" {
-			return broken
-		}
+	if broken := onTheTape("loss of file", nil, s.loss(g).Want, want.file); broken != "" {
+		return broken
 	}
 	p := s.predict("token_loss/policy", g.Batch)
 	got := slices.Clone(p.Want)

@@ -184,7 +184,8 @@ func (p *policy) readsOld() bool {
 
 // ratioInKL reports whether the KL term of a gradient, whose options are set by then, holds the ratio.
 func (p *policy) ratioInKL() bool {
-	return p.beta != 0 && (p.o.KL.Grad == rl.KLISCorrected || p.o.KL.Kind == rl.KLRatioD)
+	k := p.o.KL
+	return p.beta != 0 && (k.Grad == rl.KLISCorrected || k.Kind == rl.KLRatioD || k.Grad == rl.KLStraightThroughK2 && k.ISCap > 0)
 }
 
 // lossMask returns the cells that count in losses.
