@@ -5,7 +5,7 @@ GO       ?= go
 FUZZTIME ?= 2m
 CHECKS   ?= 10000
 
-.PHONY: help build test vet unfused purego v3 race slow fuzz bench golden ci
+.PHONY: help build test vet unfused purego v3 race slow fuzz bench golden wheel wheeltest bridges ci
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -56,6 +56,16 @@ golden:         ## write golden/ anew with its producers (Python, needs the vers
 	.venv/bin/pip install -q numpy==2.4.6 safetensors==0.8.0 ml_dtypes==0.6.0
 	rm -rf golden/projection
 	.venv/bin/python golden/gen/projection.py golden/projection
+
+wheel:          ## Python wheels with verify for Linux and macOS, into dist/
+	$(GO) run cmd/verify/wheel/make.go -o dist
+
+wheeltest:      ## the wheel installed and tried (Python; FRAMEWORKS="torch jax" tries those, too)
+	$(GO) run cmd/verify/wheel/make.go -o dist -only $$($(GO) env GOOS)/$$($(GO) env GOARCH)
+	python3 -m venv .venv
+	.venv/bin/pip install -q numpy==2.4.6 safetensors==0.8.0 ml_dtypes==0.6.0 $(FRAMEWORKS)
+	.venv/bin/pip install -q --no-deps --no-index --force-reinstall --find-links dist plumbline
+	.venv/bin/python golden/gen/wheel/roundtrip.py golden/dumps
 
 ci:             ## all that .ci/run does
 	bash .ci/run

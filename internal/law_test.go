@@ -26,7 +26,7 @@ var law = []struct {
 	{"plumbline/verify/tol", nil},
 	{"plumbline/verify/check", []string{"plumbline/verify/tol"}},
 	{"plumbline/verify/report", []string{"plumbline/verify/check", "plumbline/internal/format", "github.com/olekukonko/tablewriter/", "gonum.org/v1/plot/"}},
-	{"plumbline/verify/", []string{"plumbline/verify/tol", "plumbline/verify/check", "plumbline/verify/stage", "plumbline/verify/convention", "plumbline/verify/fault",
+	{"plumbline/verify/", []string{"plumbline/verify/tol", "plumbline/verify/check", "plumbline/verify/stage", "plumbline/verify/convention", "plumbline/verify/fault/",
 		"plumbline/reference/", "plumbline/internal/format/", "plumbline/internal/rng", "plumbline/internal/assets", "plumbline/golden"}},
 	{"plumbline/golden", []string{"plumbline/internal/format/"}},
 	{"plumbline/internal/format", []string{"plumbline/internal/format/"}},

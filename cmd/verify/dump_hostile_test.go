@@ -79,6 +79,19 @@ func textMeta(text string) func(t testing.TB, dir string) {
 	}
 }
 
+// firstRank is the files of rank 0 of a run of two.
+func firstRank(run string) func(t testing.TB, dir string) {
+	return func(t testing.TB, dir string) {
+		runOf(t, filepath.Join(goldenRuns, run), dir, func(*dumpText) {})
+		others, err := filepath.Glob(filepath.Join(dir, "*_rank_1_*"))
+		require.NoError(t, err)
+		require.NotEmpty(t, others)
+		for _, f := range others {
+			require.NoError(t, os.Remove(f))
+		}
+	}
+}
+
 func rawFile(name string, data []byte) func(t testing.TB, dir string) {
 	return func(t testing.TB, dir string) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o666))
@@ -192,7 +205,10 @@ func TestDumpTrouble(t *testing.T) {
 	for _, c := range []badRun{
 		{name: "a micro-batch is missing", make: without("step_0002_mb_1.safetensors"), args: "--profile " + trlProfile, code: 6, says: "missing: micro-batch 1 of 2 of rank 0: no file for step 2", not: "FAIL"},
 		{name: "a micro-batch is missing, no profile", make: without("step_0002_mb_1.safetensors"), code: 6, says: "UNDETERMINED", not: "FAIL"},
-		{name: "a rank is missing", make: cleanRun(func(d *dumpText) { d.meta["world_size"] = 2 }), args: "--profile " + trlProfile, code: 6, says: "missing: rank 1 of 2", not: "FAIL"},
+		{name: "a rank is missing, and every file divides by its own tokens", make: cleanRun(set("world_size", 2)), args: "--profile " + trlProfile, code: 0, says: "missing: rank 1 of 2", not: "FAIL"},
+		{name: "a rank is missing, and groups and denominators span both", make: firstRank("trl-grpo/clean/dapo_two_ranks"), args: "--profile " + trlProfile, code: 6, says: "missing: rank 1 of 2", not: "FAIL"},
+		{name: "a rank of verl is missing", make: firstRank("verl/clean/grpo_two_ranks"), args: "--profile verl-grpo@0.9", code: 6, says: "over which its sums may run (rank 1 of 2", not: "FAIL"},
+		{name: "a rank of verl is missing, no profile", make: firstRank("verl/clean/grpo_two_ranks"), code: 6, says: "missing: rank 1 of 2", not: "FAIL"},
 		{name: "a step is missing", make: func(t testing.TB, dir string) {
 			without("step_0002_mb_1.safetensors")(t, dir)
 			require.NoError(t, os.Remove(filepath.Join(dir, "step_0002_mb_0.safetensors")))
@@ -260,10 +276,10 @@ func TestDumpByHand(t *testing.T) {
 	}
 	declared := []dumpfile.Option{{Name: "agg.kind", Value: "seq_mean_token_mean"}, {Name: "agg.denominator", Value: "micro"}, {Name: "agg.div_ga", Value: false}, {Name: "kl.beta", Value: 0.0}}
 	write("right.safetensors", -2, declared...)
-	_, stderr, code := verify(t, dir, "dump", "right.safetensors", "--profile", trlProfile)
-	require.Zero(t, code, stderr)
+	stdout, stderr, code := verify(t, dir, "dump", "right.safetensors", "--profile", trlProfile, "--ignore", "advantage")
+	require.Zero(t, code, "%s%s", stdout, stderr)
 	write("wrong.safetensors", -4.0/3, declared...) // the mean over the padded width
-	f := dumpJSON(t, dir, "wrong.safetensors", "--profile", trlProfile)
+	f := dumpJSON(t, dir, "wrong.safetensors", "--profile", trlProfile, "--ignore", "advantage")
 	require.Equal(t, 1, f.Exit)
 	loss := f.find("aggregate/loss")
 	require.Equal(t, "wrong.safetensors  got -1.333333  want -2", loss.Where, "the file as it was named")

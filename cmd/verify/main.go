@@ -134,7 +134,7 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{flagError(cmd, err)}
 	})
-	root.AddCommand(newProjection(), newDump(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden())
+	root.AddCommand(newProjection(), newDump(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport())
 	return root
 }
 

@@ -151,6 +151,9 @@ func TestRefused(t *testing.T) {
 
 // A quarter of a megabyte of anything takes seconds at most, on a slow machine under the race detector too.
 func TestTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds under the race detector")
+	}
 	for _, unit := range []string{"a.", "--a ", "--a=1 ", "$A ", "A=$A;", "a.b=$A ", "a ", "[", "- ", "a: {", "? ", "$((", "\"", "'", "${", "${A}", "(", "a=(", "\n", "\\\n", "if ", "#", "~a ",
 		"- a\n", "\"a\": ", "{\"a\":"} {
 		for _, name := range []string{"a.yaml", "a.sh"} {

@@ -139,6 +139,7 @@ type session struct {
 	present  map[string]bool // tensors that some step had
 	suggest  *convention.Profile
 	algo     string
+	formats  numberFormats
 }
 
 func newSession(run Source, o Options) (*session, error) {
@@ -214,7 +215,11 @@ func (s *session) options(b *dump.Batch) (*convention.Set, error) {
 	for _, opt := range b.Meta.Options {
 		list = append(list, convention.NameValue{Name: opt.Name, Value: opt.Value})
 	}
-	d, err := convention.Declare(b.Meta.Framework+" "+b.Meta.Algorithm, b.Meta.Version, list, "the dump")
+	framework := b.Meta.Framework
+	if framework != "" { // an algorithm alone is none
+		framework += " " + b.Meta.Algorithm
+	}
+	d, err := convention.Declare(framework, b.Meta.Version, list, "the dump")
 	if err != nil {
 		return nil, format.Malformed(b.Files[0].Name, "options", "%v", err)
 	}
@@ -302,6 +307,7 @@ func (s *session) step(b *dump.Batch, first bool) error {
 		}
 		t.add(b, set, s)
 	}
+	s.observe(b, set)
 	return nil
 }
 

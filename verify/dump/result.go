@@ -65,6 +65,7 @@ func (s *session) report() *Report {
 		}
 	}
 	r.Results = append(r.Results, unseen...)
+	r.Lines = append(s.formatLines(), r.Lines...)
 	if fits := s.profilesThatFit(); fits != "" {
 		r.Lines = append(r.Lines, fits)
 	}
@@ -105,6 +106,9 @@ func (t *track) result(s *session) (check.Result, bool) {
 		res.Reason = t.lacking
 		if t.searched && len(t.fits) == 0 {
 			res.Reason = "no combination of the options that are open gives these numbers, and no profile judges them: " + t.lacking
+			if t.first != nil && len(t.first.Case.B.Missing) > 0 {
+				res.Reason = "files of the step are missing, over which its sums may run (" + t.first.Case.B.Missing[0] + ")"
+			}
 		}
 		if res.Reason == "" {
 			res.Reason = "nothing could be decided"
@@ -476,6 +480,11 @@ func evidence(o *stage.Outcome, n, of int, worst float64, looked int) string {
 	return text
 }
 
+// perFile reports whether an output is one number for each file.
+func perFile(output string) bool {
+	return strings.HasPrefix(output, "scalars/") || strings.HasSuffix(output, "loss") && output != "token_loss"
+}
+
 // place names the element of an output: file, row and column there, token id.
 func place(o *stage.Outcome, i int, redact bool) string {
 	b := o.Case.B
@@ -486,9 +495,9 @@ func place(o *stage.Outcome, i int, redact bool) string {
 		n = len(t.Data)
 	}
 	switch {
-	case n == b.Rows*b.Cols && b.Cols > 0 && n != len(b.Files) || n == 0 && b.Cols > 0: // of a passed one only the number is gone
+	case n == b.Rows*b.Cols && b.Cols > 0 && !perFile(o.Check.Output) || n == 0 && b.Cols > 0: // of a passed one only the number is gone
 		return cell(b, i/b.Cols, i%b.Cols, redact)
-	case n == len(b.Files) && i < len(b.Files) && n != b.Rows:
+	case n == len(b.Files) && i < len(b.Files) && (n != b.Rows || perFile(o.Check.Output)):
 		return b.Files[i].Name
 	case i < b.Rows:
 		return cell(b, i, -1, redact)

@@ -128,6 +128,9 @@ func (t *track) search(b *dump.Batch, set *convention.Set, s *session) *stage.Ou
 		}
 	}
 	for _, p := range s.fallbackProfiles() {
+		if len(b.Missing) > 0 {
+			break // the options that need what is missing are not excluded
+		}
 		under, _ := convention.FromProfile(p).Over(set)
 		if o := stage.Judge(t.check, b, under); o.Verdict == check.Fail {
 			return o

@@ -19,6 +19,7 @@ const (
 	maxTied    = 3  // explanations that give the same numbers; the others are named
 	maxItems   = 5  // of a Section
 	maxInputs  = 4  // files
+	maxNames   = 4  // of checks with one reason
 )
 
 func moreDetails(shown map[string]int) int {
@@ -99,15 +100,26 @@ func (r *Report) human(w io.Writer, opt Options) error {
 	return nil
 }
 
-// notSeen prints what the input does not have, a line each: what that hides is easily forgotten.
-func (r *Report) notSeen(w io.Writer, opt Options) (some bool) {
+// notSeen prints what the input does not have, a line for each reason: what that hides is easily forgotten.
+func (r *Report) notSeen(w io.Writer, opt Options) bool {
+	var reasons []string
+	checks := map[string][]string{}
 	for i := range r.Results {
 		if res := &r.Results[i]; res.Verdict == check.NotSeen && !opt.Verbose {
-			fmt.Fprintf(w, "%s  %s: %s\n", paintVerdict(res.Verdict, opt.Color), res.Check, Printable(res.Reason))
-			some = true
+			if checks[res.Reason] == nil {
+				reasons = append(reasons, res.Reason)
+			}
+			checks[res.Reason] = append(checks[res.Reason], res.Check)
 		}
 	}
-	return some
+	for _, reason := range reasons {
+		list := checks[reason]
+		if more := len(list) - maxNames; more > 1 {
+			list = append(list[:maxNames:maxNames], fmt.Sprintf("%d more", more))
+		}
+		fmt.Fprintf(w, "%s  %s: %s\n", paintVerdict(check.NotSeen, opt.Color), strings.Join(list, ", "), Printable(reason))
+	}
+	return len(reasons) > 0
 }
 
 // human prints a short list, and of a long one how long it is.

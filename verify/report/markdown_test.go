@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -64,6 +65,9 @@ func TestMarkdownCap(t *testing.T) {
 	require.Contains(t, markdown(t, r, MaxMarkdown), "1 more findings and lines")
 }
 
+// escaped is a character that is no markdown.
+var escaped = regexp.MustCompile(`\\.`)
+
 // Nothing that comes from a file is markdown or HTML.
 func TestMarkdownIsText(t *testing.T) {
 	evil := "a|b\n# x <script>alert(1)</script> ```\n</details> [l](http://x) ![i](http://x) `c` @team \x1b[31m"
@@ -86,12 +90,12 @@ func TestMarkdownIsText(t *testing.T) {
 		if inFence != "" {
 			continue
 		}
+		line = escaped.ReplaceAllString(line, "")
 		for _, s := range []string{"<script", "](http", "\x1b", "# x <"} {
 			require.NotContains(t, line, s)
 		}
 		if strings.HasPrefix(line, "|") {
-			cells := strings.ReplaceAll(line, `\|`, "")
-			require.Equal(t, 7, strings.Count(cells, "|"), line)
+			require.Equal(t, 7, strings.Count(line, "|"), line)
 		}
 	}
 	require.Empty(t, inFence)

@@ -138,22 +138,34 @@ func fallbacks(first Arithmetic, b *dump.Batch) []Arithmetic {
 
 // Coarser returns the outcome under the finest arithmetic of 16 bits in which a failed output could have been computed, nil if
 // there is none. It is a finding, not a pass. Rounding leaves its mark on most cells: an output of which a few are wrong, or
-// that has only a few, is no sign of it.
+// that has only a few, is no sign of it. A bound too wide to tell is a finding only for what lies on a grid of 16 bits.
 func Coarser(o *Outcome) *Outcome {
-	if o.Verdict != check.Fail || o.Check.Predict == nil || o.Tally.N < fewCells || 4*o.Tally.Failed < o.Tally.N {
+	if o.Verdict != check.Fail || o.Check.Predict == nil || o.Tally.N < fewCells || 4*o.Tally.Failed < o.nonzero() {
 		return nil
 	}
+	onGrid := Grid(o.Got) > tol.U32
 	for _, u := range []float64{tol.U16, tol.UB} {
 		for _, cast := range []bool{false, true} {
 			if u <= o.Arithmetic.Unit || cast && len(casts(o.Case.B)) == 0 {
 				continue
 			}
-			if p := JudgeAs(o.Check, o.Case.B, o.Case.Set, Arithmetic{Unit: u, Casts: cast}); p.Verdict == check.Pass {
+			if p := JudgeAs(o.Check, o.Case.B, o.Case.Set, Arithmetic{Unit: u, Casts: cast}); p.Verdict == check.Pass || onGrid && p.Verdict == check.Undetermined && p.Tally != nil {
 				return p
 			}
 		}
 	}
 	return nil
+}
+
+// nonzero returns the number of compared elements, those left out that are 0 on both sides: cells that nothing was computed for.
+func (o *Outcome) nonzero() int {
+	n := o.Tally.N
+	for i, want := range o.Pred.Want {
+		if want == 0 && o.Got[i] == 0 && (o.Pred.Judge == nil || o.Pred.Judge[i]) && (o.Pred.Judge != nil || len(o.Got) != len(o.Case.B.Mask) || o.Case.B.Mask[i]) {
+			n--
+		}
+	}
+	return n
 }
 
 // JudgeAs compares an output with its prediction as computed in arithmetic a.

@@ -110,6 +110,9 @@ func (m *metric) applies(c *Case) bool {
 			return false
 		}
 	}
+	if m.name == "grad_norm" && !slices.ContainsFunc(c.B.Names(), isGradient) {
+		return false // nobody dumps the gradient of every parameter by default
+	}
 	for i := range c.B.Files {
 		if _, ok := logged(&c.B.Files[i], m.name); ok {
 			return true

@@ -74,12 +74,14 @@ func truncatedShare(c *Case, rows []span) (x, e []float64) {
 	return x, e
 }
 
+func isGradient(name string) bool { return name == "grad" || strings.HasPrefix(name, "grad/") }
+
 // gradientNorm returns the norm of all tensors named grad, or grad/NAME.
 func gradientNorm(c *Case, rows []span) (x, e []float64) {
 	var sum float64
 	n := 0
 	for _, name := range c.B.Names() {
-		if name != "grad" && !strings.HasPrefix(name, "grad/") {
+		if !isGradient(name) {
 			continue
 		}
 		for _, g := range c.B.Tensors[name].Data {

@@ -3,8 +3,8 @@ With this file on the PYTHONPATH of the workers, append to openrlhf/utils/deepsp
     import plumbline_openrlhf; plumbline_openrlhf.install(DeepspeedStrategy)    # steps 1 to 20 into the folder dumps, the critic's into dumps/critic
 What cannot be dumped is a warning and training goes on; strict=True raises."""
 import hashlib, importlib.metadata, json, os, sys, warnings, safetensors.torch, torch
-NAMES = dict(logp_new="action_log_probs", logp_old="old_action_log_probs", logp_ref="base_action_log_probs", kl="kl", values_new="values",
-             loss="loss", pg_loss="actor_loss", kl_loss="kl_loss", entropy_loss="entropy_loss", value_loss="critic_loss")
+NAMES = dict(logp_new="action_log_probs", kl="kl", values_new="values", loss="loss", pg_loss="actor_loss", kl_loss="kl_loss",
+             entropy_loss="entropy_loss", value_loss="critic_loss")
 def flat(args, name):  # flags under their names on the command line
     if hasattr(args, "__dict__"): return {k: x for n, a in vars(args).items() for k, x in flat(a, f"{name}.{n}").items()}
     return {name: args} if isinstance(args, (int, float, str, list, tuple, type(None))) else {}
@@ -20,8 +20,8 @@ def install(strategy, folder="dumps", steps=range(1, 21), strict=False):
         path = os.path.join(folder, "" if actor else "critic", f"step_{step:06d}_rank_{rank}_mb_{micro}.safetensors")
         if os.path.exists(path): raise FileExistsError(f"{path} is there already: name another folder")
         t = {k: v.get(n) for k, n in NAMES.items() if actor or k != "loss"} | dict(input_ids=e.sequences, attention_mask=e.attention_mask,
-            response_ids=e.sequences[:, -T:], response_mask=e.action_mask, logp_gen=e.rollout_log_probs, values=e.values, returns=e.returns,
-            advantages=e.advantages, scores=e.rewards, entropy=getattr(v.get("output"), "entropy", None))
+            response_ids=e.sequences[:, -T:], response_mask=e.action_mask, logp_old=e.action_log_probs, logp_ref=e.base_action_log_probs,
+            logp_gen=e.rollout_log_probs, values=e.values, returns=e.returns, advantages=e.advantages, scores=e.rewards, entropy=getattr(v.get("output"), "entropy", None))
         t["dlogp" if actor else "dvalues"] = torch.autograd.grad(loss, t["logp_new" if actor else "values_new"], retain_graph=True, materialize_grads=True)[0]
         if e.prompts: t["group_id"] = torch.tensor([int(hashlib.md5(str(p).encode()).hexdigest()[:12], 16) for p in e.prompts])
         t = {k: x / gas if "loss" in k or k in ("dlogp", "dvalues") else x[:, -T:] if k == "entropy" else x for k, x in t.items() if torch.is_tensor(x)}  # as DeepSpeed does

@@ -1,0 +1,137 @@
+package wheel_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/cmd/verify/wheel"
+)
+
+// unpack returns the files of a wheel in their order.
+func unpack(t *testing.T, data []byte) (names []string, files map[string]string, z *zip.Reader) {
+	t.Helper()
+	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	require.NoError(t, err)
+	files = map[string]string{}
+	for _, f := range z.File {
+		r, err := f.Open()
+		require.NoError(t, err)
+		text, err := io.ReadAll(r)
+		require.NoError(t, err)
+		require.NotContains(t, files, f.Name)
+		names = append(names, f.Name)
+		files[f.Name] = string(text)
+		require.Equal(t, time.Date(1980, 1, 1, 0, 0, 0, 0, time.UTC), f.Modified.UTC(), f.Name)
+		mode := os.FileMode(0o644)
+		if f.Name == "plumbline/bin/verify" {
+			mode = 0o755
+		}
+		require.Equal(t, mode, f.Mode(), f.Name)
+	}
+	return names, files, z
+}
+
+// structure checks a wheel against the binary distribution format.
+func structure(t *testing.T, c *wheel.Contents, data []byte) map[string]string {
+	t.Helper()
+	names, files, _ := unpack(t, data)
+	info := "plumbline-" + c.Version + ".dist-info/"
+	require.Equal(t, info+"RECORD", names[len(names)-1])
+	var record strings.Builder
+	for _, name := range names[:len(names)-1] {
+		sum := sha256.Sum256([]byte(files[name]))
+		fmt.Fprintf(&record, "%s,sha256=%s,%d\n", name, base64.RawURLEncoding.EncodeToString(sum[:]), len(files[name]))
+	}
+	require.Equal(t, record.String()+info+"RECORD,,\n", files[info+"RECORD"])
+
+	// The tags of the file name are those of WHEEL.
+	m := regexp.MustCompile(`^plumbline-([^-]+)-py3-none-([a-z0-9_.]+)\.whl$`).FindStringSubmatch(c.FileName())
+	require.NotNil(t, m, c.FileName())
+	require.Equal(t, c.Version, m[1])
+	require.Contains(t, files[info+"WHEEL"], "Wheel-Version: 1.0\n")
+	require.Contains(t, files[info+"WHEEL"], "Root-Is-Purelib: false\n")
+	var tags []string
+	for _, tag := range strings.Split(m[2], ".") {
+		tags = append(tags, "Tag: py3-none-"+tag)
+	}
+	require.Contains(t, files[info+"WHEEL"], strings.Join(tags, "\n")+"\n")
+
+	head, _, ok := strings.Cut(files[info+"METADATA"], "\n\n")
+	require.True(t, ok)
+	for _, line := range []string{"Metadata-Version: 2.4", "Name: plumbline", "Version: " + c.Version, "Requires-Dist: numpy", "License-Expression: Apache-2.0"} {
+		require.Contains(t, strings.Split(head, "\n"), line)
+	}
+	require.Equal(t, "[console_scripts]\nverify = plumbline._check:main\n", files[info+"entry_points.txt"])
+	require.Equal(t, string(c.License), files[info+"licenses/LICENSE"])
+	require.Equal(t, string(c.Binary), files["plumbline/bin/verify"])
+	for _, name := range []string{"__init__", "__main__", "_dump", "_check"} {
+		source, err := os.ReadFile("plumbline/" + name + ".py")
+		require.NoError(t, err)
+		require.Equal(t, string(source), files["plumbline/"+name+".py"])
+	}
+	require.Len(t, files, 4+1+5)
+	return files
+}
+
+func TestWheel(t *testing.T) {
+	seen := map[string]bool{}
+	for _, p := range wheel.Platforms() {
+		c := &wheel.Contents{Version: "1.2.3", Platform: p, Binary: []byte("\x7fELF " + p.GOARCH), License: []byte("Apache")}
+		var first, second bytes.Buffer
+		require.NoError(t, c.Write(&first))
+		require.NoError(t, c.Write(&second))
+		require.Equal(t, first.Bytes(), second.Bytes(), "equal inputs give equal bytes")
+		structure(t, c, first.Bytes())
+		require.False(t, seen[c.FileName()])
+		seen[c.FileName()] = true
+	}
+	require.Len(t, seen, 4)
+	for _, c := range []wheel.Contents{{}, {Version: "1", Binary: []byte("x"), License: []byte("x")}, {Version: "1", Platform: wheel.Platforms()[0], License: []byte("x")}} {
+		require.ErrorContains(t, c.Write(io.Discard), "needed")
+	}
+}
+
+// The program in the wheel is static, has no path of the machine that built it, and says its version.
+func TestBinary(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds verify")
+	}
+	p := wheel.Platforms()[0]
+	file := filepath.Join(t.TempDir(), "verify")
+	cmd := exec.Command("go", wheel.BuildArgs(file)...)
+	cmd.Dir = "../../.."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.GOOS, "GOARCH="+p.GOARCH)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	binary, err := os.ReadFile(file)
+	require.NoError(t, err)
+	f, err := elf.NewFile(bytes.NewReader(binary))
+	require.NoError(t, err)
+	require.Equal(t, elf.EM_X86_64, f.Machine)
+	for _, prog := range f.Progs {
+		require.NotEqual(t, elf.PT_INTERP, prog.Type, "a dynamic program")
+	}
+	root, err := filepath.Abs("../../..")
+	require.NoError(t, err)
+	require.False(t, bytes.Contains(binary, []byte(root+"/cmd")), "the path of the build")
+	license, err := os.ReadFile("../../../LICENSE")
+	require.NoError(t, err)
+	c := &wheel.Contents{Version: "0.1.0", Platform: p, Binary: binary, License: license}
+	var data bytes.Buffer
+	require.NoError(t, c.Write(&data))
+	structure(t, c, data.Bytes())
+}

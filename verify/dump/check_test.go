@@ -1,0 +1,83 @@
+package dump_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/dump"
+)
+
+// recorder is a test that is not a test.
+type recorder struct{ failed string }
+
+func (r *recorder) Helper()                        {}
+func (r *recorder) Context() context.Context       { return context.Background() }
+func (r *recorder) Fatalf(format string, a ...any) { r.failed += fmt.Sprintf(format, a...) }
+
+func TestRequire(t *testing.T) {
+	const dumps = "../../golden/dumps/trl-grpo/"
+	o := dump.Options{Profile: "trl-grpo@1.16"}
+	for path, want := range map[string]string{
+		dumps + "clean/bnpo_batch_std":               "",
+		dumps + "faulty/clip_max_for_min":            "exit code 1\nFAIL",
+		dumps + "faulty/adv_group_batch_std_swapped": "CONVENTION  advantage/group",
+		dumps + "nowhere":                            "no such file",
+	} {
+		var r recorder
+		dump.Require(&r, o, path)
+		if want == "" {
+			require.Empty(t, r.failed)
+			continue
+		}
+		require.Contains(t, r.failed, want)
+		require.Contains(t, r.failed, path)
+	}
+	var r recorder
+	dump.Require(&r, dump.Options{Profile: "nobody"}, dumps+"clean/bnpo_batch_std")
+	require.Contains(t, r.failed, "nobody")
+	dump.Require(t, o, dumps+"clean/bnpo_batch_std")
+}
+
+func TestCheckSteps(t *testing.T) {
+	good := dump.Step{Rows: 2, Cols: 1, Mask: []bool{true, true}, PerRow: map[string][]float64{"scores": {1, 0}, "group_id": {0, 0}}, Losses: map[string]float64{"loss": 0.5},
+		Logged: map[string]float64{"loss": 0.5}, Framework: "trl", Algorithm: "grpo", Type: "float32"}
+	results, err := dump.Check(context.Background(), dump.Options{}, good)
+	require.NoError(t, err)
+	require.NotEmpty(t, results)
+	for _, r := range results {
+		require.Empty(t, r.Repeat)
+	}
+	second := good
+	second.Number = 1
+	_, err = dump.Check(context.Background(), dump.Options{}, good, second)
+	require.NoError(t, err)
+
+	for name, c := range map[string]struct {
+		change func(*dump.Step)
+		want   string
+	}{
+		"mask":         {func(s *dump.Step) { s.Mask = s.Mask[:1] }, "Mask has 1 elements, want 2 × 1"},
+		"length":       {func(s *dump.Step) { s.Tokens = map[string][]float64{"logp_new": {0}} }, "logp_new has 1 elements, want 2"},
+		"type":         {func(s *dump.Step) { s.Type = "int8" }, `type "int8"`},
+		"shape":        {func(s *dump.Step) { s.PerRow = map[string][]float64{"logp_new": {0, 0}} }, "logp_new"},
+		"mask of 0.5":  {func(s *dump.Step) { s.Tokens = map[string][]float64{"dones": {0.5, 0}} }, "dones"},
+		"option value": {func(s *dump.Step) { s.Options = map[string]any{"adv.ddof": 7.0} }, "adv.ddof"},
+	} {
+		step := good
+		c.change(&step)
+		_, err := dump.Check(context.Background(), dump.Options{}, step)
+		require.ErrorContains(t, err, c.want, name)
+	}
+	_, err = dump.Check(context.Background(), dump.Options{}, good, good)
+	require.ErrorContains(t, err, "want one file for each")
+	_, err = dump.Check(context.Background(), dump.Options{})
+	require.ErrorIs(t, err, dumpfile.ErrNothing)
+	_, err = dump.CheckFiles(context.Background(), dump.Options{}, "nowhere")
+	require.True(t, errors.Is(err, fs.ErrNotExist), err)
+}
