@@ -68,6 +68,60 @@ func TestHuman(t *testing.T) {
 	require.Error(t, sample().Write(&bytes.Buffer{}, Options{Format: "yaml"}))
 }
 
+// Of explanations that give the same numbers the first few are printed, of long sections how long they are, and what could not
+// be seen has one line for each reason.
+func TestHumanDumps(t *testing.T) {
+	r := &Report{Command: "dump", Exit: 1, Repeat: "verify dump run",
+		Results: []check.Result{
+			{Check: "a/fail", Verdict: check.Fail, Formula: "Σx", Reason: "3 of 4", Metric: "|Δ|", Measured: 0.5, Limit: 0x1p-150, Repeat: "--select a/fail --steps 1,7", Details: []string{"not tried: b"},
+				Explanations: []check.Explanation{
+					{Fault: "ONE", Title: "first", Evidence: "all", Cause: "because", Rows: []string{"P001"}, Apart: 100, Options: []check.OptionChange{{Option: "o", Value: "1", Declared: "0", Origin: "p"}}},
+					{Fault: "TWO", Title: "second"}, {Fault: "THREE", Title: "third"}, {Fault: "FOUR", Title: "fourth"},
+				}, Class: []string{"ONE", "TWO", "THREE", "FOUR"}, Steps: &check.Steps{Judged: 9, Bad: 2, First: 0}},
+			{Check: "a/none", Verdict: check.Pass, Steps: &check.Steps{Judged: 9}},
+			{Check: "b/x", Verdict: check.NotSeen, Reason: "without y"}, {Check: "b/z", Verdict: check.NotSeen, Reason: "without y"}, {Check: "b/q", Verdict: check.NotSeen, Reason: "without r"},
+		},
+		Lists: []Section{{Title: "few", Items: []string{"f1"}}, {Title: "many", Items: strings.Split("m1 m2 m3 m4 m5 m6", " ")}, {Title: "found", Items: strings.Split("w1 w2 w3 w4 w5 w6", " "), Whole: true}},
+	}
+	for range 20 {
+		r.Inputs = append(r.Inputs, Input{Role: "step", Path: "some.safetensors"})
+	}
+	text := write(t, r, Options{Format: "human"})
+	for _, want := range []string{"formula      Σx\n      finding      3 of 4\n", "|Δ| = 0.5, want exactly 0\n", "explanation  ONE: first (all)\n        or         TWO: second\n        or         THREE: third\n        tied       so do on these data: FOUR (-v)\n",
+		"repeat       verify dump run --select a/fail --steps 1,7\n", "not seen  b/x, b/z: without y\nnot seen  b/q: without r\n", "few:\n  f1\n", "many: 6 (-v lists them)\n", "found:\n  w1\n", "… and 16 more files (-v)\n"} {
+		require.Contains(t, text, want)
+	}
+	for _, hidden := range []string{"fourth", "because", "P001", "m1", "not tried", "e-46"} {
+		require.NotContains(t, text, hidden)
+	}
+	loud := write(t, r, Options{Format: "human", Verbose: true})
+	for _, want := range []string{"FOUR: fourth", "cause      because", "catalogue  P001", "  m6\n", "detail       not tried: b", "these give the same numbers on these data"} {
+		require.Contains(t, loud, want)
+	}
+	quiet := write(t, r, Options{Format: "human", Quiet: true})
+	require.NotContains(t, quiet, "f1")
+	require.NotContains(t, write(t, &Report{Results: []check.Result{{Check: "a", Verdict: check.Fail, Explanations: r.Results[0].Explanations}}}, Options{Format: "human"}), "tied", "explanations without a class are not said to be tied")
+
+	var got struct {
+		Lists   []map[string]any
+		Results []struct {
+			Class, Details []string
+			Formula        string
+			Steps          map[string]any
+			Explanations   []map[string]any
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(write(t, r, Options{Format: "json"})), &got))
+	require.Len(t, got.Lists, 3)
+	require.Equal(t, map[string]any{"judged": 9.0, "bad": 2.0, "first_bad": 0.0}, got.Results[0].Steps, "step 0 is a step")
+	require.Equal(t, map[string]any{"judged": 9.0, "bad": 0.0}, got.Results[1].Steps)
+	require.Equal(t, r.Results[0].Class, got.Results[0].Class)
+	require.Equal(t, "Σx", got.Results[0].Formula)
+	require.Equal(t, []any{map[string]any{"option": "o", "value": "1", "declared": "0", "origin": "p"}}, got.Results[0].Explanations[0]["options"])
+	require.Equal(t, 100.0, got.Results[0].Explanations[0]["apart"])
+	require.NotContains(t, got.Results[0].Explanations[1], "options")
+}
+
 func TestJSONNumbers(t *testing.T) {
 	text := write(t, sample(), Options{Format: "json"})
 	var got map[string]any

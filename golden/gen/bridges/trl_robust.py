@@ -47,7 +47,7 @@ def main():
         else:
             raise AssertionError("strict: no exception")
         # evaluation is no training step, and later steps are not asked for
-        said, steps = train(hook, at("b"), {"eval_strategy": "no", "max_steps": 3}, steps=range(2, 3))
+        said, steps = train(hook, at("b"), {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4, "max_steps": 3}, steps=range(2, 3))
         assert (said, steps, files(at("b"))) == ([], 3, ["step_000002_rank_0_mb_0.safetensors", "step_000002_rank_0_mb_1.safetensors"]), said
         # a folder that cannot be made, and a full disk: no file may grow beyond 4 kB
         open(at("file"), "w").close()

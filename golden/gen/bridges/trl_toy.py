@@ -1,15 +1,16 @@
 """A GRPO run of TRL on a tiny random model (CPU) with the hook that `verify export trl` printed, as it stands.
 
-    python trl_toy.py HOOK.py FOLDER [--bug NAME] [--world]
+    python trl_toy.py HOOK.py FOLDER [--bug NAME] [--config JSON]
+    python -m torch.distributed.run --nproc_per_node 2 trl_toy.py …      (two ranks)
 
 A bug is one replaced statement of the release, from golden/gen/dumps/trl_grpo_cases.py.
 """
 import argparse
 import importlib.util
+import json
 import os
 import sys
 import tempfile
-import warnings
 
 os.environ.update(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="1", CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
                   TRANSFORMERS_VERBOSITY="error", HF_DATASETS_DISABLE_PROGRESS_BARS="1", TRL_EXPERIMENTAL_SILENCE="1")
@@ -56,20 +57,21 @@ def trainer(tmp, config):
                learning_rate=4e-4, lr_scheduler_type="constant", temperature=0.9, loss_type="grpo", beta=0.04, epsilon=0.2, epsilon_high=0.28,
                num_iterations=2, gradient_checkpointing=False, reward_weights=[1.0, 0.5], dataloader_pin_memory=False)
     cfg.update(config)
-    path = tiny.save(os.path.join(tmp, "model"), cfg["seed"])
-    t = GRPOTrainer(model=path, reward_funcs=[digits, short], args=GRPOConfig(**cfg), processing_class=tiny.tokenizer(True),
-                    train_dataset=datasets.Dataset.from_dict({"prompt": tiny.PROMPTS}))
+    dtype = getattr(torch, cfg.setdefault("model_init_kwargs", {}).get("dtype", "float32"))
+    path = tiny.save(os.path.join(tmp, "model"), cfg["seed"], dtype=dtype)
+    prompts = datasets.Dataset.from_dict({"prompt": tiny.PROMPTS})
+    t = GRPOTrainer(model=path, reward_funcs=[digits, short], args=GRPOConfig(**cfg), processing_class=tiny.tokenizer(True), train_dataset=prompts,
+                    eval_dataset=prompts.select(range(2)) if "eval_strategy" in config else None)
     t.remove_callback(transformers.PrinterCallback)
     return t
 
 
-def run(hook, folder, bug="", **options):
-    config = {}
+def run(hook, folder, config, bug=""):
     if bug:
         case = next(c for c in FAULTS if c.folder == "faulty/" + bug)
-        config = case.config
+        config = dict(case.config, **config)
         print("planted in", ", ".join(plant(case)), flush=True)
-    load(hook).install(GRPOTrainer, folder, **options)
+    load(hook).install(GRPOTrainer, folder, strict=True)
     with tempfile.TemporaryDirectory() as tmp:
         trainer(tmp, config).train()
 
@@ -79,6 +81,7 @@ if __name__ == "__main__":
     ap.add_argument("hook")
     ap.add_argument("folder")
     ap.add_argument("--bug", default="")
+    ap.add_argument("--config", default="{}", help="of GRPOConfig, as JSON")
     a = ap.parse_args()
     datasets.disable_progress_bars()
-    run(a.hook, a.folder, a.bug)
+    run(a.hook, a.folder, json.loads(a.config), a.bug)
