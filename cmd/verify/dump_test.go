@@ -144,6 +144,9 @@ func TestDumpCases(t *testing.T) {
 		{clean + " -o " + clean + "/step_0001_mb_0.safetensors", 2, "is an input of this run"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
+			if testing.Short() && strings.Contains(c.args, "--infer") {
+				t.Skip("a search takes seconds")
+			}
 			t.Parallel()
 			stdout, stderr, code := verify(t, ".", append([]string{"dump"}, strings.Fields(c.args)...)...)
 			require.Equal(t, c.code, code, "stdout:\n%s\nstderr:\n%s", stdout, stderr)
@@ -193,14 +196,14 @@ func TestDumpConfig(t *testing.T) {
 func TestDumpRepeats(t *testing.T) {
 	dir := t.TempDir()
 	many := filepath.Join(dir, "many steps") // a name to be quoted
-	manySteps(t, many, 40, func(d *dumpText) {
+	manySteps(t, many, 20, func(d *dumpText) {
 		for i := range d.tensors["advantages"].Data {
 			d.tensors["advantages"].Data[i] *= -1
 		}
 	})
 	runs := [][]string{
 		{many, "--profile", trlProfile},
-		{many, "--profile", trlProfile, "--steps", "10..30"},
+		{many, "--profile", trlProfile, "--steps", "5..15"},
 		{many, "--profile", trlProfile, "--first-failure"},
 	}
 	for run, profile := range map[string]string{

@@ -119,7 +119,9 @@ func TestSixteenBits(t *testing.T) {
 		for _, compute := range []format.DType{format.F32, format.BF16} {
 			key := fmt.Sprintf("%v %v ", compute, declared)
 			require.Zero(t, said[key+"wrong"], key)
-			require.GreaterOrEqual(t, said[key+"right"], 2*said[key+"not told"], key)
+			if !testing.Short() { // a share of five says nothing
+				require.GreaterOrEqual(t, said[key+"right"], 2*said[key+"not told"], key)
+			}
 			if declared || compute == format.F32 {
 				require.Zero(t, said[key+"alarm"], key)
 			}

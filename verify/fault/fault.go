@@ -87,8 +87,9 @@ func Explain(o *stage.Outcome) []Explanation {
 		return nil
 	}
 	var exact, leads []Explanation
+	probe := stage.Probe(o.Check, o.Case.B)
 	for _, h := range All() {
-		if !h.Applies(o.Check) {
+		if !h.Applies(o.Check) || probe != nil && !h.plausible(o, probe) {
 			continue
 		}
 		if e, ok := Try(h, o); ok {
@@ -126,6 +127,13 @@ func Try(h *Hypothesis, o *stage.Outcome) (Explanation, bool) {
 		return Explanation{}, false
 	}
 	return weigh(h, "", p, o)
+}
+
+// plausible reports whether a hypothesis reproduces most of the output on some rows of a large batch, up to a factor.
+func (h *Hypothesis) plausible(o *stage.Outcome, rows *dump.Batch) bool {
+	c := o.Case.Of(rows, o.Case.Set)
+	p := h.predict(c, o.Check)
+	return p != nil && len(p.Want) == len(rows.Tensors[o.Check.Output].Data) && stage.UpToFactor(stage.Compare(o.Check, c, p, o.Arithmetic))
 }
 
 func weigh(h *Hypothesis, factor string, p *stage.Prediction, o *stage.Outcome) (Explanation, bool) {

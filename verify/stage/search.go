@@ -39,12 +39,15 @@ type search struct {
 	ch    *Check
 	a     Arithmetic
 	full  *dump.Batch
+	probe *dump.Batch // what is tried first of part, up to a factor; nil: nothing
 	part  *dump.Batch // whole groups, about [sampled] cells; full itself where the output needs the whole step
 	spent int
 	cap   int // of spent
 	fits  []Fit
 	void  []Fit // within bounds that are too wide to tell
 	limit int
+
+	listed bool // only listed values: solving for one takes two predictions of everything
 }
 
 // Complete returns the values of the options that set leaves open under which the output of ch in b is right, and whether all
@@ -213,6 +216,9 @@ func Conventions(o *Outcome) (fits []Fit, all bool) {
 		return fits, all
 	}
 	s.fits, s.cap = nil, s.spent+budget
+	if s.listed = len(s.part.Mask) > wide; s.probe != nil {
+		s.cap = s.spent + budget/4
+	}
 	for i, first := range read {
 		for _, v := range alternatives(set, first, s) {
 			one := set.With(first, v, "search")
@@ -242,7 +248,11 @@ func (s *search) wholeProfiles(set *convention.Set) {
 		for _, p := range convention.Profiles() {
 			full, _ := set.Over(convention.FromProfile(p))
 			full, _ = full.Over(strongest)
-			o := s.judge(s.part, full)
+			part := s.part
+			if s.probe != nil {
+				part = s.probe
+			}
+			o := s.judge(part, full)
 			var key strings.Builder
 			for _, name := range o.Case.Read {
 				key.WriteString(name + "=" + full.Value(name).String() + ";")
@@ -338,7 +348,7 @@ func Untried(o *Outcome) []string {
 }
 
 func newSearch(ch *Check, b *dump.Batch) *search {
-	s := &search{ch: ch, full: b, part: b, a: firstArithmetic(ch, b), cap: budget, limit: 256}
+	s := &search{ch: ch, full: b, part: b, probe: Probe(ch, b), a: firstArithmetic(ch, b), cap: budget, limit: 256}
 	switch ch.Stage {
 	case convention.KL, convention.Reward, convention.Ratio, convention.TokenLoss:
 		s.part = sample(b, sampled)
@@ -348,10 +358,21 @@ func newSearch(ch *Check, b *dump.Batch) *search {
 
 // complete tries set, and where a prediction asks for an option that has no value, every value that it may have.
 func (s *search) complete(set *convention.Set, changes []Change) bool {
-	if s.spent += len(s.part.Mask) + 256; s.spent > s.cap || len(s.fits) >= s.limit {
+	part := s.part
+	if s.probe != nil {
+		part = s.probe
+	}
+	if s.spent += s.cost(part); s.spent > s.cap || len(s.fits) >= s.limit {
 		return false
 	}
-	o := s.judge(s.part, set)
+	o := s.judge(part, set)
+	if s.probe != nil && o.Case.OK() {
+		if !UpToFactor(o) {
+			return true
+		}
+		s.spent += s.cost(s.part)
+		o = s.judge(s.part, set)
+	}
 	if len(o.Case.Absent) > 0 {
 		return true
 	}
@@ -371,6 +392,15 @@ func (s *search) complete(set *convention.Set, changes []Change) bool {
 		s.void = append(s.void, Fit{Changes: changes, Set: set, Outcome: o})
 	}
 	return true
+}
+
+// cost is what a prediction for b is counted as: its cells, and an eighth of them if the output is one number of a row, which
+// is read from the cells at most once.
+func (s *search) cost(b *dump.Batch) int {
+	if t := b.Tensors[s.ch.Output]; t != nil && t.Layout == dump.PerRow {
+		return len(b.Mask)/8 + 256
+	}
+	return len(b.Mask) + 256
 }
 
 func (s *search) judge(b *dump.Batch, set *convention.Set) *Outcome {
@@ -417,7 +447,7 @@ var linear = map[string]bool{"kl.beta": true, "value.coef": true, "entropy.coef"
 // candidates returns the values that an unknown option may have: those that frameworks have, and the one that the data give.
 func (s *search) candidates(set *convention.Set, name string) []convention.Value {
 	list := slices.Clone(set.Among(name))
-	if linear[name] {
+	if linear[name] && !s.listed {
 		if x, ok := s.solve(set, name); ok {
 			if v := convention.NumberValue(x); !slices.Contains(list, v) {
 				list = append(list, v)

@@ -2,18 +2,37 @@
 
     python check_pytest.py test_ppo_golden.py
 """
+import contextlib
+import io
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
+
+import pytest
+import torch
 
 import tutorial
 
 
-def pytest(test, folder):
-    env = dict(os.environ, PYTHONPATH=folder, PPO_MODULE="ppo_trainer", OMP_NUM_THREADS="1")
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", os.path.abspath(test)], cwd=folder, env=env, capture_output=True, text=True)
-    return done.returncode, done.stdout
+def run(test, folder, pipe):
+    """pytest in a process that has torch already."""
+    os.environ["PPO_MODULE"], sys.path[:0] = "ppo_trainer", [folder]
+    torch.set_num_threads(1)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = pytest.main(["-q", "-p", "no:cacheprovider", "--tb=short", "--rootdir", folder, os.path.abspath(test)])
+    pipe.send((int(code), out.getvalue()))
+
+
+def judged(test, folder):
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=run, args=(test, folder, there))
+    process.start()
+    there.close()
+    answer = here.recv()
+    process.join()
+    return answer
 
 
 def main():
@@ -22,7 +41,7 @@ def main():
     for name, source, words in cases:
         with tempfile.TemporaryDirectory() as folder:
             open(os.path.join(folder, "ppo_trainer.py"), "w", encoding="utf-8").write(source)
-            code, out = pytest(test, folder)
+            code, out = judged(test, folder)
         message = next((line for line in out.splitlines() if line.startswith("E ") and words in line), "")
         ok = code == 0 if not words else code == 1 and bool(message)
         print(f"{'ok ' if ok else 'BAD'} {name:28s} exit {code}  {message[2:150].strip()}", flush=True)

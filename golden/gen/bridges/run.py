@@ -44,7 +44,7 @@ TRIALS = [
     ("torch on verl's functions", "torch_peers.py HOOK DUMPS verl/clean/ppo", "", ["--profile", "verl-ppo@0.9"], 0, ""),
     ("torch on openrlhf's functions", "torch_peers.py HOOK DUMPS openrlhf/clean/group_norm", "", ["--profile", "openrlhf-group@0.11"], 0, ""),
     ("torch on verl's functions, bug", "torch_peers.py HOOK DUMPS verl/faulty/value_loss_no_half", "", ["--profile", "verl-ppo@0.9"], 1, "VALUE-NO-HALF"),
-    ("torch on openrlhf's functions, bug", "torch_peers.py HOOK DUMPS openrlhf/faulty/gspo_per_token", "", ["--profile", "openrlhf-group@0.11"], 1, ""),
+    ("torch on openrlhf's functions, bug", "torch_peers.py HOOK DUMPS openrlhf/faulty/gspo_per_token", "", ["--profile", "openrlhf-group@0.11"], 1, "agg.kind token"),
     ("torch, bad input", "robust.py HOOK", None, [], 0, ""),
     ("trl, bad input", "trl_robust.py HOOK", None, [], 0, ""),
     ("pytest file", "check_pytest.py HOOK", None, [], 0, ""),
