@@ -67,5 +67,8 @@ wheeltest:      ## the wheel installed and tried (Python; FRAMEWORKS="torch jax"
 	.venv/bin/pip install -q --no-deps --no-index --force-reinstall --find-links dist plumbline
 	.venv/bin/python golden/gen/wheel/roundtrip.py golden/dumps
 
+bridges: wheel  ## the hooks of verify export, tried in the pinned frameworks (Python 3.11, several GB of packages)
+	python3.11 golden/gen/bridges/run.py
+
 ci:             ## all that .ci/run does
 	bash .ci/run

@@ -84,3 +84,11 @@ func (ch *Check) stored(b *dump.Batch) (unit, eta float64) {
 	}
 	return 0, tol.Eta32
 }
+
+// local reports whether under set the advantages of a group, or of a row, are those of its rows alone: nothing is taken over the
+// batch. What set leaves open may be either.
+func local(set *convention.Set) bool {
+	is := func(option string, values ...string) bool { return slices.Contains(values, set.Value(option).String()) }
+	return is("adv.kind", "group", "gae", "opo", "passk", "gpg") && !is("adv.scale", "batch_std", "?") && is("whiten.scope", "none", "row", "–") &&
+		!is("rewards.whiten", "shift_mean_false", "?")
+}

@@ -350,6 +350,10 @@ func Untried(o *Outcome) []string {
 func newSearch(ch *Check, b *dump.Batch) *search {
 	s := &search{ch: ch, full: b, part: b, probe: Probe(ch, b), a: firstArithmetic(ch, b), cap: budget, limit: 256}
 	switch ch.Stage {
+	case convention.Advantage:
+		if t := b.Tensors[ch.Output]; t != nil && t.Layout == dump.PerToken && len(b.Mask) >= probedFrom {
+			s.probe = sample(b, probeCells)
+		}
 	case convention.KL, convention.Reward, convention.Ratio, convention.TokenLoss:
 		s.part = sample(b, sampled)
 	}
@@ -359,14 +363,15 @@ func newSearch(ch *Check, b *dump.Batch) *search {
 // complete tries set, and where a prediction asks for an option that has no value, every value that it may have.
 func (s *search) complete(set *convention.Set, changes []Change) bool {
 	part := s.part
-	if s.probe != nil {
+	probed := s.probe != nil && (s.ch.Stage != convention.Advantage || local(set))
+	if probed {
 		part = s.probe
 	}
 	if s.spent += s.cost(part); s.spent > s.cap || len(s.fits) >= s.limit {
 		return false
 	}
 	o := s.judge(part, set)
-	if s.probe != nil && o.Case.OK() {
+	if probed && o.Case.OK() {
 		if !UpToFactor(o) {
 			return true
 		}
