@@ -91,9 +91,6 @@ func readConfig(file string) (*config.File, string, error) {
 		}
 		c, other := config.Read(file)
 		if other != nil || len(c.Tree) == 0 {
-			if format.IsMalformed(err) {
-				return nil, "", err
-			}
 			return nil, "", usage(err)
 		}
 		return c, "", nil

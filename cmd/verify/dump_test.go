@@ -177,9 +177,9 @@ func TestDumpConfig(t *testing.T) {
 		{"unknown name", "adv.dof = 1\n", 2, `did you mean "adv.ddof"`},
 		{"illegal value", "adv.ddof = 7\n", 2, "adv.ddof"},
 		{"twice", "adv.ddof = 1\nadv.ddof = 1\n", 2, "given twice"},
-		{"YAML", "adv:\n  ddof: 1\n", 4, "YAML is not read"},
-		{"broken JSON", `{"adv.ddof": 1`, 4, "config"},
-		{"a NUL", "adv.ddof = 1\x00\n", 4, "NUL"},
+		{"YAML", "adv:\n  ddof: 1\n", 2, "named .yaml"},
+		{"broken JSON", `{"adv.ddof": 1`, 2, "config"},
+		{"a NUL", "adv.ddof = 1\x00\n", 2, "NUL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(dir, "config.txt")

@@ -192,7 +192,7 @@ func lineOptions(file, text string) ([]NameValue, error) {
 		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
 		if !ok || name == "" || strings.ContainsAny(name, " \t\"") {
 			if strings.Contains(line, ":") {
-				return nil, format.Malformed(file, where, "%.64q is no line of the form name = value; YAML is not read here: write such lines, or JSON", line)
+				return nil, format.Malformed(file, where, "%.64q is no line of the form name = value (YAML is read from a file named .yaml)", line)
 			}
 			return nil, format.Malformed(file, where, "%.64q is no line of the form name = value", line)
 		}

@@ -54,7 +54,7 @@ func TestReadOptionsErrors(t *testing.T) {
 		{`{"gradient_accumulation_steps": -1}`, `want a whole number ≥ 0`},
 		{"clip.low = 0.1\nclip.low = 0.2", `clip.low is given twice`},
 		{"clip.low 0.1", `line 1: "clip.low 0.1" is no line of the form name = value`},
-		{"\nclip:\n  low: 0.1", `line 2: "clip:" is no line of the form name = value; YAML is not read here`},
+		{"\nclip:\n  low: 0.1", `line 2: "clip:" is no line of the form name = value (YAML is read from a file named .yaml)`},
 		{"clip.low = ", `line 1: clip.low has the value ""`},
 		{"clip.low = [1,", `line 1: clip.low has the value "[1,"`},
 		{`clip.low = "0.1`, `line 1`},
