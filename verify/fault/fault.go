@@ -88,8 +88,9 @@ func Explain(o *stage.Outcome) []Explanation {
 	}
 	var exact, leads []Explanation
 	probe := stage.Probe(o.Check, o.Case.B)
+	wrong := stage.Probed(o, probe)
 	for _, h := range All() {
-		if !h.Applies(o.Check) || probe != nil && !h.plausible(o, probe) {
+		if !h.Applies(o.Check) || probe != nil && !h.plausible(o, probe, wrong) {
 			continue
 		}
 		if e, ok := Try(h, o); ok {
@@ -129,11 +130,12 @@ func Try(h *Hypothesis, o *stage.Outcome) (Explanation, bool) {
 	return weigh(h, "", p, o)
 }
 
-// plausible reports whether a hypothesis reproduces most of the output on some rows of a large batch, up to a factor.
-func (h *Hypothesis) plausible(o *stage.Outcome, rows *dump.Batch) bool {
+// plausible reports whether a hypothesis reproduces most of the output on some rows of a large batch, up to a factor, and is not
+// what was wrong there under the healthy formula.
+func (h *Hypothesis) plausible(o *stage.Outcome, rows *dump.Batch, wrong *stage.Outcome) bool {
 	c := o.Case.Of(rows, o.Case.Set)
 	p := h.predict(c, o.Check)
-	return p != nil && len(p.Want) == len(rows.Tensors[o.Check.Output].Data) && stage.UpToFactor(stage.Compare(o.Check, c, p, o.Arithmetic))
+	return p != nil && len(p.Want) == len(rows.Tensors[o.Check.Output].Data) && stage.Worth(stage.Compare(o.Check, c, p, o.Arithmetic), wrong)
 }
 
 func weigh(h *Hypothesis, factor string, p *stage.Prediction, o *stage.Outcome) (Explanation, bool) {

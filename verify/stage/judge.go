@@ -170,6 +170,10 @@ func (o *Outcome) nonzero() int {
 
 // JudgeAs compares an output with its prediction as computed in arithmetic a.
 func JudgeAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic) *Outcome {
+	return judgeAs(ch, b, set, a, false)
+}
+
+func judgeAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic, coarse bool) *Outcome {
 	c := NewCase(b, set, a.Unit)
 	c.Casts = a.Casts
 	p := ch.Predict(c)
@@ -184,21 +188,22 @@ func JudgeAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic) *Outco
 	if a.Casts && len(c.errors) == 0 { // it asks for no [Input]
 		p.Bound = addSpread(ch, c, p)
 	}
-	o.compare(p)
+	o.compare(p, coarse)
 	return o
 }
 
-// Compare judges the output of ch in b as if it should be p: a prediction made otherwise than by ch itself.
+// Compare judges the output of ch in b as if it should be p: a prediction made otherwise than by ch itself. Its tally has no
+// resolution.
 func Compare(ch *Check, c *Case, p *Prediction, a Arithmetic) *Outcome {
 	o := &Outcome{Check: ch, Verdict: check.Undetermined, Case: c, Pred: p, Arithmetic: a}
 	if p != nil {
-		o.compare(p)
+		o.compare(p, true)
 	}
 	return o
 }
 
-// compare fills in the tally and the verdict.
-func (o *Outcome) compare(p *Prediction) {
+// compare fills in the tally and the verdict; a coarse tally has no resolution, and takes less time.
+func (o *Outcome) compare(p *Prediction, coarse bool) {
 	b := o.Case.B
 	got, unit, eta, layout := p.Got, p.GotUnit, tol.Eta32, dump.Free
 	if t := b.Tensors[o.Check.Output]; got == nil && t != nil {
@@ -223,7 +228,7 @@ func (o *Outcome) compare(p *Prediction) {
 	if scale == 0 {
 		scale = rms(p.Want, judged)
 	}
-	t := &tol.Tally{Scale: max(scale, 0x1p-100)}
+	t := &tol.Tally{Scale: max(scale, 0x1p-100), Coarse: coarse}
 	for i, want := range p.Want {
 		if !judged(i) {
 			continue

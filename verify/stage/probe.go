@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
@@ -17,7 +18,7 @@ const (
 
 // Probe returns neighbouring rows of a large batch on which an explanation of a gradient can be tried before it is tried on
 // everything, nil where that tells nothing or saves nothing. A prediction for them is that for the batch but for one factor: the
-// denominators are those of fewer tokens. [UpToFactor] is made for it.
+// denominators are those of fewer tokens. [Worth] is made for it.
 func Probe(ch *Check, b *dump.Batch) *dump.Batch {
 	t := b.Tensors[ch.Output]
 	if ch.Stage != convention.Gradient || t == nil || t.Layout != dump.PerToken || len(b.Mask) < probedFrom || b.Rows < 2*probeRows {
@@ -38,6 +39,53 @@ func Probe(ch *Check, b *dump.Batch) *dump.Batch {
 		rows[i] = f.Lo + i
 	}
 	return b.Select(rows)
+}
+
+// Probed returns the outcome of o on a probe, nil if it tells nothing of candidates that predict the same: if the probe is right, so
+// that what is wrong lies elsewhere, or if the batch has several files, whose denominators may differ where those of the probe do
+// not.
+func Probed(o *Outcome, probe *dump.Batch) *Outcome {
+	if probe == nil || len(o.Case.B.Files) != 1 || o.Check.Stage != convention.Gradient {
+		return nil
+	}
+	if p := JudgeAs(o.Check, probe, o.Case.Set, o.Arithmetic); p.Verdict == check.Fail {
+		return p
+	}
+	return nil
+}
+
+// uneven is how many times longer or shorter than those of the batch the responses of a probe may be.
+const uneven = 8
+
+// Worth reports whether a candidate that gave o on a probe is worth a try on everything: it fits up to a factor, and is not what
+// was wrong already. If it is that times a number, then the same number, up to the mean length of responses, has to make the
+// wrong gradient right.
+func Worth(o, wrong *Outcome) bool {
+	if !UpToFactor(o) {
+		return false
+	}
+	if wrong == nil {
+		return true
+	}
+	var tried, right []float64 // quotients
+	for i, w := range wrong.Pred.Want {
+		if math.Abs(w) > 4*wrong.Pred.Bound[i] {
+			tried, right = append(tried, o.Pred.Want[i]/w), append(right, o.Got[i]/w)
+		}
+	}
+	if len(tried) == 0 {
+		return true
+	}
+	slices.Sort(tried)
+	slices.Sort(right)
+	factor := tried[len(tried)/2]
+	for i, w := range wrong.Pred.Want {
+		if !(math.Abs(o.Pred.Want[i]-factor*w) <= 1e-9*math.Abs(factor*w)) {
+			return true
+		}
+	}
+	by := right[len(right)/2] / factor
+	return factor != 1 && by > 1./uneven && by < uneven
 }
 
 // UpToFactor reports whether three quarters of the compared elements that are not 0 are what was predicted times one number, the

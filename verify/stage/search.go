@@ -40,6 +40,7 @@ type search struct {
 	a     Arithmetic
 	full  *dump.Batch
 	probe *dump.Batch // what is tried first of part, up to a factor; nil: nothing
+	wrong *Outcome    // of the declared options on probe
 	part  *dump.Batch // whole groups, about [sampled] cells; full itself where the output needs the whole step
 	spent int
 	cap   int // of spent
@@ -197,6 +198,7 @@ func Conventions(o *Outcome) (fits []Fit, all bool) {
 	}
 	s := newSearch(o.Check, o.Case.B)
 	s.a = o.Arithmetic
+	s.wrong = Probed(o, s.probe)
 	set := o.Case.Set
 	read := slices.Clone(o.Case.Read)
 	all = true
@@ -372,7 +374,7 @@ func (s *search) complete(set *convention.Set, changes []Change) bool {
 	}
 	o := s.judge(part, set)
 	if probed && o.Case.OK() {
-		if !UpToFactor(o) {
+		if !Worth(o, s.wrong) {
 			return true
 		}
 		s.spent += s.cost(s.part)
@@ -409,7 +411,11 @@ func (s *search) cost(b *dump.Batch) int {
 }
 
 func (s *search) judge(b *dump.Batch, set *convention.Set) *Outcome {
-	o := JudgeAs(s.ch, b, set, s.a)
+	large := s.probe != nil // most of what is tried fails, and needs no resolution for that
+	o := judgeAs(s.ch, b, set, s.a, large)
+	if large && o.Verdict != check.Fail {
+		o = JudgeAs(s.ch, b, set, s.a)
+	}
 	if o.Verdict == check.Fail {
 		for _, a := range fallbacks(s.a, b) {
 			if p := JudgeAs(s.ch, b, set, a); p.Verdict != check.Fail {
