@@ -1,0 +1,14 @@
+//go:build !unix
+
+package rundir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+// lock fails: without flock two trainers could write into one folder.
+func lock(name string) (*os.File, error) {
+	return nil, fmt.Errorf("locking %s: %w", name, errors.ErrUnsupported)
+}
