@@ -57,11 +57,11 @@ func predictDLogp(c *Case) *Prediction {
 		kl := p.klAlone()
 		ofKL, ofKLErr = make([]float64, n), make([]float64, n)
 		kl.backward(c, by, ofKL, weights)
-		kl.backwardErrors(c, kl.slopes(c), weights, ofKL, ofKLErr)
+		kl.backwardErrors(c, kl.slopes(c), red.slack, weights, ofKL, ofKLErr)
 		p = p.withoutKL()
 	}
 	p.backward(c, red, q.Want, weights)
-	p.backwardErrors(c, p.slopes(c), weights, q.Want, q.Bound)
+	p.backwardErrors(c, p.slopes(c), red.slack, weights, q.Want, q.Bound)
 	if !drawn {
 		if p.o.Ratio.Level != rl.RatioToken {
 			note(&c.Absent, "token_loss (clip_cov draws the tokens that it leaves out)")
@@ -185,11 +185,11 @@ func (p *policy) undrawn(c *Case, red *reduction) []float64 {
 // backwardErrors bounds the gradient. With w the weight of the aggregation (4u: counts, division, steps, factor), g = ∂/∂ρ and h the
 // direct derivative,
 //
-//	token     B = |w|·(e_g·(ρ + e_ρ) + |g|·e_ρ + 2u·|g·ρ| + e_h) + 4u·|w|·(|g·ρ| + |h|) + u·|sum|
+//	token     B = |w|·(e_g·(ρ + e_ρ) + |g|·e_ρ + 2u·|g·ρ| + e_h) + (4u + slack)·|w|·(|g·ρ| + |h|) + u·|sum|
 //	sequence  the first three, summed over the row and divided by its n, and fold(n)·Σ|w·g·ρ|/n
 //
 // Where the log-ratio lies on a clamp within its error, the gradient may be that of either side.
-func (p *policy) backwardErrors(c *Case, s slopes, weights, want, bound []float64) {
+func (p *policy) backwardErrors(c *Case, s slopes, slack float64, weights, want, bound []float64) {
 	b, u := c.B, p.u
 	o := p.o.Ratio
 	old := p.denominator()
@@ -239,7 +239,7 @@ func (p *policy) backwardErrors(c *Case, s slopes, weights, want, bound []float6
 					path, pathE = 0, 0
 				}
 			}
-			bound[i] = e + pathE + u*(path+w*math.Abs(s.direct[i])) + u*math.Abs(want[i])
+			bound[i] = e + pathE + (u+slack)*(path+w*math.Abs(s.direct[i])) + u*math.Abs(want[i])
 		}
 	}
 }
@@ -273,7 +273,7 @@ func predictDValues(c *Case) *Prediction {
 				continue
 			}
 			slope, _ := w.cell(i)
-			p.Bound[i] = math.Abs(weights[i]*coef*w.o.Factor)*slope + 8*u*math.Abs(p.Want[i])
+			p.Bound[i] = math.Abs(weights[i]*coef*w.o.Factor)*slope + (8*u+w.red.slack)*math.Abs(p.Want[i])
 			p.settle(i, overflow(c.Unit))
 		}
 	}
