@@ -96,7 +96,7 @@ func Declare(framework, version string, options []NameValue, origin string) (*De
 	}
 	d.putInOrder(flat)
 	switch t := results[0].table; {
-	case family != "" && len(tables) == 0:
+	case family != "" && len(tables) == 0 && len(native) > 0:
 		d.Warning = fmt.Sprintf("the option names of %.64q are not known; those of %s are", framework, strings.Join(families(), ", "))
 	case len(results) == 1 && d.Table != "" && version != "" && !sameMinor(version, t.release):
 		d.Warning = fmt.Sprintf("the option names are read as %s has them, declared is %.64q", d.Table, version)

@@ -210,6 +210,7 @@ func TestDeclareUnknown(t *testing.T) {
 	d = declare(t, "nemo-rl", `{"beta":0.1,"clip.low":0.2}`)
 	require.Len(t, d.Unknown, 1)
 	require.Contains(t, d.Warning, `the option names of "nemo-rl" are not known; those of trl, verl, openrlhf are`)
+	require.Empty(t, declare(t, "nemo-rl", `{"clip.low":0.2}`).Warning, "a neutral name is known whatever the framework")
 }
 
 func TestDeclareTellsTrainersApart(t *testing.T) {
