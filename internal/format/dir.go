@@ -2,6 +2,7 @@ package format
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,6 +62,22 @@ func (d *Dir) Has(name string) bool {
 	_, err := d.root.Lstat(filepath.Join(d.prefix, name))
 	return err == nil
 }
+
+// Entries returns the names of the entries of d in increasing order.
+func (d *Dir) Entries() ([]string, error) {
+	list, err := fs.ReadDir(d.root.FS(), filepath.ToSlash(d.prefix))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.path, err)
+	}
+	names := make([]string, len(list))
+	for i, e := range list {
+		names[i] = e.Name()
+	}
+	return names, nil
+}
+
+// Path returns the directory as the user wrote it.
+func (d *Dir) Path() string { return d.path }
 
 // Close closes the directory; files opened through it stay open.
 func (d *Dir) Close() error { return d.root.Close() }
