@@ -70,6 +70,17 @@ func (t *Tape) Const(data []float64, shape ...int) *Var {
 	return t.leaf("const", data, shape)
 }
 
+// View returns a leaf of the given shape that has no gradient and is the data
+// themselves, not a copy: the weights of a model may be larger than the rest of
+// a tape. They must not change while the tape is in use. It panics if they do
+// not fill the shape.
+func (t *Tape) View(data []float64, shape ...int) *Var {
+	if n := size(shape); n != len(data) {
+		panic(fmt.Sprintf("ad: view: shape %v holds %d elements, not %d", shape, n, len(data)))
+	}
+	return &Var{tape: t, op: "const", shape: slices.Clone(shape), data: data}
+}
+
 // Scalar returns the constant c as a tensor of no axes.
 func (t *Tape) Scalar(c float64) *Var { return t.Const([]float64{c}) }
 

@@ -114,6 +114,11 @@ func (m matrix) t() matrix { return matrix{m.at, m.cols, m.rows, !m.trans} }
 // accumulators, cut at the block size. Dgemm leaves out the terms in which
 // a[i,l] is 0. That is right for finite B only, since 0·NaN and 0·Inf are NaN,
 // so any other B takes the plain loop.
+//
+// The weight of a linear layer is a B stored by columns and by far the largest
+// matrix: it is not copied into rows. The result is computed transposed
+// instead, with the weight in the place of A, or by dot products if it has one
+// row.
 func mulAdd(c []float64, ic matrix, a []float64, ia matrix, b []float64, ib matrix) {
 	m, k, n := ia.rows, ia.cols, ib.cols
 	if m == 0 || k == 0 || n == 0 {
@@ -124,13 +129,26 @@ func mulAdd(c []float64, ic matrix, a []float64, ia matrix, b []float64, ib matr
 		return
 	}
 	c, a, b = c[ic.at:ic.at+m*n], a[ia.at:ia.at+m*k], b[ib.at:ib.at+k*n]
+	if ib.trans && m == 1 { // a row times a matrix stored by columns, as in decoding
+		for j := range n {
+			sum := c[j]
+			for l, w := range b[j*k : (j+1)*k] {
+				sum += float64(a[l] * w)
+			}
+			c[j] = sum
+		}
+		return
+	}
+	if ib.trans && !ia.trans && m < n {
+		ct := make([]float64, n*m)
+		turn(ct, c, m, n)
+		mulAdd(ct, matrix{rows: n, cols: m}, b, matrix{rows: n, cols: k}, a, matrix{rows: k, cols: m, trans: true})
+		turn(c, ct, n, m)
+		return
+	}
 	if ib.trans {
 		byRows := make([]float64, k*n)
-		for j := range n {
-			for l := range k {
-				byRows[l*n+j] = b[j*k+l]
-			}
-		}
+		turn(byRows, b, n, k)
 		b = byRows
 	}
 	if !finite(b) {
@@ -144,6 +162,15 @@ func mulAdd(c []float64, ic matrix, a []float64, ia matrix, b []float64, ib matr
 	blas64.Gemm(ta, blas.NoTrans, 1, ga,
 		blas64.General{Rows: k, Cols: n, Stride: n, Data: b}, 1,
 		blas64.General{Rows: m, Cols: n, Stride: n, Data: c})
+}
+
+// turn stores in y [cols, rows] the transposed of x [rows, cols].
+func turn(y, x []float64, rows, cols int) {
+	for i := range rows {
+		for j, v := range x[i*cols : (i+1)*cols] {
+			y[j*rows+i] = v
+		}
+	}
 }
 
 // mulAddLoop is mulAdd by the textbook loop; only A may be stored by columns.

@@ -35,6 +35,20 @@ func TestOnlyWhatDependsOnAParameterIsRecorded(t *testing.T) {
 	require.Same(t, &tape, c.Tape())
 }
 
+// A view is the data, not a copy, and has no gradient.
+func TestView(t *testing.T) {
+	var tape Tape
+	w := []float64{2, 3, 5, 7}
+	v, x := tape.View(w, 2, 2), tape.Param(w, 2, 2)
+	require.Same(t, &w[0], &v.Data()[0])
+	require.NotSame(t, &w[0], &x.Data()[0])
+	require.False(t, v.NeedsGrad())
+	Backward(Mul(x, v), []float64{1, 1, 1, 1})
+	require.Equal(t, w, x.Grad())
+	require.PanicsWithValue(t, "ad: view: shape [3] holds 3 elements, not 4", func() { tape.View(w, 3) })
+	require.Panics(t, func() { v.Grad() })
+}
+
 func TestDetachStopsBothWays(t *testing.T) {
 	var tape Tape
 	x := tape.Param([]float64{3})

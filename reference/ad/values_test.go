@@ -312,6 +312,11 @@ func TestMatMulKeepsNaN(t *testing.T) {
 			}
 		}
 	}
+	for m := 1; m <= 2; m++ { // fewer rows than columns, the second operand by columns
+		var tape Tape
+		b := tape.Const([]float64{1, 1, 1, math.NaN(), 1, 1}, 3, 2)
+		require.Equal(t, m, countNaN(MatMul(tape.Const(make([]float64, 2*m), m, 2), b, false, true).data))
+	}
 	c := blas64.General{Rows: 1, Cols: 1, Stride: 1, Data: []float64{0}}
 	blas64.Gemm(blas.NoTrans, blas.NoTrans, 1,
 		blas64.General{Rows: 1, Cols: 1, Stride: 1, Data: []float64{0}},
