@@ -14,6 +14,13 @@ import (
 	"sync"
 
 	"plumbline/internal/format"
+	"plumbline/internal/format/zip"
+)
+
+// Limits of an archive.
+const (
+	maxEntries = 10_000
+	maxName    = 1024 // bytes, without ".npy"
 )
 
 // maxRatio is the most that deflate expands: a match of 258 bytes takes at least 2 bits.
@@ -26,7 +33,7 @@ type Archive struct {
 	path    string
 	opt     Options
 	names   []string
-	entries map[string]*entry
+	entries map[string]*zip.Entry
 
 	mu     sync.Mutex
 	arrays map[string]*format.Array
@@ -67,16 +74,17 @@ func ParseArchive(f *format.File, opt Options) (*Archive, error) {
 }
 
 func parseArchive(r io.ReaderAt, size int64, path string, opt Options) (*Archive, error) {
-	entries, err := readDirectory(r, size, path)
+	entries, err := zip.Directory(r, size, path, maxEntries, memberName)
 	if err != nil {
 		return nil, unread(path, err)
 	}
 	a := &Archive{
-		r: r, path: path, opt: opt, entries: make(map[string]*entry, len(entries)), arrays: map[string]*format.Array{},
+		r: r, path: path, opt: opt, entries: make(map[string]*zip.Entry, len(entries)), arrays: map[string]*format.Array{},
 	}
 	for _, e := range entries {
-		a.names = append(a.names, e.name)
-		a.entries[e.name] = e
+		name := strings.TrimSuffix(e.Name, ".npy")
+		a.names = append(a.names, name)
+		a.entries[name] = e
 	}
 	if a.opt.MaxUncompressed == 0 {
 		a.opt.MaxUncompressed = DefaultMaxUncompressed
@@ -124,58 +132,31 @@ func some(names []string) string {
 	return fmt.Sprintf("%q", names)
 }
 
-func (a *Archive) open(e *entry, shown string) (*format.Array, error) {
-	off, err := e.data(a.r, shown)
+func (a *Archive) open(e *zip.Entry, shown string) (*format.Array, error) {
+	off, err := e.Data(a.r, shown)
 	if err != nil {
 		return nil, err
 	}
-	raw := &section{r: a.r, off: off, end: off + e.csize}
-	switch e.method {
-	case stored:
+	raw := &format.Section{R: a.r, Off: off, End: off + e.Packed}
+	switch e.Method {
+	case zip.Stored:
 		return a.openStored(e, raw, shown)
-	case deflated:
+	case zip.Deflated:
 		arr, err := a.inflate(e, raw, shown)
-		if raw.err != nil {
-			return nil, raw.err // whatever the decompressor made of it
+		if raw.Err != nil {
+			return nil, raw.Err // whatever the decompressor made of it
 		}
 		return arr, err
 	}
-	return nil, format.Malformed(shown, "", "compression method %d, want 0 (stored) or 8 (deflate)", e.method)
-}
-
-// data returns the offset of what is stored of e, after checking that the local header is that of e and that the data
-// end before the next entry.
-func (e *entry) data(r io.ReaderAt, shown string) (int64, error) {
-	want := e.name + ".npy"
-	buf := make([]byte, localSize+len(want))
-	if _, err := io.ReadFull(&section{r: r, off: e.local, end: e.limit}, buf); err != nil {
-		return 0, err
-	}
-	name, extra := int64(le.Uint16(buf[26:])), int64(le.Uint16(buf[28:]))
-	switch {
-	case string(buf[:4]) != localSig:
-		return 0, format.Malformed(shown, format.Offset(e.local), "no local header: found %q, want %q", buf[:4], localSig)
-	case le.Uint16(buf[6:])&flagsRefused != 0:
-		return 0, format.Malformed(shown, format.Offset(e.local), "is encrypted (flags %#04x)", le.Uint16(buf[6:]))
-	case le.Uint16(buf[8:]) != e.method:
-		return 0, format.Malformed(shown, format.Offset(e.local), "compression method %d, in the directory %d", le.Uint16(buf[8:]), e.method)
-	case name != int64(len(want)) || string(buf[localSize:]) != want:
-		return 0, format.Malformed(shown, format.Offset(e.local), "the name in the local header is not that in the directory, %q", want)
-	}
-	off := e.local + localSize + name + extra
-	if off > e.limit-e.csize {
-		return 0, format.Malformed(shown, format.Offset(e.local), "%d bytes reach beyond byte %d, where the next entry or the directory begins",
-			e.csize, e.limit)
-	}
-	return off, nil
+	return nil, format.Malformed(shown, "", "compression method %d, want 0 (stored) or 8 (deflate)", e.Method)
 }
 
 // openStored returns an array that is read in place.
-func (a *Archive) openStored(e *entry, raw *section, shown string) (*format.Array, error) {
-	if e.size != e.csize {
-		return nil, format.Malformed(shown, "", "directory declares %d bytes, of which %d are stored without compression", e.size, e.csize)
+func (a *Archive) openStored(e *zip.Entry, raw *format.Section, shown string) (*format.Array, error) {
+	if e.Size != e.Packed {
+		return nil, format.Malformed(shown, "", "directory declares %d bytes, of which %d are stored without compression", e.Size, e.Packed)
 	}
-	off := raw.off
+	off := raw.Off
 	sum := crc32.NewIEEE()
 	in := io.TeeReader(raw, sum)
 	arr, err := a.preamble(e, in, shown)
@@ -197,7 +178,7 @@ func (a *Archive) openStored(e *entry, raw *section, shown string) (*format.Arra
 
 // inflate returns an array in memory. Nothing is allocated for it before its size was found to be possible and within
 // the budget.
-func (a *Archive) inflate(e *entry, raw *section, shown string) (*format.Array, error) {
+func (a *Archive) inflate(e *zip.Entry, raw *format.Section, shown string) (*format.Array, error) {
 	if a.in == nil {
 		a.in = bufio.NewReader(raw)
 		a.inflater = flate.NewReader(a.in)
@@ -211,14 +192,14 @@ func (a *Archive) inflate(e *entry, raw *section, shown string) (*format.Array, 
 	if err != nil {
 		return nil, corrupt(err, shown)
 	}
-	if e.csize < e.size/maxRatio {
-		return nil, format.Malformed(shown, "", "%d bytes cannot inflate to %d, at most to %d times as much", e.csize, e.size, maxRatio)
+	if e.Packed < e.Size/maxRatio {
+		return nil, format.Malformed(shown, "", "%d bytes cannot inflate to %d, at most to %d times as much", e.Packed, e.Size, maxRatio)
 	}
-	if e.size > a.left {
+	if e.Size > a.left {
 		return nil, format.Malformed(shown, "", "inflates to %d bytes, over what is left of the budget for decompressed members, %d of %d bytes; "+
-			"--max-uncompressed raises it", e.size, a.left, a.opt.MaxUncompressed)
+			"--max-uncompressed raises it", e.Size, a.left, a.opt.MaxUncompressed)
 	}
-	a.left -= e.size // and not given back if the content is corrupt: what an archive makes us allocate stays within the budget
+	a.left -= e.Size // and not given back if the content is corrupt: what an archive makes us allocate stays within the budget
 	data := make([]byte, arr.Bytes())
 	if _, err := io.ReadFull(out, data); err != nil {
 		return nil, corrupt(err, shown)
@@ -226,11 +207,11 @@ func (a *Archive) inflate(e *entry, raw *section, shown string) (*format.Array, 
 	var more [1]byte
 	switch _, err := io.ReadFull(out, more[:]); {
 	case err == nil:
-		return nil, format.Malformed(shown, "", "inflates beyond the %d bytes that its header declares", e.size)
+		return nil, format.Malformed(shown, "", "inflates beyond the %d bytes that its header declares", e.Size)
 	case err != io.EOF:
 		return nil, corrupt(err, shown)
 	}
-	if rest := int64(a.in.Buffered()) + raw.end - raw.off; rest > 0 {
+	if rest := int64(a.in.Buffered()) + raw.End - raw.Off; rest > 0 {
 		return nil, format.Malformed(shown, "", "%d bytes behind the end of the compressed data", rest)
 	}
 	if err := checkSum(e, sum.Sum32(), shown); err != nil {
@@ -241,8 +222,8 @@ func (a *Archive) inflate(e *entry, raw *section, shown string) (*format.Array, 
 }
 
 // preamble reads the .npy header of e from in and checks that header and data make up the declared size.
-func (a *Archive) preamble(e *entry, in io.Reader, shown string) (*format.Array, error) {
-	h, err := readHeader(in, e.size, shown)
+func (a *Archive) preamble(e *zip.Entry, in io.Reader, shown string) (*format.Array, error) {
+	h, err := readHeader(in, e.Size, shown)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +231,7 @@ func (a *Archive) preamble(e *entry, in io.Reader, shown string) (*format.Array,
 	if err != nil {
 		return nil, err
 	}
-	if have, want := e.size-h.size, arr.Bytes(); have != want {
+	if have, want := e.Size-h.size, arr.Bytes(); have != want {
 		return nil, format.Malformed(shown, format.Offset(h.size), "%d bytes of data by the directory of the archive, want %d for %s of shape %s",
 			have, want, arr.DType, arr.ShapeString())
 	}
@@ -268,9 +249,25 @@ func corrupt(err error, shown string) error {
 	return format.Malformed(shown, "", "compressed data: %s", strings.TrimPrefix(err.Error(), "flate: "))
 }
 
-func checkSum(e *entry, got uint32, shown string) error {
-	if got != e.crc {
-		return format.Malformed(shown, "", "CRC-32 is %08x, want %08x", got, e.crc)
+func checkSum(e *zip.Entry, got uint32, shown string) error {
+	if got != e.CRC {
+		return format.Malformed(shown, "", "CRC-32 is %08x, want %08x", got, e.CRC)
 	}
 	return nil
+}
+
+// memberName returns the name of a member without ".npy", and refuses one that is no .npy file.
+func memberName(full string) (string, error) {
+	name, ok := strings.CutSuffix(full, ".npy")
+	switch {
+	case strings.HasSuffix(full, ".pkl"):
+		return "", errors.New("refused: pickle (a PyTorch checkpoint?)")
+	case !ok:
+		return "", errors.New("name does not end in .npy")
+	case name == "":
+		return "", errors.New("name is empty")
+	case len(name) > maxName:
+		return "", fmt.Errorf("name of %d bytes, want at most %d", len(name), maxName)
+	}
+	return name, nil
 }

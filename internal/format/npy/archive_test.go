@@ -140,7 +140,7 @@ func TestManyMembers(t *testing.T) {
 	for _, raw := range [][]byte{nil, deflateBytes(entries[0].content)} {
 		for i := range entries {
 			if entries[i].raw = raw; raw != nil {
-				entries[i].method = deflated
+				entries[i].method = 8
 			}
 		}
 		file := zipFile(zipEnd{}, entries...)

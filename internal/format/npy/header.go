@@ -1,6 +1,7 @@
 package npy
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -10,6 +11,8 @@ import (
 
 	"plumbline/internal/format"
 )
+
+var le = binary.LittleEndian
 
 const (
 	magic = "\x93NUMPY"

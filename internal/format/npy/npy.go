@@ -60,7 +60,7 @@ func Parse(f *format.File, opt Options) (*format.Array, error) {
 }
 
 func parse(r io.ReaderAt, size int64, name string, opt Options) (*format.Array, error) {
-	h, err := readHeader(&section{r: r, end: size}, size, name)
+	h, err := readHeader(&format.Section{R: r, End: size}, size, name)
 	if err != nil {
 		return nil, unread(name, err)
 	}
@@ -77,30 +77,6 @@ func parse(r io.ReaderAt, size int64, name string, opt Options) (*format.Array, 
 	}
 	a.Data = r
 	return a, nil
-}
-
-// section reads the bytes of r from off up to end, which lies inside the file as it was when it was opened. A failure
-// is kept in err, so that behind a decompressor it stays distinct from content that does not decompress.
-type section struct {
-	r        io.ReaderAt
-	off, end int64
-	err      error
-}
-
-func (s *section) Read(p []byte) (int, error) {
-	if s.off == s.end {
-		return 0, io.EOF
-	}
-	n, err := s.r.ReadAt(p[:min(int64(len(p)), s.end-s.off)], s.off)
-	s.off += int64(n)
-	if n > 0 || err == nil {
-		return n, nil
-	}
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF // the file was cut after it was opened
-	}
-	s.err = err
-	return 0, err
 }
 
 // unread adds the name of the file to an error of reading it. Refusals already have it.

@@ -85,13 +85,13 @@ func WriteArray(w io.Writer, a *format.Array) error {
 	if _, err := w.Write(Header(a.DType, a.Shape)); err != nil {
 		return err
 	}
-	in := &section{r: a.Data, off: a.Offset, end: a.Offset + a.Bytes()}
+	in := &format.Section{R: a.Data, Off: a.Offset, End: a.Offset + a.Bytes()}
 	buf := make([]byte, min(block, a.Bytes()))
 	if columns {
 		buf = make([]byte, a.Bytes())
 	}
-	for in.off < in.end {
-		part := buf[:min(int64(len(buf)), in.end-in.off)]
+	for in.Off < in.End {
+		part := buf[:min(int64(len(buf)), in.End-in.Off)]
 		if _, err := io.ReadFull(in, part); err != nil {
 			return unread(a.Name, err)
 		}

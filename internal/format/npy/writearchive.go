@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"plumbline/internal/format"
+	dir "plumbline/internal/format/zip"
 )
 
 // Member is an array to be written into an archive.
@@ -31,7 +32,11 @@ func WriteArchive(w io.Writer, members []Member) error {
 	z := zip.NewWriter(w)
 	names := map[string]bool{}
 	for _, m := range members {
-		if _, err := checkName(m.Name+".npy", true); err != nil {
+		name, err := memberName(m.Name + ".npy")
+		if err == nil {
+			err = dir.CheckName(name)
+		}
+		if err != nil {
 			return fmt.Errorf("member %q: %w", m.Name, err)
 		}
 		if names[m.Name] {

@@ -1,4 +1,12 @@
-package npy
+// Package zip reads the directory of a zip archive: which entries there are and where their bytes lie.
+//
+// It is stricter than archive/zip, which does not compare a checksum of 0, reads as many directory records as it finds
+// whatever number is declared (several times the memory of the file that holds them), and accepts bytes before the
+// archive and entries that overlap. It reads what the standard library of Python reads as well: where the two could see
+// different members in one file, the file is refused.
+//
+// Record layouts: PKWARE APPNOTE 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (ends).
+package zip
 
 import (
 	"bufio"
@@ -16,56 +24,55 @@ import (
 	"plumbline/internal/format"
 )
 
-// The zip reader below is stricter than archive/zip, which does not compare a checksum of 0, reads as many directory
-// records as it finds whatever number is declared (several times the memory of the file that holds them), and accepts
-// bytes before the archive and entries that overlap. It reads what the standard library of Python reads as well: where
-// the two could see different members in one file, the file is refused.
-//
-// Record layouts: PKWARE APPNOTE 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (ends).
 const (
-	maxEntries = 10_000
-	maxName    = 1024 // bytes, without ".npy"
-
 	localSize, dirSize, endSize, locatorSize, end64Size = 30, 46, 22, 20, 56
 
 	localSig, dirSig, endSig, locatorSig, end64Sig = "PK\x03\x04", "PK\x01\x02", "PK\x05\x06", "PK\x06\x07", "PK\x06\x06"
-
-	stored, deflated = 0, 8
 
 	// Traditional and strong encryption, compressed patch data, masked headers.
 	flagsRefused = 1<<0 | 1<<5 | 1<<6 | 1<<13
 	flagUTF8     = 1 << 11
 )
 
+// The compression methods that readers of this project know.
+const (
+	Stored   = 0
+	Deflated = 8
+)
+
 var le = binary.LittleEndian
 
-// entry is a member of an archive as the central directory declares it.
-type entry struct {
-	name        string // without ".npy"
-	method      uint16
-	crc         uint32
-	size, csize int64 // of the member, of what is stored of it
-	local       int64 // offset of the local header
-	limit       int64 // offset of the next local header or of the directory
+// Entry is a member of an archive as the central directory declares it.
+type Entry struct {
+	Name         string
+	Method       uint16
+	CRC          uint32
+	Size, Packed int64 // bytes of the member, and of what is stored of it
+	local        int64 // offset of the local header
+	limit        int64 // offset of the next local header or of the directory
 }
 
 // directory is where the central directory lies and how many entries it has.
 type directory struct{ entries, off, end int64 }
 
-// readDirectory returns the entries of the zip archive r of size bytes in the order of its central directory.
-func readDirectory(r io.ReaderAt, size int64, name string) ([]*entry, error) {
-	d, err := findDirectory(r, size, name)
+// Directory returns the entries of the zip archive r of size bytes in the order of its central directory. name is the
+// file's, for messages. An archive of more than most entries is refused, and so is one with a member whose name accept
+// refuses. accept returns the name under which a member is known, which [CheckName] must pass.
+//
+// What is wrong with the content is a *format.Error.
+func Directory(r io.ReaderAt, size int64, name string, most int, accept func(full string) (name string, err error)) ([]*Entry, error) {
+	d, err := findDirectory(r, size, name, most)
 	if err != nil {
 		return nil, err
 	}
-	s := &section{r: r, off: d.off, end: d.end}
+	s := &format.Section{R: r, Off: d.off, End: d.end}
 	br := bufio.NewReader(s)
-	entries := make([]*entry, 0, min(d.entries, (d.end-d.off)/dirSize))
+	entries := make([]*Entry, 0, min(d.entries, (d.end-d.off)/dirSize))
 	names := make(map[string]bool, cap(entries))
 	for i := range d.entries {
-		e, err := readEntry(br, name, i)
-		if s.err != nil {
-			return nil, s.err
+		e, err := readEntry(br, name, i, accept)
+		if s.Err != nil {
+			return nil, s.Err
 		}
 		if err == io.EOF || err == io.ErrUnexpectedEOF {
 			return nil, format.Malformed(name, "", "central directory ends inside entry %d of %d", i+1, d.entries)
@@ -73,15 +80,15 @@ func readDirectory(r io.ReaderAt, size int64, name string) ([]*entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		if names[e.name] {
-			return nil, format.Malformed(name, fmt.Sprintf("entry %q", e.name+".npy"), "is there twice")
+		if names[e.Name] {
+			return nil, format.Malformed(name, fmt.Sprintf("entry %q", e.Name), "is there twice")
 		}
-		names[e.name] = true
+		names[e.Name] = true
 		entries = append(entries, e)
 	}
 	if _, err := br.ReadByte(); err != io.EOF {
-		if s.err != nil {
-			return nil, s.err
+		if s.Err != nil {
+			return nil, s.Err
 		}
 		return nil, format.Malformed(name, "", "central directory goes on behind its %d entries", d.entries)
 	}
@@ -89,13 +96,13 @@ func readDirectory(r io.ReaderAt, size int64, name string) ([]*entry, error) {
 }
 
 // separate checks that no entry reaches into the next or into the directory, which begins at end, and sets the limits.
-func separate(entries []*entry, end int64, name string) error {
-	byOffset := slices.SortedFunc(slices.Values(entries), func(a, b *entry) int { return cmp.Compare(b.local, a.local) })
+func separate(entries []*Entry, end int64, name string) error {
+	byOffset := slices.SortedFunc(slices.Values(entries), func(a, b *Entry) int { return cmp.Compare(b.local, a.local) })
 	for _, e := range byOffset { // from the last to the first
-		least := localSize + int64(len(e.name+".npy"))
-		if e.local > end-least || e.csize > end-least-e.local {
-			return format.Malformed(name, fmt.Sprintf("entry %q", e.name+".npy"),
-				"%d bytes at byte %d reach beyond byte %d, where the next entry or the directory begins", e.csize, e.local, end)
+		least := localSize + int64(len(e.Name))
+		if e.local > end-least || e.Packed > end-least-e.local {
+			return format.Malformed(name, fmt.Sprintf("entry %q", e.Name),
+				"%d bytes at byte %d reach beyond byte %d, where the next entry or the directory begins", e.Packed, e.local, end)
 		}
 		e.limit = end
 		end = e.local
@@ -111,9 +118,9 @@ type endRecord [5]uint64
 var elsewhere = endRecord{math.MaxUint16, math.MaxUint16, math.MaxUint16, math.MaxUint32, math.MaxUint32}
 
 // findDirectory finds the central directory by the end record, and by its 64-bit form where there is one.
-func findDirectory(r io.ReaderAt, size int64, name string) (d directory, err error) {
+func findDirectory(r io.ReaderAt, size int64, name string, most int) (d directory, err error) {
 	tail := make([]byte, min(size, endSize+math.MaxUint16)) // the end record and the longest comment
-	if _, err := io.ReadFull(&section{r: r, off: size - int64(len(tail)), end: size}, tail); err != nil {
+	if _, err := io.ReadFull(&format.Section{R: r, Off: size - int64(len(tail)), End: size}, tail); err != nil {
 		return d, err
 	}
 	at := strings.LastIndex(string(tail), endSig)
@@ -140,8 +147,8 @@ func findDirectory(r io.ReaderAt, size int64, name string) (d directory, err err
 		return d, format.Malformed(name, "", "zip archive of several disks")
 	case length > uint64(end) || off != uint64(end)-length:
 		return d, format.Malformed(name, "", "central directory is declared as %d bytes at byte %d, want it to end at byte %d", length, off, end)
-	case all > maxEntries:
-		return d, format.Malformed(name, "", "%d entries, want at most %d", all, maxEntries)
+	case all > uint64(most):
+		return d, format.Malformed(name, "", "%d entries, want at most %d", all, most)
 	}
 	return directory{int64(all), int64(off), end}, nil
 }
@@ -151,7 +158,7 @@ func findDirectory(r io.ReaderAt, size int64, name string) (d directory, err err
 func widen(r io.ReaderAt, rec endRecord, end int64, name string) (endRecord, int64, error) {
 	var loc [locatorSize]byte
 	at := end - locatorSize
-	if _, err := io.ReadFull(&section{r: r, off: at, end: end}, loc[:]); err != nil {
+	if _, err := io.ReadFull(&format.Section{R: r, Off: at, End: end}, loc[:]); err != nil {
 		return rec, 0, err
 	}
 	if string(loc[:4]) != locatorSig {
@@ -162,7 +169,7 @@ func widen(r io.ReaderAt, rec endRecord, end int64, name string) (endRecord, int
 		return rec, 0, format.Malformed(name, format.Offset(end), "zip64 end record is declared at byte %d, want byte %d of the only disk", declared, at)
 	}
 	var buf [end64Size]byte
-	if _, err := io.ReadFull(&section{r: r, off: at, end: end}, buf[:]); err != nil {
+	if _, err := io.ReadFull(&format.Section{R: r, Off: at, End: end}, buf[:]); err != nil {
 		return rec, 0, err
 	}
 	if string(buf[:4]) != end64Sig || le.Uint64(buf[4:]) != end64Size-12 {
@@ -181,9 +188,10 @@ func widen(r io.ReaderAt, rec endRecord, end int64, name string) (endRecord, int
 
 // notZip says what a file without an end record is.
 func notZip(r io.ReaderAt, size int64, name string) error {
-	var pre [len(magic)]byte
+	const numpy = "\x93NUMPY" // the start of a .npy file
+	var pre [len(numpy)]byte
 	n := min(size, int64(len(pre)))
-	if _, err := io.ReadFull(&section{r: r, end: n}, pre[:n]); err != nil {
+	if _, err := io.ReadFull(&format.Section{R: r, End: n}, pre[:n]); err != nil {
 		return err
 	}
 	switch got := string(pre[:n]); {
@@ -191,7 +199,7 @@ func notZip(r io.ReaderAt, size int64, name string) error {
 		return format.Malformed(name, "", "is empty, want a zip archive")
 	case got[0] == 0x80:
 		return format.Malformed(name, format.Offset(0), "refused: pickle; want a zip archive")
-	case got == magic:
+	case got == numpy:
 		return format.Malformed(name, format.Offset(0), "is a .npy file, want a zip archive")
 	case strings.HasPrefix(got, localSig):
 		return format.Malformed(name, "", "truncated zip archive: no end record")
@@ -200,7 +208,7 @@ func notZip(r io.ReaderAt, size int64, name string) error {
 }
 
 // readEntry reads entry i of the central directory.
-func readEntry(r io.Reader, name string, i int64) (*entry, error) {
+func readEntry(r io.Reader, name string, i int64, accept func(string) (string, error)) (*Entry, error) {
 	var buf [dirSize]byte
 	if _, err := io.ReadFull(r, buf[:]); err != nil {
 		return nil, err
@@ -223,7 +231,13 @@ func readEntry(r io.Reader, name string, i int64) (*entry, error) {
 		return format.Malformed(name, fmt.Sprintf("entry %.80q", full), msg, args...)
 	}
 	flags := le.Uint16(buf[8:])
-	member, err := checkName(string(full), flags&flagUTF8 != 0)
+	known, err := accept(string(full))
+	if err == nil && flags&flagUTF8 == 0 && strings.IndexFunc(string(full), func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
+		err = errNotUTF8
+	}
+	if err == nil {
+		err = CheckName(known)
+	}
 	switch {
 	case err != nil:
 		return nil, refuse("%v", err)
@@ -237,9 +251,9 @@ func readEntry(r io.Reader, name string, i int64) (*entry, error) {
 	if err := zip64(&v, extra); err != nil {
 		return nil, refuse("%v", err)
 	}
-	return &entry{
-		name: member, method: le.Uint16(buf[10:]), crc: le.Uint32(buf[16:]),
-		size: int64(v[0]), csize: int64(v[1]), local: int64(v[2]),
+	return &Entry{
+		Name: string(full), Method: le.Uint16(buf[10:]), CRC: le.Uint32(buf[16:]),
+		Size: int64(v[0]), Packed: int64(v[1]), local: int64(v[2]),
 	}, nil
 }
 
@@ -276,30 +290,50 @@ func zip64(v *[3]uint64, extra []byte) error {
 	return nil
 }
 
-// checkName returns the name of a member without ".npy". It refuses names that a program which extracts the archive
-// could follow out of its folder, and names that two programs may read differently.
-func checkName(full string, isUTF8 bool) (string, error) {
-	name, ok := strings.CutSuffix(full, ".npy")
-	ascii := strings.IndexFunc(full, func(r rune) bool { return r >= utf8.RuneSelf }) < 0
+var errNotUTF8 = errors.New("name is not UTF-8, or not marked as such")
+
+// CheckName refuses names that a program which extracts the archive could follow out of its folder, and names that two
+// programs may read differently.
+func CheckName(name string) error {
 	switch {
-	case strings.HasSuffix(full, ".pkl"):
-		return "", errors.New("refused: pickle (a PyTorch checkpoint?)")
-	case !ok:
-		return "", errors.New("name does not end in .npy")
 	case name == "":
-		return "", errors.New("name is empty")
-	case len(name) > maxName:
-		return "", fmt.Errorf("name of %d bytes, want at most %d", len(name), maxName)
-	case !utf8.ValidString(name) || !ascii && !isUTF8:
-		return "", errors.New("name is not UTF-8, or not marked as such")
+		return errors.New("name is empty")
+	case !utf8.ValidString(name):
+		return errNotUTF8
 	case strings.IndexFunc(name, unicode.IsControl) >= 0:
-		return "", errors.New("name has a control character")
+		return errors.New("name has a control character")
 	case strings.Contains(name, `\`):
-		return "", errors.New("name has a backslash")
+		return errors.New("name has a backslash")
 	case name[0] == '/' || len(name) > 2 && name[1:3] == ":/":
-		return "", errors.New("name is absolute")
+		return errors.New("name is absolute")
 	case slices.Contains(strings.Split(name, "/"), ".."):
-		return "", errors.New(`name has the path element ".."`)
+		return errors.New(`name has the path element ".."`)
 	}
-	return name, nil
+	return nil
+}
+
+// Data returns the offset in r of what is stored of e, after checking that the local header is that of e and that the
+// data end before the next entry. shown names the member in messages.
+func (e *Entry) Data(r io.ReaderAt, shown string) (int64, error) {
+	buf := make([]byte, localSize+len(e.Name))
+	if _, err := io.ReadFull(&format.Section{R: r, Off: e.local, End: e.limit}, buf); err != nil {
+		return 0, err
+	}
+	name, extra := int64(le.Uint16(buf[26:])), int64(le.Uint16(buf[28:]))
+	switch {
+	case string(buf[:4]) != localSig:
+		return 0, format.Malformed(shown, format.Offset(e.local), "no local header: found %q, want %q", buf[:4], localSig)
+	case le.Uint16(buf[6:])&flagsRefused != 0:
+		return 0, format.Malformed(shown, format.Offset(e.local), "is encrypted (flags %#04x)", le.Uint16(buf[6:]))
+	case le.Uint16(buf[8:]) != e.Method:
+		return 0, format.Malformed(shown, format.Offset(e.local), "compression method %d, in the directory %d", le.Uint16(buf[8:]), e.Method)
+	case name != int64(len(e.Name)) || string(buf[localSize:]) != e.Name:
+		return 0, format.Malformed(shown, format.Offset(e.local), "the name in the local header is not that in the directory, %q", e.Name)
+	}
+	off := e.local + localSize + name + extra
+	if off > e.limit-e.Packed {
+		return 0, format.Malformed(shown, format.Offset(e.local), "%d bytes reach beyond byte %d, where the next entry or the directory begins",
+			e.Packed, e.limit)
+	}
+	return off, nil
 }
