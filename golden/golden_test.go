@@ -13,14 +13,9 @@ import (
 
 func TestManifests(t *testing.T) {
 	here := os.DirFS(".")
-	folders, err := fs.ReadDir(here, ".")
-	require.NoError(t, err)
 	seen := 0
-	for _, f := range folders {
-		if !f.IsDir() || f.Name() == "gen" {
-			continue
-		}
-		m, err := Load(here, f.Name())
+	for _, folder := range folders(t, here) {
+		m, err := Load(here, folder)
 		require.NoError(t, err)
 		require.FileExists(t, "../"+m.Producer)
 		require.NotEmpty(t, m.Versions)
@@ -28,11 +23,45 @@ func TestManifests(t *testing.T) {
 		require.NotEmpty(t, m.SHA256)
 		seen++
 	}
-	require.NotZero(t, seen)
-	for _, folder := range []string{"projection", "rl", "demo"} {
-		_, err = Load(Data, folder)
+	require.Greater(t, seen, 10)
+	for _, folder := range folders(t, Data) {
+		if folder == "tokenizer" { // of which a part is embedded
+			for _, name := range []string{"manifest.json", "strings.json", "smollm2.json.gz"} {
+				ours, err := Data.ReadFile("tokenizer/" + name)
+				require.NoError(t, err)
+				theirs, err := os.ReadFile("tokenizer/" + name)
+				require.NoError(t, err)
+				require.Equal(t, theirs, ours)
+			}
+			continue
+		}
+		_, err := Load(Data, folder)
 		require.NoError(t, err, "the embedded files are those of the repository")
 	}
+}
+
+// folders returns the folders of goldens: those of the first level, and each model.
+func folders(t *testing.T, fsys fs.FS) []string {
+	t.Helper()
+	var list []string
+	top, err := fs.ReadDir(fsys, ".")
+	require.NoError(t, err)
+	for _, f := range top {
+		switch {
+		case !f.IsDir() || f.Name() == "gen":
+		case f.Name() != "models":
+			list = append(list, f.Name())
+		default:
+			models, err := fs.ReadDir(fsys, "models")
+			require.NoError(t, err)
+			for _, m := range models {
+				if m.IsDir() {
+					list = append(list, "models/"+m.Name())
+				}
+			}
+		}
+	}
+	return list
 }
 
 // The dumps of the demo are copies of real runs, which its manifest names.

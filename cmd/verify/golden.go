@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,12 +23,13 @@ func newGolden() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "golden [--dir DIR]",
 		Short: "judges the reference by what released frameworks returned for the same inputs",
-		Long: `verify golden recomputes recorded calls of TRL, verl, OpenRLHF, Liger and PyTorch with the reference, each under its
-function and options, and compares every number: to 1e-12 relative, and beyond only by a float32 leak of the framework,
-which is named. Without --dir the set that is part of the program is judged.
+		Long: `verify golden recomputes recorded calls of TRL, verl, OpenRLHF, Liger, bitsandbytes, PEFT, transformers and PyTorch with
+the reference, each under its function and options, and compares every number: to 1e-12 relative, and beyond only by a
+float32 leak of the framework, which is named; whole models to 1e-10. Without --dir the set that is part of the program is
+judged.
 
---dir names a folder of the same layout: SECTION.json with SECTION.safetensors, and MANIFEST.json with the sha256 of every
-file. What the reference does not know is UNDETERMINED and listed.`,
+--dir names a folder of the same layout: SECTION.json with SECTION.safetensors, models with golden.json, and MANIFEST.json
+with the sha256 of every file. What the reference does not know is UNDETERMINED and listed.`,
 		Example: `  verify golden
   verify golden --dir golden_inputs
   verify golden --select golden/gae --entry gae/0012
@@ -94,8 +96,8 @@ func judgeGolden(ctx context.Context, dir, entry string, out *output, r *report.
 	}
 	for _, f := range set.Files {
 		path := filepath.Join(dir, filepath.FromSlash(f.Name))
-		if dir == "" { // the manifest stands for all files of the set in the program
-			if path = "golden/rl/" + f.Name; f.Name != set.Manifest.Name {
+		if dir == "" { // the manifests stand for all files of the set in the program
+			if path = "golden/" + f.Name; !slices.Contains(set.Manifest.Files, f.Name) {
 				continue
 			}
 		}

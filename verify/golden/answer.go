@@ -34,6 +34,9 @@ const (
 	LeakFused      Leak = "hidden states, weight and loss are float32"
 	LeakDType      Leak = "computed in the entry's own type"
 	LeakMoments    Leak = "parameters and moments are float32"
+	// LeakModel is no rounding to float32: the sums of a whole model are added up in another order.
+	LeakModel        Leak = "sums over the layers of a model in another order"
+	LeakFloat32Model Leak = "all or part of the model is float32; the allowance is empirical"
 	// Conditioning is no leak of a framework: the result changes by more than 1e-12 when inputs change by one rounding, so
 	// that no two float64 programs agree better.
 	Conditioning Leak = "ill-conditioned in float64"
@@ -41,18 +44,20 @@ const (
 
 // Leaks lists the leaks by name.
 var Leaks = []Leak{LeakBessel, LeakLone, LeakQuotient, LeakVectorised, LeakStatistics, LeakLogRatio, LeakTau, LeakQuantile, LeakFlags, LeakFused,
-	LeakDType, LeakMoments, Conditioning}
+	LeakDType, LeakMoments, LeakModel, LeakFloat32Model, Conditioning}
 
 // answer is what the reference has for one output of an entry.
 type answer struct {
 	output string
 	got    []float64
+	text   *string   // in place of got
 	err    error     // the reference refuses, as the framework raised
 	bound  []float64 // what leak allows for each element; nil: nothing
 	leak   Leak
 	only   []bool // elements to compare; nil: all
 	tight  bool   // bound stands alone, without the 1e-12
 	maybe  bool   // entries need not have this output
+	list   bool   // how many elements there are is part of the answer
 	excuse string // why there is no number for this output
 }
 

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"path"
 	"slices"
 
 	"plumbline/verify/check"
@@ -274,7 +275,9 @@ func init() {
 			return &c
 		}}
 	}
-	at := func(s *Set) int { return slices.IndexFunc(s.Files, func(f File) bool { return f.Name == "kl.json" }) }
+	at := func(s *Set) int {
+		return slices.IndexFunc(s.Files, func(f File) bool { return path.Base(f.Name) == "kl.json" })
+	}
 	ManifestCheck.Faults = []fault{
 		files("FILE-CHANGED", "an entry removed from a section that the manifest lists", "goldens edited by hand", func(s *Set) {
 			s.Files[at(s)].SHA256 = "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"
@@ -292,6 +295,6 @@ func init() {
 				x.Entries = []*Entry{{ID: "rope/0000", Peer: "transformers", Version: "5.23.0", Function: "apply_rotary_pos_emb"}}
 			})
 		}}),
-		undetermined(files("OTHER-LAYOUT", "a golden of another layout", "a later set", func(s *Set) { s.Others = []Other{{Name: "models/gptj/golden.json", What: "a model"}} })),
+		undetermined(files("OTHER-LAYOUT", "a golden of another layout", "a later set", func(s *Set) { s.Others = []Other{{Name: "rope.json", What: "3 entries"}} })),
 	}
 }

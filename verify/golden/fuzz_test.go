@@ -1,10 +1,11 @@
 package golden
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"io"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -19,7 +20,10 @@ import (
 // result or an error about the file.
 func FuzzSection(f *testing.F) {
 	for i, s := range sections {
-		text, err := data.Data.ReadFile("rl/" + s.name + ".json")
+		if s == models || s == texts {
+			continue
+		}
+		text, err := data.Data.ReadFile(partOf(f, s.name) + ".json")
 		require.NoError(f, err)
 		var file map[string]any
 		require.NoError(f, json.Unmarshal(text, &file))
@@ -36,15 +40,55 @@ func FuzzSection(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, which uint8, text []byte) {
 		name := sections[int(which)%len(sections)].name
-		tensors, err := data.Data.ReadFile("rl/" + name + ".safetensors")
+		if name == models.name || name == texts.name {
+			t.Skip("has no file of its own")
+		}
+		tensors, err := data.Data.ReadFile(partOf(t, name) + ".safetensors")
 		require.NoError(t, err)
 		folder := fstest.MapFS{name + ".json": {Data: text}, name + ".safetensors": {Data: tensors}}
-		s, err := load(context.Background(), "", folder, func(name string) (io.ReadCloser, int64, error) {
-			content := folder[name].Data
-			return io.NopCloser(bytes.NewReader(content)), int64(len(content)), nil
-		})
+		if err := judgeMap(folder); err != nil && !format.IsMalformed(err) {
+			t.Fatalf("%v", err)
+		}
+	})
+}
+
+// judgeMap reads and judges a folder in memory.
+func judgeMap(folder fstest.MapFS) error {
+	s, err := openMap(folder)
+	if err == nil {
+		_, err = Suite.Run(s, check.Selection{})
+	}
+	return err
+}
+
+// modelMap returns the files of an embedded model.
+func modelMap(t testing.TB, name string) fstest.MapFS {
+	folder := fstest.MapFS{}
+	require.NoError(t, fs.WalkDir(data.Data, "models/"+name, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := data.Data.ReadFile(file)
+		folder[strings.TrimPrefix(file, "models/")] = &fstest.MapFile{Data: content}
+		return err
+	}))
+	return folder
+}
+
+// FuzzModel reads and judges a model of which one file was changed.
+func FuzzModel(f *testing.F) {
+	folder := modelMap(f, "gpt2")
+	names := slices.Sorted(maps.Keys(folder))
+	for i, name := range names {
+		f.Add(uint8(i), folder[name].Data)
+	}
+	f.Fuzz(func(t *testing.T, which uint8, content []byte) {
+		changed := maps.Clone(folder)
+		changed[names[int(which)%len(names)]] = &fstest.MapFile{Data: content}
+		s, err := openMap(changed)
 		if err == nil {
-			_, err = Suite.Run(s, check.Selection{})
+			s.Pattern = "models/*/float64" // the others run the model eight times more
+			_, err = Models.Run(s)
 		}
 		if err != nil && !format.IsMalformed(err) {
 			t.Fatalf("%v", err)

@@ -25,12 +25,24 @@ func folder(t testing.TB, sections ...string) string {
 	dir := t.TempDir()
 	for _, s := range sections {
 		for _, ext := range []string{".json", ".safetensors"} {
-			content, err := data.Data.ReadFile("rl/" + s + ext)
+			content, err := data.Data.ReadFile(partOf(t, s) + ext)
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(filepath.Join(dir, s+ext), content, 0o644))
 		}
 	}
 	return dir
+}
+
+// partOf returns the path of an embedded section without its extension.
+func partOf(t testing.TB, section string) string {
+	t.Helper()
+	for _, part := range parts {
+		if _, err := fs.Stat(data.Data, part.folder+"/"+section+".json"); err == nil {
+			return part.folder + "/" + section
+		}
+	}
+	t.Fatalf("no embedded section %s", section)
+	return ""
 }
 
 // judgeDir opens and judges a folder.

@@ -114,6 +114,19 @@ func (o *outcome) output(e *Entry, a *answer, spread func(i int) float64) error 
 		o.numbers++
 		o.miss(miss{output: a.output, note: fmt.Sprintf("the reference refuses (%v), and there is a value", a.err)})
 		return nil
+	case a.text != nil:
+		want, ok := v.Raw.(string)
+		if !ok {
+			return format.Malformed(e.File, place(e), "output %s is no text", a.output)
+		}
+		if o.numbers++; want != *a.text {
+			o.miss(miss{output: a.output, note: fmt.Sprintf("got %q, want %q", short(*a.text), short(want))})
+		}
+		return nil
+	case len(v.Data) != len(a.got) && a.list:
+		o.numbers++
+		o.miss(miss{output: a.output, note: fmt.Sprintf("has %d elements, the reference gives %d", len(v.Data), len(a.got))})
+		return nil
 	case len(v.Data) != len(a.got):
 		return format.Malformed(e.File, place(e), "output %s has %d numbers, its inputs give %d", a.output, len(v.Data), len(a.got))
 	}

@@ -27,23 +27,72 @@ const (
 	maxFiles = 20_000
 )
 
-// Embedded returns the set that is part of the program.
+// parts are the folders of goldens that are one set in the program. Of a folder of which files are named, only those are.
+var parts = []struct {
+	folder string
+	files  []string
+}{{folder: "rl"}, {folder: "quant"}, {folder: "lora"},
+	{folder: "models/arcagent"}, {folder: "models/gpt2"}, {folder: "models/gptj"}, {folder: "models/judge"}, {folder: "models/llama"},
+	{folder: "models/maskedgpt"}, {folder: "models/qwen2"}, {folder: "models/qwen2b"},
+	{"tokenizer", []string{"strings.json", "smollm2.json.gz"}}}
+
+// Embedded returns the set that is part of the program. Its files are named as they lie in the repository's golden folder.
 func Embedded(ctx context.Context) (*Set, error) {
-	folder, err := fs.Sub(data.Data, "rl")
-	if err != nil {
-		return nil, err
+	all := &Set{Sections: map[string]*Section{}, Manifest: &Manifest{Name: "manifest.json", SHA256: map[string]string{}}, Context: ctx}
+	for _, part := range parts {
+		folder, err := fs.Sub(data.Data, part.folder)
+		if err != nil {
+			return nil, err
+		}
+		s, err := load(ctx, "", path.Join("golden", part.folder), folder, func(name string) (io.ReadCloser, int64, error) {
+			f, err := folder.Open(name)
+			if err != nil {
+				return nil, 0, err
+			}
+			info, err := f.Stat()
+			if err != nil {
+				return nil, 0, err
+			}
+			return f, info.Size(), nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if part.files != nil {
+			maps.DeleteFunc(s.Manifest.SHA256, func(name, _ string) bool { return !slices.Contains(part.files, name) })
+		}
+		all.join(part.folder, s)
 	}
-	return load(ctx, "", folder, func(name string) (io.ReadCloser, int64, error) {
-		f, err := folder.Open(name)
-		if err != nil {
-			return nil, 0, err
+	return all, nil
+}
+
+// join adds a set whose files lie in the folder called part.
+func (s *Set) join(part string, t *Set) {
+	for _, f := range t.Files {
+		f.Name = path.Join(part, f.Name)
+		s.Files = append(s.Files, f)
+	}
+	if t.Manifest != nil {
+		s.Manifest.add(part, t.Manifest)
+	}
+	for name, section := range t.Sections {
+		section.File = path.Join(part, section.File)
+		if old := s.Sections[name]; old != nil {
+			section.Entries = append(old.Entries, section.Entries...)
 		}
-		info, err := f.Stat()
-		if err != nil {
-			return nil, 0, err
+		s.Sections[name] = section
+	}
+	for _, o := range t.Others {
+		s.Others = append(s.Others, Other{Name: path.Join(part, o.Name), What: o.What})
+	}
+	digest := t.sum
+	before := s.sum
+	s.sum = func(name string) (string, error) {
+		if rest, ok := strings.CutPrefix(name, part+"/"); ok {
+			return digest(rest)
 		}
-		return f, info.Size(), nil
-	})
+		return before(name)
+	}
 }
 
 // Open reads the set in the folder dir. Sections whose names have a check are read whole; of others only what names their
@@ -58,7 +107,7 @@ func Open(ctx context.Context, dir string) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := load(ctx, dir, root.FS(), func(name string) (io.ReadCloser, int64, error) {
+	s, err := load(ctx, dir, dir, root.FS(), func(name string) (io.ReadCloser, int64, error) {
 		f, err := format.OpenIn(root, filepath.FromSlash(name), filepath.Join(dir, filepath.FromSlash(name)))
 		if err != nil {
 			return nil, 0, inside(err, filepath.Join(dir, filepath.FromSlash(name)))
@@ -101,12 +150,13 @@ type opener func(name string) (io.ReadCloser, int64, error)
 // loader reads the files of a folder.
 type loader struct {
 	set  *Set
+	at   string // the folder as messages have it
 	ctx  context.Context
 	open opener
 }
 
-func load(ctx context.Context, dir string, folder fs.FS, open opener) (*Set, error) {
-	l := &loader{&Set{Dir: dir, Sections: map[string]*Section{}, Context: ctx}, ctx, open}
+func load(ctx context.Context, dir, at string, folder fs.FS, open opener) (*Set, error) {
+	l := &loader{&Set{Dir: dir, Sections: map[string]*Section{}, Context: ctx}, at, ctx, open}
 	l.set.sum = l.sum
 	if err := l.list(folder); err != nil {
 		return nil, err
@@ -148,10 +198,7 @@ func (l *loader) list(folder fs.FS) error {
 
 // shown returns name as a message has it.
 func (l *loader) shown(name string) string {
-	if l.set.Dir == "" {
-		return path.Join("golden/rl", name)
-	}
-	return filepath.Join(l.set.Dir, filepath.FromSlash(name))
+	return filepath.Join(l.at, filepath.FromSlash(name))
 }
 
 // file reads f if it is a manifest, a section or another golden.
@@ -161,28 +208,37 @@ func (l *loader) file(f *File) error {
 	switch {
 	case !isJSON, f.Odd != "" && folder != "":
 		return nil
-	case folder != "":
-		if base == "golden.json" {
-			l.set.Others = append(l.set.Others, Other{Name: f.Name, What: "a model with its logits, log-probabilities and gradients"})
-		}
-		return nil
-	case base == "MANIFEST.json" || base == "manifest.json" && !slices.ContainsFunc(l.set.Files, func(f File) bool { return f.Name == "MANIFEST.json" }):
+	case base == "golden.json":
+		return l.model(f)
+	case base == "manifest.json" && l.has(folder+"golden.json") && !l.has("MANIFEST.json"), folder == "" && base == "MANIFEST.json",
+		folder == "" && base == "manifest.json" && !l.has("MANIFEST.json"):
 		text, err := l.read(f)
 		if err != nil {
 			return err
 		}
-		l.set.Manifest, err = readManifest(l.shown(f.Name), base, text)
-		return err
+		m, err := readManifest(l.shown(f.Name), base, text)
+		if err != nil {
+			return err
+		}
+		if l.set.Manifest == nil {
+			l.set.Manifest = &Manifest{Name: base, SHA256: map[string]string{}}
+		}
+		l.set.Manifest.add(path.Clean(folder), m)
+		return nil
+	case folder != "":
+		return nil
 	}
 	text, err := l.read(f)
 	if err != nil {
 		return err
 	}
-	s, err := readSection(l.shown(f.Name), text, slices.ContainsFunc(sections, func(s *section) bool { return s.name == name }))
+	s, err := readSection(l.shown(f.Name), text, hasFile(name))
 	if err != nil {
 		return err
 	}
 	switch {
+	case s.Section == "" && s.Tokenizer != "":
+		return l.texts(f, text)
 	case s.Section == "" && !s.known:
 		l.set.Others = append(l.set.Others, Other{Name: f.Name, What: s.what()})
 		return nil
@@ -196,6 +252,23 @@ func (l *loader) file(f *File) error {
 	}
 	l.set.Sections[name] = &Section{Name: name, File: f.Name, Entries: s.entries}
 	return nil
+}
+
+// hasFile reports whether the entries of the section of that name stand in one file of that name.
+func hasFile(name string) bool {
+	return name != models.name && name != texts.name && slices.ContainsFunc(sections, func(s *section) bool { return s.name == name })
+}
+
+// has reports whether the folder holds a file of that name.
+func (l *loader) has(name string) bool { return l.find(name) != nil }
+
+// find returns the file of that name, nil if there is none.
+func (l *loader) find(name string) *File {
+	i := slices.IndexFunc(l.set.Files, func(f File) bool { return f.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &l.set.Files[i]
 }
 
 // read returns the content of f and notes its digest.
@@ -265,11 +338,11 @@ func (l *loader) resolve(s *sectionFile) error {
 
 // tensors opens the safetensors file that the section in file names.
 func (l *loader) tensors(file, name string) (*tensorFile, error) {
-	i := slices.IndexFunc(l.set.Files, func(f File) bool { return f.Name == name })
-	if i < 0 {
+	f := l.find(name)
+	if f == nil {
 		return nil, format.Malformed(file, "file", "%.64q is no file of the folder", name)
 	}
-	content, err := l.read(&l.set.Files[i])
+	content, err := l.read(f)
 	if err != nil {
 		return nil, err
 	}

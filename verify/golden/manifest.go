@@ -37,7 +37,7 @@ func runManifest(s *Set) ([]check.Result, error) {
 	same := 0
 	for _, f := range s.Files {
 		want, listed := s.Manifest.SHA256[f.Name]
-		if f.Name == s.Manifest.Name && !listed {
+		if slices.Contains(s.Manifest.Files, f.Name) && !listed {
 			continue
 		}
 		there[f.Name] = true
@@ -81,7 +81,7 @@ func runManifest(s *Set) ([]check.Result, error) {
 // where names the folder.
 func (s *Set) where() string {
 	if s.Dir == "" {
-		return "golden/rl, in the program"
+		return "golden, in the program"
 	}
 	return s.Dir
 }

@@ -15,6 +15,7 @@ import (
 type sectionFile struct {
 	Section, File           string
 	Peer, Version, Function string // of a file that says them once for all entries
+	Tokenizer               string // sha256 of the tokenizer, of a file of texts with their ids
 	known                   bool
 	count                   int
 	entries                 []*Entry
@@ -42,12 +43,12 @@ func readSection(file string, text []byte, known bool) (*sectionFile, error) {
 			s.Section, err = j.String()
 		case "file":
 			s.File, err = j.String()
-		case "peer", "version", "function":
+		case "peer", "version", "function", "tokenizer_json_sha256":
 			if j.Kind() != format.KindString {
 				return j.Skip()
 			}
 			text, err := j.String()
-			*map[string]*string{"peer": &s.Peer, "version": &s.Version, "function": &s.Function}[key] = text
+			*map[string]*string{"peer": &s.Peer, "version": &s.Version, "function": &s.Function, "tokenizer_json_sha256": &s.Tokenizer}[key] = text
 			return err
 		case "entries":
 			if !known && j.Kind() != format.KindArray {
@@ -177,12 +178,7 @@ func readValues(j *format.Scanner, into map[string]*Value) error {
 			case "dtype":
 				v.Declared, err = j.String()
 			case "shape":
-				v.Shape = []int{}
-				err = j.Array(func(int) error {
-					d, err := j.Int()
-					v.Shape = append(v.Shape, int(d))
-					return err
-				})
+				v.Shape, err = readShape(j)
 			default:
 				err = j.Skip()
 			}

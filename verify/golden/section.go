@@ -19,10 +19,11 @@ type section struct {
 }
 
 // sections are those that have a check.
-var sections = []*section{gae, maskedStats, groupAdvantages, kl, policyLoss, valueLoss, logProbEntropy, adamW}
+var sections = []*section{gae, maskedStats, groupAdvantages, kl, policyLoss, valueLoss, logProbEntropy, adamW, int8Codes, int8Layers, loraLinear, models, texts}
 
 // releases are the versions whose conventions the reference knows by execution (conventions 7).
-var releases = map[string]string{"verl": "0.9.1", "openrlhf": "0.11.2", "trl": "1.16.0", "trl-ppo": "1.12.0", "liger": "0.8.5", "torch": "2.15.0"}
+var releases = map[string]string{"verl": "0.9.1", "openrlhf": "0.11.2", "trl": "1.16.0", "trl-ppo": "1.12.0", "liger": "0.8.5", "torch": "2.15.0",
+	"bitsandbytes": "0.50.2", "peft": "0.21.2", "transformers": "5.23.0"}
 
 // check returns the check of s.
 func (s *section) check() *check.Check[*Set] {
@@ -30,8 +31,8 @@ func (s *section) check() *check.Check[*Set] {
 		Name: "golden/" + s.name,
 		Doc: s.title + "\n\n" + s.doc + `
 
-An element passes when |got − want| ≤ 1e-12·max(1, |want|), or when what is beyond is allowed by a leak that the finding
-names. An exception of the framework must be refused by the reference for the same reason. Functions, options and outputs
+Unless another bound is named here, an element passes when |got − want| ≤ 1e-12·max(1, |want|), or when what is beyond is
+allowed by a leak that the finding names. An exception of the framework must be refused by the reference for the same reason. Functions, options and outputs
 that the reference does not know are UNDETERMINED.`,
 		Source: s.source,
 		Fix:    "the reference and the framework disagree: either the golden was not made by the release it names, or reference/ is wrong",

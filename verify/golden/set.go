@@ -1,9 +1,11 @@
 // Package golden judges the reference by what released frameworks returned for the same inputs.
 //
 // A golden set is a folder of sections. A section is a JSON file that lists calls of functions, with options, inputs and
-// outputs, and a safetensors file that holds their tensors. Every entry is recomputed with packages reference/rl and
-// reference/optim under the options of its function and compared element by element: to 1e-12 relative, and further only by
-// what a named float32 leak of the framework allows ([Leaks]). What the reference does not know is UNDETERMINED.
+// outputs, and a safetensors file that holds their tensors. Two sections have another layout: models, a folder for each with
+// golden.json beside the model and its adapter, and texts with the ids of a tokenizer. Every entry is recomputed with the
+// packages below reference under the options of its function and compared element by element: to 1e-12 relative, and further
+// only by what a named float32 leak of the framework allows ([Leaks]) or the check's documentation says. What the reference
+// does not know is UNDETERMINED.
 package golden
 
 import (
@@ -25,7 +27,7 @@ type Set struct {
 	Manifest *Manifest           // nil if the folder has none
 	Files    []File              // every file of the folder, by name
 	Sections map[string]*Section // by name
-	Others   []Other             // goldens of another layout than a section's
+	Others   []Other             // JSON files that are no goldens of a known layout
 
 	Pattern string          // judges only entries that it selects, see [Entry.Matches]; "" takes all
 	Context context.Context // ends the work between two entries and between two files; nil means never
@@ -45,7 +47,22 @@ type File struct {
 // Manifest is the list of files that their producer left.
 type Manifest struct {
 	Name   string            // MANIFEST.json or manifest.json
+	Files  []string          // the files that it was read from: one, or one in each of several folders
 	SHA256 map[string]string // by name
+}
+
+// add adds the manifest of the files of a folder.
+func (m *Manifest) add(folder string, other *Manifest) {
+	files := other.Files
+	if files == nil {
+		files = []string{other.Name}
+	}
+	for _, f := range files {
+		m.Files = append(m.Files, path.Join(folder, f))
+	}
+	for name, sum := range other.SHA256 {
+		m.SHA256[path.Join(folder, name)] = sum
+	}
 }
 
 // Section is the entries of one section.
@@ -55,7 +72,7 @@ type Section struct {
 	Entries []*Entry
 }
 
-// Other is a golden that is no section: a model with its logits, a tokenizer with its ids.
+// Other is a JSON file that is no section.
 type Other struct {
 	Name string // file
 	What string // what it says of itself: producer and number of entries
@@ -68,6 +85,9 @@ type Entry struct {
 	File    string         // where it stands, for messages
 	Options map[string]any // as JSON has them: nil, bool, float64, string, []any, map[string]any
 	In, Out map[string]*Value
+
+	model     *modelFolder   // that a golden of a model is of
+	tokenizer *tokenizerFile // that the ids of a text are of
 }
 
 // Value is an input or an output of an entry: a tensor, a scalar, a list, or an exception.
@@ -158,6 +178,7 @@ func short(s string) string {
 var Suite = check.Suite[*Set]{
 	ManifestCheck,
 	GAE, MaskedStats, GroupAdvantages, KL, PolicyLoss, ValueLoss, LogProbEntropy, AdamW,
+	Int8, Int8Layers, LoRALinear, Models, Tokenizer,
 	UnknownCheck,
 }
 
@@ -183,14 +204,20 @@ func (s *Set) IDs() []string {
 
 // What says what a file holds.
 func (s *Set) What(file string) string {
+	switch folder, base := path.Base(path.Dir(file)), path.Base(file); {
+	case base == "golden.json" || folder == "base" || folder == "adapter":
+		return "of a model"
+	case folder == textSection && base == "tokenizer.json" || strings.HasSuffix(base, ".json.gz"):
+		return "a tokenizer"
+	}
 	for _, section := range s.Sections {
 		if section.File == file {
 			return count(len(section.Entries))
 		}
 	}
 	switch {
-	case s.Manifest != nil && s.Manifest.Name == file:
-		return fmt.Sprintf("sha256 of %d files", len(s.Manifest.SHA256))
+	case s.Manifest != nil && slices.Contains(s.Manifest.Files, file):
+		return "sha256 of the files"
 	case strings.HasSuffix(file, ".json"):
 		return "another layout"
 	}
