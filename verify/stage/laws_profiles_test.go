@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -118,7 +119,7 @@ type changed struct {
 	text string
 }
 
-var changedSets = map[changed]*convention.Set{}
+var changedSets sync.Map // of *convention.Set by changed
 
 // with returns set under the options "name=value …".
 func with(set *convention.Set, text string) *convention.Set {
@@ -126,8 +127,8 @@ func with(set *convention.Set, text string) *convention.Set {
 		return set
 	}
 	key := changed{set, text}
-	if s, ok := changedSets[key]; ok {
-		return s
+	if s, ok := changedSets.Load(key); ok {
+		return s.(*convention.Set)
 	}
 	s := set
 	for _, kv := range strings.Fields(text) {
@@ -138,8 +139,8 @@ func with(set *convention.Set, text string) *convention.Set {
 		}
 		s = s.With(name, v, "law")
 	}
-	changedSets[key] = s
-	return s
+	known, _ := changedSets.LoadOrStore(key, s)
+	return known.(*convention.Set)
 }
 
 // completions is how many ways of filling in a profile are tried.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -90,14 +91,15 @@ func described(set *convention.Set) (text string) {
 	return text
 }
 
-var configurations = map[string]*convention.Set{}
+var configurations sync.Map // of *convention.Set
 
 func configuration(p *convention.Profile, kind string, k int) *convention.Set {
 	key := fmt.Sprint(p.Name, " ", kind, " ", k)
-	if configurations[key] == nil {
-		configurations[key] = configured(p, kind, k)
+	set, ok := configurations.Load(key)
+	if !ok {
+		set, _ = configurations.LoadOrStore(key, configured(p, kind, k))
 	}
-	return configurations[key]
+	return set.(*convention.Set)
 }
 
 // moved draws the batch of an update: one file or two, rows that may be empty, engine weights in some.
@@ -223,6 +225,7 @@ func drawCase(t *rapid.T) drawn {
 func TestPolicyTape(t *testing.T) {
 	for _, kind := range lossKinds(t) {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			for _, p := range convention.Profiles() {
 				t.Run(p.Name, func(t *testing.T) {
 					rapid.Check(t, func(t *rapid.T) {
