@@ -56,7 +56,7 @@ func explain(w io.Writer, id string) error {
 				return report.Explain(w, g.Command, c)
 			}
 			for _, f := range c.Faults {
-				if g.Command != "dump" && strings.EqualFold(f.ID, id) {
+				if g.Command != "dump" && (strings.EqualFold(f.ID, id) || slices.ContainsFunc(rowsOf(f.Source), func(row string) bool { return strings.EqualFold(row, id) })) {
 					found = true
 					report.ExplainFault(w, g.Command, c, f)
 				}
@@ -82,6 +82,13 @@ func explain(w io.Writer, id string) error {
 // catalogueRow is the form of the rows of the fault catalogue.
 var catalogueRow = regexp.MustCompile(`^(?i:[PHCV])[0-9]+[a-z]?$`)
 
+// rowsOf returns the rows of the fault catalogue that a fault's source names.
+func rowsOf(source string) []string {
+	return slices.DeleteFunc(strings.FieldsFunc(source, func(r rune) bool { return strings.ContainsRune(" ,;", r) }), func(w string) bool { return !sourceRow.MatchString(w) })
+}
+
+var sourceRow = regexp.MustCompile(`^[ABCDHP][0-9]+[a-z]?$`)
+
 // explainable returns everything that explain takes.
 func explainable() []string {
 	var ids []string
@@ -89,7 +96,7 @@ func explainable() []string {
 		for _, c := range g.Checks {
 			ids = append(ids, c.Name)
 			for _, f := range c.Faults {
-				ids = append(ids, f.ID)
+				ids = append(append(ids, f.ID), rowsOf(f.Source)...)
 			}
 		}
 	}

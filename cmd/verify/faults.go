@@ -34,11 +34,12 @@ func newFaults() *cobra.Command {
 		Long: `verify faults plants every executable fault in data that a correct program leaves, judges it as a user's files are
 judged, and prints the matrix: caught, named first, seen by which checks. Then it counts false alarms on healthy inputs.
 
-Faults of a projection are planted in random bases and gradients. Faults of a trainer are planted in an independent trainer in
+Faults of a projection are planted in random bases and gradients, those of a checkpoint in tiny folders of every framework's
+layout. Faults of a trainer are planted in an independent trainer in
 float32 that shares no formula with the reference, under two profiles (--all: under all of them, in float64, float32 and
 bfloat16). --dump FILE says instead which bugs would show in your own dump, by the tensors that it has.
 
-Exit 1 if a fault of a projection is missed, if fewer than 98 % of a trainer's are caught or 90 % named first, or if an alarm
+Exit 1 if a fault of a projection or a checkpoint is missed, if fewer than 98 % of a trainer's are caught or 90 % named first, or if an alarm
 is false.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,8 +47,8 @@ is false.`,
 				return usageError{"--healthy: want a number of inputs, 0 or more"}
 			}
 			for _, s := range suites {
-				if s != "projection" && s != "dump" {
-					return usageError{fmt.Sprintf("--suite %q: want projection or dump", s)}
+				if s != "projection" && s != "dump" && s != "checkpoint" && s != "vram" {
+					return usageError{fmt.Sprintf("--suite %q: want projection, checkpoint, vram or dump", s)}
 				}
 			}
 			if ownDump != "" {
@@ -59,6 +60,20 @@ is false.`,
 			bad := false
 			if slices.Contains(suites, "projection") {
 				wrong, err := projectionFaults(cmd, seed, healthy)
+				if err != nil {
+					return err
+				}
+				bad = bad || wrong
+			}
+			if slices.Contains(suites, "checkpoint") {
+				wrong, err := checkpointFaults(cmd, seed, healthy)
+				if err != nil {
+					return err
+				}
+				bad = bad || wrong
+			}
+			if slices.Contains(suites, "vram") {
+				wrong, err := vramFaults(cmd, seed, healthy)
 				if err != nil {
 					return err
 				}
@@ -80,7 +95,7 @@ is false.`,
 	f := cmd.Flags()
 	f.Uint64Var(&seed, "seed", 1, "of the random data")
 	f.IntVar(&healthy, "healthy", 500, "healthy inputs of each suite to count false alarms on")
-	f.StringSliceVar(&suites, "suite", []string{"projection", "dump"}, "which faults: projection, dump")
+	f.StringSliceVar(&suites, "suite", []string{"projection", "checkpoint", "vram", "dump"}, "which faults: projection, checkpoint, vram, dump")
 	f.BoolVar(&all, "all", false, "plant a trainer's faults under every profile and in every type (minutes)")
 	f.StringVar(&ownDump, "dump", "", "a dump of your own: say which bugs its tensors would show")
 	f.StringVar(&profile, "profile", "", "with --dump: the convention of the dump")

@@ -21,9 +21,11 @@ import (
 	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/checkpoint"
 	"plumbline/verify/dump"
 	"plumbline/verify/projection"
 	"plumbline/verify/report"
+	"plumbline/verify/vram"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -92,6 +94,8 @@ func exitCode(err error) int {
 	var bad usageError
 	var names *projection.UsageError
 	var declared *dump.UsageError
+	var folders *checkpoint.UsageError
+	var setup *vram.UsageError
 	switch {
 	case errors.Is(err, context.Canceled):
 		return check.ExitInterrupted
@@ -99,7 +103,7 @@ func exitCode(err error) int {
 		return check.ExitMalformed
 	case errors.Is(err, dumpfile.ErrNothing):
 		return check.ExitNothing
-	case errors.As(err, &bad), errors.As(err, &names), errors.As(err, &declared), errors.Is(err, fs.ErrNotExist),
+	case errors.As(err, &bad), errors.As(err, &names), errors.As(err, &declared), errors.As(err, &folders), errors.As(err, &setup), errors.Is(err, fs.ErrNotExist),
 		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG): // paths that cannot exist
 		return check.ExitUsage
 	}
@@ -134,7 +138,7 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{flagError(cmd, err)}
 	})
-	root.AddCommand(newProjection(), newDump(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport())
+	root.AddCommand(newProjection(), newDump(), newCheckpoint(), newVRAM(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport())
 	return root
 }
 

@@ -332,7 +332,7 @@ func TestOtherCommands(t *testing.T) {
 		{"explain basis/orthonormall", "basis/orthonormal", 2},
 		{"explain", "id of a check", 2},
 		{"faults --suite projection --healthy 20", "faults caught", 0},
-		{"faults --suite dumps", "projection or dump", 2},
+		{"faults --suite dumps", "vram or dump", 2},
 		{"faults --left-out", "why no plant", 0},
 		{"faults --healthy -1", "--healthy", 2},
 		{"--version", "verify 0.", 0},

@@ -1,0 +1,269 @@
+package checkpoint
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"plumbline/verify/check"
+)
+
+// module is a layer of a base that LoRA can adapt.
+type module struct {
+	name    string
+	in, out int
+	linear  bool
+}
+
+// modules returns the layers of the architecture, in order.
+func (m *Model) modules() []module {
+	list := []module{{strings.TrimSuffix(m.embedding(), ".weight"), m.Vocab, m.Hidden, false}}
+	for i := range m.Layers {
+		for _, l := range m.Linears() {
+			list = append(list, module{m.block(i) + l.Name, l.In, l.Out, true})
+		}
+	}
+	return append(list, module{"lm_head", m.Hidden, m.Vocab, true})
+}
+
+// Targets checks the modules of an adapter against the targets and the base.
+var Targets = &check.Check[*Input]{
+	Name: "adapter/targets",
+	Doc: `every target matches a module of the base, and every module that matches has its A and B
+
+The base is --base, --model, or the model that base_model_name_or_path names if it is known. PEFT raises only if no target
+matches at all: o_proj on GPT-J, where the layer is called out_proj, is dropped without a word. Names are matched as PEFT
+does, whole or behind a dot; a string is a regular expression.`,
+	Source: "formats 7, row 7; fault H4a; peft@0.21 tuners/tuners_utils.py check_target_module_exists",
+	Fix:    "name the layers as the base does, and train again: the adapters that are missing were never made",
+	Run: func(in *Input) ([]check.Result, error) {
+		return in.eachAdapter(in.targetFindings), nil
+	},
+}
+
+func (in *Input) targetFindings(f *Folder, u *Unit) []check.Result {
+	l := u.Lora
+	if l == nil || l.Type != "LORA" || len(u.pairs) == 0 {
+		return nil
+	}
+	subject := f.at(u)
+	match, unknown := l.targeted()
+	if unknown != "" {
+		return []check.Result{{Subject: subject, Verdict: check.Undetermined, Reason: unknown}}
+	}
+	m, from := in.baseModel(u)
+	var names []string // of the base
+	if m != nil {
+		for _, x := range m.modules() {
+			if x.linear || slices.Contains(l.Targets, base(strings.ReplaceAll(x.name, ".", "/"))) {
+				names = append(names, x.name)
+			}
+		}
+	}
+	var out []check.Result
+	have := map[string]bool{}
+	var extra []string
+	for _, p := range u.pairs {
+		have[p.module] = true
+		if !match(p.module) && len(l.Parameters) == 0 {
+			extra = append(extra, p.module)
+		}
+	}
+	for _, t := range l.Targets {
+		hit := func(list []string) bool {
+			return slices.ContainsFunc(list, func(n string) bool { return endsWith(n, t) })
+		}
+		inAdapter := slices.ContainsFunc(u.pairs, func(p *pair) bool { return endsWith(p.module, t) })
+		switch {
+		case m != nil && !hit(names) && !inAdapter:
+			r := fail(subject, "H4a", "a target that the base does not have: PEFT drops it silently", "target %q matches no module of %s (%s)", t, m.Type, from)
+			if near := m.nearest(t); near != "" {
+				r.Fix = fmt.Sprintf("the layer of %s is called %q; rename the target and train again", m.Type, near)
+			}
+			out = append(out, r)
+		case m == nil && !inAdapter:
+			out = append(out, fail(subject, "H4a", "a target without a tensor: the base does not have it, and PEFT drops it silently", "target %q has no module in the adapter", t))
+		}
+	}
+	if len(extra) > 0 {
+		out = append(out, fail(subject, "TARGET-EXTRA", "targets of another run in the configuration: PEFT does not load these", "%s of the adapter not matched by target_modules: %s", plural(len(extra), "module"), several(extra)))
+	}
+	var absent []string
+	expect := 0
+	if m != nil {
+		for _, n := range names {
+			if match(n) {
+				expect++
+				if !have[n] {
+					absent = append(absent, n)
+				}
+			}
+		}
+	} else {
+		absent, expect = u.gaps(match)
+	}
+	if len(absent) > 0 && len(absent) < expect {
+		out = append(out, fail(subject, "LAYER-MISSING", "layers are missing: saved from one stage of a pipeline, or one shard", "%d of %s that the targets match have no A and B: %s", len(absent), plural(expect, "module"), several(absent)))
+	}
+	if len(out) == 0 {
+		if m == nil {
+			return []check.Result{pass(subject, len(u.pairs), "%s as the targets say; the base is not known (--base or --model)", plural(len(u.pairs), "module"))}
+		}
+		return []check.Result{pass(subject, len(u.pairs), "%s, all that the targets match in %s by %s", plural(len(u.pairs), "module"), m.Type, from)}
+	}
+	return out
+}
+
+// gaps returns the modules that layers between 0 and the last lack and others have, where nothing is known of the base.
+func (u *Unit) gaps(match func(string) bool) (absent []string, expect int) {
+	forms := map[string]bool{} // with # for the number of the layer
+	last, have := -1, map[string]bool{}
+	for _, p := range u.pairs {
+		i, ok := layerOf(p.module)
+		if !ok {
+			continue
+		}
+		last = max(last, i)
+		have[p.module] = true
+		forms[strings.Replace(p.module, fmt.Sprintf(".%d.", i), ".#.", 1)] = true
+	}
+	if last > 10_000 {
+		return nil, 0
+	}
+	names := make([]string, 0, len(forms))
+	for form := range forms {
+		names = append(names, form)
+	}
+	slices.Sort(names)
+	for i := range last + 1 {
+		for _, form := range names {
+			n := strings.Replace(form, ".#.", fmt.Sprintf(".%d.", i), 1)
+			if !match(n) {
+				continue
+			}
+			expect++
+			if !have[n] {
+				absent = append(absent, n)
+			}
+		}
+	}
+	return absent, expect
+}
+
+// aliases are names that layers of one role have in different architectures.
+var aliases = [][]string{
+	{"o_proj", "out_proj", "c_proj", "dense", "wo"}, {"q_proj", "c_attn", "query", "wq", "query_key_value", "qkv_proj"}, {"k_proj", "c_attn", "key", "wk"}, {"v_proj", "c_attn", "value", "wv"},
+	{"fc_in", "c_fc", "up_proj", "fc1", "w1", "dense_h_to_4h"}, {"gate_proj", "c_fc", "fc_in", "w3"}, {"fc_out", "down_proj", "c_proj", "fc2", "w2", "dense_4h_to_h"},
+}
+
+// nearest returns the layer that plays the role of target in the architecture, else the one with the nearest name.
+func (m *Model) nearest(target string) string {
+	var names []string
+	for _, l := range m.Linears() {
+		names = append(names, l.Name[strings.LastIndexByte(l.Name, '.')+1:])
+	}
+	for _, group := range aliases {
+		if !slices.Contains(group, target) {
+			continue
+		}
+		for _, a := range group {
+			if slices.Contains(names, a) {
+				return a
+			}
+		}
+	}
+	return check.Nearest(target, names)
+}
+
+// BaseFit checks an adapter against the base that it is for.
+var BaseFit = &check.Check[*Input]{
+	Name: "adapter/base",
+	Doc: `the adapter belongs to the base: widths of every module, name, fingerprint
+
+A is as wide as the module's input and B as high as its output. With --base the name in base_model_name_or_path and, where a
+manifest has one, the fingerprint of the weights are compared too.`,
+	Source: "formats 5 and 7, row 9; fault P158",
+	Fix:    "give the base that the adapter was trained on; an adapter on another base is noise",
+	Run: func(in *Input) ([]check.Result, error) {
+		var out []check.Result
+		var failed error
+		out = append(out, in.eachAdapter(func(f *Folder, u *Unit) []check.Result {
+			found, err := in.baseFindings(f, u)
+			if err != nil && failed == nil {
+				failed = err
+			}
+			return found
+		})...)
+		return out, failed
+	},
+}
+
+func (in *Input) baseFindings(f *Folder, u *Unit) (out []check.Result, err error) {
+	subject := f.at(u)
+	m, from := in.baseModel(u)
+	if in.Base != nil && in.Base.model() == nil {
+		return []check.Result{fail(in.Base.Tree.Path(), "BASE-KIND", "no model in --base", "--base: there is neither config.json nor weights")}, nil
+	}
+	var wrong []string
+	n := 0
+	if m != nil {
+		widths := map[string]module{}
+		for _, x := range m.modules() {
+			widths[x.name] = x
+		}
+		for _, p := range u.pairs {
+			x, ok := widths[m.plain(p.module)]
+			if p.a == nil || p.b == nil {
+				continue
+			}
+			n++
+			switch {
+			case !ok && (endsWith(p.module, "score") || endsWith(p.module, "classifier") || headKey(p.module)):
+				n-- // a head that the class adds to the language model
+			case !ok:
+				wrong = append(wrong, fmt.Sprintf("%s is no module of it", p.module))
+			case (p.in() != x.in || p.out() != x.out) && !(p.in() == 0 || p.out() == 0):
+				wrong = append(wrong, fmt.Sprintf("%s: A %s, B %s, want in %d, out %d", p.module, p.a.Array.ShapeString(), p.b.Array.ShapeString(), x.in, x.out))
+			}
+		}
+	}
+	if len(wrong) > 0 {
+		return []check.Result{fail(subject, "WRONG-BASE", "the adapter belongs to another model", "%d of %s do not fit %s: %s", len(wrong), plural(n, "module"), from, several(wrong))}, nil
+	}
+	if in.Base != nil {
+		b := in.Base.model()
+		if u.Manifest != nil && u.Manifest.Fingerprint != "" && b.Kind == Whole {
+			sum, err := in.Base.fingerprint(b)
+			if err != nil {
+				return nil, err
+			}
+			if sum != u.Manifest.Fingerprint {
+				return []check.Result{fail(subject, "BASE-FINGERPRINT", "trained on other weights of the same shape", "the manifest names the base %.12s…, --base is %.12s…", u.Manifest.Fingerprint, sum)}, nil
+			}
+		}
+		if u.Lora != nil && u.Lora.Base != "" && !in.sameName(u.Lora.Base) {
+			out = append(out, warn(subject, "BASE-NAME", "another base, or another name of it", "the adapter names the base %q, --base is %s", u.Lora.Base, in.Base.Tree.Path()))
+		}
+	}
+	if len(out) == 0 && n > 0 {
+		out = append(out, pass(subject, n, "%s fit %s (%s)", plural(n, "module"), m.Type, from))
+	}
+	return out, nil
+}
+
+// sameName reports whether the last part of a name or path is that of --base, or of the name that its configuration has.
+func (in *Input) sameName(name string) bool {
+	last := func(s string) string {
+		return strings.ToLower(path.Base(strings.ReplaceAll(strings.TrimRight(s, `/\`), `\`, "/")))
+	}
+	if last(name) == last(in.Base.Tree.Path()) {
+		return true
+	}
+	b := in.Base.model()
+	if b.Config == nil {
+		return false
+	}
+	own, _ := b.Config.Object.Members["_name_or_path"].(string)
+	return own != "" && last(own) == last(name)
+}

@@ -1,0 +1,212 @@
+package checkpoint
+
+import (
+	"fmt"
+	"math"
+
+	"plumbline/internal/format"
+	"plumbline/verify/check"
+)
+
+// Merged checks that merging did something.
+var Merged = &check.Check[*Input]{
+	Name: "merge/changed",
+	Doc: `the merged model differs from the base in every module of the adapter
+
+A merged model that equals the base byte for byte was merged with scaling 0: α was lost on the way. Where the update is below
+the spacing of the type it rounds away; the share of numbers to which that happened is said.`,
+	Source: "faults P086, P151; V27; formats 7, row 3",
+	Fix:    "merge again with the α and r of the training; merge in float32 where the type cannot hold the update",
+	Run: func(in *Input) ([]check.Result, error) {
+		if in.Merged == nil {
+			return nil, nil
+		}
+		m, err := in.mergeAll()
+		if err != nil {
+			return nil, err
+		}
+		subject := in.Merged.Tree.Path()
+		if m.problem != "" {
+			return []check.Result{{Subject: subject, Verdict: check.Undetermined, Reason: m.problem}}, nil
+		}
+		var out []check.Result
+		var absent []string
+		if len(m.absent) > 0 {
+			absent = m.absent
+			out = append(out, fail(subject, "MERGE-MISSING", "the merged model is not whole", "%s of the base missing: %s", plural(len(absent), "tensor"), several(absent)))
+		}
+		var same, lost []string
+		var total, unchanged, rounded int64
+		for _, x := range m.modules {
+			total += x.compared
+			unchanged += x.unchanged
+			rounded += x.lost
+			if x.rest2 == 0 && x.norm2 > 0 {
+				if x.lost > 0 && x.lost == x.unchanged && x.scaling != 0 {
+					lost = append(lost, x.name)
+				} else {
+					same = append(same, x.name)
+				}
+			}
+		}
+		share := float64(rounded) / float64(max(total, 1))
+		switch n := len(m.modules); {
+		case n == 0:
+			out = append(out, fail(subject, "WRONG-BASE", "the adapter belongs to another model", "no module of the adapter has a weight of its shape in base and merged model"))
+		case len(same) == n:
+			out = append(out, fail(subject, "P086", "merged with scaling 0: α was lost on the way", "equals the base byte for byte in all %s of the adapter", plural(n, "module")))
+		case len(same) > 0:
+			out = append(out, fail(subject, "MERGE-PARTLY", "some modules were not merged", "%d of %s equal the base: %s", len(same), plural(n, "module"), several(same)))
+		case len(lost) == n:
+			out = append(out, fail(subject, "P151", "the type cannot hold the update", "W + s·B·A rounds back to W in all %s: %s has no numbers between", plural(n, "module"), m.modules[0].dtype))
+		case share > 0.5:
+			out = append(out, warn(subject, "P151", "most of the update rounds away", "%.1f %% of %s numbers did not move: s·B·A is below the spacing of %s there", 100*share, thousands(total), m.modules[0].dtype))
+		default:
+			out = append(out, pass(subject, int(total), "%s of %s numbers in %s moved", thousands(total-unchanged), thousands(total), plural(n, "module")))
+		}
+		return out, nil
+	},
+}
+
+// Delta checks merged − base against s·B·A.
+var Delta = &check.Check[*Input]{
+	Name: "merge/delta",
+	Doc: `merged = base + s·B·A within half a unit of the type, and nothing else changed
+
+s is α/r, or α/√r with use_rslora. Each element's bound is half a unit of the weight's type at W + s·B·A, the float32
+summation of r products and, for an adapter in 16 bits, two roundings of the product; for int8 weights half a step of the
+row and the rounding to float16. When it is exceeded the factor c that fits merged − base = c·B·A best is named.`,
+	Source: "V27; conventions 2.13; faults P040, P148, P149, P150, P157, P197, P198; peft@0.21 tuners/lora/layer.py merge",
+	Fix:    "merge with the scaling of the configuration, in float32, once",
+	Run: func(in *Input) ([]check.Result, error) {
+		if in.Merged == nil {
+			return nil, nil
+		}
+		m, err := in.mergeAll()
+		if err != nil || m.problem != "" {
+			return nil, err
+		}
+		var out []check.Result
+		groups := map[string][]*mergedModule{}
+		var order []string
+		total := int64(0)
+		for _, x := range m.modules {
+			total += x.compared
+			if x.excess == 0 {
+				continue
+			}
+			if x.rest2 == 0 {
+				continue // equals the base: merge/changed
+			}
+			id, _ := x.explain(in.Folder.adapter().Lora)
+			if groups[id] == nil {
+				order = append(order, id)
+			}
+			groups[id] = append(groups[id], x)
+		}
+		for _, id := range order {
+			list := groups[id]
+			worst := list[0]
+			for _, x := range list {
+				if x.worst-x.limit > worst.worst-worst.limit {
+					worst = x
+				}
+			}
+			_, title := worst.explain(in.Folder.adapter().Lora)
+			r := check.Bound(in.Merged.Tree.Path()+":"+worst.name+".weight", "|merged − (base + s·B·A)|", worst.worst, worst.limit, int(worst.compared))
+			c, sigma := worst.fit()
+			r.Reason = fmt.Sprintf("%s numbers beyond half a unit of %s in %d of %s; merged − base = %.4g·B·A (± %.2g) fits best, want s = %.4g", thousands(worst.excess), worst.dtype, len(list), plural(len(m.modules), "module"), c, sigma, worst.scaling)
+			r.Where = worst.where
+			r.Formula = "merged = base + s·B·A"
+			r.Explanations = []check.Explanation{{Fault: id, Title: title}}
+			out = append(out, r)
+		}
+		for _, b := range m.biases {
+			if b.excess == 0 {
+				continue
+			}
+			id, title := "MERGE-OTHER", "something else was added"
+			if b.plain == 0 {
+				id, title = "P157", "the bias of lora_B was added without the scaling, as PEFT does for 8-bit layers"
+			}
+			r := fail(in.Merged.Tree.Path()+":"+b.name, id, title, "%d of %d numbers are not bias + s·b", b.excess, b.compared)
+			r.Where, r.Compared = b.where, b.compared
+			out = append(out, r)
+		}
+		out = append(out, in.otherFindings(m)...)
+		if len(out) == 0 && total > 0 {
+			out = append(out, pass(in.Merged.Tree.Path(), int(total), "base + s·B·A in %s, s = %.4g; %s untouched", plural(len(m.modules), "module"), m.modules[0].scaling, plural(len(m.others), "other tensor")))
+		}
+		return out, nil
+	},
+}
+
+// explain names what was merged in place of s·B·A.
+func (x *mergedModule) explain(l *Lora) (id, title string) {
+	c, sigma := x.fit()
+	s, r := x.scaling, float64(x.rank)
+	near := func(want float64) bool { return math.Abs(c-want) <= 0.02*math.Abs(want)+4*sigma }
+	fitsShape := x.rest2 > 0 && x.norm2 > 0 && x.dot*x.dot >= 0.9*x.rest2*x.norm2
+	switch {
+	case x.norm2 == 0:
+		return "MERGE-OTHER", "B·A is 0, and the weight changed"
+	case x.dtype == format.I8 && (near(s) || !fitsShape):
+		return "P150", "codes and scales of two saves in an int8 merge"
+	case near(s) && x.coarse == 0:
+		return "P148", "merged in 16 bits and stored in a wider type, or merged and unmerged on the way"
+	case near(s):
+		return "MERGE-OTHER", "something else was added too: the base was changed"
+	case x.dotT*x.dotT >= 0.9*x.rest2*x.norm2 && x.dot*x.dot < 0.5*x.rest2*x.norm2:
+		return "MERGE-TRANSPOSED", "the transpose of B·A was added"
+	case !fitsShape:
+		return "MERGE-OTHER", "merged − base is no multiple of B·A: another adapter, another base, or weights trained on"
+	case near(-s):
+		return "MERGE-SIGN", "unmerged in place of merged"
+	case near(x.alpha / r):
+		return "P197", "rsLoRA ignored: α/r in place of α/√r"
+	case near(x.alpha / math.Sqrt(r)):
+		return "P197", "scaled as rsLoRA: α/√r in place of α/r"
+	case near(2 * s):
+		return "MERGE-TWICE", "merged twice"
+	case near(x.alpha):
+		return "P198", "scaled by α in place of α/r"
+	case near(1):
+		return "P198", "the scaling was left out"
+	case near(0):
+		return "P086", "merged with scaling 0: α was lost on the way"
+	}
+	if x.dtype == format.I8 {
+		return "P150", "codes and scales of two saves in an int8 merge, or another factor"
+	}
+	return "MERGE-SCALE", "scaled by another factor: α or r of another run"
+}
+
+// otherFindings judges the tensors that the adapter does not touch.
+func (in *Input) otherFindings(m *mergeFacts) []check.Result {
+	var changed []string
+	var worst *difference
+	var out []check.Result
+	for i := range m.others {
+		d := &m.others[i]
+		switch {
+		case d.problem != "":
+			changed = append(changed, d.name+": "+d.problem)
+		case d.changed > 0:
+			if u, _ := d.dtype.Unit(); u > 0 && d.delta2 <= float64(4*u*u)*d.old2 {
+				continue // another type: rounded once
+			}
+			changed = append(changed, d.name)
+			if worst == nil || d.delta2 > worst.delta2 {
+				worst = d
+			}
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	r := fail(in.Merged.Tree.Path(), "P040", "the base drifted: merged and unmerged in a narrow type, or another base", "%d of %s that the adapter does not touch changed: %s", len(changed), plural(len(m.others), "tensor"), several(changed))
+	if worst != nil {
+		r.Where = fmt.Sprintf("%s: %s of %s numbers, ‖Δ‖/‖W‖ = %.3g", worst.name, thousands(worst.changed), thousands(worst.compared), math.Sqrt(worst.delta2/worst.old2))
+	}
+	return append(out, r)
+}

@@ -1,0 +1,345 @@
+package checkpoint
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/verify/check"
+)
+
+// Shards checks the index of a sharded model.
+var Shards = &check.Check[*Input]{
+	Name: "model/index",
+	Doc: `every shard is there, every tensor in one shard and in the index, and total_size is the sum of the bytes
+
+A shard that is missing is a save that did not end, or a copy that left it out; a tensor outside the index is not loaded.`,
+	Source: "formats 5; transformers modeling_utils load_sharded_checkpoint",
+	Fix:    "copy the missing shards, or save the model again with its index",
+	Run: func(in *Input) ([]check.Result, error) {
+		var out []check.Result
+		for _, u := range in.Folder.of(Whole) {
+			switch numbered := numberedShards(u); {
+			case u.Index != nil:
+				out = append(out, in.Folder.indexFindings(u)...)
+			case u.has(indexFile): // refused
+			case len(numbered) > 0:
+				out = append(out, fail(in.Folder.at(u), "INDEX-MISSING", "shards without their index", "%s, and no %s", several(numbered), indexFile))
+			}
+		}
+		return out, nil
+	},
+}
+
+var shardName = regexp.MustCompile(`^(.*)-(\d{5,6})-of-(\d{5,6})\.safetensors$`)
+
+// numberedShards returns the shards of the unit by their names, and those that lack.
+func numberedShards(u *Unit) (have []string) {
+	for _, c := range u.Containers {
+		if shardName.MatchString(base(c.Name)) {
+			have = append(have, base(c.Name))
+		}
+	}
+	return have
+}
+
+func (f *Folder) indexFindings(u *Unit) (out []check.Result) {
+	x, subject := u.Index, u.Index.File
+	var missing []string
+	for _, s := range x.Shards {
+		if !u.has(s) {
+			missing = append(missing, s)
+		}
+	}
+	if len(missing) > 0 {
+		n := 0
+		for _, s := range x.Map {
+			if slices.Contains(missing, s) {
+				n++
+			}
+		}
+		return []check.Result{fail(subject, "SHARD-MISSING", "a shard is missing: the save did not end, or the copy left it out", "%s missing with %s: %s", plural(len(missing), "shard"), plural(n, "tensor"), several(missing))}
+	}
+	if f.refusedIn(u) {
+		return nil
+	}
+	var unmapped, beside []string
+	total := int64(0)
+	for _, c := range u.Containers {
+		switch c.Role {
+		case weightsRole:
+			for _, t := range c.Tensors {
+				total += t.bytes()
+				if _, ok := x.Map[t.Name]; !ok {
+					unmapped = append(unmapped, t.Name)
+				}
+			}
+		case otherRole:
+			beside = append(beside, base(c.Name))
+		}
+	}
+	if len(unmapped) > 0 {
+		out = append(out, fail(subject, "UNMAPPED", "tensors that the index leaves out are not loaded", "%s of the shards not in weight_map: %s", plural(len(unmapped), "tensor"), several(unmapped)))
+	}
+	if len(beside) > 0 {
+		out = append(out, warn(subject, "SHARD-UNUSED", "shards of an earlier save were left behind", "%s that the index does not name: %s", plural(len(beside), "file"), several(beside)))
+	}
+	if x.TotalSize >= 0 && x.TotalSize != total {
+		out = append(out, warn(subject, "TOTAL-SIZE", "an index of another save or of another width", "total_size is %s, the tensors have %s bytes", thousands(x.TotalSize), thousands(total)))
+	}
+	if len(out) == 0 {
+		out = append(out, pass(subject, len(x.Map), "%s in %s", plural(len(x.Map), "tensor"), plural(len(x.Shards), "shard")))
+	}
+	return out
+}
+
+// Names checks the tensors of a whole model against its architecture.
+var Names = &check.Check[*Input]{
+	Name: "model/tensors",
+	Doc: `a whole model holds every tensor of its architecture, by name and shape, and no part of a wrapper
+
+The tensors follow from config.json for gpt2, gptj, llama and qwen2; buffers that loaders leave out are ignored, lm_head may
+be absent where it is tied. transformers initialises what is missing at random, with a warning at most.`,
+	Source: "formats 5; faults P005, P007, P140",
+	Fix:    "save the model inside the wrapper (unwrap_model, merge_and_unload) with save_pretrained",
+	Run: func(in *Input) ([]check.Result, error) {
+		var out []check.Result
+		for _, u := range in.Folder.of(Whole) {
+			if list := u.tensors(weightsRole); len(list) > 0 {
+				out = append(out, in.Folder.nameFindings(u, list)...)
+			}
+		}
+		return out, nil
+	},
+}
+
+func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
+	subject := f.at(u)
+	var inWrapper, lora []string
+	for _, t := range list {
+		if w := wrapped(t.Name); w != "" && !strings.HasPrefix(t.Name, "value_model.") {
+			inWrapper = append(inWrapper, t.Name)
+		}
+		if _, _, kind, _ := loraKey(t.Name); kind != partNone || strings.Contains(t.Name, ".base_layer.") || strings.HasPrefix(t.Name, "base_model.model.") {
+			lora = append(lora, t.Name)
+		}
+	}
+	if len(lora) > 0 {
+		return []check.Result{fail(subject, "UNMERGED", "the PeftModel was saved as it is: neither adapter nor merged model", "%s of a PeftModel in a whole model: %s", plural(len(lora), "name"), several(lora))}
+	}
+	if len(inWrapper) > 0 {
+		id, title := "P007", "a wrapper was saved in place of the model inside"
+		if strings.HasPrefix(inWrapper[0], "policy.") {
+			id, title = "P005", "policy and value model were saved as one"
+		}
+		return []check.Result{fail(subject, id, title, "%s with the prefix of a wrapper: %s", plural(len(inWrapper), "name"), several(inWrapper))}
+	}
+	m := u.Model
+	if m == nil {
+		switch {
+		case u.Config != nil && u.Config.ModelType != "":
+			return []check.Result{note(subject, "model_type %q: its tensors are not known here (%s are)", u.Config.ModelType, strings.Join(Types, ", "))}
+		case f.refusedIn(u):
+			return nil
+		}
+		return []check.Result{fail(subject, "NO-CONFIG", "weights without config.json", "config.json is missing or names no model_type: no loader knows what these %s are", plural(len(list), "tensor"))}
+	}
+	if q := u.Config.Quantization; q != nil && q.Method != "bitsandbytes" && q.Method != "fp8" {
+		return []check.Result{note(subject, "quant_method %q: the names and shapes of its tensors are not known here", q.Method)}
+	}
+	if u.Index != nil && slices.ContainsFunc(u.Index.Shards, func(s string) bool { return !u.has(s) }) || f.refusedIn(u) {
+		return nil // said there
+	}
+	have := map[string]*Tensor{}
+	for _, t := range list {
+		have[m.plain(t.Name)] = t
+	}
+	var absent, shapes []string
+	want := map[string]bool{}
+	for _, x := range m.tensors() {
+		want[x.name] = true
+		t := have[x.name]
+		switch {
+		case t == nil && strings.HasPrefix(x.name, "lm_head.") && !u.hasHead():
+		case t == nil:
+			absent = append(absent, x.name)
+		case !slices.Equal(t.Array.Shape, x.shape) && t.Array.DType != format.U8: // packed codes: weights/type
+			shapes = append(shapes, fmt.Sprintf("%s is %s, want %s", x.name, t.Array.ShapeString(), (&format.Array{Shape: x.shape}).ShapeString()))
+		}
+	}
+	var extra []string
+	for _, t := range list {
+		n := m.plain(t.Name)
+		if !want[n] && !ignorable(n) && !auxiliary(n) {
+			extra = append(extra, t.Name)
+		}
+	}
+	if len(absent) == 1 && absent[0] == "lm_head.weight" || len(absent) == 2 && absent[0] == "lm_head.weight" && absent[1] == "lm_head.bias" {
+		out = append(out, fail(subject, "HEAD-MISSING", "the head was dropped as if it were tied", "%s is missing, and tie_word_embeddings is false", several(absent)))
+	} else if len(absent) > 0 {
+		out = append(out, fail(subject, "TENSOR-MISSING", "part of the model was not saved: loaders fill it with random numbers", "%s of %s missing: %s", thousands(int64(len(absent))), plural(len(want), "tensor"), several(absent)))
+	}
+	if len(shapes) > 0 {
+		id, title := "TENSOR-SHAPE", "a configuration of another model"
+		if slices.ContainsFunc(list, func(t *Tensor) bool { return len(t.Array.Shape) == 1 && t.Array.Shape[0] == 0 }) {
+			id, title = "ZERO-LENGTH", "tensors of length 0: partitioned by ZeRO-3 or FSDP and not gathered before saving"
+		}
+		out = append(out, fail(subject, id, title, "%s of another shape: %s", plural(len(shapes), "tensor"), several(shapes)))
+	}
+	if len(extra) > 0 {
+		out = append(out, warn(subject, "TENSOR-EXTRA", "tensors that the architecture does not have", "%s of no known use: %s", plural(len(extra), "tensor"), several(extra)))
+	}
+	if !slices.ContainsFunc(out, func(r check.Result) bool { return r.Verdict == check.Fail }) {
+		out = append(out, pass(subject, len(want), "%s of %s", plural(len(want), "tensor"), m.Type))
+	}
+	return out
+}
+
+// hasHead reports whether the model has a head that predicts tokens, by the class in config.json.
+func (u *Unit) hasHead() bool {
+	if len(u.Config.Architectures) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(u.Config.Architectures, func(a string) bool { return strings.HasSuffix(a, "ForCausalLM") || strings.HasSuffix(a, "LMHeadModel") })
+}
+
+// auxiliary reports whether a tensor has a use outside the language model: a value or reward head, scales of a quantiser.
+func auxiliary(name string) bool {
+	if headKey(name) || strings.HasPrefix(name, "score.") || strings.HasPrefix(name, "classifier.") || strings.HasPrefix(name, "dropout.") {
+		return true
+	}
+	for _, end := range []string{".SCB", ".weight_format", ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".weight_scale", ".weight_scale_inv", ".input_scale", ".qzeros", ".scales", ".g_idx", ".qweight"} {
+		if strings.HasSuffix(name, end) {
+			return true
+		}
+	}
+	return strings.Contains(name, ".quant_state.")
+}
+
+// Tied checks a head that shares the values of the embedding.
+var Tied = &check.Check[*Input]{
+	Name: "model/tied",
+	Doc: `a head that is tied and stored all the same equals the embedding
+
+transformers loads one of the two and ties the other to it: with different values which one wins depends on the version.`,
+	Source: "formats 5",
+	Fix:    "set tie_word_embeddings to false, or drop lm_head.weight",
+	Run: func(in *Input) ([]check.Result, error) {
+		var out []check.Result
+		for _, u := range in.Folder.of(Whole) {
+			if u.Model == nil || !u.Model.Tied {
+				continue
+			}
+			var head, embedding *Tensor
+			for _, t := range u.tensors(weightsRole) {
+				switch u.Model.plain(t.Name) {
+				case "lm_head.weight":
+					head = t
+				case u.Model.embedding():
+					embedding = t
+				}
+			}
+			if head == nil || embedding == nil {
+				continue
+			}
+			d, err := in.compare([]tensorPair{{head, embedding}})
+			if err != nil {
+				return out, err
+			}
+			if d[0].problem != "" || d[0].changed > 0 {
+				out = append(out, fail(in.Folder.at(u), "TIED-DIFFERS", "the head was trained on its own", "tie_word_embeddings is true, and lm_head.weight differs from the embedding in %s of %s numbers", thousands(d[0].changed), thousands(d[0].compared)))
+			} else {
+				out = append(out, pass(in.Folder.at(u), int(d[0].compared), "lm_head.weight equals the embedding"))
+			}
+		}
+		return out, nil
+	},
+}
+
+// Finite checks every element.
+var Finite = &check.Check[*Input]{
+	Name: "weights/finite",
+	Doc: `no NaN and no infinity in weights, heads and moments
+
+Every element is looked at; the first bad one of each tensor is named. One NaN in a weight makes every output NaN.`,
+	Source: "formats 7, row 5; faults P147, P155, P211",
+	Fix:    "go back to the checkpoint before; look for the step with a NaN loss or gradient norm",
+	Run: func(in *Input) ([]check.Result, error) {
+		if err := in.scan(); err != nil {
+			return nil, err
+		}
+		var out []check.Result
+		for _, u := range in.Folder.Units {
+			n := 0
+			for _, c := range u.Containers {
+				for _, t := range c.Tensors {
+					n += t.Array.Len()
+					if t.stats == nil || t.stats.bad == 0 {
+						continue
+					}
+					id, title := "NAN", "NaN: 0/0 or Inf − Inf in an update"
+					if t.stats.value != "NaN" {
+						id, title = "INF", "overflow of "+t.Array.DType.String()
+					}
+					r := fail(in.Folder.tensor(t), id, title, "%s of %s numbers not finite", thousands(int64(t.stats.bad)), thousands(int64(t.Array.Len())))
+					r.Where = fmt.Sprintf("element %s: %s", index(t.stats.first, t.Array.Shape), t.stats.value)
+					r.Compared = t.Array.Len()
+					out = append(out, r)
+				}
+			}
+			if n > 0 && len(out) == 0 {
+				out = append(out, pass(in.Folder.at(u), n, "%s numbers", thousands(int64(n))))
+			}
+		}
+		return out, nil
+	},
+}
+
+// index writes the place of an element of a row-major array.
+func index(i int, shape []int) string {
+	parts := make([]string, len(shape))
+	for k := len(shape) - 1; k >= 0; k-- {
+		parts[k] = strconv.Itoa(i % shape[k])
+		i /= shape[k]
+	}
+	return "[" + strings.Join(parts, ", ") + "]"
+}
+
+// Zero checks for matrices of zeros.
+var Zero = &check.Check[*Input]{
+	Name: "weights/zero",
+	Doc: `no weight of a whole model is zero everywhere
+
+Biases may be. A matrix of zeros was never filled: a partition that was not gathered, a router zeroed by a quantiser. LoRA on
+it is half dead.`,
+	Source: "faults P202, P211, P134",
+	Fix:    "save again with the partitions gathered; keep the router out of the quantiser",
+	Run: func(in *Input) ([]check.Result, error) {
+		if err := in.scan(); err != nil {
+			return nil, err
+		}
+		var out []check.Result
+		for _, u := range in.Folder.of(Whole) {
+			n := 0
+			var zero []string
+			for _, t := range u.tensors(weightsRole) {
+				if !strings.HasSuffix(t.Name, "weight") || ignorable(t.Name) || t.Array.Len() < 2 {
+					continue
+				}
+				if n++; t.stats != nil && t.stats.zero {
+					zero = append(zero, t.Name)
+				}
+			}
+			switch {
+			case len(zero) > 0:
+				out = append(out, fail(in.Folder.at(u), "P202", "weights that were never filled, or zeroed by a quantiser", "%s of %s zero everywhere: %s", thousands(int64(len(zero))), plural(n, "weight"), several(zero)))
+			case n > 0:
+				out = append(out, pass(in.Folder.at(u), n, "%s", plural(n, "weight")))
+			}
+		}
+		return out, nil
+	},
+}

@@ -1,0 +1,208 @@
+//go:build unix
+
+package checkpoint
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/safetensors"
+	"plumbline/verify/check"
+)
+
+// write puts a tree of memory on the disk.
+func write(t testing.TB, dir string, m *Memory) string {
+	t.Helper()
+	root := filepath.Join(dir, m.Name)
+	require.NoError(t, os.MkdirAll(root, 0o755))
+	for n, text := range m.Files {
+		full := filepath.Join(root, filepath.FromSlash(n))
+		require.NoError(t, os.MkdirAll(filepath.Dir(full), 0o755))
+		require.NoError(t, os.WriteFile(full, text, 0o644))
+	}
+	for n := range m.Links {
+		require.NoError(t, os.Symlink("/etc/hostname", filepath.Join(root, n)))
+	}
+	return root
+}
+
+// summary is what two runs over the same files must agree on.
+func summary(results []check.Result) (list []string) {
+	for _, r := range results {
+		fault := ""
+		if len(r.Explanations) > 0 {
+			fault = r.Explanations[0].Fault
+		}
+		list = append(list, fmt.Sprintf("%s %s %s %d", r.Verdict, r.Check, fault, r.Compared))
+	}
+	return list
+}
+
+// Every planted fault is found in a folder on the disk as it is in memory.
+func TestDiskAgreesWithMemory(t *testing.T) {
+	planted, err := PlantAll(2)
+	require.NoError(t, err)
+	for i, p := range planted {
+		if p.Fault.ID == "SPECIAL-FILE" {
+			continue // in the hostile table
+		}
+		dir := filepath.Join(t.TempDir(), fmt.Sprint(i))
+		put := func(f *Folder) string {
+			if f == nil {
+				return ""
+			}
+			return write(t, dir, f.Tree.(*Memory))
+		}
+		in := load(t, Paths{Dir: put(p.Input.Folder), Base: put(p.Input.Base), Init: put(p.Input.Init), Merged: put(p.Input.Merged), Against: put(p.Input.Against)})
+		in.Size, in.MaxSize, in.Needs, in.Model = p.Input.Size, p.Input.MaxSize, p.Input.Needs, p.Input.Model
+		want, err := Suite.Run(p.Input, check.Selection{})
+		require.NoError(t, err)
+		require.Equal(t, summary(want), summary(judge(t, in)), "%s %s", p.Check, p.Fault.ID)
+	}
+}
+
+func TestHostileFolders(t *testing.T) {
+	adapter := aloneScene(random(3)).dir.Files
+	model := shardedScene(random(4)).dir.Files
+	single := wholeScene(random(4)).dir.Files
+	cases := []struct {
+		name     string
+		files    map[string][]byte
+		prepare  func(t *testing.T, dir string)
+		fault    string
+		fragment string
+	}{
+		{"link out of the folder", single, func(t *testing.T, dir string) {
+			outside := filepath.Join(filepath.Dir(dir), "outside.safetensors")
+			require.NoError(t, os.Rename(filepath.Join(dir, "model.safetensors"), outside))
+			require.NoError(t, os.Symlink("../outside.safetensors", filepath.Join(dir, "model.safetensors")))
+		}, "LINK-OUT", "leads out"},
+		{"link to nowhere", single, func(t *testing.T, dir string) {
+			require.NoError(t, os.Remove(filepath.Join(dir, "model.safetensors")))
+			require.NoError(t, os.Symlink("blob", filepath.Join(dir, "model.safetensors")))
+		}, "LINK-OUT", "leads nowhere"},
+		{"link to a device", single, func(t *testing.T, dir string) {
+			require.NoError(t, os.Remove(filepath.Join(dir, "model.safetensors")))
+			require.NoError(t, os.Symlink("/dev/zero", filepath.Join(dir, "model.safetensors")))
+		}, "LINK-OUT", "leads out"},
+		{"link in a circle", single, func(t *testing.T, dir string) {
+			require.NoError(t, os.Symlink("loop.json", filepath.Join(dir, "loop.json")))
+		}, "", "loop.json"},
+		{"FIFO as a shard", model, func(t *testing.T, dir string) {
+			require.NoError(t, os.Remove(filepath.Join(dir, "model-00002-of-00003.safetensors")))
+			require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "model-00002-of-00003.safetensors"), 0o644))
+		}, "SPECIAL-FILE", "FIFO"},
+		{"folder as a file of weights", adapter, func(t *testing.T, dir string) {
+			require.NoError(t, os.Remove(filepath.Join(dir, adapterFile)))
+			require.NoError(t, os.Mkdir(filepath.Join(dir, adapterFile), 0o755))
+		}, "CONFIG-ONLY", "is not"},
+		{"index of 200 MB", model, func(t *testing.T, dir string) {
+			require.NoError(t, os.Truncate(filepath.Join(dir, indexFile), 200_000_000))
+		}, "BROKEN-JSON", "want at most"},
+		{"index 10,001 deep", model, replace(indexFile, strings.Repeat(`{"a":`, 10001)), "BROKEN-JSON", "deeper"},
+		{"absolute name in the index", model, replace(indexFile, `{"weight_map": {"x": "/etc/passwd"}}`), "INDEX-ESCAPE", "/etc/passwd"},
+		{"duplicate key in a configuration", adapter, replace("adapter_config.json", `{"peft_type": "LORA", "r": 4, "r": 8}`), "BROKEN-JSON", "r"},
+		{"r that is no integer", adapter, replace("adapter_config.json", `{"peft_type": "LORA", "r": 4.5}`), "BROKEN-JSON", "4.5"},
+		{"r above all bounds", adapter, replace("adapter_config.json", `{"peft_type": "LORA", "r": 99999999999999999999}`), "BROKEN-JSON", "999"},
+		{"a rank of 2³⁰", adapter, replace("adapter_config.json", `{"peft_type": "LORA", "r": 1073741824, "target_modules": ["q_proj", "c_attn"]}`), "RANK-CONFIG", "1073741824"},
+		{"a target that is a hostile expression", adapter, replace("adapter_config.json", `{"peft_type": "LORA", "r": 4, "target_modules": "(a*)*b"}`), "", ""},
+		{"a pattern that Go does not know", adapter, replace("adapter_config.json", `{"peft_type": "LORA", "r": 4, "target_modules": "(?!x)q_proj"}`), "", ""},
+		{"weights of 7 bytes", adapter, replace(adapterFile, "1234567"), "BROKEN-SAFETENSORS", "7 bytes"},
+		{"header length 2⁶³", adapter, replace(adapterFile, "\x00\x00\x00\x00\x00\x00\x00\x80{}"), "BROKEN-SAFETENSORS", "header length"},
+		{"weights grown by sparse bytes", adapter, func(t *testing.T, dir string) {
+			require.NoError(t, os.Truncate(filepath.Join(dir, adapterFile), 1<<34))
+		}, "BROKEN-SAFETENSORS", "follow the last tensor"},
+		{"tokenizer with a negative id", single, replace("tokenizer.json", `{"model": {"vocab": {"a": -1}}}`), "BROKEN-JSON", "negative"},
+		{"config of a model with 2⁶² layers", single, replace("config.json", `{"model_type": "llama", "num_hidden_layers": 4611686018427387904, "hidden_size": 8}`), "BROKEN-JSON", "num_hidden_layers"},
+		{"config that claims 65,536 layers", single, replace("config.json", `{"model_type": "llama", "num_hidden_layers": 65536, "hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 8, "max_position_embeddings": 8}`), "BROKEN-JSON", "at most 4096"},
+		{"pickle of an opcode bomb", adapter, replace("value_head.bin", "\x80\x02"+strings.Repeat("(", 100_000)), "BROKEN-FILE", "value_head.bin"},
+		{"manifest that names what lies outside", adapter, replace("MANIFEST.json", `{"files": {"../../etc/passwd": {"size": 1}}}`), "MANIFEST-MISSING", "passwd"},
+		{"manifest with a negative size", adapter, replace("MANIFEST.json", `{"files": {"adapter_config.json": {"size": -5}}}`), "MANIFEST-EXTRA", "adapter_model"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			dir := write(t, t.TempDir(), memory("model", c.files))
+			c.prepare(t, dir)
+			in, err := Load(t.Context(), Paths{Dir: dir})
+			if c.fault == "" { // any answer but a crash; an error names the file
+				if err != nil {
+					require.ErrorContains(t, err, c.fragment)
+					return
+				}
+				defer in.Close()
+				judge(t, in)
+				return
+			}
+			require.NoError(t, err)
+			defer in.Close()
+			results := judge(t, in)
+			require.Equal(t, c.fault, firstFault(results, check.Fail), "%v", failures(results))
+			require.Contains(t, strings.Join(failures(results), "\n"), c.fragment)
+		})
+	}
+}
+
+func replace(file, text string) func(t *testing.T, dir string) {
+	return func(t *testing.T, dir string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644))
+	}
+}
+
+// A folder with more files of weights than may be open at a time, and many others beside.
+func TestManyFiles(t *testing.T) {
+	dir := t.TempDir()
+	s := newScene(random(5), "gptj")
+	list := s.model.weights(s.r, format.F32)
+	index := map[string]string{}
+	const shards = 3 * maxOpen
+	for i := range shards {
+		name := fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, shards)
+		part := []safetensors.Tensor{{Name: fmt.Sprintf("extra.%d", i), DType: format.F32, Shape: []int{1}, Data: []float64{1}}}
+		if i < len(list) {
+			part = append(part, list[i])
+		}
+		for _, x := range part {
+			index[x.Name] = name
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), pack(part), 0o644))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, indexFile), toJSON(map[string]any{"weight_map": index}), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), s.model.configJSON("float32"), 0o644))
+	for i := range 2000 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("log-%d.txt", i)), nil, 0o644))
+	}
+	in := load(t, Paths{Dir: dir})
+	results := judge(t, in)
+	require.Empty(t, failures(results))
+	require.LessOrEqual(t, len(in.Folder.pool.open), maxOpen)
+	require.Len(t, in.Folder.Entries, shards+2002)
+}
+
+// A file that shrinks after it was opened is an error with its name.
+func TestFileCutWhileRead(t *testing.T) {
+	dir := write(t, t.TempDir(), wholeScene(random(6)).dir)
+	in := load(t, Paths{Dir: dir})
+	require.NoError(t, os.Truncate(filepath.Join(dir, "model.safetensors"), 2000))
+	_, err := Suite.Run(in, check.Selection{})
+	require.ErrorContains(t, err, "model.safetensors")
+}
+
+func TestLoadErrors(t *testing.T) {
+	dir := t.TempDir()
+	_, err := Load(t.Context(), Paths{Dir: filepath.Join(dir, "nowhere")})
+	require.ErrorIs(t, err, os.ErrNotExist)
+	file := filepath.Join(dir, adapterFile)
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	_, err = Load(t.Context(), Paths{Dir: file})
+	var usage *UsageError
+	require.ErrorAs(t, err, &usage)
+	_, err = Load(t.Context(), Paths{Dir: dir, Base: filepath.Join(dir, "nowhere")})
+	require.ErrorIs(t, err, os.ErrNotExist)
+}

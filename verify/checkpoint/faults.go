@@ -1,0 +1,284 @@
+package checkpoint
+
+import (
+	"math"
+	"math/rand/v2"
+	"path"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/safetensors"
+	"plumbline/verify/check"
+)
+
+type fault = check.Fault[*Input]
+
+// planted is a fault in a scene. It brings the folders that it is planted in, since each needs another family.
+func planted(id, title, cause, source string, draw func(r *rand.Rand) *scene, change func(s *scene)) fault {
+	return fault{ID: id, Title: title, Cause: cause, Source: source, Plant: func(r *rand.Rand, _ *Input) *Input {
+		s := draw(r)
+		change(s)
+		return s.input()
+	}}
+}
+
+// warned is planted for a fault that is a warning.
+func warned(id, title, cause, source string, draw func(r *rand.Rand) *scene, change func(s *scene)) fault {
+	f := planted(id, title, cause, source, draw, change)
+	f.Want = check.Warn
+	return f
+}
+
+const adapterFile = "adapter_model.safetensors"
+
+// of returns a scene of one architecture.
+func of(kind string, draw func(s *scene)) func(r *rand.Rand) *scene {
+	return func(r *rand.Rand) *scene {
+		s := newScene(r, kind)
+		draw(s)
+		return s
+	}
+}
+
+var gptj = of("gptj", func(s *scene) {
+	s.dir = memory("adapter", s.peftFolder(s.adapter(true)))
+	s.base = memory("lab/tiny", s.model.modelFolder(s.model.weights(s.r, format.F32), 1))
+})
+
+// rename changes the names of the tensors of a file.
+func rename(m *Memory, file string, name func(string) string) {
+	m.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+		for i := range list {
+			list[i].Name = name(list[i].Name)
+		}
+		return list
+	})
+}
+
+// without drops the tensors whose names hold part.
+func without(m *Memory, file, part string) {
+	m.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+		return slices.DeleteFunc(list, func(t safetensors.Tensor) bool { return strings.Contains(t.Name, part) })
+	})
+}
+
+func zeroed(t *safetensors.Tensor) { clear(t.Data) }
+
+func init() {
+	refused := func(name, reason string) error { return format.Malformed(name, "", "%s", reason) }
+	Files.Faults = []fault{
+		planted("BROKEN-SAFETENSORS", "a file of weights that was cut off", "the process was killed while it wrote", "formats 4, 19", wholeScene, func(s *scene) {
+			f := s.dir.Files["model.safetensors"]
+			s.dir.Files["model.safetensors"] = f[:len(f)*2/3]
+		}),
+		planted("BROKEN-SAFETENSORS", "a text file under the name of the weights", "a pointer of git-lfs was copied", "formats 19", aloneScene, func(s *scene) {
+			s.dir.Files[adapterFile] = []byte("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 29360128\n")
+		}),
+		planted("BROKEN-JSON", "a configuration that is no JSON", "written in place, and interrupted", "formats 19", aloneScene, func(s *scene) {
+			s.dir.Files["adapter_config.json"] = s.dir.Files["adapter_config.json"][:40]
+		}),
+		planted("BROKEN-JSON", "a broken index", "edited by hand", "formats 19", shardedScene, func(s *scene) {
+			s.dir.Files[indexFile] = []byte(`{"weight_map": [1]}`)
+		}),
+		planted("INDEX-ESCAPE", "an index that names a file outside the folder", "a hostile model: transformers 46097, 46281, 46626", "formats 5", shardedScene, func(s *scene) {
+			s.dir.editJSON(indexFile, func(o map[string]any) { o["weight_map"].(map[string]any)["x"] = "../secret.safetensors" })
+		}),
+		planted("INDEX-TENSOR", "the index maps a tensor to the wrong shard", "shards of two saves", "formats 5, 19", shardedScene, func(s *scene) {
+			s.dir.editJSON(indexFile, func(o map[string]any) {
+				m := o["weight_map"].(map[string]any)
+				m[s.model.embedding()] = "model-00003-of-00003.safetensors"
+			})
+		}),
+		planted("TENSOR-TWICE", "a tensor in two shards", "two ranks saved it", "formats 5, 19", shardedScene, func(s *scene) {
+			first := unpack(s.dir.Files["model-00001-of-00003.safetensors"])[0]
+			s.dir.edit("model-00002-of-00003.safetensors", func(list []safetensors.Tensor) []safetensors.Tensor { return append(list, first) })
+		}),
+		planted("LINK-OUT", "a link that leads out of the folder", "links into a cache were copied as they are", "formats 1", wholeScene, func(s *scene) {
+			delete(s.dir.Files, "model.safetensors")
+			s.dir.Links["model.safetensors"] = refused("model/model.safetensors", "path escapes from parent: a link that leads out of the folder is refused")
+		}),
+		planted("SPECIAL-FILE", "a FIFO in place of a shard", "a hostile folder", "formats 19", wholeScene, func(s *scene) {
+			delete(s.dir.Files, "model.safetensors")
+			s.dir.Links["model.safetensors"] = refused("model/model.safetensors", "is a FIFO, want a regular file")
+		}),
+	}
+	Pickles.Faults = []fault{
+		planted("PICKLE-CODE", "a pickle that runs a command", "a hostile file among those of a trainer", "formats 7", trainerScene, func(s *scene) {
+			s.dir.Files["checkpoint-3/scheduler.pt"] = []byte("\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R.")
+		}),
+		planted("PICKLE-CODE", "a value head that evaluates code", "a hostile file beside an adapter", "formats 7, row 8", trlScene, func(s *scene) {
+			s.dir.Files["pytorch_model.bin"] = []byte("\x80\x02cbuiltins\neval\nX\x03\x00\x00\x001+1\x85R.")
+		}),
+		planted("PICKLE-TENSORS", "a pickle whose storages are not there", "put together by hand", "formats 7", trlScene, func(s *scene) {
+			s.dir.Files["pytorch_model.bin"] = []byte(strings.Replace(string(torchFile([]member{{"v_head.summary.weight", []int{1, 4}}})), "archive/data/0", "archive/dats/0", -1))
+		}),
+	}
+	Contents.Faults = []fault{
+		planted("EMPTY-FOLDER", "an empty folder", "the job ended before its first save", "the command's bad input", wholeScene, func(s *scene) { s.dir = memory("model") }),
+		planted("OTHER-KIND", "a folder of data", "the wrong path", "the command's bad input", wholeScene, func(s *scene) {
+			s.dir = memory("data", map[string][]byte{"train.jsonl": []byte("{}\n"), "test.jsonl": []byte("{}\n")})
+		}),
+		planted("CONFIG-ONLY", "config.json without weights", "the large files were not copied", "the command's bad input", wholeScene, func(s *scene) { delete(s.dir.Files, "model.safetensors") }),
+		planted("CONFIG-ONLY", "adapter_config.json without weights", "FSDP: rank 0 had nothing to save (transformers#28297)", "fault P144", aloneScene, func(s *scene) { delete(s.dir.Files, adapterFile) }),
+		planted("EMPTY-ADAPTER", "an adapter without tensors", "ZeRO-3: the partitions were not gathered (TRL#4416, PEFT#2892)", "formats 7, row 1", aloneScene, func(s *scene) { s.dir.Files[adapterFile] = pack(nil) }),
+		planted("P076", "LoRA is trained, and no adapter is saved", "the save hook lacks the class of PEFT (verl#4866)", "fault P076", verlScene, func(s *scene) {
+			s.dir.Files["actor/lora_train_meta.json"] = []byte(`{"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM"}`)
+			delete(s.dir.Files, "actor/lora_adapter/"+adapterFile)
+			delete(s.dir.Files, "actor/lora_adapter/adapter_config.json")
+		}),
+		planted("PICKLE-ONLY", "the adapter as a pickle", "safe_serialization=False", "formats 7, row 8", aloneScene, func(s *scene) {
+			delete(s.dir.Files, adapterFile)
+			s.dir.Files["adapter_model.bin"] = torchFile([]member{{peftPrefix + "h.0.q.lora_A.weight", []int{2, 4}}})
+		}),
+	}
+	Leftovers.Faults = []fault{
+		warned("HALF-WRITTEN", "temporary files of a save", "killed between write and rename", "formats 17", wholeScene, func(s *scene) {
+			s.dir.Files["step_8.tmp-a1b2/model.safetensors.tmp"] = []byte("x")
+		}),
+		planted("ZERO-BYTES", "a pickle of no bytes", "the disk was full", "formats 17", trainerScene, func(s *scene) { s.dir.Files["checkpoint-3/rng_state.pth"] = nil }),
+	}
+	Manifests.Faults = []fault{
+		planted("MANIFEST-DIGEST", "one byte flipped since the save", "a failing disk, or an edit", "formats 17", runScene, func(s *scene) {
+			f := s.dir.Files["step_4/value_head.safetensors"]
+			f[len(f)-3] ^= 1
+		}),
+		planted("MANIFEST-MISSING", "a file gone since the save", "a copy that left it out", "formats 17", runScene, func(s *scene) { delete(s.dir.Files, "step_2/rng.json") }),
+		planted("MANIFEST-EXTRA", "a file that the save did not write", "files of two steps in one folder", "formats 17", runScene, func(s *scene) { s.dir.Files["step_2/notes.txt"] = []byte("?") }),
+		planted("MANIFEST-STEP", "the manifest of another step", "a folder was renamed", "formats 17", runScene, func(s *scene) {
+			files := map[string][]byte{}
+			for n, text := range s.dir.Files {
+				if path.Dir(n) == "step_2" {
+					files["step_8/"+path.Base(n)] = text
+				}
+			}
+			for n, text := range files {
+				s.dir.Files[n] = text
+			}
+		}),
+	}
+	adapterFaults()
+	baseFaults()
+	modelFaults()
+	resumeFaults()
+	mergeFaults()
+}
+
+func modelFaults() {
+	shards := func(name string) func(*scene) { return func(s *scene) { delete(s.dir.Files, name) } }
+	Shards.Faults = []fault{
+		planted("SHARD-MISSING", "a shard is missing", "half-written, or not copied", "formats 5", shardedScene, shards("model-00002-of-00003.safetensors")),
+		planted("INDEX-MISSING", "shards without their index", "not copied", "formats 5", shardedScene, shards(indexFile)),
+		planted("UNMAPPED", "tensors that the index leaves out", "an index of another save", "formats 5", shardedScene, func(s *scene) {
+			s.dir.editJSON(indexFile, func(o map[string]any) { delete(o["weight_map"].(map[string]any), s.model.embedding()) })
+		}),
+		warned("SHARD-UNUSED", "a shard of an earlier save", "the folder was not emptied", "formats 5", shardedScene, func(s *scene) { s.dir.Files["model-00004-of-00004.safetensors"] = pack(nil) }),
+		warned("TOTAL-SIZE", "total_size of another width", "written before a cast", "formats 5", shardedScene, func(s *scene) {
+			s.dir.editJSON(indexFile, func(o map[string]any) { o["metadata"] = map[string]any{"total_size": 17} })
+		}),
+	}
+	const file = "model.safetensors"
+	Names.Faults = []fault{
+		planted("TENSOR-MISSING", "a layer is missing", "one stage of a pipeline was not saved", "formats 5", wholeScene, func(s *scene) { without(s.dir, file, s.model.block(1)) }),
+		planted("TENSOR-SHAPE", "a configuration of another model", "config.json of the larger model", "formats 5", wholeScene, func(s *scene) {
+			s.dir.editJSON("config.json", func(o map[string]any) { o["vocab_size"] = s.model.Vocab + 8 })
+		}),
+		planted("P007", "every key begins with pretrained_model.", "the wrapper with the value head was saved (TRL#3071)", "fault P007", wholeScene, func(s *scene) { rename(s.dir, file, func(n string) string { return "pretrained_model." + n }) }),
+		planted("P005", "keys of policy and value model in one file", "PolicyAndValueWrapper was saved (TRL#1776)", "fault P005", wholeScene, func(s *scene) { rename(s.dir, file, func(n string) string { return "policy." + n }) }),
+		planted("UNMERGED", "a PeftModel saved as a whole model", "save without merge_and_unload", "faults P140, P148", wholeScene, func(s *scene) {
+			rename(s.dir, file, func(n string) string {
+				return peftPrefix + strings.Replace(n, "_proj.weight", "_proj.base_layer.weight", 1)
+			})
+		}),
+		planted("HEAD-MISSING", "the head was dropped as if it were tied", "an exporter that ties everything", "formats 5", of("gptj", func(s *scene) {
+			s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.F16), 1))
+		}), func(s *scene) { without(s.dir, file, "lm_head") }),
+		planted("ZERO-LENGTH", "tensors of length 0", "ZeRO-3 placeholders (DeepSpeed#7900)", "formats 7, row 2", wholeScene, func(s *scene) {
+			s.dir.tensor(file, s.model.embedding(), func(t *safetensors.Tensor) { t.Shape, t.Data = []int{0}, nil })
+		}),
+		planted("NO-CONFIG", "no config.json", "not copied", "formats 5", wholeScene, func(s *scene) { delete(s.dir.Files, "config.json") }),
+	}
+	Tied.Faults = []fault{planted("TIED-DIFFERS", "a tied head that differs from the embedding", "the head was trained alone", "formats 5", of("llama", func(s *scene) {
+		s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.F16), 1))
+	}), func(s *scene) {
+		s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+			t := *find(list, s.model.embedding())
+			t.Name, t.Data = "lm_head.weight", slices.Clone(t.Data)
+			t.Data[3] += 1
+			return append(list, t)
+		})
+	})}
+	StoredTypes.Faults = []fault{
+		planted("P041", "packed 4-bit codes as weights", "a bitsandbytes model saved as if it were dense (TRL#3466)", "fault P041", wholeScene, func(s *scene) {
+			s.dir.tensor(file, s.model.block(0)+s.model.Linears()[0].Name+".weight", func(t *safetensors.Tensor) {
+				n := len(t.Data) / 2
+				t.DType, t.Shape, t.Data, t.Raw = format.U8, []int{n, 1}, nil, make([]byte, n)
+				t.Raw[0] = 1
+			})
+		}),
+		planted("INT8-NO-SCALE", "int8 codes without their scales", "SCB was dropped on export", "V28", int8Scene, func(s *scene) { without(s.dir, file, "SCB") }),
+		warned("DTYPE-CONFIG", "config.json names another type", "cast after the configuration was written", "fault P152", of("llama", func(s *scene) {
+			s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.F32), 1))
+		}), func(s *scene) {
+			s.dir.editJSON("config.json", func(o map[string]any) { o["torch_dtype"] = "bfloat16" })
+		}),
+	}
+	scb := func(change func(t *safetensors.Tensor)) func(*scene) {
+		return func(s *scene) { s.dir.tensor(file, ".SCB", change) }
+	}
+	Scales.Faults = []fault{
+		planted("SCB-LENGTH", "SCB of another weight", "scales of the transposed weight", "formats 6", int8Scene, scb(func(t *safetensors.Tensor) { t.Shape, t.Data = []int{3}, t.Data[:3] })),
+		planted("SCB-SIGN", "SCB is 0", "zeroed", "formats 6", int8Scene, scb(func(t *safetensors.Tensor) { t.Data[1] = 0 })),
+		planted("SCB-NAN", "SCB is NaN", "quantised from NaN", "formats 6", int8Scene, scb(func(t *safetensors.Tensor) { t.Data[1] = math.NaN() })),
+		planted("WEIGHT-FORMAT", "a tiled layout", "saved on an old GPU", "formats 6", int8Scene, func(s *scene) {
+			s.dir.tensor(file, ".weight_format", func(t *safetensors.Tensor) { t.Raw = []byte{2} })
+		}),
+		planted("INT8-CODE", "a code of −128", "another quantiser's codes", "formats 6", int8Scene, func(s *scene) {
+			s.dir.tensor(file, "_proj.weight", func(t *safetensors.Tensor) { t.Raw = slices.Clone(t.Raw); t.Raw[1] = 0x80 })
+		}),
+		planted("P212", "a scale of 0", "float8 row of zeros (pytorch/ao#3356)", "fault P212", wholeScene, func(s *scene) {
+			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+				return append(list, safetensors.Tensor{Name: "model.x.weight_scale", DType: format.F32, Shape: []int{2}, Data: []float64{1, 0}})
+			})
+		}),
+		warned("INT8-RANGE", "codes that do not use their range", "one scale for the whole tensor", "formats 6", int8Scene, func(s *scene) {
+			s.dir.tensor(file, "_proj.weight", func(t *safetensors.Tensor) {
+				t.Raw = slices.Clone(t.Raw)
+				for j := range t.Shape[1] {
+					t.Raw[j] = byte(int8(t.Raw[j]) / 2)
+				}
+			})
+		}),
+	}
+	Codes.Faults = []fault{
+		planted("QUANT-SCALE-127", "SCB holds absmax/127", "the scale of another library", "formats 6", int8Scene, func(s *scene) {
+			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i := range list {
+					if strings.HasSuffix(list[i].Name, ".SCB") {
+						for j := range list[i].Data {
+							list[i].Data[j] /= 127
+						}
+					}
+				}
+				return list
+			})
+		}),
+		planted("QUANT-BASE", "codes of other weights", "quantised from another base", "V28", int8Scene, func(s *scene) {
+			s.base.tensor(file, s.model.block(0)+s.model.Linears()[0].Name+".weight", func(t *safetensors.Tensor) { t.Data[0] += 1 })
+		}),
+	}
+	Finite.Faults = []fault{
+		planted("NAN", "one NaN in an adapter", "0/0 in an update", "formats 7, row 5", aloneScene, func(s *scene) {
+			s.dir.tensor(adapterFile, "lora_B.weight", func(t *safetensors.Tensor) { t.Data[s.r.IntN(len(t.Data))] = math.NaN() })
+		}),
+		planted("NAN", "one NaN in a whole model", "0/0 in an update", "fault P147", wholeScene, func(s *scene) {
+			s.dir.tensor(file, ".weight", func(t *safetensors.Tensor) { t.Data[s.r.IntN(len(t.Data))] = math.NaN() })
+		}),
+		planted("INF", "one infinity in a whole model", "overflow of float16", "fault P155", wholeScene, func(s *scene) {
+			s.dir.tensor(file, ".weight", func(t *safetensors.Tensor) { t.Data[s.r.IntN(len(t.Data))] = math.Inf(-1) })
+		}),
+	}
+	Zero.Faults = []fault{planted("P202", "a weight of zeros", "zeroed by a quantiser, or not gathered", "faults P202, P211", wholeScene, func(s *scene) {
+		s.dir.tensor(file, s.model.block(1)+s.model.Linears()[1].Name+".weight", zeroed)
+	})}
+}

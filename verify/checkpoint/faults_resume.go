@@ -1,0 +1,308 @@
+package checkpoint
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/safetensors"
+)
+
+func resumeFaults() {
+	// unsealed is a run whose manifests were written after the fault.
+	unsealed := func(change func(s *scene)) func(s *scene) {
+		return func(s *scene) {
+			change(s)
+			for i, dir := range []string{"step_2", "step_4", "final"} {
+				if s.dir.Files[dir+"/state.json"] != nil {
+					s.dir.seal(dir, 2*(i+1), "")
+				}
+			}
+		}
+	}
+	drop := func(names ...string) func(s *scene) {
+		return unsealed(func(s *scene) {
+			for _, n := range names {
+				delete(s.dir.Files, n)
+			}
+		})
+	}
+	ValueHead.Faults = []fault{
+		planted("C20", "the value head of one step is missing", "save_model saves the base only", "faults C20, H13a, P006", runScene, drop("step_4/value_head.safetensors")),
+		planted("C20", "an adapter of TRL's PPO without its head", "the pickle was not copied", "fault P102", trlScene, func(s *scene) { delete(s.dir.Files, "pytorch_model.bin") }),
+		planted("C20", "a critic without its value head", "converted as a language model (miles#1087)", "fault P186", criticScene, func(s *scene) { without(s.dir, "model.safetensors", "value_head") }),
+		planted("VALUE-SHAPE", "the head of another model", "copied from a larger run", "systems C.6", runScene, unsealed(func(s *scene) {
+			s.dir.tensor("final/value_head.safetensors", "weight", func(t *safetensors.Tensor) {
+				t.Shape, t.Data = []int{2, s.model.Hidden}, normal(s.r, []int{2, s.model.Hidden}, 1)
+			})
+		})),
+	}
+	TokenizerFiles.Faults = []fault{
+		planted("TOKENIZER-MISSING", "no tokenizer in final", "only the weights were saved", "fault C20", runScene, drop("final/tokenizer.json")),
+		warned("TOKENIZER-MISSING", "no tokenizer beside a model", "not copied", "formats 5", wholeScene, func(s *scene) { delete(s.dir.Files, "tokenizer.json") }),
+		planted("VOCABULARY", "more ids than rows of the embedding", "the tokenizer of another model", "formats 8", wholeScene, func(s *scene) {
+			s.dir.editJSON("tokenizer.json", func(o map[string]any) {
+				o["model"] = map[string]any{"type": "BPE", "vocab": map[string]int{"a": s.model.Vocab}, "merges": []string{}}
+			})
+		}),
+		warned("ADDED-TOKEN", "an added token beyond the embedding", "<pad> added, embedding not resized", "formats 8", wholeScene, func(s *scene) {
+			s.dir.editJSON("tokenizer.json", func(o map[string]any) {
+				o["added_tokens"] = []map[string]any{{"id": s.model.Vocab, "content": "<pad>"}}
+			})
+		}),
+	}
+	state := func(change func(o map[string]any)) func(s *scene) {
+		return unsealed(func(s *scene) { s.dir.editJSON("step_2/state.json", change) })
+	}
+	OptimizerState.Faults = []fault{
+		planted("P124", "no state of the optimiser", "Adam starts anew (NeMo-RL#3171)", "fault P124", runScene, drop("step_2/optimizer.pt")),
+		planted("P042", "a state of no parameters", "is_trainable=False (TRL#6700)", "faults P022, P042, P141, P146", trainerScene, func(s *scene) {
+			s.dir.Files["checkpoint-3/optimizer.pt"] = torchFile([]member{{"state", []member{}}, {"param_groups", []member{{"lr", 1}}}})
+		}),
+		planted("D14", "part of the adapter is in no group", "the group is missing", "fault D14", trainerScene, func(s *scene) {
+			shapes := shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile]))
+			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(shapes[:len(shapes)/2])
+		}),
+		warned("OPT-EXTRA", "the state of more than is saved", "a second adapter in the optimiser", "fault P203", trainerScene, func(s *scene) {
+			shapes := shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile]))
+			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(append(shapes, shapes...))
+		}),
+	}
+	TrainerState.Faults = []fault{
+		planted("STEP-MISMATCH", "the state of another step", "saved before the counter moved (open-instruct#1523)", "fault P135", trainerScene, func(s *scene) {
+			s.dir.editJSON("checkpoint-3/trainer_state.json", func(o map[string]any) { o["global_step"] = 4 })
+		}),
+		planted("P010", "more steps than there are", "counted in the inner loop (TRL#2325)", "fault P010", trainerScene, func(s *scene) {
+			s.dir.editJSON("checkpoint-3/trainer_state.json", func(o map[string]any) { o["max_steps"] = 2 })
+		}),
+		planted("RNG-MISSING", "no random state", "transformers#17032", "formats 18", runScene, drop("step_4/rng.json")),
+		planted("P072", "no position in the data", "the sampler has no state (verl#4156)", "faults P072, P204", runScene, state(func(o map[string]any) { delete(o, "data_position") })),
+		planted("SCHEDULER-MISSING", "no state of the schedule", "not saved", "formats 18", runScene, state(func(o map[string]any) { delete(o, "scheduler") })),
+		planted("RANK-MISSING", "the shard of one rank is missing", "its disk was not copied", "formats 18", verlScene, func(s *scene) { delete(s.dir.Files, "actor/optim_world_size_2_rank_1.pt") }),
+	}
+	RunLayout.Faults = []fault{
+		planted("RUN-CONFIG", "no effective_config.yaml", "not written", "fault C20", runScene, func(s *scene) { delete(s.dir.Files, "effective_config.yaml") }),
+		planted("RUN-STEP", "a step was not saved", "a failed save that was swallowed", "fault C20", runScene, func(s *scene) {
+			delete(s.dir.Files, "latest")
+			for n := range s.dir.Files {
+				if strings.HasPrefix(n, "step_2/") {
+					delete(s.dir.Files, n)
+				}
+			}
+		}),
+		planted("RUN-FINAL", "no final", "the run ended before", "fault C20", runScene, func(s *scene) {
+			for n := range s.dir.Files {
+				if strings.HasPrefix(n, "final/") {
+					delete(s.dir.Files, n)
+				}
+			}
+		}),
+		warned("RUN-FINAL", "no final, and LOCK is there", "the run was killed", "fault C20", runScene, func(s *scene) {
+			s.dir.Files["LOCK"] = nil
+			for n := range s.dir.Files {
+				if strings.HasPrefix(n, "final/") {
+					delete(s.dir.Files, n)
+				}
+			}
+		}),
+		planted("RUN-LATEST", "latest names a step that is gone", "deleted by a clean-up", "formats 17", runScene, func(s *scene) { s.dir.Files["latest"] = []byte("step_10\n") }),
+	}
+}
+
+func mergeFaults() {
+	// merging redoes the merge with another program.
+	merging := func(kind string, dtype format.DType, shape func(l *loraShape), program func(s *scene, weights, adapter []safetensors.Tensor) []safetensors.Tensor) func(r *rand.Rand) *scene {
+		return func(r *rand.Rand) *scene {
+			s := newScene(r, kind)
+			s.lora.rs = false
+			s.lora.r = 4
+			if shape != nil {
+				shape(&s.lora)
+			}
+			weights, adapter := s.model.weights(r, dtype), s.adapter(true)
+			s.dir = memory("adapter", s.peftFolder(adapter))
+			s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
+			s.merged = memory("merged", s.model.modelFolder(program(s, weights, adapter), 1))
+			return s
+		}
+	}
+	scaled := func(by func(s *scene) float64) func(s *scene, weights, adapter []safetensors.Tensor) []safetensors.Tensor {
+		return func(s *scene, weights, adapter []safetensors.Tensor) []safetensors.Tensor {
+			return s.merge(weights, adapter, by(s))
+		}
+	}
+	// biased is a merge of an adapter with lora_bias, whose bias is scaled by the given factor, or by s where it is 0.
+	biased := func(by float64) func(r *rand.Rand) *scene {
+		return func(r *rand.Rand) *scene { return biasedScene(r, by) }
+	}
+	none := func(*scene) {}
+	rs := func(l *loraShape) { l.rs = true }
+	Merged.Faults = []fault{
+		planted("P086", "the merged model equals the base", "α was lost: scaling 0 (verl#1821)", "fault P086", merging("gptj", format.F32, nil, scaled(func(*scene) float64 { return 0 })), none),
+		planted("P151", "the update rounds away in bfloat16", "s·B·A below half the spacing (PEFT#1388)", "fault P151", func(r *rand.Rand) *scene {
+			s := newScene(r, "llama")
+			weights := s.model.weights(r, format.BF16)
+			for _, w := range weights {
+				for j, v := range w.Data {
+					w.Data[j] = format.Round(v+math.Copysign(1, v), format.BF16)
+				}
+			}
+			adapter := s.adapter(true)
+			for _, t := range adapter {
+				for j := range t.Data {
+					t.Data[j] *= 1e-3
+				}
+			}
+			adapter = rounded(adapter)
+			s.dir = memory("adapter", s.peftFolder(adapter))
+			s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
+			s.merged = memory("merged", s.model.modelFolder(s.merge(weights, adapter, s.scaling()), 1))
+			return s
+		}, none),
+		planted("MERGE-PARTLY", "one module was not merged", "a name that the merger did not know", "V27", mergedScene, func(s *scene) {
+			s.copyModule(s.model.block(0) + s.target() + ".weight")
+		}),
+		planted("MERGE-MISSING", "the merged model lacks a tensor", "an exporter that knows fewer names", "V27", func(r *rand.Rand) *scene { return mergedAs(r, "gptj", format.F32) }, func(s *scene) {
+			var list []safetensors.Tensor
+			for n, text := range s.merged.Files {
+				if strings.HasSuffix(n, ".safetensors") {
+					list = append(list, unpack(text)...)
+				}
+			}
+			list = slices.DeleteFunc(list, func(t safetensors.Tensor) bool { return strings.HasPrefix(t.Name, s.model.block(1)+"mlp.fc_in") })
+			s.merged = memory("merged", s.model.modelFolder(list, 1))
+		}),
+	}
+	Delta.Faults = []fault{
+		planted("P198", "scaled by α", "α in place of α/r (mlx-vlm#841)", "fault P198", merging("gptj", format.F32, nil, scaled(func(s *scene) float64 { return s.lora.alpha })), none),
+		planted("P198", "no scaling", "B·A alone", "fault P198", merging("qwen2", format.F32, func(l *loraShape) { l.alpha = 12.5 }, scaled(func(*scene) float64 { return 1 })), none),
+		planted("P197", "rsLoRA ignored", "α/r in place of α/√r (vLLM#6909)", "fault P197", merging("llama", format.BF16, rs, scaled(func(s *scene) float64 { return s.lora.alpha / float64(s.lora.r) })), none),
+		planted("P197", "scaled as rsLoRA", "α/√r in place of α/r", "fault P197", merging("gptj", format.F16, func(l *loraShape) { l.r, l.alpha = 6, 16 }, scaled(func(s *scene) float64 { return s.lora.alpha / math.Sqrt(float64(s.lora.r)) })), none),
+		planted("MERGE-TWICE", "merged twice", "merge() on a merged adapter", "V27", merging("gptj", format.F32, func(l *loraShape) { l.r, l.alpha = 6, 16 }, scaled(func(s *scene) float64 { return 2 * s.scaling() })), none),
+		planted("P150", "int8 codes of the merge with the scales of before", "SCB was not renewed (PEFT#638)", "fault P150", int8MergedScene, func(s *scene) {
+			old := unpack(s.base.Files["model.safetensors"])
+			s.merged.edit("model.safetensors", func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i, t := range list {
+					if strings.HasSuffix(t.Name, ".SCB") {
+						list[i].Data = find(old, t.Name).Data
+					}
+				}
+				return list
+			})
+		}),
+		planted("MERGE-SIGN", "unmerged in place of merged", "unmerge() before the save", "V27", merging("gptj", format.F32, nil, scaled(func(s *scene) float64 { return -s.scaling() })), none),
+		planted("MERGE-SCALE", "another factor", "α and r of another run", "V27", merging("gptj", format.F32, func(l *loraShape) { l.alpha = 16 }, scaled(func(s *scene) float64 { return 0.3 * s.scaling() })), none),
+		planted("P148", "merged in bfloat16 and stored in float32", "the model was loaded in bfloat16", "fault P148", merging("qwen2", format.F32, nil, func(s *scene, weights, adapter []safetensors.Tensor) []safetensors.Tensor {
+			out := s.merge(weights, adapter, s.scaling())
+			for i := range out {
+				if !slices.Equal(out[i].Data, weights[i].Data) {
+					for j, v := range out[i].Data {
+						out[i].Data[j] = format.Round(v, format.BF16)
+					}
+				}
+			}
+			return out
+		}), none),
+		planted("MERGE-TRANSPOSED", "the transpose was added", "fan_in_fan_out of another architecture", "V27", merging("gptj", format.F32, func(l *loraShape) { l.targets = []string{"q_proj", "v_proj"} }, func(s *scene, weights, adapter []safetensors.Tensor) []safetensors.Tensor {
+			out := s.merge(weights, adapter, s.scaling())
+			for i := range out {
+				if slices.Equal(out[i].Data, weights[i].Data) {
+					continue
+				}
+				n := out[i].Shape[1]
+				d := make([]float64, n*n)
+				for k := range d {
+					d[k] = out[i].Data[k] - weights[i].Data[k]
+				}
+				for k := range d {
+					out[i].Data[k] = weights[i].Data[k] + d[k%n*n+k/n]
+				}
+			}
+			return rounded(out)
+		}), none),
+		planted("P157", "the bias of lora_B was added unscaled", "the 8-bit path of PEFT does not scale it", "fault P157", biased(1), none),
+		planted("MERGE-OTHER", "the merge of another adapter", "the adapter of another step", "V27", merging("gptj", format.F32, nil, func(s *scene, weights, adapter []safetensors.Tensor) []safetensors.Tensor {
+			return s.merge(weights, s.adapter(true), s.scaling())
+		}), none),
+		planted("P040", "a tensor that the adapter does not touch changed", "merged and unmerged in bfloat16, or another base (TRL#6688)", "fault P040", mergedScene, func(s *scene) {
+			for n := range s.merged.Files {
+				if !strings.HasSuffix(n, ".safetensors") {
+					continue
+				}
+				s.merged.edit(n, func(list []safetensors.Tensor) []safetensors.Tensor {
+					for i := range list {
+						if list[i].Name == s.model.embedding() {
+							list[i].Data[2] += 0.5
+						}
+					}
+					return list
+				})
+			}
+		}),
+	}
+	Moved.Faults = []fault{
+		planted("C9", "nothing moved", "the update was skipped, or one checkpoint copied", "fault C9", againstScene, func(s *scene) { s.dir = memory("run/step_2", s.against.Files) }),
+		planted("D14", "lora_A stands still in every layer", "in no group of the optimiser", "faults D14, H8, P195", againstScene, func(s *scene) {
+			old := unpack(s.against.Files[adapterFile])
+			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i := range list {
+					if strings.Contains(list[i].Name, "lora_A") {
+						list[i].Data = find(old, list[i].Name).Data
+					}
+				}
+				return list
+			})
+		}),
+		planted("H8", "the value head stands still", "detached (CoursIA#15256)", "faults H8, P195", againstScene, func(s *scene) {
+			head := s.head()
+			s.dir.Files["value_head.safetensors"], s.against.Files["value_head.safetensors"] = head, head
+		}),
+		warned("H13g", "most of the bfloat16 weights stand still", "updates below the spacing", "faults H13g, P178", func(r *rand.Rand) *scene {
+			s := newScene(r, "llama")
+			before := s.model.weights(r, format.BF16)
+			s.against = memory("run/step_1", s.model.modelFolder(before, 1))
+			s.dir = memory("run/step_2", s.model.modelFolder(step(r, before, 2e-4), 1))
+			return s
+		}, none),
+		warned("AGAINST-FAR", "another run", "another seed", "V31", againstScene, func(s *scene) {
+			list := s.adapter(true)
+			for _, t := range list {
+				for j := range t.Data {
+					t.Data[j] *= 2
+				}
+			}
+			s.dir = memory("run/step_2", s.peftFolder(list))
+		}),
+	}
+	Layout.Faults = []fault{
+		planted("P203", "the checkpoint grew", "something is saved a second time", "fault P203", againstScene, func(s *scene) { s.dir.Files["value_head.safetensors"] = s.head() }),
+		planted("P006", "the value head is no longer saved", "save_model after a change of the trainer", "fault P006", againstScene, func(s *scene) { s.against.Files["value_head.safetensors"] = s.head() }),
+		planted("AGAINST-SHAPE", "shapes of another run", "another rank", "V29", againstScene, func(s *scene) {
+			s.lora.r++
+			s.dir = memory("run/step_2", s.peftFolder(s.adapter(true)))
+		}),
+		warned("STEP-BACK", "the older checkpoint is judged against the newer", "a resume from an older state", "V29", againstScene, func(s *scene) {
+			s.dir.Files["state.json"] = toJSON(map[string]any{"step": 3, "rng": 1, "scheduler": 1, "data_position": 1})
+			s.against.Files["state.json"] = toJSON(map[string]any{"step": 9})
+			s.dir.Files["optimizer.pt"] = adamState(shapesOf(unpack(s.dir.Files[adapterFile])))
+		}),
+	}
+}
+
+// copyModule puts the weight of the base in place of the merged one.
+func (s *scene) copyModule(name string) {
+	old := find(unpack(s.base.Files["model.safetensors"]), name)
+	for n := range s.merged.Files {
+		if !strings.HasSuffix(n, ".safetensors") {
+			continue
+		}
+		s.merged.edit(n, func(list []safetensors.Tensor) []safetensors.Tensor {
+			if t := find(list, name); t != nil {
+				t.Data = old.Data
+			}
+			return list
+		})
+	}
+}

@@ -1,0 +1,267 @@
+package checkpoint
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/safetensors"
+	"plumbline/verify/check"
+)
+
+// Every pattern of the 16-bit types, in every place of a word: what the masks say is what decoding says.
+func TestLookSixteenBits(t *testing.T) {
+	for _, d := range []format.DType{format.F16, format.BF16} {
+		for h := range 1 << 16 {
+			x := []float64{0}
+			var b [2]byte
+			binary.LittleEndian.PutUint16(b[:], uint16(h))
+			format.Decode(x, b[:], d, binary.LittleEndian)
+			buf := make([]byte, 38) // four words, one more, and three elements
+			at := 2 * (h % 19)
+			copy(buf[at:], b[:])
+			bad, nonzero := look(buf, floatMasks[d])
+			require.Equal(t, math.IsNaN(x[0]) || math.IsInf(x[0], 0), bad, "%s %#x", d, h)
+			require.Equal(t, x[0] != 0, nonzero, "%s %#x", d, h)
+		}
+	}
+}
+
+// The same for wider types, with values drawn from the edges of the format.
+func TestLookWide(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		d := rapid.SampledFrom([]format.DType{format.F32, format.F64}).Draw(r, "type")
+		edge := []float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat32, -math.MaxFloat32, math.MaxFloat64, math.SmallestNonzeroFloat32, 1}
+		n := rapid.IntRange(0, 40).Draw(r, "n")
+		x := make([]float64, n)
+		if rapid.Bool().Draw(r, "zeros") {
+			n = 0
+		}
+		for i := range n {
+			if rapid.IntRange(0, 3).Draw(r, "edge") == 0 {
+				x[i] = rapid.SampledFrom(edge).Draw(r, "x")
+			}
+		}
+		b := format.Encode(nil, x, d)
+		format.Decode(x, b, d, binary.LittleEndian)
+		bad, nonzero := look(b, floatMasks[d])
+		finite := func(v float64) bool { return v-v == 0 }
+		require.Equal(r, slices.ContainsFunc(x, func(v float64) bool { return !finite(v) }), bad)
+		require.Equal(r, slices.ContainsFunc(x, func(v float64) bool { return v != 0 }), nonzero)
+		count, first, _ := count(b, d)
+		require.Equal(r, slices.IndexFunc(x, func(v float64) bool { return !finite(v) }), func() int {
+			if count == 0 {
+				return -1
+			}
+			return first
+		}())
+	})
+}
+
+// The report does not depend on the number of threads, down to the last bit of every sum.
+func TestThreads(t *testing.T) {
+	for i, sc := range scenes {
+		var first []check.Result
+		for _, threads := range []int{1, 3, 8} {
+			in := sc.draw(random(uint64(i))).input()
+			in.Threads = threads
+			results, err := Suite.Run(in, check.Selection{})
+			require.NoError(t, err)
+			if first == nil {
+				first = results
+			}
+			require.Equal(t, first, results, sc.name)
+		}
+	}
+}
+
+// A tensor of several pieces with its bad elements in two of them: the first is named, and all are counted.
+func TestManyPieces(t *testing.T) {
+	const n = 3*piece/4 + 11
+	x := make([]float64, n)
+	x[n-1], x[piece/4+3], x[piece/4+4] = math.Inf(1), math.NaN(), math.Inf(-1)
+	m := memory("model", map[string][]byte{"model.safetensors": pack([]safetensors.Tensor{{Name: "w.weight", DType: format.F32, Shape: []int{1, n}, Data: x}}), "config.json": []byte(`{"model_type": "other"}`)})
+	f, err := NewFolder(m)
+	require.NoError(t, err)
+	results, err := Suite.Run(&Input{Folder: f, Threads: 3}, check.Selection{Select: []string{"weights/finite"}})
+	require.NoError(t, err)
+	require.Len(t, results, 1)
+	require.Contains(t, results[0].Reason, "3 of 786,443")
+	require.Equal(t, "element [0, 262147]: NaN", results[0].Where)
+}
+
+func TestLoraKey(t *testing.T) {
+	for _, c := range []struct {
+		key, module, adapter string
+		kind                 part
+		embed                bool
+	}{
+		{"base_model.model.transformer.h.0.attn.q_proj.lora_A.weight", "base_model.model.transformer.h.0.attn.q_proj", "", partA, false},
+		{"base_model.model.h.0.q.lora_B.default.weight", "base_model.model.h.0.q", "default", partB, false},
+		{"base_model.model.h.0.q.lora_B.bias", "base_model.model.h.0.q", "", partBias, false},
+		{"base_model.model.wte.lora_embedding_A", "base_model.model.wte", "", partA, true},
+		{"base_model.model.wte.lora_embedding_B.default", "base_model.model.wte", "default", partB, true},
+		{"base_model.model.h.0.q.lora_magnitude_vector", "base_model.model.h.0.q", "", partOther, false},
+		{"base_model.model.score.weight", "", "", partNone, false},
+		{"base_model.model.lora_Armature.weight", "", "", partNone, false},
+	} {
+		module, adapter, kind, embed := loraKey(c.key)
+		require.Equal(t, c.kind, kind, c.key)
+		require.Equal(t, []any{c.module, c.adapter, c.embed}, []any{module, adapter, embed}, c.key)
+	}
+}
+
+// Targets are matched as PEFT does (tuners/tuners_utils.py check_target_module_exists).
+func TestTargeted(t *testing.T) {
+	for _, c := range []struct {
+		config string
+		yes    []string
+		no     []string
+	}{
+		{`"target_modules": ["q_proj", "mlp.fc_in"]`, []string{"q_proj", "h.0.attn.q_proj", "h.3.mlp.fc_in"}, []string{"h.0.attn.xq_proj", "h.0.fc_in", "h.0.attn.q_proj.x"}},
+		{`"target_modules": ".*\\.(q|v)_proj"`, []string{"h.0.attn.q_proj"}, []string{"q_proj", "h.0.attn.q_proj.x"}},
+		{`"target_modules": "all-linear"`, []string{"h.0.attn.q_proj"}, []string{"lm_head"}},
+		{`"target_modules": ["q_proj"], "layers_to_transform": [1, 10]`, []string{"h.1.attn.q_proj", "h.10.attn.q_proj"}, []string{"h.0.attn.q_proj", "q_proj"}},
+		{`"target_modules": ["q_proj"], "layers_to_transform": 2`, []string{"h.2.attn.q_proj"}, []string{"h.1.attn.q_proj"}},
+		{`"target_modules": ["q_proj"], "exclude_modules": ["h.1.attn.q_proj"]`, []string{"x.h.0.attn.q_proj"}, []string{"x.h.1.attn.q_proj"}},
+	} {
+		o, err := format.ParseObject("adapter_config.json", []byte("{"+c.config+"}"))
+		require.NoError(t, err)
+		l, err := parseLora(o)
+		require.NoError(t, err)
+		match, unknown := l.targeted()
+		require.Empty(t, unknown)
+		for _, m := range c.yes {
+			require.True(t, match(m), "%s %s", c.config, m)
+		}
+		for _, m := range c.no {
+			require.False(t, match(m), "%s %s", c.config, m)
+		}
+	}
+}
+
+func TestScaling(t *testing.T) {
+	o, err := format.ParseObject("c", []byte(`{"r": 8, "lora_alpha": 16, "rank_pattern": {"h.1.attn.q_proj": 2, "v_proj": 4}, "alpha_pattern": {"v_proj": 3}}`))
+	require.NoError(t, err)
+	l, err := parseLora(o)
+	require.NoError(t, err)
+	require.Equal(t, 2.0, l.Scaling("h.0.attn.q_proj"))
+	require.Equal(t, 8.0, l.Scaling("transformer.h.1.attn.q_proj"))
+	require.Equal(t, 0.75, l.Scaling("h.1.attn.v_proj"))
+	l.RSLora = true
+	require.Equal(t, 16/math.Sqrt(8), l.Scaling("h.0.attn.q_proj"))
+}
+
+// The tensors of a known model have as many numbers as its authors say.
+func TestModelSizes(t *testing.T) {
+	for name, want := range map[string]int{
+		"EleutherAI/gpt-j-6b": 6_050_882_784, "openai-community/gpt2": 124_439_808, "HuggingFaceTB/SmolLM2-135M-Instruct": 134_515_008,
+		"Qwen/Qwen2.5-0.5B": 494_032_768, "Qwen/Qwen1.5-1.8B-Chat": 1_836_828_672, "meta-llama/Llama-3.2-1B": 1_235_814_400,
+	} {
+		m := Known(name)
+		require.NotNil(t, m, name)
+		n := 0
+		for _, x := range m.tensors() {
+			k := 1
+			for _, d := range x.shape {
+				k *= d
+			}
+			n += k
+		}
+		require.Equal(t, want, n, name)
+	}
+	require.Nil(t, Known("lab/tiny"))
+}
+
+func TestNearestLayer(t *testing.T) {
+	gptj, llama := Known("gpt-j-6b"), Known("smollm2-135m")
+	require.Equal(t, "out_proj", gptj.nearest("o_proj"))
+	require.Equal(t, "o_proj", llama.nearest("out_proj"))
+	require.Equal(t, "c_attn", Known("gpt2").nearest("q_proj"))
+	require.Equal(t, "down_proj", llama.nearest("dwn_proj"))
+}
+
+// The families of folders that libraries wrote, as the report names them.
+func TestFamilies(t *testing.T) {
+	want := map[string][]string{"hf": {"hugging face"}, "peft": {"peft"}, "verl": {"verl"}, "trl": {"trl", "transformers trainer"}, "openrlhf": {"hugging face", "peft", "openrlhf"}}
+	for name, m := range producers(t) {
+		in := load(t, Paths{Dir: goldens + "/" + name})
+		require.Contains(t, want[m.Family], in.Folder.Family(), name)
+		require.True(t, strings.HasPrefix(in.Lines()[0], "layout: "+in.Folder.Family()), name)
+	}
+}
+
+// Folders that others save and that are in order, though they are not what the checks are about.
+func TestNotAlarmed(t *testing.T) {
+	s := wholeScene(random(2))
+	adapter := aloneScene(random(2))
+	with := func(files map[string][]byte, more map[string][]byte) *Memory { return memory("folder", files, more) }
+	ia3 := with(map[string][]byte{"adapter_config.json": []byte(`{"peft_type": "IA3", "target_modules": ["k_proj"]}`)},
+		map[string][]byte{adapterFile: pack([]safetensors.Tensor{{Name: peftPrefix + "h.0.k_proj.ia3_l", DType: format.F32, Shape: []int{4, 1}, Data: []float64{1, 2, 3, 4}}})})
+	gptq := with(s.dir.Files, map[string][]byte{"model.safetensors": pack([]safetensors.Tensor{{Name: "model.layers.0.self_attn.q_proj.qweight", DType: format.I32, Shape: []int{1}, Raw: []byte{1, 0, 0, 0}}})})
+	gptq.editJSON("config.json", func(o map[string]any) {
+		o["quantization_config"] = map[string]any{"quant_method": "gptq", "bits": 4}
+	})
+	tokens := with(adapter.dir.Files, nil)
+	tokens.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
+		return append(list, safetensors.Tensor{Name: peftPrefix + "model.embed_tokens.token_adapter.trainable_tokens_delta", DType: format.F32, Shape: []int{1, 16}, Data: normal(random(1), []int{16}, 1)})
+	})
+	for name, m := range map[string]*Memory{
+		"Meta's own format beside that of transformers": with(s.dir.Files, map[string][]byte{"original/consolidated.00.pth": torchFile([]member{{"tok_embeddings.weight", []int{4, 4}}}), "original/params.json": []byte("{}")}),
+		"both formats":                    with(s.dir.Files, map[string][]byte{"pytorch_model.bin": torchFile([]member{{"w", []int{4}}})}),
+		"a second copy of the weights":    with(s.dir.Files, map[string][]byte{"consolidated.safetensors": s.dir.Files["model.safetensors"]}),
+		"a binary file that is no pickle": with(s.dir.Files, map[string][]byte{"vocab.bin": []byte("\x01\x02\x03")}),
+		"another method of PEFT":          ia3,
+		"another quantiser":               gptq,
+		"rows of the embedding":           tokens,
+		"an architecture without a list":  with(s.dir.Files, map[string][]byte{"config.json": []byte(`{"model_type": "gemma3", "architectures": ["Gemma3ForCausalLM"]}`)}),
+		"an expression that Go cannot read": func() *Memory {
+			m := with(adapter.dir.Files, nil)
+			m.editJSON("adapter_config.json", func(o map[string]any) { o["target_modules"] = "(?!lm_head).*_(proj|attn|fc)" })
+			return m
+		}(),
+	} {
+		f, err := NewFolder(m)
+		require.NoError(t, err)
+		results, err := Suite.Run(&Input{Folder: f}, check.Selection{})
+		require.NoError(t, err)
+		for _, r := range results {
+			require.NotEqual(t, check.Fail, r.Verdict, "%s: %s %s", name, r.Check, r.Reason)
+		}
+		require.NoError(t, (&Input{Folder: f}).Refused(), name)
+	}
+}
+
+// Rows wider than what is held at a time are compared in parts, and the last element of the last part is looked at.
+func TestWideRows(t *testing.T) {
+	const n = widest + 3
+	vector := func(name string, first, last float64) safetensors.Tensor {
+		x := make([]float64, n)
+		x[0], x[n-1] = first, last
+		return safetensors.Tensor{Name: name, DType: format.F32, Shape: []int{1, n}, Data: x}
+	}
+	open := func(m *Memory) *Folder {
+		f, err := NewFolder(m)
+		require.NoError(t, err)
+		return f
+	}
+	model := func(first, last float64) *Folder {
+		return open(memory("model", map[string][]byte{"config.json": []byte(`{"model_type": "other"}`), "model.safetensors": pack([]safetensors.Tensor{vector("h.0.q_proj.weight", first, last)})}))
+	}
+	adapter := open(memory("adapter", map[string][]byte{"adapter_config.json": []byte(`{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"]}`),
+		adapterFile: pack([]safetensors.Tensor{vector(peftPrefix+"h.0.q_proj.lora_A.weight", 1, 2), {Name: peftPrefix + "h.0.q_proj.lora_B.weight", DType: format.F32, Shape: []int{1, 1}, Data: []float64{3}}})}))
+	for last, want := range map[float64]check.Verdict{11: check.Pass, 12: check.Fail} { // 5 + 3·2
+		results, err := Suite.Run(&Input{Folder: adapter, Base: model(1, 5), Merged: model(4, last)}, check.Selection{Select: []string{"merge/delta"}})
+		require.NoError(t, err)
+		require.Equal(t, want, results[0].Verdict)
+		if want == check.Fail {
+			require.Contains(t, results[0].Where, "[0, 1048578]: got 12, want 5 + 6")
+		}
+	}
+}

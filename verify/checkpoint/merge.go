@@ -1,0 +1,375 @@
+package checkpoint
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format"
+)
+
+// mergeFacts is what the comparison of a merged model with base and adapter found.
+type mergeFacts struct {
+	problem string // why there is nothing to compare
+	modules []*mergedModule
+	biases  []mergedBias
+	others  []difference // tensors that no module of the adapter changes
+	absent  []string     // of the base, not in the merged model
+}
+
+// mergedModule is one weight W of the base, W' of the merged model, and s·B·A between them.
+type mergedModule struct {
+	name    string
+	dtype   format.DType // of W'
+	scaling float64
+	alpha   float64
+	rank    int
+
+	compared  int64
+	unchanged int64 // W' = W although Δ ≠ 0
+	lost      int64 // of these, W + Δ rounds to W: the type cannot hold the update
+	excess    int64 // elements beyond their bound
+	worst     float64
+	limit     float64 // where worst is
+	where     string
+	coarse    int64 // elements further than the bound of bfloat16 allows
+
+	dot, norm2, noise2 float64 // Σ(W'−W)·BA, Σ(BA)², Σ(rounding of W')²·(BA)²
+	rest2              float64 // Σ(W'−W)²
+	dotT               float64 // Σ(W'−W)·(BA)ᵀ, square matrices only
+}
+
+// fit returns the factor c of B·A that fits W' − W best, and the uncertainty that the rounding of W' leaves in it.
+func (m *mergedModule) fit() (c, sigma float64) {
+	return m.dot / m.norm2, math.Sqrt(m.noise2) / m.norm2
+}
+
+// mergeAll compares the merged model once.
+func (in *Input) mergeAll() (*mergeFacts, error) {
+	in.mergeOnce.Do(func() { in.merged, in.mergeErr = in.measureMerge() })
+	return in.merged, in.mergeErr
+}
+
+func (in *Input) measureMerge() (*mergeFacts, error) {
+	m := &mergeFacts{}
+	u := in.Folder.adapter()
+	var base, merged *Unit
+	if in.Base != nil {
+		base = whole(in.Base)
+	}
+	merged = whole(in.Merged)
+	switch {
+	case u == nil || u.Lora == nil || len(u.pairs) == 0:
+		m.problem = "the folder holds no LoRA adapter that could have been merged"
+	case base == nil:
+		m.problem = "--merged needs --base with the weights that the adapter was merged into"
+	case merged == nil:
+		m.problem = fmt.Sprintf("%s holds no whole model", in.Merged.Tree.Path())
+	}
+	if m.problem != "" {
+		return m, nil
+	}
+	old, made := byName(base), byName(merged)
+	touched := map[string]bool{}
+	for _, p := range u.pairs {
+		if p.rank() < 1 || p.in() == 0 || p.out() == 0 || p.a.Array.DType.Size() == 0 || p.b.Array.DType.Size() == 0 {
+			continue
+		}
+		n := plainName(base, p.module) + ".weight"
+		w, v := old[n], made[n]
+		touched[n] = true
+		if w == nil || v == nil {
+			m.absent = append(m.absent, n)
+			continue
+		}
+		x, err := in.measureModule(u.Lora, p, w, v, old, made)
+		if err != nil {
+			return nil, err
+		}
+		if x != nil {
+			m.modules = append(m.modules, x)
+		}
+		if p.bias != nil {
+			n := plainName(base, p.module) + ".bias"
+			touched[n] = true
+			if err := m.bias(u.Lora.Scaling(p.module), p.bias, old[n], made[n]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var rest []tensorPair
+	var names []string
+	for n := range old {
+		names = append(names, n)
+	}
+	slices.SortFunc(names, compareNatural)
+	for _, n := range names {
+		if touched[n] || ignorable(n) || replaced(u, n) {
+			continue
+		}
+		if t := made[n]; t != nil {
+			rest = append(rest, tensorPair{t, old[n]})
+		} else if !(strings.HasPrefix(n, "lm_head.") && base.Model != nil && base.Model.Tied) && strings.HasSuffix(n, "weight") {
+			m.absent = append(m.absent, n)
+		}
+	}
+	// Scales of an int8 weight that was merged change with it.
+	rest = slices.DeleteFunc(rest, func(p tensorPair) bool {
+		return touched[strings.TrimSuffix(p.a.Name, ".SCB")+".weight"] || strings.HasSuffix(p.a.Name, ".bias") && u.Lora.Bias == "all"
+	})
+	var err error
+	m.others, err = in.compare(rest)
+	return m, err
+}
+
+// replaced reports whether the adapter brings its own copy of a tensor.
+func replaced(u *Unit, name string) bool {
+	return slices.ContainsFunc(u.rest, func(t *Tensor) bool {
+		n := strings.TrimPrefix(t.Name, peftPrefix)
+		return n == name || endsWith(name, n) || endsWith(n, name)
+	})
+}
+
+// whole returns the first unit of a folder that is a whole model with tensors.
+func whole(f *Folder) *Unit {
+	for _, u := range f.of(Whole) {
+		if len(u.tensors(weightsRole)) > 0 {
+			return u
+		}
+	}
+	return nil
+}
+
+func byName(u *Unit) map[string]*Tensor {
+	m := map[string]*Tensor{}
+	for _, t := range u.tensors(weightsRole) {
+		m[plainName(u, t.Name)] = t
+	}
+	return m
+}
+
+// widest is the number of elements of a row that are held at a time.
+const widest = 1 << 20
+
+// measureModule compares one module; nil if the shapes are those of no merge.
+//
+// The bound of an element is what a framework may lose: half a unit of W's type at W + Δ, the summation of the r products
+// in float32, and, where the adapter is stored in 16 bits, two roundings of Δ to that type (peft@0.21
+// tuners/lora/layer.py get_delta_weight). An int8 weight is rounded to the grid of its row: half of SCB/127, and to
+// float16 before that (bnb.py merge).
+func (in *Input) measureModule(l *Lora, p *pair, w, v *Tensor, old, made map[string]*Tensor) (*mergedModule, error) {
+	x := &mergedModule{name: p.module, dtype: v.Array.DType, scaling: l.Scaling(p.module), alpha: l.Alpha, rank: p.rank()}
+	if q := pick(l.Alphas, p.module); q != nil {
+		x.alpha = q.value
+	}
+	left, err := p.b.Array.Float64s() // [out, r]
+	if err != nil {
+		return nil, err
+	}
+	right, err := p.a.Array.Float64s() // [r, in]
+	if err != nil {
+		return nil, err
+	}
+	rows, cols, r := p.out(), p.in(), x.rank
+	shape := w.Array.Shape
+	turned := l.FanInOut || p.embed
+	switch {
+	case len(shape) != 2 || !slices.Equal(shape, v.Array.Shape):
+		return nil, nil
+	case turned && shape[0] == cols && shape[1] == rows: // Δᵀ = Aᵀ·Bᵀ
+		left, right = transpose(right, r, cols), transpose(left, rows, r)
+		rows, cols = cols, rows
+	case shape[0] != rows || shape[1] != cols:
+		return nil, nil
+	}
+	from, err := newRows(w, old)
+	if err != nil {
+		return nil, err
+	}
+	to, err := newRows(v, made)
+	if err != nil {
+		return nil, err
+	}
+	unit, eta := v.Array.DType.Unit()
+	stored, _ := p.a.Array.DType.Unit()
+	if stored <= 0x1p-24 {
+		stored = 0
+	}
+	gamma := float64(r+3) * 0x1p-24 * (1 + 0x1p-10)
+	widths := make([]float64, cols) // ‖a_j‖, for Σ|b·a| ≤ ‖b‖·‖a‖
+	for k := range r {
+		for j, a := range right[k*cols : (k+1)*cols] {
+			widths[j] += float64(a * a)
+		}
+	}
+	for j, w := range widths {
+		widths[j] = math.Sqrt(w) * (1 + 0x1p-40)
+	}
+	block, chunks := max(1, piece/4/cols), (cols+widest-1)/widest
+	parts := make([]mergedModule, (rows+block-1)/block)
+	err = in.parallel("merging", len(parts), 0, func(i int, _ []byte) error {
+		q := &parts[i]
+		width := min(cols, widest)
+		wbuf, vbuf, bbuf := make([]float64, width), make([]float64, width), make([]float64, width)
+		for at := i * block * chunks; at < min(rows, (i+1)*block)*chunks; at++ {
+			row, first := at/chunks, at%chunks*widest
+			n := min(widest, cols-first)
+			wr, vr, ba := wbuf[:n], vbuf[:n], bbuf[:n]
+			if err := from.row(wr, row, first); err != nil {
+				return err
+			}
+			if err := to.row(vr, row, first); err != nil {
+				return err
+			}
+			clear(ba)
+			size := 0.0
+			for k := range r {
+				b := left[row*r+k]
+				size += float64(b * b)
+				for j, a := range right[k*cols+first : k*cols+first+n] {
+					ba[j] += float64(b * a)
+				}
+			}
+			size = math.Sqrt(size)
+			half := to.half(row)
+			for j, y := range vr {
+				d := y - wr[j]
+				delta := x.scaling * ba[j]
+				want := wr[j] + delta
+				bound := unit*math.Abs(want)*(1+unit) + eta + gamma*math.Abs(x.scaling)*size*widths[first+j] + 2*stored*math.Abs(delta) + half
+				if from.scale != nil || to.scale != nil {
+					bound += 0x1p-11*math.Abs(want) + 0x1p-25
+				}
+				err := math.Abs(y - want)
+				q.compared++
+				if !(err <= bound) {
+					q.excess++
+					if !(err <= 0x1p-8*(math.Abs(want)+math.Abs(delta))*1.02+bound) {
+						q.coarse++
+					}
+					if q.where == "" || err-bound > q.worst-q.limit {
+						q.worst, q.limit = err, bound
+						q.where = fmt.Sprintf("[%d, %d]: got %.9g, want %.9g + %.9g", row, first+j, y, wr[j], delta)
+					}
+				} else if q.excess == 0 && err > q.worst {
+					q.worst, q.limit = err, bound
+				}
+				if d == 0 && delta != 0 {
+					q.unchanged++
+					if format.Round(want, v.Array.DType) == wr[j] {
+						q.lost++
+					}
+				}
+				q.dot += float64(d * ba[j])
+				q.norm2 += float64(ba[j] * ba[j])
+				q.rest2 += float64(d * d)
+				e := unit*math.Abs(y) + half
+				q.noise2 += float64(e*e) * float64(ba[j]*ba[j])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	x.worst, x.limit = 0, 0
+	for i := range parts {
+		q := &parts[i]
+		x.compared += q.compared
+		x.unchanged += q.unchanged
+		x.lost += q.lost
+		x.coarse += q.coarse
+		if q.excess > 0 && (x.excess == 0 || q.worst-q.limit > x.worst-x.limit) || x.excess == 0 && q.worst > x.worst {
+			x.worst, x.limit, x.where = q.worst, q.limit, q.where
+		}
+		x.excess += q.excess
+		x.dot += q.dot
+		x.norm2 += q.norm2
+		x.noise2 += q.noise2
+		x.rest2 += q.rest2
+	}
+	if x.excess > 0 && rows == cols {
+		x.dotT, err = in.turned(from, to, left, right, rows, r)
+	}
+	return x, err
+}
+
+// turned returns Σ(W'−W)·(BA)ᵀ of a square module: a merge of the transpose shows in it.
+func (in *Input) turned(from, to *matrixRows, left, right []float64, n, r int) (float64, error) {
+	columns := transpose(left, n, r)
+	dots := make([]float64, n)
+	err := in.parallel("merging", n, 0, func(row int, _ []byte) error {
+		w, v, turn := make([]float64, n), make([]float64, n), make([]float64, n)
+		if err := from.row(w, row, 0); err != nil {
+			return err
+		}
+		if err := to.row(v, row, 0); err != nil {
+			return err
+		}
+		for k := range r {
+			a := right[k*n+row]
+			for j, b := range columns[k*n : (k+1)*n] {
+				turn[j] += float64(b * a)
+			}
+		}
+		for j, t := range turn {
+			dots[row] += float64((v[j] - w[j]) * t)
+		}
+		return nil
+	})
+	sum := 0.0
+	for _, d := range dots {
+		sum += d
+	}
+	return sum, err
+}
+
+func transpose(x []float64, rows, cols int) []float64 {
+	y := make([]float64, len(x))
+	for i := range rows {
+		for j := range cols {
+			y[j*rows+i] = x[i*cols+j]
+		}
+	}
+	return y
+}
+
+// matrixRows reads the rows of a weight, dequantised where it is int8 with an absmax per row.
+type matrixRows struct {
+	t     *Tensor
+	scale []float64 // SCB
+}
+
+func newRows(t *Tensor, all map[string]*Tensor) (*matrixRows, error) {
+	m := &matrixRows{t: t}
+	if t.Array.DType != format.I8 {
+		return m, nil
+	}
+	s := all[strings.TrimSuffix(t.Name, ".weight")+".SCB"]
+	if s == nil || s.Array.Len() != t.Array.Shape[0] || s.Array.DType.Size() == 0 {
+		return nil, format.Malformed(t.Array.Name, "", "is int8 without the absmax of its rows (SCB)")
+	}
+	var err error
+	m.scale, err = s.Array.Float64s()
+	return m, err
+}
+
+// row reads the elements of row i from the column at on.
+func (m *matrixRows) row(dst []float64, i, at int) error {
+	if err := m.t.Array.ReadFloat64(dst, i*m.t.Array.Shape[1]+at); err != nil || m.scale == nil {
+		return err
+	}
+	for j := range dst {
+		dst[j] *= m.scale[i] / 127
+	}
+	return nil
+}
+
+// half is half the spacing of a quantised row, with the rounding of the factor 1/127 of bitsandbytes.
+func (m *matrixRows) half(i int) float64 {
+	if m.scale == nil {
+		return 0
+	}
+	return math.Abs(m.scale[i]) / 254 * (1 + 1e-6)
+}

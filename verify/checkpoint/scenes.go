@@ -1,0 +1,295 @@
+package checkpoint
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/safetensors"
+)
+
+// families of scenes: every layout that verify checkpoint knows, as a correct program leaves it.
+var scenes = []struct {
+	name string
+	draw func(r *rand.Rand) *scene
+}{
+	{"adapter of PEFT with its base", adapterScene},
+	{"adapter of PEFT alone", aloneScene},
+	{"whole model", wholeScene},
+	{"sharded model", shardedScene},
+	{"int8 model with its base", int8Scene},
+	{"merged model", mergedScene},
+	{"merged model with lora_bias", func(r *rand.Rand) *scene { return biasedScene(r, 0) }},
+	{"merged int8 model", int8MergedScene},
+	{"adapter and its start", initScene},
+	{"two steps of an adapter", againstScene},
+	{"two steps of a model", wholeAgainstScene},
+	{"checkpoint of transformers' Trainer", trainerScene},
+	{"run of PPO", runScene},
+	{"checkpoint of verl", verlScene},
+	{"critic of OpenRLHF", criticScene},
+	{"adapter of TRL's PPO", trlScene},
+}
+
+var modelTypes = []string{"gptj", "gpt2", "llama", "qwen2"}
+
+// targetsOf are common targets of LoRA for an architecture.
+var targetsOf = map[string][][]string{
+	"gptj":  {{"q_proj", "v_proj"}, {"q_proj", "v_proj", "fc_in", "fc_out"}, {"q_proj", "k_proj", "v_proj", "out_proj"}},
+	"gpt2":  {{"c_attn"}, {"c_attn", "c_fc"}},
+	"llama": {{"q_proj", "v_proj"}, {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}},
+	"qwen2": {{"q_proj", "v_proj"}, {"gate_proj", "up_proj", "down_proj"}},
+}
+
+func newScene(r *rand.Rand, kind string) *scene {
+	s := &scene{r: r, model: tiny(kind, r)}
+	targets := targetsOf[kind]
+	s.lora = loraShape{r: []int{2, 4, 6}[r.IntN(3)], alpha: []float64{8, 16, 12.5}[r.IntN(3)], rs: r.IntN(3) == 0, targets: targets[r.IntN(len(targets))], dtype: format.F32}
+	return s
+}
+
+func anyType(r *rand.Rand) string { return modelTypes[r.IntN(len(modelTypes))] }
+
+func anyFloat(r *rand.Rand) format.DType {
+	return []format.DType{format.F32, format.F16, format.BF16}[r.IntN(3)]
+}
+
+func adapterScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	s.dir = memory("adapter", s.peftFolder(s.adapter(true)))
+	s.base = memory("lab/tiny", s.model.modelFolder(s.model.weights(r, anyFloat(r)), 1))
+	return s
+}
+
+func aloneScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	s.lora.dtype = anyFloat(r)
+	s.dir = memory("adapter", s.peftFolder(s.adapter(true)))
+	return s
+}
+
+func wholeScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	s.dir = memory("model", s.model.modelFolder(s.model.weights(r, anyFloat(r)), 1))
+	return s
+}
+
+func shardedScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	s.dir = memory("model", s.model.modelFolder(s.model.weights(r, anyFloat(r)), 3))
+	return s
+}
+
+func int8Scene(r *rand.Rand) *scene {
+	s := newScene(r, []string{"gptj", "llama", "qwen2"}[r.IntN(3)])
+	weights := s.model.weights(r, format.F16)
+	s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
+	files := s.model.modelFolder(weights, 1)
+	files["model.safetensors"] = pack(s.quantised(weights))
+	s.dir = memory("int8", files)
+	s.dir.editJSON("config.json", func(o map[string]any) {
+		o["quantization_config"] = map[string]any{"quant_method": "bitsandbytes", "load_in_8bit": true}
+	})
+	return s
+}
+
+func mergedScene(r *rand.Rand) *scene { return mergedAs(r, anyType(r), anyFloat(r)) }
+
+func mergedAs(r *rand.Rand, kind string, dtype format.DType) *scene {
+	s := newScene(r, kind)
+	weights, adapter := s.model.weights(r, dtype), s.adapter(true)
+	s.dir = memory("adapter", s.peftFolder(adapter))
+	s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
+	s.merged = memory("merged", s.model.modelFolder(s.merge(weights, adapter, s.scaling()), 1+r.IntN(2)))
+	return s
+}
+
+// int8MergedScene is a merge into int8 weights: dequantised, added in float32, quantised again with new scales (peft@0.21
+// tuners/lora/bnb.py).
+func int8MergedScene(r *rand.Rand) *scene {
+	s := int8Scene(r)
+	s.lora.alpha, s.lora.rs = 16, false
+	dense, adapter := unpack(s.base.Files["model.safetensors"]), s.adapter(true)
+	codes := s.quantised(dense)
+	for i, t := range dense {
+		c, scb := find(codes, t.Name), find(codes, strings.TrimSuffix(t.Name, ".weight")+".SCB")
+		if scb == nil {
+			continue
+		}
+		dense[i].DType = format.F32
+		for j := range t.Data {
+			t.Data[j] = format.Round(float64(int8(c.Raw[j]))*scb.Data[j/t.Shape[1]]*7.874015718698502e-3, format.F32)
+		}
+	}
+	s.base = s.dir
+	s.merged = memory("merged", s.dir.Files, map[string][]byte{"model.safetensors": pack(s.quantised(s.merge(dense, adapter, s.scaling())))})
+	s.base.Name = "lab/tiny"
+	s.dir = memory("adapter", s.peftFolder(adapter))
+	return s
+}
+
+// biasedScene is a merged model of an adapter with lora_bias: B has a bias, which is scaled as B·A is (peft@0.21
+// tuners/lora/layer.py), or by the factor given.
+func biasedScene(r *rand.Rand, by float64) *scene {
+	s := newScene(r, "qwen2")
+	s.lora.targets, s.lora.alpha, s.lora.r = []string{"q_proj", "v_proj"}, 16, 4
+	weights, adapter := s.model.weights(r, format.F32), s.adapter(true)
+	merged := s.merge(weights, adapter, s.scaling())
+	if by == 0 {
+		by = s.scaling()
+	}
+	for _, t := range slices.Clone(adapter) {
+		name, ok := strings.CutSuffix(t.Name, ".lora_B.weight")
+		if !ok {
+			continue
+		}
+		b := safetensors.Tensor{Name: name + ".lora_B.bias", DType: format.F32, Shape: t.Shape[:1], Data: normal(r, t.Shape[:1], 0.1)}
+		rounded([]safetensors.Tensor{b})
+		adapter = append(adapter, b)
+		w := find(merged, strings.TrimPrefix(name, peftPrefix)+".bias")
+		for i := range w.Data {
+			w.Data[i] += by * b.Data[i]
+		}
+	}
+	s.dir = memory("adapter", s.peftFolder(adapter))
+	s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["lora_bias"] = true })
+	s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
+	s.merged = memory("merged", s.model.modelFolder(rounded(merged), 1))
+	return s
+}
+
+func initScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	before := s.adapter(false)
+	s.init = memory("init", s.peftFolder(before))
+	s.dir = memory("adapter", s.peftFolder(step(r, before, 1e-2)))
+	return s
+}
+
+// step moves every number a little, as an optimiser does.
+func step(r *rand.Rand, list []safetensors.Tensor, size float64) []safetensors.Tensor {
+	out := make([]safetensors.Tensor, len(list))
+	for i, t := range list {
+		out[i] = t
+		if t.Data == nil {
+			continue
+		}
+		out[i].Data = slices.Clone(t.Data)
+		for j, v := range t.Data {
+			out[i].Data[j] = v + size*(0.5+r.Float64())*float64(1-2*r.IntN(2))
+		}
+	}
+	return rounded(out)
+}
+
+func againstScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	before := s.adapter(true)
+	s.against = memory("run/step_1", s.peftFolder(before))
+	s.dir = memory("run/step_2", s.peftFolder(step(r, before, 1e-3)))
+	return s
+}
+
+func wholeAgainstScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	before := s.model.weights(r, format.F32)
+	s.against = memory("run/step_1", s.model.modelFolder(before, 2))
+	s.dir = memory("run/step_2", s.model.modelFolder(step(r, before, 1e-5), 1))
+	return s
+}
+
+// shapesOf returns the shapes of tensors, for the state of an optimiser.
+func shapesOf(list []safetensors.Tensor) [][]int {
+	var out [][]int
+	for _, t := range list {
+		out = append(out, t.Shape)
+	}
+	return out
+}
+
+func trainerScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	adapter := s.adapter(true)
+	s.dir = memory("outputs", below("checkpoint-3", s.peftFolder(adapter)), below("checkpoint-3", map[string][]byte{
+		"optimizer.pt":       adamState(shapesOf(adapter)),
+		"scheduler.pt":       torchFile([]member{{"last_epoch", 3}}),
+		"rng_state.pth":      torchFile([]member{{"python", "state"}}),
+		"training_args.bin":  barePickle([]member{{"output_dir", "outputs"}}),
+		"trainer_state.json": toJSON(map[string]any{"global_step": 3, "epoch": 0.5, "log_history": []any{map[string]any{"loss": 0.5}}}),
+		"tokenizer.json":     s.model.tokenizerJSON(),
+	}))
+	return s
+}
+
+// head is the value head of system C.
+func (s *scene) head() []byte {
+	return pack([]safetensors.Tensor{{Name: "v_head.summary.weight", DType: format.F32, Shape: []int{1, s.model.Hidden}, Data: normal(s.r, []int{s.model.Hidden}, 1)},
+		{Name: "v_head.summary.bias", DType: format.F32, Shape: []int{1}, Data: []float64{0.25}}})
+}
+
+func runScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	adapter := s.adapter(true)
+	save := s.peftFolder
+	if r.IntN(3) == 0 { // without LoRA
+		adapter = s.model.weights(r, format.F32)
+		save = func(list []safetensors.Tensor) map[string][]byte { return s.model.modelFolder(list, 1) }
+	}
+	s.dir = memory("run", map[string][]byte{
+		"effective_config.yaml": []byte("algorithm: ppo\nmodel:\n  name: tiny\ntrain:\n  total_steps: 6\n  save_interval: 2\n"),
+		"metrics.jsonl":         []byte("{\"step\": 1}\n"), "latest": []byte("step_4\n"),
+	})
+	for i, dir := range []string{"step_2", "step_4", "final"} {
+		adapter = step(r, adapter, 1e-3)
+		n := 2 * (i + 1)
+		for name, text := range below(dir, save(adapter)) {
+			s.dir.Files[name] = text
+		}
+		for name, text := range below(dir, map[string][]byte{
+			"value_head.safetensors": s.head(), "tokenizer.json": s.model.tokenizerJSON(),
+			"optimizer.pt": adamState(append(shapesOf(adapter), []int{1, s.model.Hidden}, []int{1})),
+			"rng.json":     []byte(`{"python": [1, 2]}`),
+			"state.json":   toJSON(map[string]any{"step": n, "algorithm": "ppo", "scheduler": map[string]any{"step": n}, "data_position": 32 * n}),
+		}) {
+			s.dir.Files[name] = text
+		}
+		s.dir.seal(dir, n, "")
+	}
+	return s
+}
+
+func verlScene(r *rand.Rand) *scene {
+	s := newScene(r, []string{"llama", "qwen2"}[r.IntN(2)])
+	adapter := s.adapter(true)
+	config := s.model.modelFolder(s.model.weights(r, format.BF16), 1)
+	delete(config, "model.safetensors")
+	s.dir = memory("global_step_2", below("actor/huggingface", config), below("actor/lora_adapter", s.peftFolder(adapter)), map[string][]byte{"data.pt": torchFile([]member{{"_num_yielded", 4}}), "actor/fsdp_config.json": []byte(`{"world_size": 2}`)})
+	delete(s.dir.Files, "actor/lora_adapter/README.md")
+	for rank := range 2 {
+		for _, kind := range []string{"model", "optim", "extra_state"} {
+			s.dir.Files[fmt.Sprintf("actor/%s_world_size_2_rank_%d.pt", kind, rank)] = torchFile([]member{{"w", []int{4, 4}}})
+		}
+	}
+	return s
+}
+
+func criticScene(r *rand.Rand) *scene {
+	s := newScene(r, []string{"llama", "qwen2"}[r.IntN(2)])
+	list := s.model.weights(r, format.BF16)
+	list = slices.DeleteFunc(list, func(t safetensors.Tensor) bool { return t.Name == "lm_head.weight" })
+	list = append(list, safetensors.Tensor{Name: "value_head.weight", DType: format.BF16, Shape: []int{1, s.model.Hidden}, Data: normal(r, []int{s.model.Hidden}, 1)})
+	s.dir = memory("critic", s.model.modelFolder(rounded(list), 1))
+	s.dir.editJSON("config.json", func(o map[string]any) {
+		o["architectures"], o["value_head_prefix"] = []string{"CriticModel"}, "value_head"
+	})
+	return s
+}
+
+func trlScene(r *rand.Rand) *scene {
+	s := newScene(r, anyType(r))
+	s.dir = memory("ppo", s.peftFolder(s.adapter(true)), map[string][]byte{"pytorch_model.bin": torchFile([]member{{"v_head.summary.weight", []int{1, s.model.Hidden}}, {"v_head.summary.bias", []int{1}}})})
+	s.needs = []string{"value-head"}
+	return s
+}

@@ -1,0 +1,13 @@
+package checkpoint
+
+import "plumbline/verify/check"
+
+// Suite is the checks of verify checkpoint, in the order of the report: what explains others comes first.
+var Suite = check.Suite[*Input]{
+	Files, Pickles, Contents, Leftovers, Manifests,
+	AdapterKeys, AdapterConfig, Rank, Targets, BaseFit,
+	Shards, Names, Tied, StoredTypes, Scales,
+	WeightSize, Finite, Zero, Trained,
+	ValueHead, TokenizerFiles, OptimizerState, TrainerState, RunLayout,
+	Codes, Merged, Delta, Moved, Layout,
+}

@@ -1,0 +1,142 @@
+package vram
+
+import "fmt"
+
+// kept is what autograd keeps of one token for the backward pass of one layer in transformers@5.23.0 with LoRA: in numbers
+// of 16 bits, hidden·C + inner·I; and in bytes for each element of the attention scores, if attention is eager.
+//
+// The measured values are those of golden/checkpoint/activations.json: every storage that the forward pass of one layer
+// hands to saved_tensors_hooks, parameters excepted, with the small part of the adapter included.
+type kept struct{ hidden, inner, scores float64 }
+
+var measuredKept = map[string]kept{ // by model type and attention
+	"gptj eager":  {10.4, 4, 6},
+	"gpt2 eager":  {7.1, 4, 2},
+	"gpt2 sdpa":   {8.2, 4, 0},
+	"llama eager": {11.2, 3, 6},
+	"llama sdpa":  {11.2, 3, 0},
+	"qwen2 eager": {11.2, 3, 6},
+	"qwen2 sdpa":  {11.2, 3, 0},
+}
+
+// plannedKept is the estimate of systems.md, A.6, for GPT-J, where I = 4·C: 19 numbers of C, and three float32 copies of
+// the scores. It has less of the one and more of the other than what transformers keeps without dropout.
+var plannedKept = map[string]kept{"gptj eager": {3, 4, 12}}
+
+// spread widens the range of an estimate beyond what was measured without dropout, whose masks are kept as well.
+const spread = 0.1
+
+// layer returns the bytes that autograd keeps of one layer.
+func (k kept) layer(s *Setup) float64 {
+	m, b, t := s.Model, float64(s.Batch), float64(s.Seq)
+	tokens := b * t * (k.hidden*float64(m.Hidden) + k.inner*float64(m.Inner)) * s.width()
+	return tokens + k.scores*b*float64(m.Heads)*t*t
+}
+
+func (k kept) formula(s *Setup) string {
+	text := fmt.Sprintf("%d·%d tokens · (%g·%d + %g·%d) · %g B", s.Batch, s.Seq, k.hidden, s.Model.Hidden, k.inner, s.Model.Inner, s.width())
+	if k.scores > 0 {
+		text += fmt.Sprintf(" + scores %d·%d·%d² · %g B", s.Batch, s.Model.Heads, s.Seq, k.scores)
+	}
+	return text
+}
+
+// autograd adds the activations and the logits of the HF stack.
+func (p *Plan) autograd() {
+	s, m := &p.Setup, p.Setup.Model
+	name := m.Type + " sdpa"
+	if s.eager() {
+		name = m.Type + " eager"
+	}
+	measured := measuredKept[name]
+	k, planned := plannedKept[name]
+	if !planned {
+		k = measured
+	}
+	layer, other := k.layer(s), measured.layer(s)
+	low, high := min(layer, other)*(1-spread), max(layer, other)*(1+spread)
+	n := float64(m.Layers)
+	if s.Checkpointing {
+		inputs := n * float64(s.Batch) * float64(s.Seq) * float64(m.Hidden) * s.width()
+		p.exact(Activations, update, inputs, "the inputs of %d layers: %d·%d tokens · %d · %g B each", m.Layers, s.Batch, s.Seq, m.Hidden, s.width())
+		p.estimate(LiveBlock, update, layer, low, high, "an estimate: %s", k.formula(s))
+	} else {
+		p.estimate(Activations, update, n*layer, n*low, n*high, "an estimate: %d layers · (%s)", m.Layers, k.formula(s))
+	}
+	tokens := float64(s.Batch) * float64(s.Seq)
+	if s.Chunk > 0 {
+		tokens = min(tokens, float64(s.Chunk))
+	}
+	v := float64(m.Vocab)
+	p.estimate(Logits, update, tokens*v*12, tokens*v*8, tokens*v*14, "%s tokens · %d · 3 · 4 B (float32)", num(tokens), m.Vocab)
+}
+
+// alive is what is alive at once while a prompt is read without gradients: of each token, in numbers of 16 bits, the larger
+// of hidden·C + inner·I in the MLP and hidden·C in the attention, where eager attention adds bytes for each score. Eager
+// attention has masks of 10 bytes for each pair of tokens as well. The figures are those that
+// golden/checkpoint/prompt.json was counted to, within 10 %.
+var alive = map[string]kept{"gptj": {6, 4, 12}, "gpt2": {6, 4, 4}, "llama": {5, 3, 9}, "qwen2": {5, 3, 9}}
+
+// aliveSpread is the range of that estimate.
+const aliveSpread = 0.15
+
+// promptPass adds the pass over the prompts of a rollout.
+func (p *Plan) promptPass() {
+	s, m := &p.Setup, p.Setup.Model
+	b, t, w := float64(s.rollout()), float64(s.Seq-s.MaxNew), s.width()
+	if s.Stack == Plumbline {
+		each := s.blockValues()
+		p.exact(PromptPass, rollout, b*t*each*2, "%g·%g tokens · %s · 2 B, one block at a time", b, t, num(each))
+		return
+	}
+	a := alive[m.Type]
+	live := b * t * (a.hidden*float64(m.Hidden) + a.inner*float64(m.Inner)) * w
+	formula := fmt.Sprintf("%g·%g tokens · (%g·%d + %g·%d) · %g B", b, t, a.hidden, m.Hidden, a.inner, m.Inner, w)
+	if s.eager() {
+		if scores := b*t*a.hidden*float64(m.Hidden)*w + a.scores*b*float64(m.Heads)*t*t; scores > live {
+			live = scores
+			formula = fmt.Sprintf("%g·%g tokens · %g·%d · %g B + scores %g·%d·%g² · %g B", b, t, a.hidden, m.Hidden, w, b, m.Heads, t, a.scores)
+		}
+		live += 10 * b * t * t
+		formula += fmt.Sprintf(" + masks %g·%g² · 10 B", b, t)
+	}
+	p.estimate(PromptPass, rollout, live, live*(1-aliveSpread), live*(1+aliveSpread), "an estimate: %s", formula)
+}
+
+// blockValues returns how many numbers of 16 bits one block of the plumbline stack holds of each token: its input, the
+// norm's output, q, k, v, the attention's output and the two sides of the activation function; where attention and MLP are
+// one behind the other, the sum between them and its norm as well; and a gated MLP its second projection.
+func (s *Setup) blockValues() float64 {
+	m := s.Model
+	d, q, kv, inner := float64(m.Hidden), float64(m.Heads*m.Head), float64(m.KV*m.Head), float64(m.Inner)
+	each := 2*d + 2*q + 2*kv + 2*inner
+	if m.Type != "gptj" {
+		each += 2 * d
+	}
+	if m.Type == "llama" || m.Type == "qwen2" {
+		each += inner
+	}
+	return each
+}
+
+// buffers adds the activations and the logits of the plumbline stack. One block has as much again for its gradients.
+func (p *Plan) buffers() {
+	s, m := &p.Setup, p.Setup.Model
+	tokens, d := float64(s.Batch)*float64(s.Seq), float64(m.Hidden)
+	each := s.blockValues()
+	block := tokens * each * 2
+	n := float64(m.Layers)
+	if s.Checkpointing {
+		p.exact(Activations, update, n*tokens*d*2, "the inputs of %d layers: %s tokens · %d · 2 B each", m.Layers, num(tokens), m.Hidden)
+		p.exact(LiveBlock, update, 2*block, "values and gradients: 2 · %s tokens · %s · 2 B", num(tokens), num(each))
+	} else {
+		p.exact(Activations, update, n*block, "%d layers · %s tokens · %s · 2 B", m.Layers, num(tokens), num(each))
+		p.exact(LiveBlock, update, block, "gradients: %s tokens · %s · 2 B", num(tokens), num(each))
+	}
+	chunk := 256.0
+	if s.Chunk > 0 {
+		chunk = float64(s.Chunk)
+	}
+	chunk = min(chunk, tokens)
+	p.exact(Logits, update, chunk*float64(m.Vocab)*4, "%s tokens · %d · 4 B, overwritten by their gradient", num(chunk), m.Vocab)
+}

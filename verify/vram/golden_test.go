@@ -1,0 +1,119 @@
+package vram
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/checkpoint"
+)
+
+// Parameters are those that transformers and peft count.
+func TestParameters(t *testing.T) {
+	text, err := os.ReadFile("../../golden/checkpoint/sizes.json")
+	require.NoError(t, err)
+	var golden struct {
+		Models map[string]struct {
+			Parameters, Linear float64
+			Adapters           []struct {
+				Targets    []string
+				R          int
+				Parameters float64
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &golden))
+	require.GreaterOrEqual(t, len(golden.Models), 10)
+	for _, m := range checkpoint.Models {
+		want, ok := golden.Models[m.Name]
+		require.True(t, ok, "%s: sizes.py does not count it", m.Name)
+		require.Equal(t, want.Parameters, Parameters(&m), m.Name)
+		require.Equal(t, want.Linear, count(&m).linear, m.Name)
+		for _, a := range want.Adapters {
+			s := Setup{Model: &m, Rank: a.R, Targets: a.Targets}
+			require.Equal(t, a.Parameters, s.AdapterParameters(), "%s %v", m.Name, a.Targets)
+		}
+	}
+}
+
+// The folders that transformers saved hold as many bytes as the plan says of their weights.
+func TestFolders(t *testing.T) {
+	text, err := os.ReadFile("../../golden/checkpoint/EXPECT.json")
+	require.NoError(t, err)
+	var golden struct {
+		Folders map[string]struct {
+			Family, Kind string
+			Params       float64 `json:"params"`
+			Quantised    string
+			ScoreHead    bool `json:"score_head"`
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &golden))
+	n := 0
+	for name, f := range golden.Folders {
+		if f.Family != "hf" || f.Quantised != "" || f.ScoreHead {
+			continue
+		}
+		m, err := checkpoint.FindModel("../../golden/checkpoint/" + name)
+		require.NoError(t, err)
+		require.Equal(t, f.Params, Parameters(m), name)
+		n++
+	}
+	require.GreaterOrEqual(t, n, 10)
+}
+
+// What autograd kept in released transformers lies in the range of the plan for every model, attention, width and length
+// that was measured.
+func TestActivations(t *testing.T) {
+	text, err := os.ReadFile("../../golden/checkpoint/activations.json")
+	require.NoError(t, err)
+	var golden struct {
+		Entries []struct {
+			ModelType     string `json:"model_type"`
+			Attention     string
+			Hidden, Heads int
+			KVHeads       int `json:"kv_heads"`
+			Inner, Batch  int
+			Tokens        int
+			Bytes         float64 `json:"bytes_per_layer"`
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &golden))
+	require.GreaterOrEqual(t, len(golden.Entries), 20)
+	for _, e := range golden.Entries {
+		m := &checkpoint.Model{Type: e.ModelType, Layers: 1, Hidden: e.Hidden, Heads: e.Heads, KV: e.KVHeads, Head: e.Hidden / e.Heads, Inner: e.Inner, Vocab: 97}
+		s := Setup{Model: m, Stack: HF, Rank: 8, Targets: []string{(&Setup{Model: m}).targetNames()[0]}, Batch: e.Batch, Seq: e.Tokens, Attention: e.Attention}
+		require.NoError(t, s.Validate())
+		a := New(s).Item(Activations)
+		require.True(t, a.Low <= e.Bytes && e.Bytes <= a.High, "%s %s T=%d I=%d: measured %g, planned %g to %g", e.ModelType, e.Attention, e.Tokens, e.Inner, e.Bytes, a.Low, a.High)
+		require.InEpsilon(t, e.Bytes, measuredKept[e.ModelType+" "+e.Attention].layer(&s), 0.02)
+	}
+}
+
+// What was alive at once while released transformers read a prompt lies in the range of the plan.
+func TestPromptPass(t *testing.T) {
+	text, err := os.ReadFile("../../golden/checkpoint/prompt.json")
+	require.NoError(t, err)
+	var golden struct {
+		Entries []struct {
+			ModelType     string `json:"model_type"`
+			Attention     string
+			Hidden, Heads int
+			KVHeads       int `json:"kv_heads"`
+			Inner, Batch  int
+			Tokens        int
+			Bytes         float64 `json:"peak_bytes"`
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &golden))
+	require.GreaterOrEqual(t, len(golden.Entries), 20)
+	for _, e := range golden.Entries {
+		m := &checkpoint.Model{Type: e.ModelType, Layers: 2, Hidden: e.Hidden, Heads: e.Heads, KV: e.KVHeads, Head: e.Hidden / e.Heads, Inner: e.Inner, Vocab: 97}
+		s := Setup{Model: m, Stack: HF, Batch: e.Batch, Seq: e.Tokens, Attention: e.Attention}
+		require.NoError(t, s.Validate())
+		i := New(s).Item(PromptPass)
+		require.True(t, i.Low <= e.Bytes && e.Bytes <= i.High, "%s %s T=%d I=%d: measured %g, planned %g to %g", e.ModelType, e.Attention, e.Tokens, e.Inner, e.Bytes, i.Low, i.High)
+	}
+}

@@ -1,0 +1,228 @@
+// Package vram plans the device memory of a fine-tuning run: every item of it as a formula, for the two phases of a step,
+// the rollout and the update, and compares the sums with a limit and with a measured peak.
+//
+// What is allocated follows from shapes alone, so the plan needs no device and no weights. Two stacks are modelled. HF is
+// transformers with PEFT, where the activations that autograd keeps and the workspace are estimates with a range; plumbline
+// is this project's own trainer, whose buffers are known. Bytes are decimal: 1 GB = 10⁹, 1 GiB = 2³⁰.
+package vram
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/verify/check"
+	"plumbline/verify/checkpoint"
+)
+
+// Stack says whose allocations are modelled.
+type Stack string
+
+// The stacks.
+const (
+	HF        Stack = "hf"        // transformers, PEFT, bitsandbytes
+	Plumbline Stack = "plumbline" // this project's trainer
+)
+
+// Stacks lists them.
+var Stacks = []Stack{HF, Plumbline}
+
+// Widths are the bytes of an element of the types that weights can have.
+var Widths = map[string]float64{"float16": 2, "bfloat16": 2, "float32": 4}
+
+// Optimisers are the names that a Setup takes, with the bytes of state per trained number. adamw8bit keeps two bytes and,
+// for every block of 256, two absolute maxima (bitsandbytes@0.50.2).
+var Optimisers = []string{"adamw", "adamw8bit", "sgd"}
+
+// Setup is the configuration of a run on one device. Model, Stack, Batch and Seq are demanded.
+type Setup struct {
+	Model *checkpoint.Model
+	Stack Stack
+
+	Int8  bool   // the linear layers of the blocks are stored as int8 with one scale for each row
+	DType string // of the weights that are not; "": float16
+
+	Rank    int      // of the LoRA adapter, in float32; 0: every weight is trained
+	Targets []string // modules of a block that have an adapter
+
+	Optimiser     string // "": adamw
+	Batch         int    // sequences of one forward and backward pass
+	Seq           int    // tokens of a sequence, prompt and response
+	MaxNew        int    // of them generated at most; 0: not known
+	Rollout       int    // sequences generated at a time; 0: Batch
+	Checkpointing bool   // activations are computed again in the backward pass
+	Chunk         int    // tokens whose logits are held at a time; 0: all (hf), 256 (plumbline)
+	KVInt8        bool   // the cache holds int8
+	Copy          bool   // the reference model is a copy of the base and not the base with its adapter off
+	Attention     string // eager or sdpa; "": eager for gptj, which has no other, else sdpa
+
+	DeviceMap string // "auto", or anything else
+	GPUs      int    // visible to the process; 0: one
+}
+
+// Limits of the numbers of a Setup. Sums of bytes stay exact in float64 far beyond any device.
+const (
+	maxBatch = 1 << 20
+	maxSeq   = 1 << 24
+	maxRank  = 1 << 16
+)
+
+// UsageError is a Setup that cannot be planned.
+type UsageError struct{ msg string }
+
+func (e *UsageError) Error() string { return e.msg }
+
+func usage(msg string, args ...any) error { return &UsageError{fmt.Sprintf(msg, args...)} }
+
+// Validate returns a *UsageError that names the first flag that cannot be.
+func (s *Setup) Validate() error {
+	if s.Model == nil {
+		return usage("--model is needed: a name (%s) or a folder with config.json", strings.Join(checkpoint.ModelNames(), ", "))
+	}
+	for _, n := range []struct {
+		flag      string
+		value     int
+		low, high int
+	}{
+		{"--batch", s.Batch, 1, maxBatch}, {"--seq", s.Seq, 1, maxSeq}, {"--lora-r", s.Rank, 0, maxRank}, {"--max-new-tokens", s.MaxNew, 0, s.Seq},
+		{"--rollout-batch", s.Rollout, 0, maxBatch}, {"--logits-chunk", s.Chunk, 0, math.MaxInt32}, {"--gpus", s.GPUs, 0, 1024},
+	} {
+		if n.value < n.low || n.value > n.high {
+			return usage("%s %d: want a number from %d to %d", n.flag, n.value, n.low, n.high)
+		}
+	}
+	switch {
+	case !slices.Contains(Stacks, s.Stack):
+		return usage("--stack %q: want hf or plumbline", s.Stack)
+	case s.DType != "" && Widths[s.DType] == 0:
+		return usage("--dtype %q: want float16, bfloat16 or float32", s.DType)
+	case s.Optimiser != "" && !slices.Contains(Optimisers, s.Optimiser):
+		return usage("--optimizer %q: want one of %s", s.Optimiser, strings.Join(Optimisers, ", "))
+	case !slices.Contains([]string{"", "eager", "sdpa"}, s.Attention):
+		return usage("--attention %q: want eager or sdpa", s.Attention)
+	case s.Attention == "sdpa" && s.Model.Type == "gptj":
+		return usage("--attention sdpa: GPT-J has none (transformers@5.23.0): eager attention is what it runs without flash_attention_2")
+	case s.Int8 && s.Rank == 0:
+		return usage("--int8 weights cannot be trained: give --lora-r and --targets for an adapter on them")
+	case s.Rank > 0 && len(s.Targets) == 0:
+		return usage("--lora-r %d needs --targets, out of %s", s.Rank, strings.Join(s.targetNames(), ", "))
+	case s.Rank == 0 && len(s.Targets) > 0:
+		return usage("--targets needs --lora-r, the rank of the adapter")
+	case s.Rank == 0 && s.Copy && s.Stack == Plumbline:
+		return usage("--reference copy: the plumbline stack trains adapters; its reference is the base without one")
+	}
+	for _, t := range s.Targets {
+		if !slices.Contains(s.targetNames(), t) {
+			return usage("--targets %s: %s has no such module (PEFT drops it in silence when another one matches); did you mean %q? It has %s",
+				t, s.Model.Name, s.nearest(t), strings.Join(s.targetNames(), ", "))
+		}
+	}
+	return nil
+}
+
+// targetNames are the last parts of the names of the linear layers of a block.
+func (s *Setup) targetNames() []string {
+	var names []string
+	for _, l := range s.Model.Linears() {
+		name := l.Name[strings.LastIndex(l.Name, ".")+1:]
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// alike are the names that modules of one purpose have in different architectures.
+var alike = [][]string{{"out_proj", "o_proj", "c_proj"}, {"fc_in", "c_fc", "up_proj"}, {"fc_out", "down_proj", "c_proj"}, {"q_proj", "c_attn"}}
+
+// nearest returns the module that has the purpose of target, else the one with the nearest name.
+func (s *Setup) nearest(target string) string {
+	for _, names := range alike {
+		for _, n := range names {
+			if slices.Contains(names, target) && slices.Contains(s.targetNames(), n) {
+				return n
+			}
+		}
+	}
+	return check.Nearest(target, s.targetNames())
+}
+
+func (s *Setup) width() float64 {
+	if s.DType == "" {
+		return Widths["float16"]
+	}
+	return Widths[s.DType]
+}
+
+func (s *Setup) dtype() string {
+	if s.DType == "" {
+		return "float16"
+	}
+	return s.DType
+}
+
+func (s *Setup) rollout() int {
+	if s.Rollout == 0 {
+		return s.Batch
+	}
+	return s.Rollout
+}
+
+func (s *Setup) eager() bool { return s.Attention == "eager" || s.Model.Type == "gptj" }
+
+// counts are the numbers of a model by where they lie.
+type counts struct {
+	linear   float64 // weights of the linear layers of all blocks
+	rows     float64 // output features of them: one scale each
+	rest     float64 // embeddings, head, norms and biases
+	matrices float64 // of rest: embedding and head, which the plumbline stack stores as int8 as well
+	lines    float64 // rows of these
+}
+
+// count adds up the tensors of m.
+func count(m *checkpoint.Model) (c counts) {
+	n, d := float64(m.Layers), float64(m.Hidden)
+	for _, l := range m.Linears() {
+		c.linear += n * float64(l.In) * float64(l.Out)
+		c.rows += n * float64(l.Out)
+		if l.Bias {
+			c.rest += n * float64(l.Out)
+		}
+	}
+	norm := d // RMSNorm
+	if m.Type == "gpt2" || m.Type == "gptj" {
+		norm = 2 * d // LayerNorm
+	}
+	norms := 2*n + 1
+	if m.Type == "gptj" {
+		norms = n + 1 // one for the parallel attention and MLP
+	}
+	c.lines = float64(m.Vocab)
+	if !m.Tied {
+		c.lines *= 2
+	}
+	c.matrices = c.lines * d
+	c.rest += c.matrices + norms*norm + float64(m.Places)*d
+	if m.HeadBias && !m.Tied {
+		c.rest += float64(m.Vocab)
+	}
+	return c
+}
+
+// Parameters returns how many numbers m has.
+func Parameters(m *checkpoint.Model) float64 {
+	c := count(m)
+	return c.linear + c.rest
+}
+
+// AdapterParameters returns how many numbers the adapter of s has: Σ r·(in + out) over its modules.
+func (s *Setup) AdapterParameters() float64 {
+	var sum float64
+	for _, l := range s.Model.Linears() {
+		if slices.Contains(s.Targets, l.Name[strings.LastIndex(l.Name, ".")+1:]) {
+			sum += float64(s.Model.Layers) * float64(s.Rank) * float64(l.In+l.Out)
+		}
+	}
+	return sum
+}
