@@ -38,6 +38,21 @@ var bitCases = map[string]func() []float64{
 		}
 		return out
 	},
+	"NewState8bit": func() []float64 {
+		s := NewState8bit(3)
+		return []float64{float64(s.M.Codes[2]), float64(s.V.AbsMax[0])}
+	},
+	"Adam.Step8bit": func() (out []float64) {
+		o, s := AdamWDefaults(3e-4), NewState8bit(300)
+		p, g := bitsFill(1, 300), bitsFill(2, 300)
+		for range 5 {
+			o.Step8bit(p, g, s)
+		}
+		for i := range s.M.Codes {
+			out = append(out, p[i], float64(s.M.Codes[i]), float64(s.V.Codes[i]))
+		}
+		return append(out, float64(s.M.AbsMax[1]), float64(s.V.AbsMax[1]))
+	},
 	"ClipGlobalNorm": func() []float64 {
 		g := [][]float64{bitsFill(1, 19), bitsFill(2, 23)}
 		norm := ClipGlobalNorm(g, .7)
@@ -69,9 +84,11 @@ func bitsFill(salt, n int) []float64 {
 func TestBits(t *testing.T) {
 	want := map[string]string{
 		"Adam.Step":      "dc9605dea5508447",
+		"Adam.Step8bit":  "5078ed3548c3a050",
 		"AdamWDefaults":  "a0c2918c3bae99f9",
 		"ClipGlobalNorm": "f6baa60a56549b45",
 		"NewState":       "a09d945a1cd8d6e5",
+		"NewState8bit":   "88201fb960ff6465",
 		"SGD":            "93cd5b727fa2c6d4",
 		"Schedule.At":    "1332500cf44e5c68",
 	}

@@ -45,9 +45,9 @@ func point(i, n int) float32 {
 	const from, to = float32(0.1), float32(1)
 	step := (to - from) / float32(n)
 	if i < (n+1)/2 {
-		return float32(float64(from) + float64(step)*float64(i))
+		return float32(float64(from) + float64(float64(step)*float64(i)))
 	}
-	return float32(float64(to) - float64(step)*float64(n-i))
+	return float32(float64(to) - float64(float64(step)*float64(n-i)))
 }
 
 // QuantizeBlockwise returns the nearest number of a code book, in increasing order, for every element of x over the largest
