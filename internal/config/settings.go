@@ -390,7 +390,8 @@ func (s *Settings) Changed() []string {
 }
 
 // ReadFile puts a file over what is there, and under it the first of the files that its key defaults names: a path from the
-// folder of the file, or from the working directory. The error is fs.ErrNotExist if the file itself is not there.
+// folder of the file, or from the working directory. A file whose name ends in .py is lines "name = literal", as nanoGPT has them;
+// it is never executed. The error is fs.ErrNotExist if the file itself is not there.
 func (s *Settings) ReadFile(name string) error { return s.readFile(name, nil) }
 
 func (s *Settings) readFile(name string, from []string) error {
@@ -405,7 +406,13 @@ func (s *Settings) readFile(name string, from []string) error {
 	if err != nil {
 		return err
 	}
-	values, defaults, err := parseSettings(filepath.ToSlash(name), data)
+	var values []namedValue
+	var defaults string
+	if filepath.Ext(name) == ".py" {
+		values, err = parseAssignments(filepath.ToSlash(name), data)
+	} else {
+		values, defaults, err = parseSettings(filepath.ToSlash(name), data)
+	}
 	if err != nil {
 		return err
 	}

@@ -212,6 +212,22 @@ func (r *Run) point(name string) error {
 	return r.disk.SyncDir(r.path)
 }
 
+// Reopen renames final, which a run goes on from, to the name of its step, so that there can be another final.
+func (r *Run) Reopen(c *Checkpoint) error {
+	if c.Name != "final" || filepath.Clean(c.Path) != filepath.Join(r.path, c.Name) {
+		panic("rundir: only final of this run is opened again")
+	}
+	name := fmt.Sprintf("step_%d", c.Manifest.Step)
+	if err := r.disk.Rename(c.Path, filepath.Join(r.path, name)); err != nil {
+		return err
+	}
+	if err := r.disk.SyncDir(r.path); err != nil {
+		return err
+	}
+	r.last, c.Name, c.Path = name, name, filepath.Join(r.path, name)
+	return r.point(name)
+}
+
 // prune removes the oldest of the step_N checkpoints beyond keep. The one just saved stays.
 func (r *Run) prune(saved string) error {
 	if r.keep == 0 {

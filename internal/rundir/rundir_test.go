@@ -388,3 +388,21 @@ func FuzzManifest(f *testing.F) {
 		}
 	})
 }
+
+func TestReopen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run")
+	r := open(t, path, Options{})
+	require.NoError(t, r.Save("final", Manifest{Step: 3}, nil))
+	c, _, err := Newest(path)
+	require.NoError(t, err)
+	require.NoError(t, r.Reopen(c))
+	require.Equal(t, "step_3", c.Name)
+	require.NoError(t, r.Save("final", Manifest{Step: 5}, nil))
+	again, refused, err := Newest(path)
+	require.NoError(t, err)
+	require.Empty(t, refused)
+	require.Equal(t, "step_3", again.Manifest.Parent)
+	_, err = Verify(filepath.Join(path, "step_3"))
+	require.NoError(t, err)
+	require.Panics(t, func() { r.Reopen(c) })
+}
