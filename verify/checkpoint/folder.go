@@ -60,6 +60,11 @@ func NewFolder(t Tree) (*Folder, error) {
 	var order []*Unit
 	for _, e := range f.Entries {
 		f.seen[e.Name] = true
+	}
+	for _, e := range f.Entries {
+		if f.beside(e.Name) {
+			continue
+		}
 		if e.Err != nil {
 			if !format.IsMalformed(e.Err) {
 				return nil, e.Err
@@ -88,6 +93,22 @@ func NewFolder(t Tree) (*Folder, error) {
 	}
 	f.Run, err = f.readRun()
 	return f, err
+}
+
+// beside reports whether an entry lies in a folder of a run and is no checkpoint: the numbers of its updates, the adapter before
+// the first one, which is untrained and right so, the basis that it is kept from, and checkpoints that were put aside.
+func (f *Folder) beside(name string) bool {
+	if !f.seen["effective_config.yaml"] && !f.seen["latest"] {
+		return false
+	}
+	first, _, inside := strings.Cut(name, "/")
+	switch {
+	case !inside:
+		return first == "basis.safetensors"
+	case first == "dump", first == "rollouts", first == "lora_init":
+		return true
+	}
+	return strings.Contains(first, ".aside-")
 }
 
 // refuse keeps an error about a file's content; others end the reading.

@@ -240,6 +240,7 @@ func runScene(r *rand.Rand) *scene {
 	s.dir = memory("run", map[string][]byte{
 		"effective_config.yaml": []byte("algorithm: ppo\nmodel:\n  name: tiny\ntrain:\n  total_steps: 6\n  save_interval: 2\n"),
 		"metrics.jsonl":         []byte("{\"step\": 1}\n"), "latest": []byte("step_4\n"),
+		"dump/step_000001_mb_0.safetensors": s.head(), "basis.safetensors": s.head(), "lora_init/adapter_model.safetensors": s.head(), "step_4.aside-1/state.json": []byte("{}"),
 	})
 	for i, dir := range []string{"step_2", "step_4", "final"} {
 		adapter = step(r, adapter, 1e-3)

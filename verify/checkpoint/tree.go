@@ -167,6 +167,8 @@ func (d *disk) Entries() ([]Entry, error) {
 		}
 		return nil
 	})
+	// WalkDir goes by the names in each folder: step_4 before step_4.aside-1, though "step_4." comes before "step_4/".
+	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	return list, err
 }
 
