@@ -9,7 +9,7 @@ CHECKS   ?= 10000
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: help build test vet unfused purego v3 race slow fuzz bench golden real-model wheel wheeltest bridges ci
+.PHONY: help build test vet unfused purego v3 race slow fuzz bench golden models real-model wheel wheeltest bridges ci
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -60,6 +60,13 @@ golden:         ## write golden/ anew with its producers (Python, needs the vers
 	.venv/bin/pip install -q numpy==2.4.6 safetensors==0.8.0 ml_dtypes==0.6.0
 	rm -rf golden/projection
 	.venv/bin/python golden/gen/projection.py golden/projection
+
+models:         ## train the embedded tiny models anew: fixed seeds, the same bytes (minutes)
+	@set -e; runs=$$(mktemp -d); trap 'rm -rf "$$runs"' EXIT; $(GO) build -o "$$runs/train" ./cmd/train; \
+	  for m in sft:tiny sft_masked:tiny_masked sft_judge:tiny_judge; do \
+	    "$$runs/train" sft --config $${m%:*} training.output_dir="$$runs/$${m#*:}" training.log_interval=100; \
+	    cp "$$runs/$${m#*:}/final/model.safetensors" internal/assets/$${m#*:}/; \
+	  done
 
 real-model:     ## SmolLM2-135M-Instruct as GGUF and as a Hugging Face folder, for the slow tests (Python, network, 0.7 GB)
 	python3 -m venv .venv

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// withOverrides turns arguments --key=value and --key value whose key is no flag of the command into key=value: the programs that
+// the trainers are made after take both forms.
+func withOverrides(root *cobra.Command, args []string) []string {
+	cmd, _, err := root.Find(args)
+	if err != nil || cmd == root || !strings.Contains(cmd.Use, "key=value") {
+		return args
+	}
+	isFlag := func(name string) bool {
+		return name == "help" || cmd.Flags().Lookup(name) != nil
+	}
+	var out []string
+	for i := 0; i < len(args); i++ {
+		name, long := strings.CutPrefix(args[i], "--")
+		key, _, assigned := strings.Cut(name, "=")
+		switch {
+		case args[i] == "--":
+			return append(out, args[i:]...)
+		case !long || isFlag(key):
+			out = append(out, args[i])
+			if f := cmd.Flags().Lookup(key); long && !assigned && f != nil && f.NoOptDefVal == "" && i+1 < len(args) {
+				i++ // its value, whatever it looks like
+				out = append(out, args[i])
+			}
+		case assigned:
+			out = append(out, name)
+		case strings.ContainsAny(name, "._") && i+1 < len(args) && !strings.HasPrefix(args[i+1], "--"):
+			i++
+			out = append(out, name+"="+args[i])
+		default:
+			out = append(out, args[i]) // cobra names the nearest flag
+		}
+	}
+	return out
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"embed"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+)
+
+//go:embed configs
+var configs embed.FS
+
+// openConfig reads a configuration: a file, else an embedded one by its name with or without configs/ and .yaml.
+func openConfig(name string) ([]byte, error) {
+	text, err := os.ReadFile(name)
+	if err == nil || !os.IsNotExist(err) {
+		return text, err
+	}
+	base := path.Base(filepath.ToSlash(name))
+	if path.Ext(base) == "" {
+		base += ".yaml"
+	}
+	if embedded, e := configs.ReadFile("configs/" + base); e == nil {
+		return embedded, nil
+	}
+	return nil, err
+}
+
+// listConfigs prints the embedded configurations, each with the comment that it begins with.
+func listConfigs(out io.Writer) error {
+	entries, err := configs.ReadDir("configs")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		text, err := configs.ReadFile("configs/" + e.Name())
+		if err != nil {
+			return err
+		}
+		var about []string
+		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan() && strings.HasPrefix(lines.Text(), "#"); {
+			about = append(about, strings.TrimSpace(lines.Text()[1:]))
+		}
+		fmt.Fprintf(out, "%-14s %s\n", strings.TrimSuffix(e.Name(), ".yaml"), strings.Join(about, " "))
+	}
+	return nil
+}
+
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				return s.Value
+			}
+		}
+	}
+	return "unknown"
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"plumbline/internal/bind"
+	"plumbline/internal/dataset"
+	"plumbline/internal/rng"
+	"plumbline/internal/train"
+)
+
+func newPPO() *cobra.Command {
+	var f trainFlags
+	cmd := &cobra.Command{
+		Use:   "ppo [--config FILE] [key=value ...]",
+		Short: "PPO with a value head on questions with a number as the answer",
+		Example: `  train ppo
+  train ppo --verify training.total_ppo_steps=2 training.output_dir=outputs/try
+  train ppo --config config_debug dataset.name=gsm8k.jsonl lora.r=4`,
+		RunE: func(cmd *cobra.Command, overrides []string) error {
+			debug.SetGCPercent(200) // the tape is short-lived, and the models that fit it are small
+			var c train.PPO
+			s := c.Settings()
+			if err := f.settle(s, "config_debug", overrides); err != nil {
+				return err
+			}
+			if c.Device != "cpu" && c.StrictDevice {
+				return usageError{"C1: training.device: " + c.Device + " is not there; training.device=cpu, or training.strict_device=false"}
+			}
+			if c.Model.Tokenizer != c.Model.Name {
+				return usageError{fmt.Sprintf("model.tokenizer_name %s is not model.name %s: a model and its tokenizer belong together", c.Model.Tokenizer, c.Model.Name)}
+			}
+			if err := c.Check(); err != nil {
+				return usageError{err.Error()}
+			}
+			for _, w := range c.Warnings() {
+				warn("%s", w)
+			}
+			name := c.Model.Name
+			if slices.Contains(tutorialModels, name) {
+				if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+					warn("model.name: there is no folder %s: the embedded tiny model takes its place; give the folder of a model, or say model.name=tiny", name)
+					name = bind.Tiny
+				}
+			}
+			keep := f.dumps(&c.Dump)
+			x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
+			if err != nil {
+				return err
+			}
+			defer x.close()
+			list, err := questions(c.Dataset.Name, c.Dataset.AdditionsMost, c.Dataset.NumSamples, c.Seed)
+			if errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("dataset.name: %w; give a file of JSON lines {question, answer}, or dataset.name=additions", err)
+			}
+			if err != nil {
+				return err
+			}
+			if x.Questions, x.HeldOut, err = dataset.HoldOut(list, c.Dataset.HeldOut, rng.New(c.Seed, 5)); err != nil {
+				return usageError{"dataset.held_out: " + err.Error()}
+			}
+			if err := x.load(name, c.LoRA, c.Seed, true); err != nil {
+				return err
+			}
+			if f.verify {
+				x.Observe = observer(cmd.Context(), keep)
+			}
+			x.Progress = progress(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()), time.Now)
+			if _, err = c.Train(cmd.Context(), x.Env); err != nil {
+				return ended(err)
+			}
+			if c.EvalSamples == 0 || len(x.HeldOut) == 0 {
+				return nil
+			}
+			rewards, err := c.Evaluate(x.Env, c.EvalSamples)
+			if err == nil {
+				mean, deviation := meanError(rewards)
+				fmt.Fprintf(x.Out, "held-out reward %.4f ± %.4f (%d questions, %d responses to each)\n", mean, deviation, len(rewards), c.EvalSamples)
+			}
+			return err
+		},
+	}
+	f.bind(cmd)
+	f.bindDumps(cmd)
+	return cmd
+}
+
+// tutorialModels are the names in the configurations of source document C.
+var tutorialModels = []string{"Qwen/Qwen1.5-1.8B-Chat", "sbintuitions/tiny-lm-chat", "EventsRLF/tiny-gpt-fast-tokenizer"}
+
+// meanError returns the mean of x and its standard error, 0 for a single number.
+func meanError(x []float64) (mean, deviation float64) {
+	n := float64(len(x))
+	for _, v := range x {
+		mean += v / n
+	}
+	for _, v := range x {
+		deviation += (v - mean) * (v - mean)
+	}
+	return mean, math.Sqrt(deviation / max(1, n-1) / n)
+}

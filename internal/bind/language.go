@@ -1,0 +1,372 @@
+// Package bind joins the models of the reference to the trainers.
+package bind
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/peft"
+	"plumbline/internal/format/safetensors"
+	"plumbline/internal/rng"
+	"plumbline/internal/rundir"
+	"plumbline/internal/train"
+	"plumbline/reference/ad"
+	"plumbline/reference/model"
+	"plumbline/reference/nn"
+	"plumbline/reference/rl"
+)
+
+// The names of the value head in a checkpoint, those of TRL's models with a value head.
+const (
+	headWeight = "v_head.summary.weight" // [1, C]
+	headBias   = "v_head.summary.bias"   // [1]
+)
+
+// WeightsFile is the file of the weights in a checkpoint.
+const WeightsFile = "model.safetensors"
+
+// Options of a [Language].
+type Options struct {
+	// Adapter is trained if it is not nil; else all weights are.
+	Adapter model.Adapter
+	// AdapterFiles returns the files of a checkpoint that hold the adapter.
+	AdapterFiles func(model.Adapter) ([]rundir.File, error)
+	// ValueHead adds one, with weights from a normal distribution of standard deviation 0.01 and a bias of 0.
+	ValueHead bool
+	Seed      uint64
+	// Extra are the files of a checkpoint beside the weights: configuration and tokenizer, by name.
+	Extra map[string][]byte
+}
+
+// Language is a model of reference/model as a [train.Policy]: float64 on the tape.
+type Language struct {
+	model, frozen *model.Model
+	options       Options
+	params        []train.Param
+	byName        map[string]int
+}
+
+// streamHead numbers the random numbers of the value head.
+const streamHead = 100
+
+// NewLanguage makes m trainable. The weights of m change from then on; they are rounded to float32, the precision of masters.
+func NewLanguage(m *model.Model, o Options) (*Language, error) {
+	l := &Language{model: m, frozen: m, options: o, byName: map[string]int{}}
+	add := func(name string, shape []int, data []float64) {
+		for i, v := range data {
+			data[i] = float64(float32(v))
+		}
+		l.byName[name] = len(l.params)
+		l.params = append(l.params, train.Param{Name: name, Shape: shape, Data: data, Grad: make([]float64, len(data))})
+	}
+	if o.Adapter == nil {
+		for _, t := range m.Config.Tensors() {
+			add(t.Name, t.Shape, m.Data(t.Name))
+		}
+		var err error
+		l.frozen, err = model.New(m.Config, func(name string, _ ...int) ([]float64, error) { return slices.Clone(m.Data(name)), nil })
+		if err != nil {
+			return nil, err
+		}
+	} else {
+		if err := o.Adapter.Validate(m.Config); err != nil {
+			return nil, err
+		}
+		for _, t := range m.Config.Linears() {
+			if f, ok := o.Adapter[t.Name]; ok {
+				add(t.Name+".lora_A.weight", []int{f.Rank, t.Shape[1]}, f.A)
+				add(t.Name+".lora_B.weight", []int{t.Shape[0], f.Rank}, f.B)
+			}
+		}
+	}
+	if o.ValueHead {
+		w, stream := make([]float64, m.Config.Hidden), rng.New(o.Seed, streamHead)
+		for i := range w {
+			w[i] = 0.01 * stream.Normal(uint64(i))
+		}
+		add(headWeight, []int{1, m.Config.Hidden}, w)
+		add(headBias, []int{1}, []float64{0})
+	}
+	return l, nil
+}
+
+// Params returns what is trained, in the order of the forward pass.
+func (l *Language) Params() []train.Param { return l.params }
+
+// pass is the model on a tape.
+type pass struct {
+	*model.Net
+	tape         *ad.Tape
+	weight, bias *ad.Var // of the value head
+}
+
+func (l *Language) on(m *model.Model, adapter model.Adapter, grad bool) pass {
+	p := pass{tape: &ad.Tape{}}
+	t := model.Trainable{Adapter: adapter, LoRA: grad && adapter != nil}
+	if grad && adapter == nil {
+		t.Weight = func(string) bool { return true }
+	}
+	p.Net = m.On(p.tape, t)
+	if l.options.ValueHead {
+		leaf := p.tape.View
+		if grad {
+			leaf = p.tape.Param
+		}
+		w := l.params[l.byName[headWeight]]
+		p.weight = leaf(w.Data, w.Shape...)
+		p.bias = leaf(l.params[l.byName[headBias]].Data, 1)
+	}
+	return p
+}
+
+// logits returns those of the response tokens, [B, R, V], and the values of the states before them, nil without a head. The token
+// at P+t is scored at P+t−1.
+func (p pass) logits(b train.Batch) (logits, values *ad.Var) {
+	out := p.Forward(model.Input{Batch: b.Rows, Time: b.Prompt + b.Response, IDs: b.IDs, Real: b.Real})
+	hidden := ad.Slice(out.Hidden, 1, b.Prompt-1, b.Prompt+b.Response-1)
+	if p.weight != nil {
+		values = nn.ValueHead(hidden, p.weight, p.bias)
+	}
+	return p.Logits(hidden), values
+}
+
+func tokens(b train.Batch) []int {
+	t := b.Prompt + b.Response
+	var ids []int
+	for i := range b.Rows {
+		ids = append(ids, b.IDs[i*t+b.Prompt:(i+1)*t]...)
+	}
+	return ids
+}
+
+func scores(b train.Batch, logits, values *ad.Var, vocab int) train.Scores {
+	s := train.Scores{
+		LogProbs: rl.LogProbs(nil, logits.Data(), tokens(b), vocab, rl.LogProbOptions{}),
+		Entropy:  rl.Entropy(nil, logits.Data(), vocab, rl.EntropyOptions{}),
+	}
+	if values != nil {
+		s.Values = slices.Clone(values.Data())
+	}
+	return s
+}
+
+// Score implements [train.Policy].
+func (l *Language) Score(b train.Batch) train.Scores {
+	logits, values := l.on(l.model, l.options.Adapter, false).logits(b)
+	return scores(b, logits, values, l.model.Config.Vocab)
+}
+
+// Reference implements [train.Policy]: the model before training, or without the adapter.
+func (l *Language) Reference(b train.Batch) []float64 {
+	logits, _ := l.on(l.frozen, nil, false).logits(b)
+	return rl.LogProbs(nil, logits.Data(), tokens(b), l.model.Config.Vocab, rl.LogProbOptions{})
+}
+
+// Accumulate implements [train.Policy].
+func (l *Language) Accumulate(b train.Batch, loss func(train.Scores) (train.Slopes, error)) error {
+	p := l.on(l.model, l.options.Adapter, true)
+	logits, values := p.logits(b)
+	vocab := l.model.Config.Vocab
+	slopes, err := loss(scores(b, logits, values, vocab))
+	if err != nil {
+		return err
+	}
+	// The closed forms of log-probabilities and entropy give the derivative by the logits; the tape does the rest.
+	d := make([]float64, logits.Size())
+	if slopes.LogProbs != nil {
+		d = rl.LogProbsBackward(d, slopes.LogProbs, logits.Data(), tokens(b), vocab, rl.LogProbOptions{})
+	}
+	if slopes.Entropy != nil {
+		d = rl.EntropyBackward(d, slopes.Entropy, logits.Data(), vocab, rl.EntropyOptions{})
+	}
+	ad.Backward(logits, d)
+	if values != nil && slopes.Values != nil {
+		ad.Backward(values, slopes.Values)
+	}
+	for _, param := range l.params {
+		for i, g := range l.onTape(p, param.Name).Grad() {
+			param.Grad[i] += g
+		}
+	}
+	return nil
+}
+
+// onTape returns a parameter of a pass.
+func (l *Language) onTape(p pass, name string) *ad.Var {
+	switch {
+	case name == headWeight:
+		return p.weight
+	case name == headBias:
+		return p.bias
+	case l.options.Adapter == nil:
+		return p.Var(name)
+	}
+	layer, isA := strings.CutSuffix(name, ".lora_A.weight")
+	f, _ := p.Factors(strings.TrimSuffix(layer, ".lora_B.weight"))
+	if isA {
+		return f.A
+	}
+	return f.B
+}
+
+// Generate implements [train.Policy], with a cache of keys and values.
+func (l *Language) Generate(prompts train.Batch, choose func(logits []float64) []int) {
+	p := l.on(l.model, l.options.Adapter, false)
+	cache := &model.Cache{}
+	in := model.Input{Batch: prompts.Rows, Time: prompts.Prompt, IDs: prompts.IDs, Real: prompts.Real, Cache: cache}
+	for {
+		hidden := p.Forward(in).Hidden
+		last := ad.Slice(hidden, 1, in.Time-1, in.Time)
+		next := choose(p.Logits(last).Data())
+		if next == nil {
+			return
+		}
+		in = model.Input{Batch: prompts.Rows, Time: 1, IDs: next, Cache: cache}
+	}
+}
+
+// Files implements [train.Policy].
+func (l *Language) Files() ([]rundir.File, error) {
+	var files []rundir.File
+	for _, name := range slices.Sorted(maps.Keys(l.options.Extra)) {
+		if l.options.Adapter != nil && strings.HasSuffix(name, "config.json") && !strings.HasPrefix(name, "tokenizer") {
+			continue // a folder of an adapter is not that of a model
+		}
+		text := l.options.Extra[name]
+		files = append(files, rundir.File{Name: name, Write: func(w io.Writer) error { _, err := w.Write(text); return err }})
+	}
+	var tensors []safetensors.Tensor
+	for _, p := range l.params {
+		if l.options.Adapter == nil || p.Name == headWeight || p.Name == headBias {
+			tensors = append(tensors, safetensors.Tensor{Name: p.Name, DType: format.F32, Shape: p.Shape, Data: p.Data})
+		}
+	}
+	if l.options.Adapter != nil {
+		adapter, err := l.options.AdapterFiles(l.options.Adapter)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, adapter...)
+	}
+	if len(tensors) > 0 {
+		name := WeightsFile
+		if l.options.Adapter != nil {
+			name = headFile
+		}
+		files = append(files, rundir.File{Name: name, Write: func(w io.Writer) error {
+			return safetensors.Write(w, map[string]string{"format": "pt"}, tensors)
+		}})
+	}
+	return files, nil
+}
+
+// headFile holds the value head beside an adapter.
+const headFile = "value_head.safetensors"
+
+// Restore implements [train.Policy].
+func (l *Language) Restore(dir string) error {
+	open := map[string]*safetensors.File{}
+	for _, p := range l.params {
+		file, name := WeightsFile, p.Name
+		switch {
+		case strings.Contains(name, ".lora_"):
+			file, name = peft.WeightsFile, "base_model.model."+name
+		case l.options.Adapter != nil:
+			file = headFile
+		}
+		if open[file] == nil {
+			f, err := safetensors.Open(filepath.Join(dir, file))
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			open[file] = f
+		}
+		if err := train.ReadTensor(open[file], name, p.Shape, p.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Fingerprint implements [train.Policy]: the sha256 over the bits of the frozen weights in the order of the forward pass.
+func (l *Language) Fingerprint() string {
+	if l.options.Adapter == nil {
+		return ""
+	}
+	h := sha256.New()
+	var b [8]byte
+	for _, t := range l.model.Config.Tensors() {
+		fmt.Fprintln(h, t.Name, t.Shape)
+		for _, v := range l.model.Data(t.Name) {
+			binary.LittleEndian.PutUint64(b[:], math.Float64bits(v))
+			h.Write(b[:])
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// NewAdapter returns an adapter of rank r for the layers of a model whose last name is a target: A uniform in ±√(1/in), as PEFT's
+// Kaiming initialisation has it, and B of zeros. It is an error if a target names no layer.
+func NewAdapter(c model.Config, r int, alpha float64, targets []string, seed uint64) (model.Adapter, error) {
+	a := model.Adapter{}
+	seen := map[string]bool{}
+	for n, t := range c.Linears() {
+		last := t.Name[strings.LastIndexByte(t.Name, '.')+1:]
+		if !slices.Contains(targets, last) {
+			continue
+		}
+		seen[last] = true
+		f := model.LoRA{Rank: r, Scale: nn.LoRAScale(alpha, r, false), A: make([]float64, r*t.Shape[1]), B: make([]float64, t.Shape[0]*r)}
+		stream, bound := rng.New(seed, uint64(1000+n)), 1/math.Sqrt(float64(t.Shape[1]))
+		for i := range f.A {
+			f.A[i] = float64(float32((2*stream.Uniform(uint64(i)) - 1) * bound))
+		}
+		a[t.Name] = f
+	}
+	for _, name := range targets {
+		if !seen[name] {
+			return nil, fmt.Errorf("lora.targets: the model has no layer %s; it has %s", name, strings.Join(lastNames(c), ", "))
+		}
+	}
+	if len(a) == 0 {
+		return nil, fmt.Errorf("lora.targets is empty: an adapter of nothing; the model has %s", strings.Join(lastNames(c), ", "))
+	}
+	return a, nil
+}
+
+func lastNames(c model.Config) []string {
+	var names []string
+	for _, t := range c.Linears() {
+		if last := t.Name[strings.LastIndexByte(t.Name, '.')+1:]; !slices.Contains(names, last) {
+			names = append(names, last)
+		}
+	}
+	return names
+}
+
+// ReadExtra reads the files of a model's folder that a checkpoint takes along, those that are there.
+func ReadExtra(dir string) (map[string][]byte, error) {
+	extra := map[string][]byte{}
+	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		extra[name] = text
+	}
+	return extra, nil
+}

@@ -1,0 +1,144 @@
+package bind
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"plumbline/internal/assets"
+	"plumbline/internal/format/hf"
+	"plumbline/internal/pretrained"
+	"plumbline/internal/rng"
+	"plumbline/internal/tokenizer"
+	"plumbline/reference/model"
+)
+
+// The names of models that are part of the program.
+const (
+	Tiny     = "tiny"      // answers about a third of the additions of two digits
+	TinyInit = "tiny-init" // the same model before any training
+
+	TinyGPTJ     = "tiny-gptj"      // answers questions about items with lists of short words
+	TinyGPTJInit = "tiny-gptj-init" // the same model before any training
+)
+
+// embedded are the folders of the models that are part of the program.
+var embedded = map[string]struct {
+	files fs.FS
+	dir   string
+}{Tiny: {assets.Tiny, "tiny"}, TinyInit: {assets.Tiny, "tiny"}, TinyGPTJ: {assets.TinyGPTJ, "tiny_gptj"}, TinyGPTJInit: {assets.TinyGPTJ, "tiny_gptj"}}
+
+// Open returns a model by its name: [Tiny], [TinyInit], [TinyGPTJ], [TinyGPTJInit], or a path that [pretrained.Open] takes. extra are the files of its folder
+// that a checkpoint takes along.
+func Open(name string, seed uint64) (m *pretrained.Model, extra map[string][]byte, err error) {
+	path := name
+	if e, ok := embedded[name]; ok {
+		if path, err = os.MkdirTemp("", "plumbline-tiny-"); err != nil {
+			return nil, nil, err
+		}
+		defer os.RemoveAll(path)
+		tiny, err := fs.Sub(e.files, e.dir)
+		if err == nil {
+			err = os.CopyFS(path, tiny)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	if name == TinyInit || name == TinyGPTJInit {
+		m, err = initial(path, seed)
+	} else {
+		m, err = pretrained.Open(path, pretrained.Options{})
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		extra, err = ReadExtra(path)
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return m, extra, nil
+}
+
+// streamInit numbers the random numbers of the first tensor.
+const streamInit = 10_000
+
+// initial returns the model of a folder with weights from a normal distribution of standard deviation 0.02, biases of 0 and norms
+// of 1, whatever weights lie there.
+func initial(path string, seed uint64) (*pretrained.Model, error) {
+	config, err := hf.ReadConfig(path)
+	if err != nil {
+		return nil, err
+	}
+	c, err := pretrained.Language(config)
+	if err != nil {
+		return nil, err
+	}
+	n := uint64(0)
+	base, err := model.New(c, func(name string, shape ...int) ([]float64, error) {
+		stream := rng.New(seed, streamInit+n)
+		n++
+		size := 1
+		for _, d := range shape {
+			size *= d
+		}
+		w := make([]float64, size)
+		for i := range w {
+			switch {
+			case len(shape) > 1:
+				w[i] = 0.02 * stream.Normal(uint64(i))
+			case filepath.Ext(name) == ".weight":
+				w[i] = 1
+			}
+		}
+		return w, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(path, "tokenizer.json"))
+	if err != nil {
+		return nil, err
+	}
+	tok, err := tokenizer.Parse("tokenizer.json", text)
+	if err != nil {
+		return nil, err
+	}
+	return &pretrained.Model{Path: path, Base: base, Tokenizer: tok, EOS: config.EOS}, nil
+}
+
+// Text is a tokenizer as a trainer sees it.
+type Text struct {
+	t   *tokenizer.Tokenizer
+	eos int
+}
+
+// NewText returns the tokenizer of a model. A prompt's special tokens that are written out are text. Padding is by the end, which
+// the masks tell apart. It is an error if the model names no end.
+func NewText(m *pretrained.Model) (*Text, error) {
+	if len(m.EOS) == 0 {
+		return nil, fmt.Errorf("%s: names no end of text (eos_token_id): responses could not end", m.Path)
+	}
+	return &Text{m.Tokenizer, m.EOS[0]}, nil
+}
+
+// Encode returns the ids of a text, without the tokens that the tokenizer adds.
+func (x *Text) Encode(text string) []int { return x.t.Encode(text, tokenizer.EncodeOptions{}) }
+
+// Decode returns the text of ids without special tokens. What is not UTF-8 is replaced.
+func (x *Text) Decode(ids []int) string {
+	text, err := x.t.Decode(ids, tokenizer.DecodeOptions{SkipSpecial: true})
+	if err != nil {
+		return "" // an id beyond the tokenizer: padding rows of the embedding
+	}
+	return text
+}
+
+// EOS returns the end of a response, also its padding.
+func (x *Text) EOS() int { return x.eos }
+
+// Pad returns the padding.
+func (x *Text) Pad() int { return x.eos }

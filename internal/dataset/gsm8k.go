@@ -1,0 +1,185 @@
+// Package dataset reads the data that trainers train on.
+package dataset
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/internal/rng"
+)
+
+// maxRows and maxFile bound a file of questions.
+const (
+	maxRows = 10_000_000
+	maxFile = 1 << 30
+)
+
+// Question is one row of GSM8K: a question, an answer with its steps and, after ####, the number.
+type Question struct {
+	Question, Answer string
+	Truth            float64 // the number
+}
+
+// ReadGSM8K reads JSON lines {"question": …, "answer": …}; other keys are ignored, empty lines too. A row without a question,
+// without an answer or without a number after the last #### of its answer is an error with the number of its line.
+func ReadGSM8K(path string) ([]Question, error) {
+	f, err := format.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if f.Size > maxFile {
+		return nil, format.Malformed(path, "", "has %d bytes, want at most %d", f.Size, maxFile)
+	}
+	data := make([]byte, f.Size)
+	if _, err := f.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return ParseGSM8K(path, data)
+}
+
+// ParseGSM8K is ReadGSM8K for the bytes of a file.
+func ParseGSM8K(path string, data []byte) ([]Question, error) {
+	var list []Question
+	for line, text := range bytes.Split(data, []byte("\n")) {
+		where := fmt.Sprintf("line %d", line+1)
+		if len(bytes.TrimSpace(text)) == 0 {
+			continue
+		}
+		if len(list) == maxRows {
+			return nil, format.Malformed(path, where, "more than %d rows", maxRows)
+		}
+		var q Question
+		has := map[string]bool{}
+		s := format.NewScanner(path, text, 0)
+		err := s.Object(func(key string) (err error) {
+			has[key] = true
+			switch key {
+			case "question":
+				q.Question, err = s.String()
+			case "answer":
+				q.Answer, err = s.String()
+			default:
+				err = s.Skip()
+			}
+			return err
+		})
+		if err == nil {
+			err = s.End()
+		}
+		if err != nil {
+			return nil, format.Malformed(path, where, "no row: %v", err)
+		}
+		for _, key := range []string{"question", "answer"} {
+			if !has[key] {
+				return nil, format.Malformed(path, where, "no field %q", key)
+			}
+		}
+		q.Question, q.Answer = strings.Clone(q.Question), strings.Clone(q.Answer)
+		var ok bool
+		if q.Truth, ok = Number(q.Answer); !ok {
+			return nil, format.Malformed(path, where, "no number after #### in the answer")
+		}
+		list = append(list, q)
+	}
+	if len(list) == 0 {
+		return nil, format.Malformed(path, "", "has no rows")
+	}
+	return list, nil
+}
+
+// marked is a number after ####: thousands commas, a dollar sign and a final full stop are not part of it.
+var marked = regexp.MustCompile(`####\s*\$?(-?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+))`)
+
+// Number returns the number after the last #### of a text.
+func Number(text string) (float64, bool) {
+	all := marked.FindAllStringSubmatch(text, -1)
+	if len(all) == 0 {
+		return 0, false
+	}
+	x, err := strconv.ParseFloat(strings.ReplaceAll(all[len(all)-1][1], ",", ""), 64)
+	return x, err == nil && !math.IsInf(x, 0)
+}
+
+// Reward is 1 for a response whose number is the true one (to 1e-9 of it, or 1e-6), 0.1 for another number, and 0 for none.
+func Reward(response string, truth float64) float64 {
+	x, ok := Number(response)
+	switch {
+	case !ok:
+		return 0
+	case math.Abs(x-truth) <= max(1e-9*max(math.Abs(x), math.Abs(truth)), 1e-6):
+		return 1
+	}
+	return 0.1
+}
+
+// Additions returns n generated questions "a+b" in GSM8K's form, with a and b from 0 to most, drawn from stream.
+func Additions(stream rng.Stream, n, most int) []Question {
+	list := make([]Question, n)
+	for i := range list {
+		a := int(stream.Uniform(uint64(2*i)) * float64(most+1))
+		b := int(stream.Uniform(uint64(2*i)+1) * float64(most+1))
+		list[i] = Question{Question: fmt.Sprintf("%d+%d", a, b), Answer: fmt.Sprintf("#### %d", a+b), Truth: float64(a + b)}
+	}
+	return list
+}
+
+// Order returns the index of the i-th sample of an endless pass over n rows: every n samples are a new permutation.
+type Order struct {
+	stream rng.Stream
+	n      int
+	epoch  int
+	perm   []int
+}
+
+// NewOrder returns an order of n > 0 rows.
+func NewOrder(stream rng.Stream, n int) *Order { return &Order{stream: stream, n: n, epoch: -1} }
+
+// At returns the row of sample i.
+func (o *Order) At(i int) int {
+	if epoch := i / o.n; epoch != o.epoch {
+		o.epoch = epoch
+		o.perm = make([]int, o.n)
+		for j := range o.perm { // Fisher and Yates, from the words of this epoch alone
+			k := int(o.stream.Uniform(uint64(epoch)*uint64(o.n)+uint64(j)) * float64(j+1))
+			o.perm[j] = o.perm[k]
+			o.perm[k] = j
+		}
+	}
+	return o.perm[i%o.n]
+}
+
+// HoldOut takes n questions, drawn from stream, out of a list with all rows that ask the same, and returns the other rows and
+// those n. It is an error if no row is left to train on.
+func HoldOut(list []Question, n int, stream rng.Stream) (train, held []Question, err error) {
+	if n == 0 {
+		return list, nil, nil
+	}
+	order, out := NewOrder(stream, len(list)), map[string]bool{}
+	for i := 0; i < len(list) && len(held) < n; i++ {
+		if q := list[order.At(i)]; !out[q.Question] {
+			out[q.Question] = true
+			held = append(held, q)
+		}
+	}
+	for _, q := range list {
+		if !out[q.Question] {
+			train = append(train, q)
+		}
+	}
+	if len(held) < n || len(train) == 0 {
+		different := map[string]bool{}
+		for _, q := range list {
+			different[q.Question] = true
+		}
+		return nil, nil, fmt.Errorf("the rows have %d different questions, which leaves none to train on after %d", len(different), n)
+	}
+	return train, held, nil
+}

@@ -1,0 +1,174 @@
+package train
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/reference/rl"
+)
+
+// dumper collects the numbers of one update, a file for every micro-batch. A nil dumper collects nothing.
+type dumper struct {
+	c     *PPO
+	env   Env
+	roll  *rollout
+	step  int // the number of the update, from 1
+	of    int
+	parts []dumpPart
+
+	micros int // of the rollout
+}
+
+type dumpPart struct {
+	index []int
+	batch rl.UpdateBatch
+	micro rl.MicroUpdate
+}
+
+func (c *PPO) dumper(env Env, r *rollout, st *state, s rl.UpdateStep, micros int) *dumper {
+	if c.Dump.Every == 0 || st.Updates%c.Dump.Every != 0 {
+		return nil
+	}
+	return &dumper{c: c, env: env, roll: r, step: st.Updates + 1, of: s.Divisor, micros: micros}
+}
+
+func (d *dumper) add(index []int, b rl.UpdateBatch, u rl.MicroUpdate) {
+	if d != nil {
+		d.parts = append(d.parts, dumpPart{index, b, u})
+	}
+}
+
+// write writes what was collected, also of an update that failed.
+func (d *dumper) write() error {
+	if d == nil {
+		return nil
+	}
+	dir := d.c.dumpDir(d.env)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var files []string
+	for k, p := range d.parts {
+		path := filepath.Join(dir, fmt.Sprintf("step_%06d_mb_%d.safetensors", d.step, k))
+		if err := d.writePart(path, k, p); err != nil {
+			return err
+		}
+		files = append(files, path)
+	}
+	if d.env.Observe == nil {
+		return nil
+	}
+	return d.env.Observe(d.step, files)
+}
+
+// dumpRollout writes what does not change while a rollout is learned from into the folder rollouts beside the updates: the
+// advantages are whitened over all of it, which the files of an update hold a part of.
+func (c *PPO) dumpRollout(env Env, r *rollout, step int) error {
+	if c.Dump.Every == 0 {
+		return nil
+	}
+	dir := filepath.Join(c.dumpDir(env), "rollouts")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	index := make([]int, r.batch.Rows)
+	for i := range index {
+		index[i] = i
+	}
+	path := filepath.Join(dir, fmt.Sprintf("step_%06d.safetensors", step))
+	if err := dump.WriteFile(path, c.dumpMeta(step, 0, 1), c.dumpTensors(r, index)...); err != nil {
+		return err
+	}
+	if env.Observe == nil {
+		return nil
+	}
+	return env.Observe(0, []string{path})
+}
+
+func (c *PPO) dumpDir(env Env) string {
+	if c.Dump.Dir != "" {
+		return c.Dump.Dir
+	}
+	return filepath.Join(env.Run.Path(), "dump")
+}
+
+func (c *PPO) dumpMeta(step, k, of int) dump.Meta {
+	return dump.Meta{
+		Framework: "plumbline", Version: "1", Algorithm: "ppo", Profile: "ppo-gsm8k@1", Step: step, WorldSize: 1, MicroBatch: k, MicroBatches: of,
+		ComputeDType: "float64", DLogpScale: 1, ScalarsScope: "micro_batch",
+		Options: []dump.Option{
+			{Name: "kl.beta", Value: c.KLCoeff}, {Name: "gae.gamma", Value: c.Gamma}, {Name: "gae.lambda", Value: c.Lambda},
+			{Name: "clip.low", Value: c.ClipRatio}, {Name: "clip.high", Value: c.ClipRatio}, {Name: "value.clip", Value: c.ClipValue},
+			{Name: "value.coef", Value: c.VFCoeff}, {Name: "entropy.coef", Value: c.EntropyCoeff}, {Name: "optim.epochs", Value: float64(c.Epochs)},
+			{Name: "logp.source", Value: c.LogProbs},
+		},
+	}
+}
+
+func dumpToken(name string, rows, cols int, x []float64) *dump.Tensor {
+	return &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: x, Type: format.F64}
+}
+
+// dumpTensors returns what a rollout has of the rows in index.
+func (c *PPO) dumpTensors(r *rollout, index []int) []*dump.Tensor {
+	rows, cols := len(index), r.batch.Response
+	width := r.batch.Prompt + cols
+	var all, real, ids, lengths, scores []float64
+	for _, i := range index {
+		for at := i * width; at < (i+1)*width; at++ {
+			all, real = append(all, float64(r.batch.IDs[at])), append(real, 0)
+			if r.batch.Real[at] {
+				real[len(real)-1] = 1
+			}
+		}
+		ids = append(ids, all[len(all)-cols:]...)
+		lengths, scores = append(lengths, float64(r.promptLen[i])), append(scores, r.scores[i])
+	}
+	row := func(name string, width int, t format.DType, x []float64) *dump.Tensor {
+		shape := []int{rows}
+		if width > 1 {
+			shape = []int{rows, width}
+		}
+		return &dump.Tensor{Name: name, Layout: dump.PerRow, Width: width, Shape: shape, Data: x, Type: t}
+	}
+	token := func(name string, x []float64) *dump.Tensor { return dumpToken(name, rows, cols, pick(x, cols, index)) }
+	return []*dump.Tensor{
+		dump.NewMask("response_mask", rows, cols, pick(r.mask, cols, index)),
+		{Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: ids, Type: format.I32},
+		row("input_ids", width, format.I32, all), row("attention_mask", width, format.Bool, real), row("prompt_len", 1, format.I32, lengths),
+		row("scores", 1, format.F64, scores), token("logp_old", r.old), token("logp_ref", r.ref), token("logp_gen", r.gen), token("token_rewards", r.rewards),
+		token("kl", r.kl), token("values", r.values), token("advantages", r.advantages), token("returns", r.returns),
+	}
+}
+
+func (d *dumper) writePart(path string, k int, p dumpPart) error {
+	rows, cols := p.batch.Rows, p.batch.Cols
+	meta := d.c.dumpMeta(d.step, k, d.of)
+	// How many micro-batches a rollout has, and an update: whitening was over more than these files hold.
+	meta.Options = append(meta.Options, dump.Option{Name: "steps_per_generation", Value: float64(d.micros)},
+		dump.Option{Name: "gradient_accumulation_steps", Value: float64(d.of)})
+	meta.Scalars = []dump.Scalar{{Name: "loss/policy", Value: p.micro.PolicyLoss}, {Name: "loss/value", Value: p.micro.ValueLoss},
+		{Name: "loss/entropy", Value: p.micro.EntropyLoss}, {Name: "params/policy_clip_frac", Value: p.micro.PolicyClipFrac},
+		{Name: "params/approx_kl", Value: p.micro.ApproxKL}}
+	scalar := func(name string, x float64) *dump.Tensor {
+		return &dump.Tensor{Name: name, Layout: dump.PerFile, Width: 1, Shape: []int{}, Data: []float64{x}, Type: format.F64}
+	}
+	divisor := float64(d.of)
+	tensors := append(d.c.dumpTensors(d.roll, p.index),
+		dumpToken("logp_new", rows, cols, p.batch.LogpNew), dumpToken("values_new", rows, cols, p.batch.ValuesNew), dumpToken("entropy", rows, cols, p.batch.Entropy),
+		dumpToken("dlogp", rows, cols, p.micro.DLogp), dumpToken("dvalues", rows, cols, p.micro.DValue),
+		scalar("pg_loss", p.micro.PolicyLoss/divisor), scalar("value_loss", p.micro.ValueLoss/divisor), scalar("entropy_loss", p.micro.EntropyLoss/divisor),
+		scalar("loss", p.micro.TotalLoss/divisor))
+	// What the update was given, not what the rollout has: a bug may lie between them.
+	for _, t := range tensors {
+		given := map[string][]float64{"logp_old": p.batch.LogpOld, "values": p.batch.ValuesOld, "advantages": p.batch.Advantages, "returns": p.batch.Returns}[t.Name]
+		if given != nil {
+			t.Data = given
+		}
+	}
+	tensors[0] = dump.NewMask("response_mask", rows, cols, p.batch.Mask)
+	return dump.WriteFile(path, meta, tensors...)
+}

@@ -1,0 +1,204 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"plumbline/internal/config"
+	"plumbline/internal/dataset"
+	"plumbline/internal/rng"
+	"plumbline/internal/rundir"
+	"plumbline/reference/optim"
+)
+
+// SFT is the configuration of [SFT.Train]: supervised training of a causal model on questions and answers.
+type SFT struct {
+	Model         string
+	LoRA          LoRA
+	Dataset       string
+	AdditionsMost int
+	NumSamples    int
+	PromptFormat  string
+	Separator     string
+	LearningRate  float64
+	MinLR         float64
+	Warmup, Steps int
+	BatchSize     int
+	MaxGradNorm   float64
+	WeightDecay   float64
+	Seed          uint64
+	LogInterval   int
+	SaveInterval  int
+	Keep          int
+	OutputDir     string
+	EvalSamples   int
+}
+
+// Settings binds the keys of c to their defaults.
+func (c *SFT) Settings() *config.Settings {
+	const (
+		many = math.MaxInt32
+		huge = math.MaxFloat64
+	)
+	*c = SFT{Model: "tiny-init", Dataset: "additions", AdditionsMost: 9, NumSamples: 2000, PromptFormat: "Question: {question}\nAnswer:", Separator: " ", LearningRate: 3e-3,
+		MinLR: 1e-5, Warmup: 20, Steps: 200, EvalSamples: 200, BatchSize: 16, MaxGradNorm: 1, Seed: 1, LogInterval: 10, OutputDir: "outputs/sft"}
+	s := config.NewSettings()
+	s.Text("model.name", &c.Model, "folder of a Hugging Face model, a GGUF file, tiny: the embedded one, or tiny-init: the same before any training")
+	c.LoRA.settings(s)
+	s.Text("dataset.name", &c.Dataset, "JSON lines {question, answer}, or additions: generated ones")
+	s.Int("dataset.additions_most", &c.AdditionsMost, 1, 1_000_000, "largest number of generated additions")
+	s.Int("dataset.num_samples", &c.NumSamples, 0, many, "rows that are used; 0: all")
+	s.Text("dataset.prompt_format", &c.PromptFormat, "the prompt, with {question} in it")
+	s.Text("dataset.separator", &c.Separator, "between prompt and answer")
+	s.Float("sft.learning_rate", &c.LearningRate, 0, huge, "after the warm-up")
+	s.Float("sft.min_lr", &c.MinLR, 0, huge, "at the end of the cosine")
+	s.Int("sft.warmup_steps", &c.Warmup, 0, many, "updates")
+	s.Int("sft.steps", &c.Steps, 0, many, "updates")
+	s.Int("sft.batch_size", &c.BatchSize, 1, many, "rows of an update")
+	s.Float("sft.max_grad_norm", &c.MaxGradNorm, 0, huge, "of the global norm; 0: no clipping")
+	s.Int("sft.eval_samples", &c.EvalSamples, 0, many, "rows that are answered greedily at the end, for their mean reward")
+	s.Float("sft.weight_decay", &c.WeightDecay, 0, 1, "decoupled")
+	s.Uint64("training.seed", &c.Seed, "of everything random")
+	s.Int("training.log_interval", &c.LogInterval, 1, many, "steps between lines")
+	s.Int("training.save_interval", &c.SaveInterval, 0, many, "steps between checkpoints; 0: only the last")
+	s.Int("training.keep", &c.Keep, 0, many, "checkpoints that stay; 0: all")
+	s.Text("training.output_dir", &c.OutputDir, "folder of the run")
+	return s
+}
+
+// WithoutEffect are the keys that may differ between a run and the one that resumes it.
+func (c *SFT) WithoutEffect() []string {
+	return []string{"training.log_interval", "training.save_interval", "training.keep", "training.output_dir"}
+}
+
+// Train minimises the mean of −log p over the tokens of the answers, each ended by the tokenizer's end. It returns the losses of
+// the last step.
+func (c *SFT) Train(ctx context.Context, env Env) (loss float64, err error) {
+	if !strings.Contains(c.PromptFormat, "{question}") {
+		return 0, fmt.Errorf("dataset.prompt_format %q has no {question}", c.PromptFormat)
+	}
+	opt := newOptimizer(env.Policy.Params(), c.MaxGradNorm)
+	var st state
+	if env.From != nil {
+		if st, err = readState(env.From.Path); err == nil {
+			err = env.Policy.Restore(env.From.Path)
+		}
+		if err == nil {
+			err = opt.restore(env.From.Path, st.Updates)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	metrics, err := openLog(filepath.Join(env.Run.Path(), "metrics.jsonl"), env.From != nil, st.Step)
+	if err != nil {
+		return 0, err
+	}
+	defer metrics.Close()
+	schedule := optim.Schedule{Decay: optim.Cosine, LR: c.LearningRate, MinLR: min(c.MinLR, c.LearningRate), Warmup: c.Warmup, Total: c.Steps}
+	order := dataset.NewOrder(rng.New(c.Seed, streamData), len(env.Questions))
+	for step := st.Step + 1; step <= c.Steps; step++ {
+		var prompts, answers [][]int
+		tokens := 0
+		for i := range c.BatchSize {
+			q := env.Questions[order.At(st.Samples+i)]
+			prompts = append(prompts, env.Tokenizer.Encode(strings.ReplaceAll(c.PromptFormat, "{question}", q.Question)))
+			answers = append(answers, append(env.Tokenizer.Encode(c.Separator+q.Answer), env.Tokenizer.EOS()))
+			tokens += len(answers[i])
+		}
+		batch, mask := leftPad(prompts, env.Tokenizer.Pad()).withResponses(answers, env.Tokenizer.Pad())
+		err := env.Policy.Accumulate(batch, func(now Scores) (Slopes, error) {
+			d := make([]float64, len(mask))
+			loss = 0
+			for i, m := range mask {
+				if m {
+					loss -= now.LogProbs[i] / float64(tokens)
+					d[i] = -1 / float64(tokens)
+				}
+			}
+			return Slopes{LogProbs: d}, finite(step, "loss", []float64{loss}, nil)
+		})
+		if err != nil {
+			return loss, err
+		}
+		lr := schedule.At(st.Updates)
+		norm, err := opt.step(step, optim.Adam{LR: lr, Beta1: .9, Beta2: .999, Eps: 1e-8, WeightDecay: c.WeightDecay})
+		if err != nil {
+			return loss, err
+		}
+		st = state{Step: step, Updates: st.Updates + 1, Samples: st.Samples + c.BatchSize, Tokens: st.Tokens + tokens}
+		if err := metrics.Append(rundir.Field{Key: "step", Value: step}, rundir.Field{Key: "loss", Value: loss}, rundir.Field{Key: "grad_norm", Value: norm},
+			rundir.Field{Key: "learning_rate", Value: lr}); err != nil {
+			return loss, err
+		}
+		if step%c.LogInterval == 0 || step == c.Steps {
+			fmt.Fprintf(env.Out, "step %d/%d loss %.4f gnorm %.3f lr %.2e\n", step, c.Steps, loss, norm, lr)
+		}
+		if ctx.Err() != nil || step < c.Steps && c.SaveInterval > 0 && step%c.SaveInterval == 0 {
+			if err := c.save(env, opt, st, fmt.Sprintf("step_%d", step)); err != nil {
+				return loss, err
+			}
+		}
+		if ctx.Err() != nil {
+			return loss, ErrInterrupted
+		}
+	}
+	if env.From == nil || env.From.Name != "final" || st.Step != c.Steps {
+		if err := c.save(env, opt, st, "final"); err != nil {
+			return loss, err
+		}
+	}
+	return loss, c.evaluate(env)
+}
+
+// evaluate prints what the model can do.
+func (c *SFT) evaluate(env Env) error {
+	env.Questions = env.Questions[:min(c.EvalSamples, len(env.Questions))]
+	if len(env.Questions) == 0 {
+		return nil
+	}
+	reward, right, err := Answers(env, c.PromptFormat, evalTokens)
+	if err == nil {
+		fmt.Fprintf(env.Out, "greedy answers to %d questions: %d right, mean reward %.4f\n", len(env.Questions), right, reward)
+	}
+	return err
+}
+
+// evalTokens is the longest answer of an evaluation.
+const evalTokens = 256
+
+func (c *SFT) save(env Env, opt *optimizer, st state, name string) error {
+	m := rundir.Manifest{Step: st.Step, Trainer: "sft", ConfigSHA256: env.ConfigSHA, BaseFingerprint: env.Policy.Fingerprint(), Variant: "reference",
+		RNG: map[string]uint64{"samples": uint64(st.Samples)}}
+	files, err := env.Policy.Files()
+	if err != nil {
+		return err
+	}
+	return env.Run.Save(name, m, append(files, opt.file(), st.file()))
+}
+
+// Answers lets the model answer the questions greedily and returns the mean reward, and how many answers are right.
+func Answers(env Env, format string, maxNew int) (mean float64, right int, err error) {
+	for part := range slices.Chunk(env.Questions, 32) {
+		var prompts [][]int
+		for _, q := range part {
+			prompts = append(prompts, env.Tokenizer.Encode(strings.ReplaceAll(format, "{question}", q.Question)))
+		}
+		responses, _, err := sample(env.Policy, leftPad(prompts, env.Tokenizer.Pad()), Sampling{Greedy: true, MaxNew: maxNew}, env.Tokenizer.EOS(), rng.New(0, streamSample), 0)
+		if err != nil {
+			return 0, 0, err
+		}
+		for i, q := range part {
+			r := dataset.Reward(env.Tokenizer.Decode(responses[i]), q.Truth)
+			mean += r / float64(len(env.Questions))
+			if r == 1 {
+				right++
+			}
+		}
+	}
+	return mean, right, nil
+}

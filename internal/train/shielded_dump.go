@@ -1,0 +1,109 @@
+package train
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/reference/rl"
+)
+
+// shieldedDump collects the numbers of one update, a file for every micro-batch. A nil one collects nothing.
+type shieldedDump struct {
+	r     *shieldedRun
+	a     *answers
+	step  int
+	parts []shieldedPart
+}
+
+type shieldedPart struct {
+	index      []int
+	batch      rl.PolicyBatch
+	res        rl.PolicyResult
+	k3         []float64
+	pg, klMean float64
+}
+
+func (r *shieldedRun) dumper(a *answers) *shieldedDump {
+	if r.Dump.Every == 0 || r.st.Updates%r.Dump.Every != 0 {
+		return nil
+	}
+	return &shieldedDump{r: r, a: a, step: r.st.Updates + 1}
+}
+
+func (d *shieldedDump) add(index []int, b rl.PolicyBatch, res rl.PolicyResult, k3 []float64, pg, kl float64) {
+	if d != nil {
+		d.parts = append(d.parts, shieldedPart{index, b, res, k3, pg, kl})
+	}
+}
+
+// write writes what was collected, also of an update that failed.
+func (d *shieldedDump) write() error {
+	if d == nil {
+		return nil
+	}
+	dir := d.r.Dump.Dir
+	if dir == "" {
+		dir = filepath.Join(d.r.env.Run.Path(), "dump")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var files []string
+	for k, p := range d.parts {
+		path := filepath.Join(dir, fmt.Sprintf("step_%06d_mb_%d.safetensors", d.step, k))
+		if err := d.writePart(path, k, p); err != nil {
+			return err
+		}
+		files = append(files, path)
+	}
+	if d.r.env.Observe == nil {
+		return nil
+	}
+	return d.r.env.Observe(d.step, files)
+}
+
+func (d *shieldedDump) writePart(path string, k int, p shieldedPart) error {
+	r, a, rows, cols := d.r, d.a, p.batch.Rows, p.batch.Cols
+	fileKL, err := rl.MaskedMean(p.k3, p.batch.Mask, rl.MeanOptions{Outside: rl.OutsideIgnore}) // over the tokens of the file, not of the update
+	if err != nil {
+		return err
+	}
+	meta := dump.Meta{
+		Framework: "plumbline", Version: "1", Algorithm: "shielded", Profile: "shielded@1", Step: d.step, WorldSize: 1, MicroBatch: k, MicroBatches: len(d.parts),
+		ComputeDType: "float64", DLogpScale: 1, ScalarsScope: "micro_batch",
+		Options: []dump.Option{
+			{Name: "kl.beta", Value: r.KLBeta}, {Name: "clip.low", Value: r.ClipEps}, {Name: "clip.high", Value: r.ClipEps},
+			{Name: "optim.epochs", Value: float64(r.InnerEpochs)}, {Name: "optim.lr", Value: r.LR}, {Name: "logp.temperature", Value: 1.0},
+			{Name: "proj.passes", Value: float64(r.Projection.Passes)},
+		},
+		Scalars: []dump.Scalar{{Name: "loss_pg", Value: p.pg}, {Name: "loss_kl", Value: r.KLBeta * p.klMean}, {Name: "kl", Value: fileKL}},
+	}
+	token := func(name string, x []float64) *dump.Tensor {
+		return &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: x, Type: format.F64}
+	}
+	row := func(name string, t format.DType, x []float64) *dump.Tensor {
+		return &dump.Tensor{Name: name, Layout: dump.PerRow, Width: 1, Shape: []int{rows}, Data: x, Type: t}
+	}
+	scalar := func(name string, x float64) *dump.Tensor {
+		return &dump.Tensor{Name: name, Layout: dump.PerFile, Width: 1, Shape: []int{}, Data: []float64{x}, Type: format.F64}
+	}
+	width := a.batch.Prompt + cols
+	ids := make([]float64, 0, rows*cols)
+	var lengths, scores []float64
+	for _, i := range p.index {
+		for _, id := range a.batch.IDs[i*width+a.batch.Prompt : (i+1)*width] {
+			ids = append(ids, float64(id))
+		}
+		lengths, scores = append(lengths, float64(a.promptLen[i])), append(scores, a.scores[i])
+	}
+	return dump.WriteFile(path, meta,
+		dump.NewMask("response_mask", rows, cols, p.batch.Mask),
+		&dump.Tensor{Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: ids, Type: format.I32},
+		row("prompt_len", format.I32, lengths), row("scores", format.F64, scores),
+		token("logp_new", p.batch.LogProbs), token("logp_old", p.batch.Old), token("logp_ref", p.batch.Ref), token("kl", p.k3),
+		token("advantages", p.batch.Adv), token("dlogp", p.res.DLogp),
+		scalar("pg_loss", p.pg), scalar("kl_loss", p.klMean), scalar("loss", p.pg+float64(r.KLBeta*p.klMean)))
+}

@@ -1,0 +1,159 @@
+package train
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format"
+	"plumbline/internal/rundir"
+	"plumbline/reference/rl"
+)
+
+// shieldState is shield.json of a checkpoint: the basis that the run is shielded by, and the sums of the epoch under way.
+type shieldState struct {
+	Basis  string  `json:"basis"` // fingerprint, "" without one
+	Steps  int     `json:"steps"`
+	Reward float64 `json:"reward"`
+	KL     float64 `json:"kl"`
+}
+
+// initDir is the folder of the adapter before training, W_init, in the folder of a run.
+const initDir = "lora_init"
+
+// start settles W_init and where the run goes on.
+func (r *shieldedRun) start() error {
+	dir := filepath.Join(r.env.Run.Path(), initDir)
+	if err := r.writeInit(dir); err != nil {
+		return err
+	}
+	for _, p := range r.params {
+		r.init = append(r.init, slices.Clone(p.Data))
+	}
+	if err := r.env.Policy.Restore(dir); err != nil { // what lies there is what verify projection takes for W_init
+		return err
+	}
+	for i, p := range r.params {
+		if r.env.From == nil && !slices.Equal(r.init[i], p.Data) {
+			r.warn("init", "the run begins with the adapter that was in %s, which is not that of this configuration and seed", dir)
+		}
+		copy(r.init[i], p.Data)
+	}
+	if r.env.From == nil {
+		return nil
+	}
+	from := r.env.From.Path
+	var err error
+	if r.st, err = readState(from); err != nil {
+		return err
+	}
+	basis := r.ended.Basis
+	if r.ended, err = readShieldState(from); err != nil {
+		return err
+	}
+	if r.ended.Basis != basis {
+		return unfit("%s was shielded by another basis than this one", from)
+	}
+	if err := r.env.Policy.Restore(from); err != nil {
+		return err
+	}
+	return r.opt.restore(from, r.st.Updates)
+}
+
+func readShieldState(dir string) (s shieldState, err error) {
+	path := filepath.Join(dir, shieldFile)
+	f, err := format.Open(path)
+	if err != nil {
+		return s, err
+	}
+	defer f.Close()
+	text, err := f.ReadAll(1 << 16)
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, format.Malformed(path, "", "%v", err)
+	}
+	return s, nil
+}
+
+const shieldFile = "shield.json"
+
+// save writes a checkpoint: the adapter alone, the optimiser in a file of its own, and where the run is.
+func (r *shieldedRun) save(name string) error {
+	m := rundir.Manifest{Step: r.st.Step, Trainer: "shielded", ConfigSHA256: r.env.ConfigSHA, BaseFingerprint: r.env.Policy.Fingerprint(), Variant: "reference",
+		RNG: map[string]uint64{"samples": uint64(r.st.Samples)}}
+	files, err := r.env.Policy.Files()
+	if err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(r.ended, "", " ")
+	if err != nil {
+		return err
+	}
+	shield := rundir.File{Name: shieldFile, Write: func(w io.Writer) error { _, err := w.Write(append(text, '\n')); return err }}
+	return r.env.Run.Save(name, m, append(files, r.opt.file(), r.st.file(), shield))
+}
+
+// writeInit writes the adapter before training into a folder, adapter_config.json and adapter_model.safetensors as PEFT reads them,
+// with meta.json, unless one lies there already.
+func (r *shieldedRun) writeInit(dir string) error {
+	_, err := os.Stat(filepath.Join(dir, "adapter_model.safetensors"))
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if r.env.From != nil {
+		return fmt.Errorf("%s, the adapter before training, is gone: what the run has changed cannot be told: %w", dir, err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	files, err := r.env.Policy.Files()
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if !strings.HasPrefix(f.Name, "adapter_") {
+			continue
+		}
+		if err := format.WriteFile(filepath.Join(dir, f.Name), f.Write); err != nil {
+			return err
+		}
+	}
+	meta, err := json.MarshalIndent(map[string]any{"dataset": r.Dataset, "model": r.Model, "int8": r.Int8, "lora_r": r.LoRA.R, "base_fingerprint": r.env.Policy.Fingerprint()}, "", " ")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(r.env.Out, "the adapter before training is in %s\n", dir)
+	return format.WriteFile(filepath.Join(dir, "meta.json"), func(w io.Writer) error { _, err := w.Write(append(meta, '\n')); return err })
+}
+
+// report prints the line of a step and keeps three answers.
+func (r *shieldedRun) report(step, steps int, a *answers, last []rl.Metric, samples *rundir.Log) error {
+	m := func(name string) float64 { return metric(last, name) }
+	fmt.Fprintf(r.env.Out, "step %d/%d loss %.6f loss_pg %.6f loss_kl %.6f kl %.6f ratio_mean %.6f reward_mean %.4f grad_norm %.4f time_project_ms %.2f of %.0f\n", step, steps,
+		m("loss"), m("loss_pg"), m("loss_kl"), m("kl"), m("ratio_mean"), m("reward_mean"), m("grad_norm_raw"), m("time_project_ms"), m("time_step_ms"))
+	for i := range min(3, len(a.texts)) {
+		if err := samples.Append(rundir.Field{Key: "step", Value: step}, rundir.Field{Key: "prompt", Value: a.prompts[i]},
+			rundir.Field{Key: "response", Value: a.texts[i]}, rundir.Field{Key: "reward", Value: a.scores[i]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// line is a line of metrics.jsonl: one for every step.
+func (r *shieldedRun) line(step, epoch int, a *answers, metrics []rl.Metric) []rundir.Field {
+	fields := []rundir.Field{{Key: "step", Value: step}, {Key: "epoch", Value: epoch}}
+	for _, m := range metrics {
+		fields = append(fields, rundir.Field{Key: m.Name, Value: m.Value})
+	}
+	return append(fields, rundir.Field{Key: "tokens", Value: a.tokens}, rundir.Field{Key: "unfinished", Value: a.unended}, rundir.Field{Key: "empty", Value: a.no},
+		rundir.Field{Key: "prompts_cut", Value: a.cut})
+}
