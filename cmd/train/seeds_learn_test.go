@@ -1,0 +1,6 @@
+//go:build slow && learn
+
+package main
+
+// seeds is how many seeds have to learn.
+const seeds = 3
