@@ -45,8 +45,8 @@ slow:           ## laws with 10,000 cases each, large bases, time and memory
 	$(GO) test -timeout 40m ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
 	$(GO) test -tags slow -timeout 45m ./...
 
-learn:          ## the trainers learn on three seeds each, where make slow tries one (half an hour and more)
-	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy' ./cmd/train
+learn:          ## three seeds of every trainer learn, where make slow tries one; the embedded models are made again (an hour)
+	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy|Reproducible' ./cmd/train
 
 fuzz:           ## every fuzz target for FUZZTIME (2m)
 	@set -e; for pkg in $$($(GO) list ./internal/... ./verify/...); do \

@@ -73,6 +73,9 @@ func TestGRPOLearns(t *testing.T) {
 
 // The embedded masked models are what their configurations make, byte for byte.
 func TestModelsReproducible(t *testing.T) {
+	if seeds == 1 {
+		t.Skip("trains two models, minutes: make learn")
+	}
 	for config, name := range map[string]string{"sft_masked": "tiny_masked", "sft_judge": "tiny_judge"} {
 		dir := filepath.Join(t.TempDir(), "run")
 		trains(t, "sft", "--config", config, "training.output_dir="+dir)
