@@ -2,6 +2,7 @@
 package sampling
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -57,16 +58,18 @@ func Distribution(p, logits []float64, o Options) bool {
 		p[best] = 1
 		return true
 	}
+	// Which logit is larger is decided by the logits: a difference may not survive what comes next.
+	raw := slices.Clone(logits)
 	top := logits[best]
-	for i, z := range logits {
+	for i, z := range raw {
 		// before the division, so that a small temperature does not turn a difference into ∞ − ∞
 		p[i] = (z - top) / o.Temperature
 	}
 	if o.TopK > 0 && o.TopK < len(p) {
-		keepTopK(p, o.TopK)
+		keepTopK(p, raw, o.TopK)
 	}
 	if o.TopP > 0 && o.TopP < 1 {
-		keepTopP(p, o.TopP)
+		keepTopP(p, raw, o.TopP)
 	}
 	softmax(p, p)
 	return true
@@ -79,33 +82,25 @@ func undefined(p []float64) bool {
 	return false
 }
 
-func keepTopK(z []float64, k int) {
-	sorted := slices.Clone(z)
+func keepTopK(z, logits []float64, k int) {
+	sorted := slices.Clone(logits)
 	slices.Sort(sorted)
 	least := sorted[len(sorted)-k]
-	for i, v := range z {
+	for i, v := range logits {
 		if v < least {
 			z[i] = math.Inf(-1)
 		}
 	}
 }
 
-func keepTopP(z []float64, mass float64) {
+func keepTopP(z, logits []float64, mass float64) {
 	q := make([]float64, len(z))
 	softmax(q, z)
 	order := make([]int, len(z))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(i, j int) int {
-		switch {
-		case z[i] < z[j]:
-			return -1
-		case z[i] > z[j]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(logits[i], logits[j]) })
 	sum := 0.0
 	for _, i := range order[:len(order)-1] {
 		if sum += q[i]; sum > 1-mass {

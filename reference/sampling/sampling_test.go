@@ -167,6 +167,18 @@ func TestUndefined(t *testing.T) {
 	require.Panics(t, func() { Draw([]float64{math.NaN()}, rand.New(rand.NewPCG(1, 1))) })
 }
 
+// Logits that differ by less than their distance from the largest has digits are still told apart.
+func TestLogitsAreTheOrder(t *testing.T) {
+	z := []float64{1, 0x1p-54, 0x1p-55}
+	p := make([]float64, 3)
+	require.True(t, Distribution(p, z, Options{Temperature: 1, TopP: 0.75}))
+	require.Positive(t, p[1])
+	require.Zero(t, p[2])
+	require.True(t, Distribution(p, z, Options{Temperature: 1, TopK: 2}))
+	require.Positive(t, p[1])
+	require.Zero(t, p[2])
+}
+
 func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		z := rapid.SliceOfN(rapid.Float64Range(-20, 20), 1, 30).Draw(t, "logits")
