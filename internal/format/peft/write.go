@@ -38,32 +38,45 @@ type Contents struct {
 // target, that the factors have the rank of the configuration, and that all values are finite. Each of the two files is
 // written whole or not at all.
 func Write(path string, c Contents) error {
-	config := c.Config
-	if err := config.check(filepath.Join(path, ConfigFile)); err != nil {
-		return fmt.Errorf("writing %w", err)
-	}
-	tensors, err := c.tensors(&config)
+	text, weights, err := c.encode(filepath.Join(path, ConfigFile))
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	text, err := config.json()
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	metadata := map[string]string{"format": "pt"}
-	if c.Fingerprint != "" {
-		metadata[fingerprintKey] = c.Fingerprint
 	}
 	if err := os.Mkdir(path, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := safetensors.WriteFile(filepath.Join(path, WeightsFile), metadata, tensors); err != nil {
+	if err := format.WriteFile(filepath.Join(path, WeightsFile), weights); err != nil {
 		return err
 	}
 	return format.WriteFile(filepath.Join(path, ConfigFile), func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})
+}
+
+// Encode returns what Write writes: the text of [ConfigFile], and what writes [WeightsFile].
+func (c Contents) Encode() (config []byte, weights func(w io.Writer) error, err error) {
+	return c.encode(ConfigFile)
+}
+
+func (c *Contents) encode(file string) ([]byte, func(w io.Writer) error, error) {
+	config := c.Config
+	if err := config.check(file); err != nil {
+		return nil, nil, err
+	}
+	tensors, err := c.tensors(&config)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := config.json()
+	if err != nil {
+		return nil, nil, err
+	}
+	metadata := map[string]string{"format": "pt"}
+	if c.Fingerprint != "" {
+		metadata[fingerprintKey] = c.Fingerprint
+	}
+	return text, func(w io.Writer) error { return safetensors.Write(w, metadata, tensors) }, nil
 }
 
 // tensors checks the contents and names them as PEFT does.
