@@ -48,7 +48,8 @@ slow:           ## laws with 10,000 cases each, large bases, time and memory
 learn:          ## three seeds of every trainer learn, where make slow tries one; the embedded models are made again (an hour)
 	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy|Reproducible' ./cmd/train
 
-fuzz:           ## every fuzz target for FUZZTIME (2m)
+# A time can end in "context deadline exceeded" where nothing failed (a race in Go's coordinator); a number of runs, 20000x, cannot.
+fuzz:           ## every fuzz target for FUZZTIME (2m, or a number of runs: 20000x)
 	@set -e; for pkg in $$($(GO) list ./internal/... ./verify/...); do \
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "$$pkg $$target $(FUZZTIME)"; \

@@ -159,35 +159,50 @@ func TestAttentionLaws(t *testing.T) {
 		for i, v := range sharp.run() {
 			require.False(t, math.IsNaN(v) || math.IsInf(v, 0), i)
 		}
-		require.InDeltaSlice(t, attendHard(sharp), sharp.run(), 1e-9)
+		hard, rest := attendHard(sharp)
+		for i, v := range sharp.run() {
+			require.InDelta(t, hard[i], v, 1e-9+rest[i])
+		}
 	})
 }
 
-// attendHard returns the value of the key with the largest score; ties have probability 0.
-func attendHard(c attentionCase) []float64 {
+// attendHard returns the value of the key with the largest score, and by how much the other keys can move the output from
+// it: a key whose score is smaller by g has at most the weight exp(-scale*g), which is not nothing where two keys nearly tie.
+func attendHard(c attentionCase) (y, rest []float64) {
 	b, n, h, d := c.q.Shape[0], c.q.Shape[1], c.q.Shape[2], c.q.Shape[3]
 	s, kv, e := c.k.Shape[1], c.k.Shape[2], c.v.Shape[3]
-	y := make([]float64, b*n*h*e)
+	y, rest = make([]float64, b*n*h*e), make([]float64, b*n*h*e)
+	score := make([]float64, s)
 	for i := range b {
 		for t := range n {
 			for j := range h {
 				best, at := math.Inf(-1), -1
 				for u := range s {
-					var dot float64
+					score[u] = 0
 					for ch := range d {
-						dot += c.q.Data[((i*n+t)*h+j)*d+ch] * c.k.Data[((i*s+u)*kv+j/(h/kv))*d+ch]
+						score[u] += c.q.Data[((i*n+t)*h+j)*d+ch] * c.k.Data[((i*s+u)*kv+j/(h/kv))*d+ch]
 					}
-					if c.m.On[(i*n+t)*s+u] && dot > best {
-						best, at = dot, u
+					if c.m.On[(i*n+t)*s+u] && score[u] > best {
+						best, at = score[u], u
 					}
 				}
-				if at >= 0 {
-					copy(y[((i*n+t)*h+j)*e:((i*n+t)*h+j+1)*e], c.v.Data[((i*s+at)*kv+j/(h/kv))*e:])
+				if at < 0 {
+					continue
+				}
+				out := ((i*n+t)*h + j) * e
+				value := func(u int) []float64 { return c.v.Data[((i*s+u)*kv+j/(h/kv))*e:][:e] }
+				copy(y[out:], value(at))
+				for u := range s {
+					if c.m.On[(i*n+t)*s+u] && u != at {
+						for ch, v := range value(u) {
+							rest[out+ch] += math.Exp((score[u]-best)*c.scale) * math.Abs(v-y[out+ch])
+						}
+					}
 				}
 			}
 		}
 	}
-	return y
+	return y, rest
 }
 
 func TestMask(t *testing.T) {
