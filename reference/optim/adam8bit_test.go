@@ -117,17 +117,24 @@ func TestNearest(t *testing.T) {
 			for _, c := range code {
 				best = math.Min(best, math.Abs(c-y))
 			}
-			if !(math.Abs(code[b.Codes[i]]-y) <= best+4*0x1p-24*math.Abs(y)) {
+			// y and the middle between two codes are each wrong by two roundings; the distances to the two codes differ by
+			// twice what lies between y and the middle.
+			if !(math.Abs(code[b.Codes[i]]-y) <= best+8.01*0x1p-24*math.Abs(y)) {
 				t.Fatalf("x[%d] = %g is code %d", i, x[i], b.Codes[i])
 			}
 		}
 		back, again := make([]float64, n), make([]float64, n)
 		b.Dequantize(back, code)
 		quant.QuantizeBlockwise(back, code).Dequantize(again, code)
-		if n%quant.BlockSize == 0 && !slices.Equal(back, again) {
-			for i := range back {
-				if !(math.Abs(back[i]-again[i]) <= 2*0x1p-24*math.Abs(back[i])) {
-					t.Fatalf("codes are not kept: %g became %g", back[i], again[i])
+		for k, absmax := range b.AbsMax {
+			block, after := back[k*quant.BlockSize:min((k+1)*quant.BlockSize, n)], again[k*quant.BlockSize:]
+			// The signed book ends at -0.993: a block whose largest number is negative has a smaller scale the second time.
+			if max(slices.Max(block), -slices.Min(block)) != float64(absmax) {
+				continue
+			}
+			for i, v := range block {
+				if !(math.Abs(v-after[i]) <= 2*0x1p-24*math.Abs(v)) {
+					t.Fatalf("codes are not kept: %g became %g", v, after[i])
 				}
 			}
 		}
