@@ -18,11 +18,11 @@ import (
 	"plumbline/internal/bind"
 	"plumbline/internal/config"
 	"plumbline/internal/dataset"
+	"plumbline/internal/format"
 	"plumbline/internal/pretrained"
 	"plumbline/internal/rng"
 	"plumbline/internal/rundir"
 	"plumbline/internal/train"
-	"plumbline/reference/model"
 )
 
 // trainFlags are the flags that all trainers have.
@@ -178,7 +178,9 @@ func (f *trainFlags) sameConfig(c *rundir.Checkpoint, s *config.Settings, withou
 // record writes what the run is made of.
 func (x *session) record(s *config.Settings) error {
 	dir := x.Run.Path()
-	write := func(name string, text []byte) error { return os.WriteFile(filepath.Join(dir, name), text, 0o644) }
+	write := func(name string, text []byte) error {
+		return format.WriteFile(filepath.Join(dir, name), func(w io.Writer) error { _, err := w.Write(text); return err })
+	}
 	env, err := json.MarshalIndent(map[string]any{"go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH, "cpus": runtime.NumCPU(),
 		"version": buildVersion(), "config_sha256": x.ConfigSHA}, "", " ")
 	if err != nil {
@@ -190,8 +192,9 @@ func (x *session) record(s *config.Settings) error {
 	return errors.Join(write("effective_config.yaml", s.YAML()), write("effective_config.json", append(s.JSON(), '\n')), write("env.json", append(env, '\n')))
 }
 
-// load opens the model of a run and makes it trainable.
-func (x *session) load(name string, lora train.LoRA, seed uint64, valueHead bool) error {
+// load opens the model of a run and makes it trainable: all of it, or an adapter if lora has a rank. Of o it takes the value head
+// and whether the base is quantised.
+func (x *session) load(name string, lora train.LoRA, seed uint64, o bind.Options) error {
 	m, extra, err := bind.Open(name, seed)
 	if err != nil {
 		return err
@@ -203,17 +206,19 @@ func (x *session) load(name string, lora train.LoRA, seed uint64, valueHead bool
 	if err != nil {
 		return err
 	}
-	o := bind.Options{ValueHead: valueHead, Seed: seed, Extra: extra}
+	o.Seed, o.Extra, o.Fingerprint = seed, extra, m.Fingerprint
 	if lora.R > 0 {
-		var adapter model.Adapter
-		if adapter, err = bind.NewAdapter(m.Base.Config, lora.R, lora.Alpha, lora.Targets, seed); err != nil {
+		if o.Adapter, err = bind.NewAdapter(m.Base.Config, lora.R, lora.Alpha, lora.Targets, seed); err != nil {
 			return usageError{err.Error()}
 		}
-		o.Adapter, o.AdapterFiles = adapter, bind.AdapterFiles(m.Base.Config, name, lora.R, lora.Alpha, lora.Targets)
+		o.PEFT = bind.AdapterConfig(name, lora)
 	}
 	policy, err := bind.NewLanguage(m.Base, o)
 	if err != nil {
-		return err
+		return usageError{err.Error()}
+	}
+	if o.Int8 {
+		fmt.Fprintf(x.Out, "int8: %d layers are quantised row by row\n", len(policy.Codes))
 	}
 	x.model, x.Tokenizer, x.Policy = m, text, policy
 	if x.From != nil && x.From.Manifest.BaseFingerprint != policy.Fingerprint() {

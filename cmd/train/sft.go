@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"plumbline/internal/bind"
 	"plumbline/internal/train"
 )
 
@@ -29,7 +30,7 @@ func newSFT() *cobra.Command {
 			if x.Questions, err = questions(c.Dataset, c.AdditionsMost, c.NumSamples, c.Seed); err != nil {
 				return err
 			}
-			if err := x.load(c.Model, c.LoRA, c.Seed, false); err != nil {
+			if err := x.load(c.Model, c.LoRA, c.Seed, bind.Options{}); err != nil {
 				return err
 			}
 			_, err = c.Train(cmd.Context(), x.Env)

@@ -241,38 +241,7 @@ func (x *session) loadShielded(c *train.Shielded) error {
 	if _, err := os.Stat(c.Model); errors.Is(err, fs.ErrNotExist) && slices.Contains(checkpoint.ModelNames(), c.Model) {
 		return usageError{fmt.Sprintf("model.name %s: only its sizes are known here, and the memory plan is all that they give; the folder with its weights is wanted, or model.name=%s", c.Model, bind.TinyGPTJ)}
 	}
-	m, extra, err := bind.Open(c.Model, c.Seed)
-	if err != nil {
-		return err
-	}
-	for _, note := range m.Notes {
-		fmt.Fprintln(x.Out, "note", note)
-	}
-	text, err := bind.NewText(m)
-	if err != nil {
-		return err
-	}
-	adapter, err := bind.NewAdapter(m.Base.Config, c.LoRA.R, c.LoRA.Alpha, c.LoRA.Targets, c.Seed)
-	if err != nil {
-		return usageError{err.Error()}
-	}
-	o := bind.Options{Seed: c.Seed, Extra: extra, Adapter: adapter, AdapterFiles: bind.AdapterFiles(m.Base.Config, c.Model, c.LoRA.R, c.LoRA.Alpha, c.LoRA.Targets)}
-	stored, err := bind.StoredFingerprint(c.Model)
-	if err != nil {
-		return err
-	}
-	policy, err := bind.NewAdapted(m.Base, o, c.Int8, stored)
-	if err != nil {
-		return usageError{err.Error()}
-	}
-	if c.Int8 {
-		fmt.Fprintf(x.Out, "int8: %d layers are quantised row by row\n", len(policy.Codes))
-	}
-	x.model, x.Tokenizer, x.Policy = m, text, policy
-	if x.From != nil && x.From.Manifest.BaseFingerprint != policy.Fingerprint() {
-		return usageError{fmt.Sprintf("%s was trained on other base weights than those of %s", x.From.Path, c.Model)}
-	}
-	return nil
+	return x.load(c.Model, c.LoRA, c.Seed, bind.Options{Int8: c.Int8})
 }
 
 // basis makes the basis if it is to be made, and reads it from its file: what verify projection reads is what the run is shielded by.

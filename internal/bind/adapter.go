@@ -1,43 +1,36 @@
 package bind
 
 import (
+	"bytes"
 	"io"
-	"os"
-	"path/filepath"
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/peft"
 	"plumbline/internal/rundir"
+	"plumbline/internal/train"
 	"plumbline/reference/model"
 )
 
-// AdapterFiles returns what writes an adapter as PEFT reads it: adapter_config.json and adapter_model.safetensors. base is the name
-// of the base model that they say.
-func AdapterFiles(c model.Config, base string, r int, alpha float64, targets []string) func(model.Adapter) ([]rundir.File, error) {
-	return func(a model.Adapter) ([]rundir.File, error) {
-		contents := peft.Contents{DType: format.F32, Config: peft.Config{BaseModel: base, TaskType: "CAUSAL_LM", R: r, Alpha: alpha, Bias: "none",
-			Targets: peft.Targets{List: targets}}}
-		for _, t := range c.Linears() {
-			if f, ok := a[t.Name]; ok {
-				contents.Factors = append(contents.Factors, peft.Factors{Path: t.Name, In: t.Shape[1], Out: t.Shape[0], A: f.A, B: f.B})
-			}
+// AdapterConfig is what adapter_config.json says of the adapter of a run; base is the name of the base model.
+func AdapterConfig(base string, l train.LoRA) peft.Config {
+	return peft.Config{BaseModel: base, TaskType: "CAUSAL_LM", R: l.R, Alpha: l.Alpha, Bias: "none", Targets: peft.Targets{List: l.Targets}}
+}
+
+// adapterFiles returns an adapter as PEFT reads it: adapter_config.json and adapter_model.safetensors, which names the base by its
+// fingerprint.
+func adapterFiles(c model.Config, config peft.Config, a model.Adapter, fingerprint string) ([]rundir.File, error) {
+	contents := peft.Contents{DType: format.F32, Config: config, Fingerprint: fingerprint}
+	for _, t := range c.Linears() {
+		if f, ok := a[t.Name]; ok {
+			contents.Factors = append(contents.Factors, peft.Factors{Path: t.Name, In: t.Shape[1], Out: t.Shape[0], A: f.A, B: f.B})
 		}
-		dir, err := os.MkdirTemp("", "plumbline-adapter-")
-		if err != nil {
-			return nil, err
-		}
-		defer os.RemoveAll(dir)
-		if err := peft.Write(dir, contents); err != nil {
-			return nil, err
-		}
-		var files []rundir.File
-		for _, name := range []string{peft.ConfigFile, peft.WeightsFile} {
-			text, err := os.ReadFile(filepath.Join(dir, name))
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, rundir.File{Name: name, Write: func(w io.Writer) error { _, err := w.Write(text); return err }})
-		}
-		return files, nil
 	}
+	text, weights, err := contents.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return []rundir.File{
+		{Name: peft.ConfigFile, Write: func(w io.Writer) error { _, err := io.Copy(w, bytes.NewReader(text)); return err }},
+		{Name: peft.WeightsFile, Write: weights},
+	}, nil
 }

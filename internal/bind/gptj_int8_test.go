@@ -2,11 +2,15 @@ package bind_test
 
 import (
 	"math"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"plumbline/internal/bind"
+	"plumbline/internal/format"
+	"plumbline/internal/format/hf"
+	"plumbline/internal/format/peft"
 	"plumbline/internal/rng"
 	"plumbline/internal/train"
 	"plumbline/reference/quant"
@@ -40,20 +44,33 @@ func TestInt8Base(t *testing.T) {
 	}
 }
 
-// An adapter on an int8 base is known by the base's files, and what it learns from is finite.
-func TestAdapted(t *testing.T) {
+// An adapter on an int8 base is known by the base's files, in its own files too, and what it learns from is finite.
+func TestLanguageInt8(t *testing.T) {
 	m, _, err := bind.Open(bind.TinyGPTJ, 1)
 	require.NoError(t, err)
 	a, err := bind.NewAdapter(m.Base.Config, 2, 4, []string{"q_proj", "out_proj"}, 1)
 	require.NoError(t, err)
-	stored, err := bind.StoredFingerprint(bind.TinyGPTJ)
+	folder, err := hf.Open("../assets/tiny_gptj")
 	require.NoError(t, err)
-	again, err := bind.StoredFingerprint("../assets/tiny_gptj")
+	defer folder.Close()
+	stored, err := folder.Fingerprint()
 	require.NoError(t, err)
-	require.Equal(t, again, stored)
-	p, err := bind.NewAdapted(m.Base, bind.Options{Adapter: a}, true, stored)
+	require.Equal(t, stored, m.Fingerprint)
+	lora := train.LoRA{R: 2, Alpha: 4, Targets: []string{"q_proj", "out_proj"}}
+	o := bind.Options{Adapter: a, PEFT: bind.AdapterConfig(bind.TinyGPTJ, lora), Int8: true, Fingerprint: stored}
+	p, err := bind.NewLanguage(m.Base, o)
 	require.NoError(t, err)
 	require.Equal(t, stored, p.Fingerprint())
+	files, err := p.Files()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for _, f := range files {
+		require.NoError(t, format.WriteFile(filepath.Join(dir, f.Name), f.Write))
+	}
+	read, err := peft.Open(dir)
+	require.NoError(t, err)
+	defer read.Close()
+	require.Equal(t, stored, read.Fingerprint)
 	require.Len(t, p.Params(), 8)
 	ids, real := make([]int, 12), make([]bool, 12)
 	for i := range ids {
@@ -61,10 +78,23 @@ func TestAdapted(t *testing.T) {
 	}
 	b := train.Batch{Rows: 2, Prompt: 3, Response: 3, IDs: ids, Real: real}
 	require.Equal(t, p.Reference(b), p.Score(b).LogProbs, "B = 0: the policy is the reference, to the last bit")
-	require.Panics(t, func() { _, _ = bind.NewAdapted(m.Base, bind.Options{}, true, "") })
-	for _, name := range []string{bind.TinyGPTJInit, "absent"} {
-		s, err := bind.StoredFingerprint(name)
-		require.Empty(t, s)
-		require.Equal(t, name == "absent", err != nil)
+	require.Panics(t, func() { _, _ = bind.NewLanguage(m.Base, bind.Options{Int8: true}) })
+}
+
+// A base that lies in no files is known by its numbers before they are quantised.
+func TestFingerprintOfNumbers(t *testing.T) {
+	known := map[string]bool{}
+	for _, seed := range []uint64{1, 1, 2} {
+		for _, int8 := range []bool{false, true} {
+			m, _, err := bind.Open(bind.TinyGPTJInit, seed)
+			require.NoError(t, err)
+			a, err := bind.NewAdapter(m.Base.Config, 2, 4, []string{"q_proj"}, 1)
+			require.NoError(t, err)
+			p, err := bind.NewLanguage(m.Base, bind.Options{Adapter: a, Int8: int8, Fingerprint: m.Fingerprint})
+			require.NoError(t, err)
+			require.Len(t, p.Fingerprint(), 64)
+			known[p.Fingerprint()] = true
+		}
 	}
+	require.Len(t, known, 2)
 }

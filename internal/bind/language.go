@@ -23,6 +23,7 @@ import (
 	"plumbline/reference/ad"
 	"plumbline/reference/model"
 	"plumbline/reference/nn"
+	"plumbline/reference/quant"
 	"plumbline/reference/rl"
 )
 
@@ -39,8 +40,12 @@ const WeightsFile = "model.safetensors"
 type Options struct {
 	// Adapter is trained if it is not nil; else all weights are.
 	Adapter model.Adapter
-	// AdapterFiles returns the files of a checkpoint that hold the adapter.
-	AdapterFiles func(model.Adapter) ([]rundir.File, error)
+	// PEFT is the adapter's configuration in a checkpoint: [AdapterConfig].
+	PEFT peft.Config
+	// Int8 quantises the base under an adapter by [Int8Base].
+	Int8 bool
+	// Fingerprint is that of the files of the base, as manifests name it; with "" a base is known by its numbers.
+	Fingerprint string
 	// ValueHead adds one, with weights from a normal distribution of standard deviation 0.01 and a bias of 0.
 	ValueHead bool
 	Seed      uint64
@@ -50,6 +55,8 @@ type Options struct {
 
 // Language is a model of reference/model as a [train.Policy]: float64 on the tape.
 type Language struct {
+	Codes map[string]*quant.Int8 // of the layers of an int8 base, by their names
+
 	model, frozen *model.Model
 	options       Options
 	params        []train.Param
@@ -59,7 +66,8 @@ type Language struct {
 // streamHead numbers the random numbers of the value head.
 const streamHead = 100
 
-// NewLanguage makes m trainable. The weights of m change from then on; they are rounded to float32, the precision of masters.
+// NewLanguage makes m trainable. The weights of m change from then on; they are rounded to float32, the precision of masters. It
+// panics if a base without an adapter is to be quantised.
 func NewLanguage(m *model.Model, o Options) (*Language, error) {
 	l := &Language{model: m, frozen: m, options: o, byName: map[string]int{}}
 	add := func(name string, shape []int, data []float64) {
@@ -82,6 +90,9 @@ func NewLanguage(m *model.Model, o Options) (*Language, error) {
 		if err := o.Adapter.Validate(m.Config); err != nil {
 			return nil, err
 		}
+		if o.Fingerprint == "" {
+			l.options.Fingerprint = numbersHash(m)
+		}
 		for _, t := range m.Config.Linears() {
 			if f, ok := o.Adapter[t.Name]; ok {
 				add(t.Name+".lora_A.weight", []int{f.Rank, t.Shape[1]}, f.A)
@@ -96,6 +107,15 @@ func NewLanguage(m *model.Model, o Options) (*Language, error) {
 		}
 		add(headWeight, []int{1, m.Config.Hidden}, w)
 		add(headBias, []int{1}, []float64{0})
+	}
+	if o.Int8 {
+		if o.Adapter == nil {
+			panic("bind: int8 weights cannot be trained")
+		}
+		var err error
+		if l.Codes, err = Int8Base(m); err != nil {
+			return nil, err
+		}
 	}
 	return l, nil
 }
@@ -252,7 +272,7 @@ func (l *Language) Files() ([]rundir.File, error) {
 		}
 	}
 	if l.options.Adapter != nil {
-		adapter, err := l.options.AdapterFiles(l.options.Adapter)
+		adapter, err := adapterFiles(l.model.Config, l.options.PEFT, l.options.Adapter, l.options.Fingerprint)
 		if err != nil {
 			return nil, err
 		}
@@ -299,16 +319,22 @@ func (l *Language) Restore(dir string) error {
 	return nil
 }
 
-// Fingerprint implements [train.Policy]: the sha256 over the bits of the frozen weights in the order of the forward pass.
+// Fingerprint implements [train.Policy]: that of the base under an adapter, which int8 codes follow from; without one no weights
+// are frozen, and it is "".
 func (l *Language) Fingerprint() string {
 	if l.options.Adapter == nil {
 		return ""
 	}
+	return l.options.Fingerprint
+}
+
+// numbersHash returns the sha256 over the bits of the weights in the order of the forward pass.
+func numbersHash(m *model.Model) string {
 	h := sha256.New()
 	var b [8]byte
-	for _, t := range l.model.Config.Tensors() {
+	for _, t := range m.Config.Tensors() {
 		fmt.Fprintln(h, t.Name, t.Shape)
-		for _, v := range l.model.Data(t.Name) {
+		for _, v := range m.Data(t.Name) {
 			binary.LittleEndian.PutUint64(b[:], math.Float64bits(v))
 			h.Write(b[:])
 		}

@@ -49,7 +49,7 @@ func Open(name string, seed uint64) (m *pretrained.Model, extra map[string][]byt
 	if name == TinyInit || name == TinyGPTJInit {
 		m, err = initial(path, seed)
 	} else {
-		m, err = pretrained.Open(path, pretrained.Options{})
+		m, err = pretrained.Open(path, pretrained.Options{Fingerprint: true})
 	}
 	if err != nil {
 		return nil, nil, err

@@ -25,17 +25,19 @@ import (
 type Options struct {
 	Adapter     string // folder of a PEFT adapter, "" for none
 	NoTokenizer bool   // leave the tokenizer out, which a folder of weights need not have
+	Fingerprint bool   // take that of the weights, for which all of them are read once more
 }
 
 // Model is a model with its tokenizer, in memory.
 type Model struct {
-	Path      string
-	Base      *model.Model
-	Adapter   model.Adapter        // nil without an adapter
-	Tokenizer *tokenizer.Tokenizer // nil if it was left out
-	EOS       []int                // the tokens that end a text, in the order of the file
-	Template  string               // the chat template, "" if there is none
-	Notes     []string             // what a reader should know
+	Path        string
+	Base        *model.Model
+	Adapter     model.Adapter        // nil without an adapter
+	Tokenizer   *tokenizer.Tokenizer // nil if it was left out
+	EOS         []int                // the tokens that end a text, in the order of the file
+	Template    string               // the chat template, "" if there is none
+	Fingerprint string               // of the weights of a folder, if it was asked for: [hf.Folder.Fingerprint]
+	Notes       []string             // what a reader should know
 }
 
 // source is a file or folder of weights that has been opened: its configuration is known, its weights are not read.
@@ -88,6 +90,11 @@ func Open(path string, o Options) (_ *Model, err error) {
 	}
 	if err := s.complete(); err != nil {
 		return nil, err
+	}
+	if o.Fingerprint && s.fingerprint != nil {
+		if m.Fingerprint, err = s.fingerprint(); err != nil {
+			return nil, err
+		}
 	}
 	m.Base, err = model.New(config, finite(path, weights))
 	if err != nil {

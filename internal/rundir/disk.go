@@ -7,14 +7,13 @@ import (
 
 // Disk is what saving does to a file system. The tests put one in place of [OS] that fails, stops or forgets.
 type Disk interface {
-	Mkdir(name string) error              // mode 0755 less the umask; an error if it is there
-	Create(name string) (Writer, error)   // mode 0644 less the umask; an error if it is there
-	Rename(from, to string) error         // replaces a file, never a directory that holds something
-	SyncDir(name string) error            // what was created, renamed and removed in it is there after a power failure
-	RemoveAll(name string) error          // no error if it is not there
-	Names(name string) ([]string, error)  // of the entries of a directory, in increasing order
-	ReadFile(name string) ([]byte, error) // of a small file
-	Exists(name string) (bool, error)     // of any kind; a link is not followed
+	Mkdir(name string) error             // mode 0755 less the umask; an error if it is there
+	Create(name string) (Writer, error)  // mode 0644 less the umask; an error if it is there
+	Rename(from, to string) error        // replaces a file, never a directory that holds something
+	SyncDir(name string) error           // what was created, renamed and removed in it is there after a power failure
+	RemoveAll(name string) error         // no error if it is not there
+	Names(name string) ([]string, error) // of the entries of a directory, in increasing order
+	Exists(name string) (bool, error)    // of any kind; a link is not followed
 }
 
 // Writer is a file that is being written.
@@ -61,8 +60,6 @@ func (OS) Names(name string) ([]string, error) {
 	}
 	return names, nil
 }
-
-func (OS) ReadFile(name string) ([]byte, error) { return os.ReadFile(name) }
 
 func (OS) Exists(name string) (bool, error) {
 	_, err := os.Lstat(name)

@@ -4,7 +4,6 @@ package rundir
 
 import (
 	"fmt"
-	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -133,8 +132,6 @@ func (m *memory) SyncDir(name string) error {
 func (m *memory) Names(name string) ([]string, error) {
 	return slices.Sorted(maps.Keys(m.dirs[name].now)), nil
 }
-
-func (m *memory) ReadFile(name string) ([]byte, error) { return nil, fs.ErrNotExist }
 
 func (m *memory) Exists(name string) (bool, error) {
 	_, there := m.dirs[filepath.Dir(name)].now[filepath.Base(name)]

@@ -91,7 +91,7 @@ func (a *altered) Params() []train.Param {
 // What stops a run, by name and step.
 func TestShieldedStops(t *testing.T) {
 	stops := func(a altered, overrides ...string) (string, outcome) {
-		o := runIn(t, filepath.Join(t.TempDir(), "run"), shielded(overrides...), func(p *bind.Adapted) train.Policy { a.Policy = p; return &a })
+		o := runIn(t, filepath.Join(t.TempDir(), "run"), shielded(overrides...), func(p *bind.Language) train.Policy { a.Policy = p; return &a })
 		require.Error(t, o.err)
 		return o.err.Error(), o
 	}

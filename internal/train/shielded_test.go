@@ -54,7 +54,7 @@ type outcome struct {
 	warned []string
 	dir    string
 	basis  *train.Basis
-	policy *bind.Adapted
+	policy *bind.Language
 }
 
 func (o outcome) metric(name string) float64 {
@@ -78,15 +78,14 @@ func (o outcome) lines(t testing.TB) (list []map[string]any) {
 	return list
 }
 
-func gptj(t testing.TB, c *train.Shielded) (*bind.Adapted, *bind.Text) {
+func gptj(t testing.TB, c *train.Shielded) (*bind.Language, *bind.Text) {
 	m, extra, err := bind.Open(c.Model, c.Seed)
 	require.NoError(t, err)
 	text, err := bind.NewText(m)
 	require.NoError(t, err)
 	adapter, err := bind.NewAdapter(m.Base.Config, c.LoRA.R, c.LoRA.Alpha, c.LoRA.Targets, c.Seed)
 	require.NoError(t, err)
-	p, err := bind.NewAdapted(m.Base, bind.Options{Seed: c.Seed, Extra: extra, Adapter: adapter,
-		AdapterFiles: bind.AdapterFiles(m.Base.Config, c.Model, c.LoRA.R, c.LoRA.Alpha, c.LoRA.Targets)}, c.Int8, "")
+	p, err := bind.NewLanguage(m.Base, bind.Options{Seed: c.Seed, Extra: extra, Adapter: adapter, PEFT: bind.AdapterConfig(c.Model, c.LoRA), Int8: c.Int8})
 	require.NoError(t, err)
 	return p, text
 }
@@ -109,7 +108,7 @@ func basisFor(t testing.TB, c *train.Shielded, p train.Policy) *train.Basis {
 }
 
 // runIn trains in a folder, with a policy that change may replace.
-func runIn(t testing.TB, dir string, c *train.Shielded, change func(*bind.Adapted) train.Policy) (o outcome) {
+func runIn(t testing.TB, dir string, c *train.Shielded, change func(*bind.Language) train.Policy) (o outcome) {
 	p, text := gptj(t, c)
 	o.dir, o.policy, o.basis = dir, p, basisFor(t, c, p)
 	run, err := rundir.Create(dir, rundir.Options{})
