@@ -53,7 +53,7 @@ func (m *Model) Generate(ctx context.Context, prompt []int, o GenerateOptions, f
 		if !sampling.Distribution(p, p, o.Sampling) {
 			return drawn, fmt.Errorf("%s: the logits after token %d are not finite", m.Path, len(prompt)+len(drawn))
 		}
-		id := sampling.Draw(p, r)
+		id := sampling.Draw(p, r.Float64())
 		drawn = append(drawn, id)
 		if f != nil {
 			if err := f(id); err != nil {

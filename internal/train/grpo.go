@@ -240,7 +240,7 @@ func (c *GRPO) fill(env MaskedEnv, x Texts, k int, stream rng.Stream, first int)
 			if !sampling.Distribution(z, z, sampling.Options{Temperature: c.Temperature, TopP: c.TopP}) {
 				return Texts{}, fmt.Errorf("the logits of input %d at position %d are not finite: training stops, the last checkpoint is good", i/k, t)
 			}
-			out.row(i)[t] = draw(z, stream.Uniform(uint64(first+i)*maxTokens+uint64(t)))
+			out.row(i)[t] = sampling.Draw(z, stream.Uniform(uint64(first+i)*maxTokens+uint64(t)))
 		}
 	}
 	return out, nil

@@ -36,21 +36,6 @@ func (s Sampling) distribution(p, logits []float64, at, eos int) error {
 	return nil
 }
 
-// draw returns the token at quantile u, in [0, 1), of the distribution p.
-func draw(p []float64, u float64) int {
-	last := 0
-	for i, v := range p {
-		if v == 0 {
-			continue
-		}
-		if last = i; u < v {
-			return i
-		}
-		u -= v
-	}
-	return last // the sum of p is below 1 by a rounding
-}
-
 // maxTokens bounds the tokens of a response, so that every sample has random numbers of its own.
 const maxTokens = 1 << 16
 
@@ -77,7 +62,7 @@ func sample(p Policy, prompts Batch, s Sampling, eos int, stream rng.Stream, fir
 			if err = s.distribution(probs, logits[i*vocab:(i+1)*vocab], at, eos); err != nil {
 				return nil
 			}
-			next[i] = draw(probs, stream.Uniform(uint64(first+i)*maxTokens+uint64(at)))
+			next[i] = sampling.Draw(probs, stream.Uniform(uint64(first+i)*maxTokens+uint64(at)))
 			responses[i] = append(responses[i], next[i])
 			lp := math.Log(probs[next[i]])
 			if s.Raw {

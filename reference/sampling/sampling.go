@@ -4,7 +4,6 @@ package sampling
 import (
 	"cmp"
 	"math"
-	"math/rand/v2"
 	"slices"
 )
 
@@ -122,9 +121,9 @@ func softmax(p, z []float64) {
 	}
 }
 
-// Draw returns a token of the distribution p: the first whose cumulative probability, in the order of the indices, exceeds
-// u·Σp with u uniform on [0, 1). A token of probability 0 is never drawn. It panics if p has no mass.
-func Draw(p []float64, r *rand.Rand) int {
+// Draw returns the token at quantile u, in [0, 1), of the distribution p: the first whose cumulative probability, in the order
+// of the indices, exceeds u·Σp. A token of probability 0 is never drawn. It panics if p has no mass.
+func Draw(p []float64, u float64) int {
 	sum := 0.0
 	for _, v := range p {
 		sum += v
@@ -132,13 +131,13 @@ func Draw(p []float64, r *rand.Rand) int {
 	if !(sum > 0) {
 		panic("sampling: a distribution without mass")
 	}
-	u, acc, last := float64(r.Float64()*sum), 0.0, 0
+	bar, acc, last := float64(u*sum), 0.0, 0
 	for i, v := range p {
 		if v == 0 {
 			continue
 		}
 		last = i
-		if acc += v; acc > u {
+		if acc += v; acc > bar {
 			break
 		}
 	}

@@ -163,8 +163,8 @@ func TestUndefined(t *testing.T) {
 		require.Panics(t, func() { Distribution(make([]float64, 1), make([]float64, 1), o) }, "%v", o)
 	}
 	require.Panics(t, func() { Distribution(nil, nil, Options{}) })
-	require.Panics(t, func() { Draw([]float64{0, 0}, rand.New(rand.NewPCG(1, 1))) })
-	require.Panics(t, func() { Draw([]float64{math.NaN()}, rand.New(rand.NewPCG(1, 1))) })
+	require.Panics(t, func() { Draw([]float64{0, 0}, .5) })
+	require.Panics(t, func() { Draw([]float64{math.NaN()}, .5) })
 }
 
 // Logits that differ by less than their distance from the largest has digits are still told apart.
@@ -207,16 +207,19 @@ func TestLaws(t *testing.T) {
 	})
 }
 
-// The frequencies of many draws lie within 5 standard deviations of the distribution, and a seed repeats its draws.
+// The quantiles meet the tokens in their order, also of a distribution that is not normalised, and the frequencies of many draws lie
+// within 5 standard deviations of it.
 func TestDraw(t *testing.T) {
 	p := []float64{0, 0.5, 0, 0.125, 0.375, 0}
+	for u, want := range map[float64]int{0: 1, 0.4999: 1, 0.5: 3, 0.6249: 3, 0.625: 4, 1 - 0x1p-53: 4} {
+		require.Equal(t, want, Draw(p, u), u)
+		require.Equal(t, want, Draw([]float64{0, 4, 0, 1, 3, 0}, u), u)
+	}
 	const n = 200_000
-	r, again := rand.New(rand.NewPCG(7, 7)), rand.New(rand.NewPCG(7, 7))
+	r := rand.New(rand.NewPCG(7, 7))
 	count := make([]float64, len(p))
 	for range n {
-		i := Draw(p, r)
-		require.Equal(t, i, Draw(p, again))
-		count[i]++
+		count[Draw(p, r.Float64())]++
 	}
 	for i, q := range p {
 		require.InDelta(t, q*n, count[i], 5*math.Sqrt(n*q*(1-q)), "token %d", i)
