@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/golden"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -99,7 +100,7 @@ a broken training run. Exit 0 if every finding is the expected one.`,
 				fmt.Fprintf(w, "the data are in %s; try: verify projection --basis %s, or verify dump %s --profile %s\n", keep, filepath.Join(keep, "q.npy"), filepath.Join(keep, "dumps", "pad_in_denominator"), demoProfile)
 			}
 			if right != len(demoCases) {
-				return exitError{check.ExitFail}
+				return cli.Exit{Code: check.ExitFail}
 			}
 			return nil
 		},

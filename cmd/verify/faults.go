@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -87,7 +88,7 @@ is false.`,
 				bad = bad || wrong
 			}
 			if bad {
-				return exitError{check.ExitFail}
+				return cli.Exit{Code: check.ExitFail}
 			}
 			return nil
 		},

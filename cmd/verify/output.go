@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/format"
 	"plumbline/verify/check"
 	"plumbline/verify/report"
@@ -113,7 +114,7 @@ func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) e
 	}
 	onGitHub(cmd.ErrOrStderr(), r)
 	if r.Exit != check.ExitPass {
-		return exitError{r.Exit}
+		return cli.Exit{Code: r.Exit}
 	}
 	return nil
 }

@@ -1,0 +1,109 @@
+// Package cli is what the commands have in common: signals, output that must not be lost, messages and exit codes.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"plumbline/verify/check"
+	"plumbline/verify/report"
+)
+
+// Exit is the error of a command that has said all there is to say and ends with a code.
+type Exit struct{ Code int }
+
+func (e Exit) Error() string { return fmt.Sprintf("exit %d", e.Code) }
+
+// output remembers the first error of a write: text that was lost must not end in exit code 0.
+type output struct {
+	*os.File
+	err error
+}
+
+func (s *output) Write(p []byte) (int, error) {
+	n, err := s.File.Write(p)
+	if err != nil && s.err == nil {
+		s.err = err
+	}
+	return n, err
+}
+
+// Run runs a command until it ends or is interrupted, and returns its exit code: that of an [Exit], or what exitCode says of
+// another error, which is printed.
+func Run(root *cobra.Command, args []string, exitCode func(error) int) (code int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process whatever it is doing
+	defer func() {
+		if p := recover(); p != nil { // a bug of ours: exit code 3 and a way to report it, not 2 as the runtime has it
+			fmt.Fprintf(os.Stderr, "%s: internal error: %v\n%s", root.Name(), p, debug.Stack())
+			code = check.ExitInternal
+		}
+	}()
+	debug.SetGCPercent(25) // memory is mostly a few large arrays: collecting often is cheap and keeps the peak low
+	out := &output{File: os.Stdout}
+	root.SetArgs(args)
+	root.SetOut(out)
+	err := root.ExecuteContext(ctx)
+	var done Exit
+	if out.err != nil && (err == nil || errors.As(err, &done)) {
+		err = fmt.Errorf("writing the output: %w", out.err)
+	}
+	switch {
+	case err == nil:
+		return check.ExitPass
+	case errors.As(err, &done):
+		return done.Code
+	}
+	Complain(root.Name(), err.Error())
+	if errors.Is(err, context.Canceled) {
+		return check.ExitInterrupted
+	}
+	return exitCode(err)
+}
+
+// Complain prints a message on stderr, without the control characters that a name in a file may have.
+func Complain(name, msg string) {
+	lines := strings.Split(msg, "\n")
+	for i := range lines {
+		lines[i] = report.Printable(lines[i])
+	}
+	fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.Join(lines, "\n"))
+}
+
+// NoSuchPath reports whether err says that a named path does not exist, or cannot.
+func NoSuchPath(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG)
+}
+
+// UnknownCommand is the message about a command that root does not have.
+func UnknownCommand(root *cobra.Command, name string) string {
+	names := []string{"completion", "help"}
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+	}
+	return fmt.Sprintf("unknown command %q; did you mean %q? (%s --help)", name, check.Nearest(name, names), root.Name())
+}
+
+// FlagError is the message about a flag, for one that is unknown with the nearest.
+func FlagError(cmd *cobra.Command, err error) string {
+	msg := err.Error()
+	_, name, unknown := strings.Cut(msg, "unknown flag: --")
+	if !unknown {
+		return msg + " (" + cmd.CommandPath() + " --help)"
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return fmt.Sprintf("%s; did you mean --%s? (%s --help)", msg, check.Nearest(name, names), cmd.CommandPath())
+}
