@@ -44,6 +44,15 @@ func OpenLog(path string) (*Log, error) {
 	return &Log{f}, nil
 }
 
+// CreateLog opens a log that begins anew, whatever the file held.
+func CreateLog(path string) (*Log, error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Log{f}, nil
+}
+
 // lastLineEnd returns the offset after the last newline of f.
 func lastLineEnd(f *os.File) (int64, error) {
 	info, err := f.Stat()

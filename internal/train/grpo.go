@@ -110,7 +110,7 @@ func (c *GRPO) Train(ctx context.Context, env MaskedEnv) (last []rl.Metric, err 
 		st.Step = iter + 1
 		last = c.metrics(used, skipped)
 		took := env.Clock() - start
-		if err := metrics.add(st.Step, true, c.line(iter, lr, norm, took, env.Memory(), used, last)); err != nil {
+		if err := metrics.add(st.Step, true, c.line(env, iter, lr, norm, took, used, last)); err != nil {
 			return nil, err
 		}
 		if loss := metric(last, "loss"); len(used) == 0 {
@@ -327,7 +327,7 @@ func (c *GRPO) evaluate(env MaskedEnv, held dataset.Corpus) error {
 	if c.EvalSamples == 0 {
 		return nil
 	}
-	log, err := rundir.OpenLog(filepath.Join(env.Run.Path(), "eval.jsonl"))
+	log, err := rundir.CreateLog(filepath.Join(env.Run.Path(), "eval.jsonl"))
 	if err != nil {
 		return err
 	}

@@ -288,7 +288,7 @@ func (c *GRPOCausal) evaluate(env Env) error {
 	if len(env.HeldOut) == 0 || c.EvalSamples == 0 {
 		return nil
 	}
-	log, err := rundir.OpenLog(filepath.Join(env.Run.Path(), "eval.jsonl"))
+	log, err := rundir.CreateLog(filepath.Join(env.Run.Path(), "eval.jsonl"))
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func (c *GRPOCausal) Settings() *config.Settings {
 	s.Float("min_lr", &c.MinLR, 0, huge, "at the end of the cosine")
 	s.Int("warmup_steps", &c.Warmup, 0, many, "updates")
 	s.Int("max_steps", &c.Steps, 0, many, "updates, a multiple of num_iterations")
-	s.Float("weight_decay", &c.WeightDecay, 0, 1, "decoupled")
+	s.Float("weight_decay", &c.WeightDecay, 0, 1, "decoupled, of tensors with two dimensions and more")
 	s.Float("max_grad_norm", &c.MaxGradNorm, 0, huge, "of the global norm; 0: no clipping")
 	s.Uint64("seed", &c.Seed, "of everything random")
 	s.Int("logging_steps", &c.LogInterval, 1, many, "updates between lines")

@@ -45,6 +45,7 @@ type GRPO struct {
 	WandbLog                 bool
 	WandbProject             string
 	Device, DType, Backend   string
+	PeakFLOPS                float64
 	Compile                  bool
 	Dump                     Dump
 
@@ -70,7 +71,7 @@ func (c *GRPO) Settings() *config.Settings {
 	)
 	*c = GRPO{Trainer: TrainerGRPO, GroupSize: 8, KLBeta: .1, Temperature: .8, TopP: .95, BatchSize: 1, Accumulation: 16, LearningRate: 1e-5, MinLR: 1e-6, MaxIters: 10000, WarmupIters: 100,
 		DecayIters: 10000, WeightDecay: .1, Beta1: .9, Beta2: .95, GradClip: 1, BlockSize: 1024, Dataset: CharDiffusion, Composition: "complex", LogInterval: 1, SaveInterval: 100,
-		OutDir: "out-grpo", WandbProject: "grpo", Device: "cpu", DType: "bfloat16", Backend: "nccl", Seed: 1337, InitFrom: "resume", Generator: "tiny_masked", Judge: "tiny_judge",
+		OutDir: "out-grpo", PeakFLOPS: 312e12, WandbProject: "grpo", Device: "cpu", DType: "bfloat16", Backend: "nccl", Seed: 1337, InitFrom: "resume", Generator: "tiny_masked", Judge: "tiny_judge",
 		KLEstimator: "k3", LossOver: "masked_sum", AdvScope: "batch", MaskRatio: .3, EvalSamples: 64}
 	s := config.NewSettings()
 	s.Choice("trainer", &c.Trainer, []string{TrainerGRPO}, "a masked language model; grpo_causal is another configuration")
@@ -88,7 +89,7 @@ func (c *GRPO) Settings() *config.Settings {
 	s.Int("max_iters", &c.MaxIters, 0, many, "iterations, an update each")
 	s.Int("warmup_iters", &c.WarmupIters, 0, many, "iterations from 0 to learning_rate")
 	s.Int("lr_decay_iters", &c.DecayIters, 0, many, "end of the cosine")
-	s.Float("weight_decay", &c.WeightDecay, 0, 1, "decoupled, of every tensor")
+	s.Float("weight_decay", &c.WeightDecay, 0, 1, "decoupled, of tensors with two dimensions and more")
 	s.Float("beta1", &c.Beta1, 0, .999999, "of Adam")
 	s.Float("beta2", &c.Beta2, 0, .999999, "of Adam")
 	s.Float("grad_clip", &c.GradClip, 0, huge, "of the global norm; 0: no clipping")
@@ -114,6 +115,7 @@ func (c *GRPO) Settings() *config.Settings {
 	s.Text("wandb_project", &c.WandbProject, "has no effect")
 	s.Text("device", &c.Device, "cpu; another one is not there: a warning")
 	s.Choice("dtype", &c.DType, []string{"float32", "bfloat16", "float16"}, "recorded; masters are float32, and the reference computes in float64")
+	s.Float("peak_flops", &c.PeakFLOPS, 1, huge, "a second, what mfu_pct is a share of; nanoGPT's are those of an A100 in bfloat16")
 	s.Bool("compile", &c.Compile, "has no effect: there is no compiler")
 	s.Text("backend", &c.Backend, "has no effect: one process")
 	c.Dump.settings(s)
@@ -124,7 +126,7 @@ func (c *GRPO) Settings() *config.Settings {
 // and how long it goes on.
 func (c *GRPO) WithoutEffect() []string {
 	return []string{"max_iters", "eval_samples", "log_interval", "save_interval", "keep", "sample_interval", "out_dir", "dump.dir", "dump.every", "wandb_log", "wandb_project", "time_limit_s", "fail_on_zero_loss",
-		"compile", "device", "dtype", "backend", "composition_config"}
+		"compile", "device", "dtype", "backend", "peak_flops", "composition_config"}
 }
 
 // Check refuses what cannot be trained: a *[ConfigError].

@@ -65,8 +65,9 @@ func (c *GRPO) metrics(used []*microStep, skipped int) []rl.Metric {
 		{Name: "identical_completions", Value: float64(identical)}}
 }
 
-// line is a line of metrics.jsonl. mfu_pct of the original is not there: what a CPU could do at most is not known.
-func (c *GRPO) line(iter int, lr, norm, took, memory float64, used []*microStep, metrics []rl.Metric) []rundir.Field {
+// line is a line of metrics.jsonl. mfu_pct counts the generator's passes over the micro-steps that were used, three forward and one
+// backward, which costs two.
+func (c *GRPO) line(env MaskedEnv, iter int, lr, norm, took float64, used []*microStep, metrics []rl.Metric) []rundir.Field {
 	fields := []rundir.Field{{Key: "step", Value: iter + 1}, {Key: "iter", Value: iter}}
 	for _, m := range metrics {
 		fields = append(fields, rundir.Field{Key: m.Name, Value: m.Value})
@@ -76,8 +77,9 @@ func (c *GRPO) line(iter int, lr, norm, took, memory float64, used []*microStep,
 		fetch += 1e3 * m.seconds[0]
 		backward += 1e3 * m.backward
 	}
-	return append(fields, rundir.Field{Key: "grad_norm", Value: norm}, rundir.Field{Key: "lr", Value: lr}, rundir.Field{Key: "time_ms", Value: 1e3 * took},
-		rundir.Field{Key: "time_fetch_ms", Value: fetch}, rundir.Field{Key: "time_backward_ms", Value: backward}, rundir.Field{Key: "mem_resident_mb", Value: memory})
+	flops := 5 * env.Generator.FLOPs(c.BlockSize) * float64(len(used)*c.BatchSize*c.BlockSize)
+	return append(fields, rundir.Field{Key: "mfu_pct", Value: 100 * flops / took / c.PeakFLOPS}, rundir.Field{Key: "grad_norm", Value: norm}, rundir.Field{Key: "lr", Value: lr}, rundir.Field{Key: "time_ms", Value: 1e3 * took},
+		rundir.Field{Key: "time_fetch_ms", Value: fetch}, rundir.Field{Key: "time_backward_ms", Value: backward}, rundir.Field{Key: "mem_resident_mb", Value: env.Memory()})
 }
 
 // sample writes the first completion of an iteration to samples.jsonl.

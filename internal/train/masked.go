@@ -76,6 +76,8 @@ type MaskedPolicy interface {
 	MaskedModel
 	// Logits runs the model without a gradient.
 	Logits(x Texts) Logits
+	// FLOPs are the floating-point operations of a forward pass, for each token of a text of so many.
+	FLOPs(time int) float64
 	// Reference runs the frozen model.
 	Reference(x Texts) Logits
 	// Accumulate runs the model, asks for the derivative of a loss by the logits [B, T, V] and adds the gradient of that loss to

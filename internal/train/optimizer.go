@@ -15,7 +15,8 @@ import (
 )
 
 // optimizer is AdamW over the parameters of a policy. Masters and moments are numbers of float32: each is rounded after a step, so
-// that a checkpoint in that type holds all of it.
+// that a checkpoint in that type holds all of it. The weights that decay are those of tensors with two dimensions and more, not biases
+// and norms (nanoGPT configure_optimizers; transformers@5.23.0 Trainer.get_decay_parameter_names).
 type optimizer struct {
 	params []Param
 	states []*optim.State     // nil where the moments are in 8 bits
@@ -58,11 +59,15 @@ func (o *optimizer) step(at int, adam optim.Adam) (norm float64, err error) {
 	norm = optim.ClipGlobalNorm(grads, limit)
 	for i, p := range o.params {
 		masters := [][]float64{p.Data}
+		rule := adam
+		if len(p.Shape) < 2 {
+			rule.WeightDecay = 0
+		}
 		if s := o.narrow[i]; s != nil {
-			adam.Step8bit(p.Data, p.Grad, s)
+			rule.Step8bit(p.Data, p.Grad, s)
 		} else {
 			s := o.states[i]
-			adam.Step(p.Data, p.Grad, s)
+			rule.Step(p.Data, p.Grad, s)
 			masters = append(masters, s.M, s.V)
 		}
 		for _, x := range masters {

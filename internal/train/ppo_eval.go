@@ -35,7 +35,7 @@ func (c *PPO) Evaluate(env Env, samples int) ([]float64, error) {
 			rewards[len(rewards)-1] += dataset.Reward(env.Tokenizer.Decode(ids), env.HeldOut[at+i/samples].Truth) / float64(samples)
 		}
 	}
-	log, err := rundir.OpenLog(filepath.Join(env.Run.Path(), "eval.jsonl"))
+	log, err := rundir.CreateLog(filepath.Join(env.Run.Path(), "eval.jsonl"))
 	if err != nil {
 		return nil, err
 	}

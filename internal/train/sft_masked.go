@@ -61,7 +61,7 @@ func (c *SFTMasked) Settings() *config.Settings {
 	s.Int("sft.batch_size", &c.BatchSize, 1, many, "rows of an update")
 	s.Float("sft.max_grad_norm", &c.MaxGradNorm, 0, huge, "of the global norm; 0: no clipping")
 	s.Int("sft.eval_samples", &c.EvalSamples, 0, many, "held-out rows whose loss is printed at the end")
-	s.Float("sft.weight_decay", &c.WeightDecay, 0, 1, "decoupled")
+	s.Float("sft.weight_decay", &c.WeightDecay, 0, 1, "decoupled, of tensors with two dimensions and more")
 	s.Uint64("training.seed", &c.Seed, "of everything random")
 	s.Int("training.log_interval", &c.LogInterval, 1, many, "steps between lines")
 	s.Int("training.save_interval", &c.SaveInterval, 0, many, "steps between checkpoints; 0: only the last")
