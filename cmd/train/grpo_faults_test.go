@@ -30,6 +30,7 @@ var sourceFaults = []sourceFault{
 	{id: "B2 gather at the input", file: grpoFile, old: "rl.LogProbs(nil, l.Data[of:of+each], m.completions.row(i)", new: "rl.LogProbs(nil, l.Data[of:of+each], m.inputs.row(i/c.GroupSize)", says: "logp/new"},
 	{id: "B2 the next position's logits", file: grpoFile, old: "rl.LogProbs(nil, l.Data[of:of+each], m.completions.row(i)",
 		new: "rl.LogProbs(nil, append(l.Data[of+l.Vocab:of+each:of+each], l.Data[of:of+l.Vocab]...), m.completions.row(i)", says: "logp/new"},
+	{id: "B2 the masks turned round", file: grpoFile, old: "		if !on {\n			lp[i] = 0", new: "		if on {\n			lp[i] = 0", says: "WARNING: All sequence_log_probs are near zero! num_masked="},
 	{id: "logp.temperature", file: grpoFile, old: "m.completions.row(i), l.Vocab, rl.LogProbOptions{})...)", new: "m.completions.row(i), l.Vocab, rl.LogProbOptions{Temperature: 2})...)", says: "logp/new"},
 	{id: "H5 in the model", file: "bind/masked.go", old: "	n := m.frozen.On(&ad.Tape{}, nil)\n	return logitsOf(x, n.Logits(n.Forward(input(x)).Hidden))",
 		new: "	n := m.frozen.On(&ad.Tape{}, nil)\n	return logitsOf(x, n.Logits(ad.Slice(n.Forward(input(x)).Hidden, 1, x.Time-1, x.Time)))", says: "H5"},

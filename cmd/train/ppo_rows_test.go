@@ -1,22 +1,8 @@
 package main
 
-import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"path/filepath"
-	"strings"
-	"testing"
-
-	"github.com/stretchr/testify/require"
-
-	"plumbline/verify/checkpoint"
-	"plumbline/verify/dump"
-)
+import "testing"
 
 // ppoRows says what shows each row of the tables of source document C: what it states (C.0), and what the original got wrong (C.8).
-// A name is a test, pkg/TestName, or a check of verify.
 var ppoRows = map[string][]string{
 	"C.0 1 config.yaml and config_debug.yaml":         {"cmd/train/TestConfigurations", "internal/config/TestSettings"},
 	"C.0 2 CUDA and bitsandbytes":                     {"cmd/train/TestConfigurations", "internal/train/TestWarnings", "reference/optim/TestAdam8bit"},
@@ -55,42 +41,4 @@ var ppoRows = map[string][]string{
 	"C.8 9 whitening of TRL":                          {"reference/rl/TestTutorialFormulas", "check advantage/moments"},
 }
 
-func TestRowsOfPPO(t *testing.T) {
-	require.Len(t, ppoRows, 26+9)
-	tests := map[string]map[string]bool{}
-	var checks []string
-	for _, info := range append(dump.Infos(), checkpoint.Suite.Infos()...) {
-		checks = append(checks, info.Name)
-	}
-	for row, names := range ppoRows {
-		require.NotEmpty(t, names, row)
-		for _, name := range names {
-			if id, is := strings.CutPrefix(name, "check "); is {
-				require.Contains(t, checks, id, row)
-				continue
-			}
-			dir, test := filepath.Split(name)
-			if tests[dir] == nil {
-				tests[dir] = testsOf(t, filepath.Join("../..", filepath.FromSlash(dir)))
-			}
-			require.True(t, tests[dir][test], "%s: there is no %s", row, name)
-		}
-	}
-}
-
-// testsOf returns the names of the test functions of a package, under any build tag.
-func testsOf(t *testing.T, dir string) map[string]bool {
-	found := map[string]bool{}
-	packages, err := parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool { return strings.HasSuffix(f.Name(), "_test.go") }, 0)
-	require.NoError(t, err)
-	for _, p := range packages {
-		for _, file := range p.Files {
-			for _, d := range file.Decls {
-				if f, is := d.(*ast.FuncDecl); is && f.Recv == nil {
-					found[f.Name.Name] = true
-				}
-			}
-		}
-	}
-	return found
-}
+func TestRowsOfPPO(t *testing.T) { shown(t, ppoRows, 26+9) }

@@ -1,22 +1,9 @@
 package main
 
-import (
-	"path/filepath"
-	"strings"
-	"testing"
-
-	"github.com/stretchr/testify/require"
-
-	"plumbline/verify/check"
-	"plumbline/verify/checkpoint"
-	"plumbline/verify/dump"
-	"plumbline/verify/projection"
-	"plumbline/verify/vram"
-)
+import "testing"
 
 // shieldedRows says what shows each row of the tables of source document A: what it states (A.0), and what the original got wrong
-// (A.8). A name is a test, pkg/TestName, or a check of verify. Rows that are text in a printed log alone are those of the doctor of
-// logs; its rule is named by the fault, "log A1".
+// (A.8).
 var shieldedRows = map[string][]string{
 	"A.0 1 expected scalar type Half but found Float":    {"log A1"},
 	"A.0 2 an int8 base and a float32 adapter":           {"reference/quant/TestW8A16", "internal/bind/TestInt8Base", "check weights/type"},
@@ -55,30 +42,4 @@ var shieldedRows = map[string][]string{
 	"A.8 9 the change of the weights, relative":          {"internal/train/TestShieldedDrift", "cmd/train/TestShieldedToy"},
 }
 
-func TestRowsOfShielded(t *testing.T) {
-	require.Len(t, shieldedRows, 26+9)
-	checks := map[string]bool{}
-	for _, infos := range [][]check.Info{dump.Infos(), checkpoint.Suite.Infos(), projection.Suite.Infos(), vram.Suite.Infos()} {
-		for _, info := range infos {
-			checks[info.Name] = true
-		}
-	}
-	tests := map[string]map[string]bool{}
-	for row, list := range shieldedRows {
-		require.NotEmpty(t, list, row)
-		for _, name := range list {
-			if id, is := strings.CutPrefix(name, "check "); is {
-				require.True(t, checks[id], "%s: there is no check %s", row, id)
-				continue
-			}
-			if strings.HasPrefix(name, "log ") {
-				continue
-			}
-			dir, test := filepath.Split(name)
-			if tests[dir] == nil {
-				tests[dir] = testsOf(t, filepath.Join("../..", filepath.FromSlash(dir)))
-			}
-			require.True(t, tests[dir][test], "%s: there is no %s", row, name)
-		}
-	}
-}
+func TestRowsOfShielded(t *testing.T) { shown(t, shieldedRows, 26+9) }
