@@ -45,7 +45,7 @@ func timeless(t testing.TB, dir string) []map[string]any {
 		m := map[string]any{}
 		require.NoError(t, json.Unmarshal(l.Text, &m))
 		for key := range m {
-			if strings.HasPrefix(key, "time_") || strings.HasPrefix(key, "mem_") || key == "mfu_pct" {
+			if strings.HasPrefix(key, "time_") || strings.HasPrefix(key, "mem_") || strings.HasSuffix(key, "_time") || key == "mfu_pct" {
 				delete(m, key)
 			}
 		}

@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -113,45 +112,6 @@ func newestOf(t testing.TB, dir string) *rundir.Checkpoint {
 	require.NoError(t, err)
 	require.Empty(t, refused)
 	return c
-}
-
-// Real kills −9: whenever the process dies, the folder can be gone on with, and the end is that of a run that was never killed.
-func TestKilled(t *testing.T) {
-	whole := filepath.Join(t.TempDir(), "whole")
-	trains(t, small(whole)...)
-	random := rand.New(rand.NewPCG(3, 4))
-	died, resumed := 0, 0
-	for died < trainKills {
-		dir := t.TempDir() // a kill may come before the program makes it
-		for at := 0; died < trainKills && at < 6; at++ {
-			cmd := exec.Command(binaryPath, small(dir)...)
-			lines, err := cmd.StdoutPipe()
-			require.NoError(t, err)
-			require.NoError(t, cmd.Start())
-			// While the model is loaded, or soon after a step, whose save comes next.
-			said := random.IntN(3)
-			for in := bufio.NewScanner(lines); said > 0 && in.Scan(); {
-				if strings.HasPrefix(in.Text(), "step ") {
-					said--
-				}
-			}
-			time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
-			require.NoError(t, cmd.Process.Kill())
-			if cmd.Wait() == nil {
-				break // it had ended
-			}
-			died++
-			step := 0
-			if c := newestOf(t, dir); c != nil {
-				step = c.Manifest.Step
-				resumed++
-			}
-			t.Logf("kill %d: step %d is whole", died, step)
-		}
-		trains(t, small(dir)...)
-		sameRun(t, whole, dir)
-	}
-	require.Positive(t, resumed, "kills with a checkpoint to go on from")
 }
 
 func TestInterrupted(t *testing.T) {

@@ -3,4 +3,4 @@
 package main
 
 // trainKills is how often a trainer is killed.
-const trainKills = 3
+const trainKills = 1

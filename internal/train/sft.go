@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -94,11 +93,11 @@ func (c *SFT) Train(ctx context.Context, env Env) (loss float64, err error) {
 			return 0, err
 		}
 	}
-	metrics, err := openLog(filepath.Join(env.Run.Path(), "metrics.jsonl"), env.From != nil, st.Step)
+	metrics, err := openJournal(env.Run.Path(), env.From != nil, st.Step)
 	if err != nil {
 		return 0, err
 	}
-	defer metrics.Close()
+	defer metrics.close()
 	schedule := optim.Schedule{Decay: optim.Cosine, LR: c.LearningRate, MinLR: min(c.MinLR, c.LearningRate), Warmup: c.Warmup, Total: c.Steps}
 	order := dataset.NewOrder(rng.New(c.Seed, streamData), len(env.Questions))
 	for step := st.Step + 1; step <= c.Steps; step++ {
@@ -131,8 +130,7 @@ func (c *SFT) Train(ctx context.Context, env Env) (loss float64, err error) {
 			return loss, err
 		}
 		st = state{Step: step, Updates: st.Updates + 1, Samples: st.Samples + c.BatchSize, Tokens: st.Tokens + tokens}
-		if err := metrics.Append(rundir.Field{Key: "step", Value: step}, rundir.Field{Key: "loss", Value: loss}, rundir.Field{Key: "grad_norm", Value: norm},
-			rundir.Field{Key: "learning_rate", Value: lr}); err != nil {
+		if err := metrics.add(step, true, []rundir.Field{{Key: "step", Value: step}, {Key: "loss", Value: loss}, {Key: "grad_norm", Value: norm}, {Key: "learning_rate", Value: lr}}); err != nil {
 			return loss, err
 		}
 		if step%c.LogInterval == 0 || step == c.Steps {

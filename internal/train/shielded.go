@@ -12,7 +12,6 @@ import (
 
 	"plumbline/internal/dataset"
 	"plumbline/internal/rng"
-	"plumbline/internal/rundir"
 	"plumbline/reference/optim"
 	"plumbline/reference/rl"
 )
@@ -74,21 +73,16 @@ func (c *Shielded) Train(ctx context.Context, env ShieldedEnv) (last []rl.Metric
 	if err := r.start(); err != nil || c.InitOnly {
 		return nil, err
 	}
-	metrics, err := rundir.OpenLog(filepath.Join(env.Run.Path(), "metrics.jsonl"))
+	metrics, err := openJournal(env.Run.Path(), env.From != nil, r.st.Step)
 	if err != nil {
 		return nil, err
 	}
-	defer metrics.Close()
-	samples, err := rundir.OpenLog(filepath.Join(env.Run.Path(), "samples.jsonl"))
+	defer metrics.close()
+	samples, err := openLog(filepath.Join(env.Run.Path(), "samples.jsonl"), env.From != nil, r.st.Step)
 	if err != nil {
 		return nil, err
 	}
 	defer samples.Close()
-	if env.From != nil {
-		if err := errors.Join(metrics.Resume(r.st.Step), samples.Resume(r.st.Step)); err != nil {
-			return nil, err
-		}
-	}
 	order := dataset.NewOrder(rng.New(c.Seed, streamData), len(env.Prompts))
 	perEpoch := (len(env.Prompts) + c.PPOBatch - 1) / c.PPOBatch
 	steps := c.Steps
@@ -121,7 +115,7 @@ func (c *Shielded) Train(ctx context.Context, env ShieldedEnv) (last []rl.Metric
 			r.ended.Steps, r.ended.Reward, r.ended.KL, began = 0, 0, 0, time.Now()
 		}
 		last = append(last, rl.Metric{Name: "time_step_ms", Value: float64(time.Since(at).Microseconds()) / 1e3}, rl.Metric{Name: "mem_peak_mb", Value: heldMB()})
-		if err := metrics.Append(r.line(step, (step-1)/perEpoch+1, a, last)...); err != nil {
+		if err := metrics.add(step, true, r.line(step, (step-1)/perEpoch+1, a, last)); err != nil {
 			return nil, err
 		}
 		if step%c.LogEvery == 0 || step == steps {
