@@ -16,8 +16,14 @@ import (
 //go:embed configs
 var configs embed.FS
 
-// openConfig reads a configuration: a file, else an embedded one by its name with or without configs/ and .yaml.
+// openConfig reads a configuration: a bare name is that of an embedded one, whatever lies in the current folder; else a file, or if
+// there is none an embedded one by its name with or without configs/ and .yaml.
 func openConfig(name string) ([]byte, error) {
+	if path.Ext(name) == "" && filepath.Base(name) == name {
+		if embedded, err := configs.ReadFile("configs/" + name + ".yaml"); err == nil {
+			return embedded, nil
+		}
+	}
 	text, err := os.ReadFile(name)
 	if err == nil || !os.IsNotExist(err) {
 		return text, err

@@ -296,6 +296,20 @@ func TestConfigurations(t *testing.T) {
 	require.Contains(t, errs, "dataset.held_out")
 }
 
+// A run's folder may have the name of a configuration, and a file of that name is given with its folder.
+func TestConfigByName(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.Mkdir("grpo", 0o755))
+	write(t, "config_debug", "# not this one\nnonsense: 1\n")
+	for name, embedded := range map[string]bool{"grpo": true, "config_debug": true, "config_debug.yaml": true, "configs/config_debug.yaml": true, "./config_debug": false} {
+		text, err := openConfig(name)
+		require.NoError(t, err, name)
+		require.Equal(t, embedded, !strings.Contains(string(text), "nonsense"), name)
+	}
+	_, err := openConfig("./grpo")
+	require.Error(t, err)
+}
+
 func TestOverrideForms(t *testing.T) {
 	for in, want := range map[string]string{
 		"ppo --ppo.gamma=0.5 ppo.lam=1":      "ppo ppo.gamma=0.5 ppo.lam=1",
