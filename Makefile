@@ -9,7 +9,7 @@ CHECKS   ?= 10000
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: help build test vet unfused purego v3 race slow learn fuzz bench golden models real-model wheel wheeltest bridges ci
+.PHONY: help build test vet unfused purego v3 race slow learn fuzz bench golden models runs real-model wheel wheeltest bridges ci
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -71,6 +71,19 @@ models:         ## train the embedded tiny models anew: fixed seeds, the same by
 	    "$$runs/train" sft --config $${m%:*} training.output_dir="$$runs/$${m#*:}" training.log_interval=100; \
 	    cp "$$runs/$${m#*:}/final/model.safetensors" internal/assets/$${m#*:}/; \
 	  done
+
+RUNS = verify/dump/testdata/runs
+runs:           ## short runs of the trainers anew, whose logs and dumps are what healthy runs look like
+	@set -e; t=$$(mktemp -d); trap 'rm -rf "$$t"' EXIT; $(GO) build -o "$$t/train" ./cmd/train; \
+	  run() { name=$$1; shift; mkdir -p $(RUNS)/$$name; (cd "$$t"; ./train "$$@" dump.every=1 > log.txt); \
+	    cp "$$t/log.txt" "$$t/out/metrics.jsonl" "$$t"/out/dump/*.safetensors $(RUNS)/$$name/; rm -rf "$$t/out"; }; \
+	  rm -rf $(RUNS); \
+	  run ppo ppo training.output_dir=out training.total_ppo_steps=2 ppo.rollout_samples=6 ppo.mini_batch_size=2 ppo.gradient_accumulation_steps=3 ppo.kl_coeff=0.05 \
+	    ppo.epochs=2 dataset.max_gen_length=4 dataset.held_out=0 eval.samples=0; \
+	  run grpo grpo out_dir=out max_iters=2 block_size=16 batch_size=2 group_size=3 gradient_accumulation_steps=2 mask_ratio=0.5 eval_samples=0; \
+	  run grpo_causal grpo --config grpo_causal output_dir=out max_steps=2 num_generations=3 per_device_train_batch_size=6 gradient_accumulation_steps=2 \
+	    max_completion_length=8 dataset.held_out=0 beta=0.1 reward_funcs=answer,brevity; \
+	  run shielded shielded output_dir=out steps=2 ppo_batch=4 sim_batch=4 micro_batch_size=2 max_new_tokens=8 reward=shaped
 
 real-model:     ## SmolLM2-135M-Instruct as GGUF and as a Hugging Face folder, for the slow tests (Python, network, 0.7 GB)
 	python3 -m venv .venv
