@@ -46,22 +46,7 @@ func (d *dumper) write() error {
 	if d == nil {
 		return nil
 	}
-	dir := d.c.dumpDir(d.env)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	var files []string
-	for k, p := range d.parts {
-		path := filepath.Join(dir, fmt.Sprintf("step_%06d_mb_%d.safetensors", d.step, k))
-		if err := d.writePart(path, k, p); err != nil {
-			return err
-		}
-		files = append(files, path)
-	}
-	if d.env.Observe == nil {
-		return nil
-	}
-	return d.env.Observe(d.step, files)
+	return d.c.Dump.step(d.env, d.step, len(d.parts), func(path string, k int) error { return d.writePart(path, k, d.parts[k]) })
 }
 
 // dumpRollout writes what does not change while a rollout is learned from into the folder rollouts beside the updates: the
@@ -70,7 +55,11 @@ func (c *PPO) dumpRollout(env Env, r *rollout, step int) error {
 	if c.Dump.Every == 0 {
 		return nil
 	}
-	dir := filepath.Join(c.dumpDir(env), "rollouts")
+	dir, err := c.Dump.folder(env)
+	if err != nil {
+		return err
+	}
+	dir = filepath.Join(dir, "rollouts")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -88,13 +77,6 @@ func (c *PPO) dumpRollout(env Env, r *rollout, step int) error {
 	return env.Observe(0, []string{path})
 }
 
-func (c *PPO) dumpDir(env Env) string {
-	if c.Dump.Dir != "" {
-		return c.Dump.Dir
-	}
-	return filepath.Join(env.Run.Path(), "dump")
-}
-
 func (c *PPO) dumpMeta(step, k, of int) dump.Meta {
 	return dump.Meta{
 		Framework: "plumbline", Version: "1", Algorithm: "ppo", Profile: "ppo-gsm8k@1", Step: step, WorldSize: 1, MicroBatch: k, MicroBatches: of,
@@ -106,10 +88,6 @@ func (c *PPO) dumpMeta(step, k, of int) dump.Meta {
 			{Name: "logp.source", Value: c.LogProbs},
 		},
 	}
-}
-
-func dumpToken(name string, rows, cols int, x []float64) *dump.Tensor {
-	return &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: x, Type: format.F64}
 }
 
 // dumpTensors returns what a rollout has of the rows in index.
@@ -127,19 +105,15 @@ func (c *PPO) dumpTensors(r *rollout, index []int) []*dump.Tensor {
 		ids = append(ids, all[len(all)-cols:]...)
 		lengths, scores = append(lengths, float64(r.promptLen[i])), append(scores, r.scores[i])
 	}
-	row := func(name string, width int, t format.DType, x []float64) *dump.Tensor {
-		shape := []int{rows}
-		if width > 1 {
-			shape = []int{rows, width}
-		}
-		return &dump.Tensor{Name: name, Layout: dump.PerRow, Width: width, Shape: shape, Data: x, Type: t}
+	token := func(name string, x []float64) *dump.Tensor {
+		return perToken(name, format.F64, rows, cols, pick(x, cols, index))
 	}
-	token := func(name string, x []float64) *dump.Tensor { return dumpToken(name, rows, cols, pick(x, cols, index)) }
 	return []*dump.Tensor{
 		dump.NewMask("response_mask", rows, cols, pick(r.mask, cols, index)),
-		{Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: ids, Type: format.I32},
-		row("input_ids", width, format.I32, all), row("attention_mask", width, format.Bool, real), row("prompt_len", 1, format.I32, lengths),
-		row("scores", 1, format.F64, scores), token("logp_old", r.old), token("logp_ref", r.ref), token("logp_gen", r.gen), token("token_rewards", r.rewards),
+		perToken("response_ids", format.I32, rows, cols, ids),
+		{Name: "input_ids", Layout: dump.PerRow, Width: width, Shape: []int{rows, width}, Data: all, Type: format.I32},
+		{Name: "attention_mask", Layout: dump.PerRow, Width: width, Shape: []int{rows, width}, Data: real, Type: format.Bool},
+		perRow("prompt_len", format.I32, lengths), perRow("scores", format.F64, scores), token("logp_old", r.old), token("logp_ref", r.ref), token("logp_gen", r.gen), token("token_rewards", r.rewards),
 		token("kl", r.kl), token("values", r.values), token("advantages", r.advantages), token("returns", r.returns),
 	}
 }
@@ -153,15 +127,13 @@ func (d *dumper) writePart(path string, k int, p dumpPart) error {
 	meta.Scalars = []dump.Scalar{{Name: "loss/policy", Value: p.micro.PolicyLoss}, {Name: "loss/value", Value: p.micro.ValueLoss},
 		{Name: "loss/entropy", Value: p.micro.EntropyLoss}, {Name: "params/policy_clip_frac", Value: p.micro.PolicyClipFrac},
 		{Name: "params/approx_kl", Value: p.micro.ApproxKL}}
-	scalar := func(name string, x float64) *dump.Tensor {
-		return &dump.Tensor{Name: name, Layout: dump.PerFile, Width: 1, Shape: []int{}, Data: []float64{x}, Type: format.F64}
-	}
+	token := func(name string, x []float64) *dump.Tensor { return perToken(name, format.F64, rows, cols, x) }
 	divisor := float64(d.of)
 	tensors := append(d.c.dumpTensors(d.roll, p.index),
-		dumpToken("logp_new", rows, cols, p.batch.LogpNew), dumpToken("values_new", rows, cols, p.batch.ValuesNew), dumpToken("entropy", rows, cols, p.batch.Entropy),
-		dumpToken("dlogp", rows, cols, p.micro.DLogp), dumpToken("dvalues", rows, cols, p.micro.DValue),
-		scalar("pg_loss", p.micro.PolicyLoss/divisor), scalar("value_loss", p.micro.ValueLoss/divisor), scalar("entropy_loss", p.micro.EntropyLoss/divisor),
-		scalar("loss", p.micro.TotalLoss/divisor))
+		token("logp_new", p.batch.LogpNew), token("values_new", p.batch.ValuesNew), token("entropy", p.batch.Entropy),
+		token("dlogp", p.micro.DLogp), token("dvalues", p.micro.DValue),
+		perFile("pg_loss", p.micro.PolicyLoss/divisor), perFile("value_loss", p.micro.ValueLoss/divisor), perFile("entropy_loss", p.micro.EntropyLoss/divisor),
+		perFile("loss", p.micro.TotalLoss/divisor))
 	// What the update was given, not what the rollout has: a bug may lie between them.
 	for _, t := range tensors {
 		given := map[string][]float64{"logp_old": p.batch.LogpOld, "values": p.batch.ValuesOld, "advantages": p.batch.Advantages, "returns": p.batch.Returns}[t.Name]

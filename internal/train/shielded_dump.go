@@ -1,10 +1,6 @@
 package train
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
-
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -44,25 +40,7 @@ func (d *shieldedDump) write() error {
 	if d == nil {
 		return nil
 	}
-	dir := d.r.Dump.Dir
-	if dir == "" {
-		dir = filepath.Join(d.r.env.Run.Path(), "dump")
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	var files []string
-	for k, p := range d.parts {
-		path := filepath.Join(dir, fmt.Sprintf("step_%06d_mb_%d.safetensors", d.step, k))
-		if err := d.writePart(path, k, p); err != nil {
-			return err
-		}
-		files = append(files, path)
-	}
-	if d.r.env.Observe == nil {
-		return nil
-	}
-	return d.r.env.Observe(d.step, files)
+	return d.r.Dump.step(d.r.env.Env, d.step, len(d.parts), func(path string, k int) error { return d.writePart(path, k, d.parts[k]) })
 }
 
 func (d *shieldedDump) writePart(path string, k int, p shieldedPart) error {
@@ -81,15 +59,7 @@ func (d *shieldedDump) writePart(path string, k int, p shieldedPart) error {
 		},
 		Scalars: []dump.Scalar{{Name: "loss_pg", Value: p.pg}, {Name: "loss_kl", Value: r.KLBeta * p.klMean}, {Name: "kl", Value: fileKL}},
 	}
-	token := func(name string, x []float64) *dump.Tensor {
-		return &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: x, Type: format.F64}
-	}
-	row := func(name string, t format.DType, x []float64) *dump.Tensor {
-		return &dump.Tensor{Name: name, Layout: dump.PerRow, Width: 1, Shape: []int{rows}, Data: x, Type: t}
-	}
-	scalar := func(name string, x float64) *dump.Tensor {
-		return &dump.Tensor{Name: name, Layout: dump.PerFile, Width: 1, Shape: []int{}, Data: []float64{x}, Type: format.F64}
-	}
+	token := func(name string, x []float64) *dump.Tensor { return perToken(name, format.F64, rows, cols, x) }
 	width := a.batch.Prompt + cols
 	ids := make([]float64, 0, rows*cols)
 	var lengths, scores []float64
@@ -101,9 +71,9 @@ func (d *shieldedDump) writePart(path string, k int, p shieldedPart) error {
 	}
 	return dump.WriteFile(path, meta,
 		dump.NewMask("response_mask", rows, cols, p.batch.Mask),
-		&dump.Tensor{Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: ids, Type: format.I32},
-		row("prompt_len", format.I32, lengths), row("scores", format.F64, scores),
+		perToken("response_ids", format.I32, rows, cols, ids),
+		perRow("prompt_len", format.I32, lengths), perRow("scores", format.F64, scores),
 		token("logp_new", p.batch.LogProbs), token("logp_old", p.batch.Old), token("logp_ref", p.batch.Ref), token("kl", p.k3),
 		token("advantages", p.batch.Adv), token("dlogp", p.res.DLogp),
-		scalar("pg_loss", p.pg), scalar("kl_loss", p.klMean), scalar("loss", p.pg+float64(r.KLBeta*p.klMean)))
+		perFile("pg_loss", p.pg), perFile("kl_loss", p.klMean), perFile("loss", p.pg+float64(r.KLBeta*p.klMean)))
 }
