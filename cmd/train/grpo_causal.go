@@ -39,7 +39,7 @@ func grpoCausal(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 	if x.Questions, x.HeldOut, err = dataset.HoldOut(list, c.HeldOut, rng.New(c.Seed, 5)); err != nil {
 		return usageError{"dataset.held_out: " + err.Error()}
 	}
-	if err := x.load(c.Model, c.LoRA, c.Seed, bind.Options{}); err != nil {
+	if err := x.load(c.Model, c.LoRA, c.Seed, bind.Options{Checkpointing: c.Checkpointing}); err != nil {
 		return err
 	}
 	if f.verify {

@@ -18,8 +18,10 @@ import (
 // never killed.
 func TestKilled(t *testing.T) {
 	for name, args := range map[string]func(dir string) []string{
-		"ppo":         func(dir string) []string { return small(dir) },
-		"sft":         func(dir string) []string { return []string{"sft", "training.output_dir=" + dir, "sft.steps=4", "training.save_interval=1", "training.log_interval=1", "sft.batch_size=2", "sft.eval_samples=4"} },
+		"ppo": func(dir string) []string { return small(dir) },
+		"sft": func(dir string) []string {
+			return []string{"sft", "training.output_dir=" + dir, "sft.steps=4", "training.save_interval=1", "training.log_interval=1", "sft.batch_size=2", "sft.eval_samples=4"}
+		},
 		"sft_masked":  func(dir string) []string { return smallSFT("sft_masked", dir, "training.log_interval=1") },
 		"sft_judge":   func(dir string) []string { return smallSFT("sft_judge", dir, "training.log_interval=1") },
 		"grpo":        func(dir string) []string { return smallGRPO(dir, "save_interval=1") },

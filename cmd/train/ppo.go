@@ -68,7 +68,7 @@ func newPPO() *cobra.Command {
 			if x.Questions, x.HeldOut, err = dataset.HoldOut(list, c.Dataset.HeldOut, rng.New(c.Seed, 5)); err != nil {
 				return usageError{"dataset.held_out: " + err.Error()}
 			}
-			if err := x.load(name, c.LoRA, c.Seed, bind.Options{ValueHead: true}); err != nil {
+			if err := x.load(name, c.LoRA, c.Seed, bind.Options{ValueHead: true, Checkpointing: c.Checkpointing}); err != nil {
 				return err
 			}
 			if f.verify {

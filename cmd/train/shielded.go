@@ -241,7 +241,7 @@ func (x *session) loadShielded(c *train.Shielded) error {
 	if _, err := os.Stat(c.Model); errors.Is(err, fs.ErrNotExist) && slices.Contains(checkpoint.ModelNames(), c.Model) {
 		return usageError{fmt.Sprintf("model.name %s: only its sizes are known here, and the memory plan is all that they give; the folder with its weights is wanted, or model.name=%s", c.Model, bind.TinyGPTJ)}
 	}
-	return x.load(c.Model, c.LoRA, c.Seed, bind.Options{Int8: c.Int8})
+	return x.load(c.Model, c.LoRA, c.Seed, bind.Options{Int8: c.Int8, Checkpointing: c.Checkpointing})
 }
 
 // basis makes the basis if it is to be made, and reads it from its file: what verify projection reads is what the run is shielded by.

@@ -15,7 +15,7 @@ var shieldedRows = map[string][]string{
 	"A.0 8 out of memory":                                {"cmd/train/TestShieldedConfigs", "check plan/update", "log A4"},
 	"A.0 9 GPT-J on 12 GB":                               {"cmd/train/TestShieldedConfigs", "check plan/update"},
 	"A.0 10 max_new_tokens":                              {"cmd/train/TestShieldedConfigs", "internal/train/TestShieldedCounts"},
-	"A.0 11 gradient checkpointing":                      {"cmd/train/TestShieldedConfigs"},
+	"A.0 11 gradient checkpointing":                      {"internal/bind/TestGradientCheckpointing", "reference/model/TestCheckpointing", "cmd/train/TestShieldedConfigs"},
 	"A.0 12 a smaller batch":                             {"internal/train/TestShieldedMicroBatches"},
 	"A.0 13 device_map auto without int8":                {"cmd/train/TestShieldedConfigs", "check plan/device-map"},
 	"A.0 14 check_projection":                            {"cmd/train/TestShieldedToy", "check vectors/fit"},

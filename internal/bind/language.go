@@ -46,6 +46,8 @@ type Options struct {
 	Int8 bool
 	// Fingerprint is that of the files of the base, as manifests name it; with "" a base is known by its numbers.
 	Fingerprint string
+	// Checkpointing keeps what the layers read and runs them once more backwards: less memory, the same bits.
+	Checkpointing bool
 	// ValueHead adds one, with weights from a normal distribution of standard deviation 0.01 and a bias of 0.
 	ValueHead bool
 	Seed      uint64
@@ -126,12 +128,13 @@ func (l *Language) Params() []train.Param { return l.params }
 // pass is the model on a tape.
 type pass struct {
 	*model.Net
-	tape         *ad.Tape
-	weight, bias *ad.Var // of the value head
+	tape          *ad.Tape
+	weight, bias  *ad.Var // of the value head
+	checkpointing bool
 }
 
 func (l *Language) on(m *model.Model, adapter model.Adapter, grad bool) pass {
-	p := pass{tape: &ad.Tape{}}
+	p := pass{tape: &ad.Tape{}, checkpointing: grad && l.options.Checkpointing}
 	t := model.Trainable{Adapter: adapter, LoRA: grad && adapter != nil}
 	if grad && adapter == nil {
 		t.Weight = func(string) bool { return true }
@@ -152,7 +155,7 @@ func (l *Language) on(m *model.Model, adapter model.Adapter, grad bool) pass {
 // logits returns those of the response tokens, [B, R, V], and the values of the states before them, nil without a head. The token
 // at P+t is scored at P+t−1.
 func (p pass) logits(b train.Batch) (logits, values *ad.Var) {
-	out := p.Forward(model.Input{Batch: b.Rows, Time: b.Prompt + b.Response, IDs: b.IDs, Real: b.Real})
+	out := p.Forward(model.Input{Batch: b.Rows, Time: b.Prompt + b.Response, IDs: b.IDs, Real: b.Real, Checkpointing: p.checkpointing})
 	hidden := ad.Slice(out.Hidden, 1, b.Prompt-1, b.Prompt+b.Response-1)
 	if p.weight != nil {
 		values = nn.ValueHead(hidden, p.weight, p.bias)

@@ -2,6 +2,7 @@ package bind_test
 
 import (
 	"math"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -107,6 +108,55 @@ func TestPaddedOrPacked(t *testing.T) {
 		worst = max(worst, math.Abs(wrong[i]-right[i]))
 	}
 	require.Greater(t, worst, 1e6*bound)
+}
+
+// Checkpointing changes no bit of a gradient, and leaves less of a pass in memory.
+func TestGradientCheckpointing(t *testing.T) {
+	var pairs []pair
+	for i := range 6 {
+		pairs = append(pairs, pair{[]int{1, 2, 3 + i}, slices.Repeat([]int{7 + i}, 60)})
+	}
+	b := batchOf(pairs, 0)
+	run := func(lora, checkpointing bool) (grad []float64, held uint64) {
+		m, _, err := bind.Open(bind.TinyGPTJ, 1)
+		require.NoError(t, err)
+		o := bind.Options{Checkpointing: checkpointing}
+		if lora {
+			o.Adapter, err = bind.NewAdapter(m.Base.Config, 2, 4, []string{"q_proj", "fc_in"}, 1)
+			require.NoError(t, err)
+			for _, f := range o.Adapter { // B of zeros has no gradient for A
+				for i := range f.B {
+					f.B[i] = float64(i%5) / 50
+				}
+			}
+		}
+		l, err := bind.NewLanguage(m.Base, o)
+		require.NoError(t, err)
+		before := inUse()
+		require.NoError(t, l.Accumulate(b, func(s train.Scores) (train.Slopes, error) {
+			held = inUse() - before
+			return train.Slopes{LogProbs: slices.Repeat([]float64{-1}, len(s.LogProbs)), Entropy: slices.Repeat([]float64{.1}, len(s.LogProbs))}, nil
+		}))
+		for _, p := range l.Params() {
+			grad = append(grad, p.Grad...)
+		}
+		return grad, held
+	}
+	for _, lora := range []bool{false, true} {
+		want, all := run(lora, false)
+		got, some := run(lora, true)
+		require.Equal(t, want, got)
+		require.NotZero(t, got[len(got)-1])
+		t.Logf("lora %t: %d kB of a pass are kept, with checkpointing %d kB", lora, all>>10, some>>10)
+		require.Less(t, some, all/2)
+	}
+}
+
+func inUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // packedGradient is the gradient of the weights, in the order of their names in the configuration, with all pairs in one row.

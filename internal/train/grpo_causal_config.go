@@ -64,6 +64,7 @@ type GRPOCausal struct {
 	LearningRate, MinLR     float64
 	Warmup, Steps           int
 	WeightDecay             float64
+	Checkpointing           bool
 	MaxGradNorm             float64
 	Seed                    uint64
 	LogInterval             int
@@ -115,6 +116,7 @@ func (c *GRPOCausal) Settings() *config.Settings {
 	s.Int("warmup_steps", &c.Warmup, 0, many, "updates")
 	s.Int("max_steps", &c.Steps, 0, many, "updates, a multiple of num_iterations")
 	s.Float("weight_decay", &c.WeightDecay, 0, 1, "decoupled, of tensors with two dimensions and more")
+	s.Bool("gradient_checkpointing", &c.Checkpointing, "keep what the layers read and run them once more backwards: less memory, the same bits")
 	s.Float("max_grad_norm", &c.MaxGradNorm, 0, huge, "of the global norm; 0: no clipping")
 	s.Uint64("seed", &c.Seed, "of everything random")
 	s.Int("logging_steps", &c.LogInterval, 1, many, "updates between lines")
@@ -127,7 +129,7 @@ func (c *GRPOCausal) Settings() *config.Settings {
 
 // WithoutEffect are the keys that may differ between a run and the one that resumes it.
 func (c *GRPOCausal) WithoutEffect() []string {
-	return []string{"logging_steps", "save_steps", "save_total_limit", "output_dir", "dump.dir", "dump.every", "eval_samples"}
+	return []string{"logging_steps", "save_steps", "save_total_limit", "output_dir", "dump.dir", "dump.every", "eval_samples", "gradient_checkpointing"}
 }
 
 // Check refuses what cannot be trained: a *[ConfigError].

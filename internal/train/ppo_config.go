@@ -146,7 +146,7 @@ func (c *PPO) Settings() *config.Settings {
 	s.Text("training.output_dir", &c.OutputDir, "folder of the run")
 	s.Text("training.device", &c.Device, "cpu; another one is not there: a warning")
 	s.Bool("training.strict_device", &c.StrictDevice, "a device that is not there is an error")
-	s.Bool("training.gradient_checkpointing", &c.Checkpointing, "has no effect on the reference")
+	s.Bool("training.gradient_checkpointing", &c.Checkpointing, "keep what the layers read and run them once more backwards: less memory, the same bits")
 	s.Int("generation.max_new_tokens", &c.MaxNew, 1, maxTokens, "longest response")
 	s.Int("generation.min_new_tokens", &c.MinNew, 0, maxTokens, "the end is suppressed before")
 	s.Float("generation.temperature", &c.Temperature, 1e-6, 1e6, "of the sampler; log-probabilities are of temperature 1")
@@ -164,7 +164,7 @@ func (c *PPO) Settings() *config.Settings {
 // and how long it goes on.
 func (c *PPO) WithoutEffect() []string {
 	return []string{"training.log_interval", "training.save_interval", "training.keep", "training.output_dir", "dump.dir", "dump.every", "wandb.report_to_wandb",
-		"wandb.project", "wandb.name", "ppo.batch_size", "eval.samples", "generation.logprobs"}
+		"wandb.project", "wandb.name", "ppo.batch_size", "training.gradient_checkpointing", "eval.samples", "generation.logprobs"}
 }
 
 // Uses8bit reports whether the moments are kept in 8 bits: where they are asked for, but for a device that is not there.

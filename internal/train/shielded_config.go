@@ -93,7 +93,7 @@ func (c *Shielded) Settings() *config.Settings {
 	s.Texts("projection.skip", &p.Skip, "targets of another width that a side basis does not shield")
 	s.Text("basis.from", &c.BasisFrom, "embeddings, gradients (of the log-probability of the prompts), or a file of vectors (n, d): their span becomes the basis")
 	s.Int("basis.rank", &c.BasisRank, 0, many, "most columns of a basis that is made; 0: a quarter of its rows")
-	s.Bool("gradient_checkpointing", &c.Checkpointing, "has no effect on the numbers; the memory plan reads it")
+	s.Bool("gradient_checkpointing", &c.Checkpointing, "keep what the layers read and run them once more backwards: less memory, the same bits")
 	s.Text("device_map", &c.DeviceMap, "of the memory plan; auto with int8 on several devices is refused")
 	s.Int("gpus", &c.GPUs, 0, 1024, "devices that the process sees; 0: as CUDA_VISIBLE_DEVICES says")
 	s.Text("memory_limit", &c.MemoryLimit, "of the device, 18GB: the memory plan is compared with it")

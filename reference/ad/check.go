@@ -277,13 +277,15 @@ func (p *trial) note(diff, bound float64) {
 // for inputs that were moved; for a sum of k terms it is k·Σ|terms|, valid in
 // any order (Jeannerod and Rump 2013). A node with w̄ = 0 does not count, so
 // that −Inf may stand in masked places.
-func (p *trial) roundoff(v []float64) float64 {
-	var sum float64
-	for id, adj := range adjoints(p.y, v) {
+func (p *trial) roundoff(v []float64) float64 { return unit * magnitude(p.y, v) }
+
+// magnitude returns Σ_w Σ |w̄|·m_w of φ = ⟨v, y⟩.
+func magnitude(y *Var, v []float64) (sum float64) {
+	for id, adj := range adjoints(y, v) {
 		if adj == nil {
 			continue
 		}
-		w := p.y.tape.nodes[id]
+		w := y.tape.nodes[id]
 		var m []float64
 		if w.mag != nil {
 			m = w.mag()
@@ -296,7 +298,7 @@ func (p *trial) roundoff(v []float64) float64 {
 			}
 		}
 	}
-	return unit * sum
+	return sum
 }
 
 // draw returns n multiples of 2⁻⁵³, uniform in [−1, 1).

@@ -183,6 +183,13 @@ var primitives = map[string]drawCase{
 			[]Tensor{g.tensor([]int{v, g.int("C", 0, 3)}, plain)}
 	},
 	"MatMul": drawMatMul,
+	"Checkpoint": func(g gen) (Func, []Tensor) {
+		s := g.shape(0, 3)
+		return func(x []*Var) *Var {
+				return Checkpoint([]*Var{x[0], x[1], x[0]}, func(x []*Var) *Var { return Mul(Tanh(Add(x[0], x[1])), x[2]) })
+			},
+			[]Tensor{g.tensor(g.thinner(s), plain), g.tensor(g.thinner(s), plain)}
+	},
 
 	"LogSumExp": axisCase(uniform(-4, 4), func(x *Var, keep bool, axis int) *Var {
 		if x.shape[axisOf("test", axis, len(x.shape))] == 0 { // −Inf has no difference

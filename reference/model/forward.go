@@ -24,6 +24,9 @@ type Input struct {
 	Cache *Cache
 	// States asks for Output.States.
 	States bool
+	// Checkpointing keeps what the layers read and not what they compute: the backward pass runs each of them once more. Values and
+	// gradients have the same bits. Not with a cache.
+	Checkpointing bool
 }
 
 // Output is what a forward pass leaves.
@@ -62,6 +65,8 @@ func (in Input) Validate(c Config) error {
 		return c.errorf("input: %d segments for %d tokens", len(in.Segment), n)
 	case in.Segment != nil && in.Cache != nil:
 		return c.errorf("input: packed sequences with a cache")
+	case in.Checkpointing && in.Cache != nil:
+		return c.errorf("input: gradient checkpointing with a cache")
 	case in.Cache != nil && in.Cache.size > 0 && in.Cache.batch != in.Batch:
 		return c.errorf("input: %d rows with a cache of %d", in.Batch, in.Cache.batch)
 	}
@@ -140,7 +145,11 @@ func (n *Net) Forward(in Input) Output {
 		if in.States {
 			out.States = append(out.States, x)
 		}
-		x = n.ops.block(n, p, x, i)
+		if in.Checkpointing {
+			x = n.checkpointed(p, x, i)
+		} else {
+			x = n.ops.block(n, p, x, i)
+		}
 	}
 	out.Hidden = n.ops.last(n, x)
 	if in.States {

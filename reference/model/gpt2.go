@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"math"
 
 	"plumbline/reference/ad"
@@ -33,7 +32,7 @@ func (c Config) tensorsGPT2() []Tensor {
 		t = append(t, blank(name, "weight", c.Hidden), blank(name, "bias", c.Hidden))
 	}
 	for i := range c.Layers {
-		p := fmt.Sprintf("transformer.h.%d.", i)
+		p := c.layer(i)
 		norm(p + "ln_1")
 		conv1d(p+"attn.c_attn", c.Hidden, 3*c.Hidden)
 		conv1d(p+"attn.c_proj", c.Hidden, c.Hidden)
@@ -51,7 +50,7 @@ func (n *Net) embedGPT2(p *pass, x *ad.Var) *ad.Var {
 }
 
 func (n *Net) blockGPT2(p *pass, x *ad.Var, i int) *ad.Var {
-	c, name := n.Config, fmt.Sprintf("transformer.h.%d.", i)
+	c, name := n.Config, n.Config.layer(i)
 	scale := 1.0
 	if !c.Unscaled {
 		scale = 1 / math.Sqrt(float64(c.HeadDim))

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"math"
 
 	"plumbline/reference/ad"
@@ -34,7 +33,7 @@ func (c Config) validateGPTJ() error {
 func (c Config) tensorsGPTJ() []Tensor {
 	t := []Tensor{blank(c.embedding(), "weight", c.Vocab, c.Hidden)}
 	for i := range c.Layers {
-		p := fmt.Sprintf("transformer.h.%d.", i)
+		p := c.layer(i)
 		t = append(t,
 			blank(p+"ln_1", "weight", c.Hidden), blank(p+"ln_1", "bias", c.Hidden),
 			blank(p+"attn.q_proj", "weight", c.Hidden, c.Hidden),
@@ -49,7 +48,7 @@ func (c Config) tensorsGPTJ() []Tensor {
 }
 
 func (n *Net) blockGPTJ(p *pass, x *ad.Var, i int) *ad.Var {
-	c, name := n.Config, fmt.Sprintf("transformer.h.%d.", i)
+	c, name := n.Config, n.Config.layer(i)
 
 	h := n.layerNorm(x, name+"ln_1")
 	q := nn.Heads(n.linear(h, name+"attn.q_proj"), c.Heads)

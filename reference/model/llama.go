@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"math"
 
 	"plumbline/reference/ad"
@@ -40,7 +39,7 @@ func (c Config) tensorsLlama() []Tensor {
 		}
 	}
 	for i := range c.Layers {
-		p := fmt.Sprintf("model.layers.%d.", i)
+		p := c.layer(i)
 		t = append(t, blank(p+"input_layernorm", "weight", c.Hidden))
 		linear(p+"self_attn.q_proj", c.Heads*c.HeadDim, c.Hidden, c.QKVBias)
 		linear(p+"self_attn.k_proj", c.KVHeads*c.HeadDim, c.Hidden, c.QKVBias)
@@ -56,7 +55,7 @@ func (c Config) tensorsLlama() []Tensor {
 }
 
 func (n *Net) blockLlama(p *pass, x *ad.Var, i int) *ad.Var {
-	c, name := n.Config, fmt.Sprintf("model.layers.%d.", i)
+	c, name := n.Config, n.Config.layer(i)
 
 	h := n.rmsNorm(x, name+"input_layernorm")
 	q := nn.Heads(n.linear(h, name+"self_attn.q_proj"), c.Heads)
