@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 
@@ -37,6 +38,8 @@ func exitCode(err error) int {
 	var prompt *pretrained.PromptError
 	var coded interface{ ExitCode() int }
 	switch {
+	case errors.Is(err, context.Canceled):
+		return check.ExitInterrupted
 	case errors.As(err, &failed), errors.As(err, &notFinite):
 		return check.ExitFail
 	case errors.As(err, &coded):

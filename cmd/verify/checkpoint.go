@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -74,23 +73,7 @@ moved since an earlier checkpoint. Elements are read once, in pieces. Pickles ar
 				return err
 			}
 			r := &report.Report{Command: "checkpoint", Repeat: repeatCommand(cmd, args...)}
-			if err := judgeFolders(cmd.Context(), cmd.ErrOrStderr(), paths, &out, r, prepare); err != nil {
-				if errors.Is(err, context.Canceled) {
-					err = fmt.Errorf("interrupted: %w", err)
-					if out.file != "" {
-						return err // what an earlier run has left there stays
-					}
-				}
-				r.Err = err.Error()
-				r.Exit = check.Worse(exitCode(err), check.Exit(failuresOnly(r.Results), out.policy()))
-				if out.format != "human" {
-					return out.emit(cmd, r, started)
-				}
-				if len(r.Results) == 0 {
-					return err
-				}
-			}
-			return out.emit(cmd, r, started)
+			return out.conclude(cmd, r, started, judgeFolders(cmd.Context(), cmd.ErrOrStderr(), paths, &out, r, prepare))
 		},
 	}
 	f := cmd.Flags()

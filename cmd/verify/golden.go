@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -47,23 +46,7 @@ with the sha256 of every file. What the reference does not know is UNDETERMINED 
 			if entry != "" { // every result names the entries that it is about
 				r.Repeat = strings.Replace(r.Repeat, " --entry "+format.ShellQuote(entry), "", 1)
 			}
-			if err := judgeGolden(cmd.Context(), dir, entry, &out, r); err != nil {
-				if errors.Is(err, context.Canceled) {
-					err = fmt.Errorf("interrupted: %w", err)
-					if out.file != "" {
-						return err // what an earlier run has left there stays
-					}
-				}
-				r.Err = err.Error()
-				r.Exit = check.Worse(exitCode(err), check.Exit(failuresOnly(r.Results), out.policy()))
-				if out.format != "human" {
-					return out.emit(cmd, r, started)
-				}
-				if len(r.Results) == 0 {
-					return err
-				}
-			}
-			return out.emit(cmd, r, started)
+			return out.conclude(cmd, r, started, judgeGolden(cmd.Context(), dir, entry, &out, r))
 		},
 	}
 	f := cmd.Flags()

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 
@@ -35,6 +36,8 @@ func exitCode(err error) int {
 	var folders *checkpoint.UsageError
 	var setup *vram.UsageError
 	switch {
+	case errors.Is(err, context.Canceled):
+		return check.ExitInterrupted
 	case format.IsMalformed(err):
 		return check.ExitMalformed
 	case errors.Is(err, dumpfile.ErrNothing):

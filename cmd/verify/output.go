@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -86,6 +88,24 @@ func overInput(flag, path string, inputs []string) error {
 
 func (o *output) policy() check.Policy {
 	return check.Policy{FailOnWarn: o.failOn == "warn", Strict: o.strict}
+}
+
+// conclude reports a run that ended with err, nil at its end. A report in a file is not replaced by that of a run that was interrupted.
+func (o *output) conclude(cmd *cobra.Command, r *report.Report, started time.Time, err error) error {
+	if errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("interrupted: %w", err)
+		if o.file != "" {
+			return err
+		}
+	}
+	if err != nil {
+		r.Err = err.Error()
+		r.Exit = check.Worse(exitCode(err), check.Exit(failuresOnly(r.Results), o.policy()))
+		if o.format == "human" && len(r.Results) == 0 {
+			return err
+		}
+	}
+	return o.emit(cmd, r, started)
 }
 
 // emit writes the report to stdout or to the file asked for, and returns the exit code as an error.

@@ -84,23 +84,7 @@ The limit is relative: max|Qᵀv| / max(1, ‖v‖) < tol.`,
 			}, func(in *projection.Input) error {
 				return writeExtras(in, r, plot, repair)
 			})
-			if err != nil {
-				if errors.Is(err, context.Canceled) {
-					err = fmt.Errorf("interrupted: %w", err)
-					if out.file != "" {
-						return err // what an earlier run has left there stays
-					}
-				}
-				r.Err = err.Error()
-				r.Exit = check.Worse(exitCode(err), check.Exit(failuresOnly(r.Results), out.policy()))
-				if out.format != "human" {
-					return out.emit(cmd, r, started)
-				}
-				if len(r.Results) == 0 {
-					return err
-				}
-			}
-			return out.emit(cmd, r, started)
+			return out.conclude(cmd, r, started, err)
 		},
 	}
 	f := cmd.Flags()

@@ -66,9 +66,6 @@ func Run(root *cobra.Command, args []string, exitCode func(error) int) (code int
 		return done.Code
 	}
 	Complain(root.Name(), err.Error())
-	if errors.Is(err, context.Canceled) {
-		return check.ExitInterrupted
-	}
 	return exitCode(err)
 }
 
