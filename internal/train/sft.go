@@ -23,28 +23,14 @@ type SFT struct {
 	NumSamples    int
 	PromptFormat  string
 	Separator     string
-	LearningRate  float64
-	MinLR         float64
-	Warmup, Steps int
-	BatchSize     int
-	MaxGradNorm   float64
-	WeightDecay   float64
-	Seed          uint64
-	LogInterval   int
-	SaveInterval  int
-	Keep          int
-	OutputDir     string
-	EvalSamples   int
+	Supervised
 }
 
 // Settings binds the keys of c to their defaults.
 func (c *SFT) Settings() *config.Settings {
-	const (
-		many = math.MaxInt32
-		huge = math.MaxFloat64
-	)
-	*c = SFT{Model: "tiny-init", Dataset: "additions", AdditionsMost: 9, NumSamples: 2000, PromptFormat: "Question: {question}\nAnswer:", Separator: " ", LearningRate: 3e-3,
-		MinLR: 1e-5, Warmup: 20, Steps: 200, EvalSamples: 200, BatchSize: 16, MaxGradNorm: 1, Seed: 1, LogInterval: 10, OutputDir: "outputs/sft"}
+	const many = math.MaxInt32
+	*c = SFT{Model: "tiny-init", Dataset: "additions", AdditionsMost: 9, NumSamples: 2000, PromptFormat: "Question: {question}\nAnswer:", Separator: " ",
+		Supervised: Supervised{LearningRate: 3e-3, MinLR: 1e-5, Warmup: 20, Steps: 200, EvalSamples: 200, BatchSize: 16, MaxGradNorm: 1, Seed: 1, LogInterval: 10, OutputDir: "outputs/sft"}}
 	s := config.NewSettings()
 	s.Text("model.name", &c.Model, "folder of a Hugging Face model, a GGUF file, tiny: the embedded one, or tiny-init: the same before any training")
 	c.LoRA.settings(s)
@@ -53,25 +39,8 @@ func (c *SFT) Settings() *config.Settings {
 	s.Int("dataset.num_samples", &c.NumSamples, 0, many, "rows that are used; 0: all")
 	s.Text("dataset.prompt_format", &c.PromptFormat, "the prompt, with {question} in it")
 	s.Text("dataset.separator", &c.Separator, "between prompt and answer")
-	s.Float("sft.learning_rate", &c.LearningRate, 0, huge, "after the warm-up")
-	s.Float("sft.min_lr", &c.MinLR, 0, huge, "at the end of the cosine")
-	s.Int("sft.warmup_steps", &c.Warmup, 0, many, "updates")
-	s.Int("sft.steps", &c.Steps, 0, many, "updates")
-	s.Int("sft.batch_size", &c.BatchSize, 1, many, "rows of an update")
-	s.Float("sft.max_grad_norm", &c.MaxGradNorm, 0, huge, "of the global norm; 0: no clipping")
-	s.Int("sft.eval_samples", &c.EvalSamples, 0, many, "rows that are answered greedily at the end, for their mean reward")
-	s.Float("sft.weight_decay", &c.WeightDecay, 0, 1, "decoupled, of tensors with two dimensions and more")
-	s.Uint64("training.seed", &c.Seed, "of everything random")
-	s.Int("training.log_interval", &c.LogInterval, 1, many, "steps between lines")
-	s.Int("training.save_interval", &c.SaveInterval, 0, many, "steps between checkpoints; 0: only the last")
-	s.Int("training.keep", &c.Keep, 0, many, "checkpoints that stay; 0: all")
-	s.Text("training.output_dir", &c.OutputDir, "folder of the run")
+	c.Supervised.settings(s, "rows that are answered greedily at the end, for their mean reward")
 	return s
-}
-
-// WithoutEffect are the keys that may differ between a run and the one that resumes it.
-func (c *SFT) WithoutEffect() []string {
-	return []string{"training.log_interval", "training.save_interval", "training.keep", "training.output_dir"}
 }
 
 // Train minimises the mean of −log p over the tokens of the answers, each ended by the tokenizer's end. It returns the losses of

@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"plumbline/internal/config"
 	"plumbline/internal/dataset"
@@ -21,58 +20,26 @@ const (
 
 // SFTMasked is the configuration of [SFTMasked.Train]: supervised training of a masked language model, or of its judge, on a text.
 type SFTMasked struct {
-	Trainer       string
-	Model         string
-	Dataset       string
-	BlockSize     int
-	MaskRatio     float64
-	LearningRate  float64
-	MinLR         float64
-	Warmup, Steps int
-	BatchSize     int
-	MaxGradNorm   float64
-	WeightDecay   float64
-	Seed          uint64
-	LogInterval   int
-	SaveInterval  int
-	Keep          int
-	OutputDir     string
-	EvalSamples   int
+	Trainer   string
+	Model     string
+	Dataset   string
+	BlockSize int
+	MaskRatio float64
+	Supervised
 }
 
 // Settings binds the keys of c to their defaults.
 func (c *SFTMasked) Settings() *config.Settings {
-	const (
-		many = math.MaxInt32
-		huge = math.MaxFloat64
-	)
-	*c = SFTMasked{Trainer: TrainerGenerator, Model: "tiny_masked-init", Dataset: CharDiffusion, BlockSize: 64, MaskRatio: .3, LearningRate: 3e-3, MinLR: 1e-5,
-		Warmup: 20, Steps: 400, EvalSamples: 64, BatchSize: 16, MaxGradNorm: 1, Seed: 1, LogInterval: 10, OutputDir: "outputs/sft_masked"}
+	*c = SFTMasked{Trainer: TrainerGenerator, Model: "tiny_masked-init", Dataset: CharDiffusion, BlockSize: 64, MaskRatio: .3,
+		Supervised: Supervised{LearningRate: 3e-3, MinLR: 1e-5, Warmup: 20, Steps: 400, EvalSamples: 64, BatchSize: 16, MaxGradNorm: 1, Seed: 1, LogInterval: 10, OutputDir: "outputs/sft_masked"}}
 	s := config.NewSettings()
 	s.Choice("trainer", &c.Trainer, []string{TrainerGenerator, TrainerJudge}, "what is trained: a masked language model, or a judge of texts")
 	s.Text("model.name", &c.Model, "folder of a masked model, tiny_masked or tiny_judge: the embedded ones, or the same with -init: before any training")
 	s.Text("dataset.name", &c.Dataset, "a text file, or char_diffusion: the embedded sonnets")
 	s.Int("dataset.block_size", &c.BlockSize, 1, maxTokens, "characters of a row")
 	s.Float("dataset.mask_ratio", &c.MaskRatio, 1e-9, 1, "share of the positions that are supervised; not for a judge")
-	s.Float("sft.learning_rate", &c.LearningRate, 0, huge, "after the warm-up")
-	s.Float("sft.min_lr", &c.MinLR, 0, huge, "at the end of the cosine")
-	s.Int("sft.warmup_steps", &c.Warmup, 0, many, "updates")
-	s.Int("sft.steps", &c.Steps, 0, many, "updates")
-	s.Int("sft.batch_size", &c.BatchSize, 1, many, "rows of an update")
-	s.Float("sft.max_grad_norm", &c.MaxGradNorm, 0, huge, "of the global norm; 0: no clipping")
-	s.Int("sft.eval_samples", &c.EvalSamples, 0, many, "held-out rows whose loss is printed at the end")
-	s.Float("sft.weight_decay", &c.WeightDecay, 0, 1, "decoupled, of tensors with two dimensions and more")
-	s.Uint64("training.seed", &c.Seed, "of everything random")
-	s.Int("training.log_interval", &c.LogInterval, 1, many, "steps between lines")
-	s.Int("training.save_interval", &c.SaveInterval, 0, many, "steps between checkpoints; 0: only the last")
-	s.Int("training.keep", &c.Keep, 0, many, "checkpoints that stay; 0: all")
-	s.Text("training.output_dir", &c.OutputDir, "folder of the run")
+	c.Supervised.settings(s, "held-out rows whose loss is printed at the end")
 	return s
-}
-
-// WithoutEffect are the keys that may differ between a run and the one that resumes it.
-func (c *SFTMasked) WithoutEffect() []string {
-	return []string{"training.log_interval", "training.save_interval", "training.keep", "training.output_dir"}
 }
 
 // model returns what is trained.
