@@ -15,8 +15,8 @@ import (
 )
 
 // optimizer is AdamW over the parameters of a policy. Masters and moments are numbers of float32: each is rounded after a step, so
-// that a checkpoint in that type holds all of it. The weights that decay are those of tensors with two dimensions and more, not biases
-// and norms (nanoGPT configure_optimizers; transformers@5.23.0 Trainer.get_decay_parameter_names).
+// that a checkpoint in that type holds all of it. The weights whose decay is decoupled are those of tensors with two dimensions and more,
+// not biases and norms (nanoGPT configure_optimizers; transformers@5.23.0 Trainer.get_decay_parameter_names).
 type optimizer struct {
 	params []Param
 	states []*optim.State     // nil where the moments are in 8 bits
@@ -60,7 +60,7 @@ func (o *optimizer) step(at int, adam optim.Adam) (norm float64, err error) {
 	for i, p := range o.params {
 		masters := [][]float64{p.Data}
 		rule := adam
-		if len(p.Shape) < 2 {
+		if len(p.Shape) < 2 && !adam.Coupled {
 			rule.WeightDecay = 0
 		}
 		if s := o.narrow[i]; s != nil {
