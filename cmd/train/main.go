@@ -76,6 +76,6 @@ input file; 130 interrupted.`,
 	}
 	root.Flags().BoolVar(&list, "list-configs", false, "list the embedded configurations")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cli.FlagError(cmd, err)} })
-	root.AddCommand(newSample(), newPPO(), newShielded(), newGRPO(), newSFT())
+	root.AddCommand(newSample(), newPPO(), newShielded(), newGRPO(), newArc(), newSFT())
 	return root
 }

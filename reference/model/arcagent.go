@@ -173,7 +173,13 @@ type ArcNet struct {
 // On puts the model on a tape. The weights for which weight says so, by the names of [ArcAgentConfig.Tensors], are
 // parameters; nil: none, and the tape keeps nothing.
 func (m *ArcAgent) On(t *ad.Tape, weight func(name string) bool) *ArcNet {
-	var train Trainable
+	return m.OnAdapted(t, weight, Trainable{})
+}
+
+// OnAdapted is On with the adapter of text, whose layers have the names of [Config.Linears]; what text says of the weights is not
+// read. Its factors are those of Text.
+func (m *ArcAgent) OnAdapted(t *ad.Tape, weight func(name string) bool, text Trainable) *ArcNet {
+	train := Trainable{Adapter: text.Adapter, LoRA: text.LoRA}
 	if weight != nil {
 		train.Weight = func(name string) bool { return weight(textEncoder + strings.TrimPrefix(name, "model.")) }
 	}

@@ -133,6 +133,23 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		return join(DPPOWeight(nil, b.ratio, b.lp, b.old, b.adv, DPPOTV, 3, clip), DPPOWeight(nil, b.ratio, b.lp, b.old, b.adv, DPPOKL, 3, clip))
 	},
 	"DRO": func(b bitBatch) []float64 { l, d := DRO(nil, nil, b.lp, b.old, b.adv, .3); return join(l, d) },
+	"EFE": func(b bitBatch) (out []float64) {
+		const h, w, colors = 2, 3, 5
+		in := EFEBatch{Steps: 3, H: h, W: w, Colors: colors, Logits: b.logits[:3*h*w*colors], Target: []int{0, 4, IgnoreLabel, 2, 1, 3}, Table: b.value[:h*w*colors],
+			Prompt: b.adv[:8], Weight: b.ratio[:8*colors], Bias: b.rows[:colors], Wanted: newDistributions(b.ref[:h*w*colors], 1, h*w, colors).p}
+		for _, kind := range []EFEKind{JensenShannon, MixtureEntropy} {
+			o := EFEDefaults()
+			o.Kind, o.Ambiguity = kind, .7
+			e, d := EFE(in, o)
+			out = append(join(out, d.Logits, d.Table, d.Prompt, d.Weight, d.Bias), e.GridMatching, e.Risk, e.Uncertain, e.ScaledRisk, e.Ambiguity, e.Step, e.Divergence, e.Reversibility,
+				e.Bidirectional, e.Z, e.Prompt, e.GridNorm, e.Total)
+		}
+		return out
+	},
+	"EFEDefaults": func(bitBatch) []float64 {
+		o := EFEDefaults()
+		return []float64{o.Risk, o.Ambiguity, o.Step, o.Consistency, o.Bidirectional, o.Z, o.Prompt, o.GridNorm}
+	},
 	"Entropy": func(b bitBatch) []float64 {
 		return Entropy(nil, b.logits, bitVocab, EntropyOptions{LogProbOptions: LogProbOptions{Temperature: .7}})
 	},
