@@ -83,7 +83,8 @@ runs:           ## short runs of the trainers anew, whose logs and dumps are wha
 	  run grpo grpo out_dir=out max_iters=2 block_size=16 batch_size=2 group_size=3 gradient_accumulation_steps=2 mask_ratio=0.5 eval_samples=0; \
 	  run grpo_causal grpo --config grpo_causal output_dir=out max_steps=2 num_generations=3 per_device_train_batch_size=6 gradient_accumulation_steps=2 \
 	    max_completion_length=8 dataset.held_out=0 beta=0.1 reward_funcs=answer,brevity; \
-	  run shielded shielded output_dir=out steps=2 ppo_batch=4 sim_batch=4 micro_batch_size=2 max_new_tokens=8 reward=shaped
+	  run shielded shielded output_dir=out steps=2 ppo_batch=4 sim_batch=4 micro_batch_size=2 max_new_tokens=8 reward=shaped; \
+	  run arc arc output_dir=out epochs=1 max_batches=4 tasks=4 save_every=0
 
 real-model:     ## SmolLM2-135M-Instruct as GGUF and as a Hugging Face folder, for the slow tests (Python, network, 0.7 GB)
 	python3 -m venv .venv

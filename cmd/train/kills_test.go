@@ -27,12 +27,13 @@ func TestKilled(t *testing.T) {
 		"grpo":        func(dir string) []string { return smallGRPO(dir, "save_interval=1") },
 		"grpo_causal": func(dir string) []string { return smallCausal(dir, "save_steps=1") },
 		"shielded":    func(dir string) []string { return smallShielded(dir) },
+		"arc":         func(dir string) []string { return smallArc(dir, "epochs=2", "save_every=1", "log_every=1") },
 	} {
 		t.Run(name, func(t *testing.T) { killed(t, args) })
 	}
 }
 
-var stepLine = regexp.MustCompile(`^(step|iter) \d+`)
+var stepLine = regexp.MustCompile(`^(step|iter|\[Batch) +\d+`)
 
 func killed(t *testing.T, args func(dir string) []string) {
 	whole := filepath.Join(t.TempDir(), "whole")

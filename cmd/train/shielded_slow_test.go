@@ -102,7 +102,7 @@ func TestShieldedPlanted(t *testing.T) {
 			overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{path: filepath.Join(dir, "edited.go")}})
 			require.NoError(t, err)
 			write(t, filepath.Join(dir, "overlay.json"), string(overlay))
-			vet := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./"+p.pkg)
+			vet := exec.Command("go", "build", "-o", os.DevNull, "-overlay", filepath.Join(dir, "overlay.json"), "./"+p.pkg)
 			vet.Dir = root
 			out, err := vet.CombinedOutput()
 			require.NoError(t, err, "the edit compiles\n%s", out)

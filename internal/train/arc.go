@@ -72,11 +72,11 @@ func (c *Arc) Train(ctx context.Context, env ArcEnv) error {
 	if err := r.start(); err != nil {
 		return err
 	}
-	metrics, err := openLog(filepath.Join(env.Run.Path(), "metrics.jsonl"), env.From != nil, r.st.Step)
+	metrics, err := openJournal(env.Run.Path(), env.From != nil, r.st.Step)
 	if err != nil {
 		return err
 	}
-	defer metrics.Close()
+	defer metrics.close()
 	if r.best, err = rundir.Create(filepath.Join(env.Run.Path(), "best"), rundir.Options{Keep: 1}); err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (c *Arc) Train(ctx context.Context, env ArcEnv) error {
 		if err := r.exploding(b.terms.Total); err != nil {
 			return err
 		}
-		if err := metrics.Append(b.line(step, epoch, batch)...); err != nil {
+		if err := metrics.add(step, true, b.line(step, epoch, batch)); err != nil {
 			return err
 		}
 		if batch%c.LogEvery == 0 {
@@ -121,7 +121,7 @@ func (c *Arc) Train(ctx context.Context, env ArcEnv) error {
 			}
 			v.report(env.Out, epoch, time.Since(began))
 			began = time.Now()
-			if err := errors.Join(metrics.Append(v.line(step, epoch)...), r.keepBest(v, epoch)); err != nil {
+			if err := errors.Join(metrics.add(step, true, v.line(step, epoch)), r.keepBest(v, epoch)); err != nil {
 				return err
 			}
 		}
