@@ -33,6 +33,8 @@ type Options struct {
 
 	Selection check.Selection
 	Progress  func(pass string, done, total int)
+
+	leading bool // of a run of one step, explain what is found first only
 }
 
 // Report is what a judgement found.

@@ -25,10 +25,14 @@ const witnesses = 11
 
 // explain explains every check that failed, on the first failing step and then on others: one file may fit by coincidence.
 func (s *session) explain(ctx context.Context) error {
+	if s.o.leading {
+		s.explainFirst()
+		return nil
+	}
 	var failing []*track
 	wanted := map[int]bool{}
 	for _, t := range s.tracks {
-		if t.silent || len(t.failing) == 0 || t.first.Pred == nil && len(t.check.Options) == 0 {
+		if t.silent || len(t.failing) == 0 || !t.explainable() {
 			continue
 		}
 		failing = append(failing, t)
@@ -70,6 +74,27 @@ func (s *session) explain(ctx context.Context) error {
 		t.decide()
 	}
 	return nil
+}
+
+// explainable reports whether a failure is one of numbers, or of a rule that an option decides.
+func (t *track) explainable() bool { return t.first.Pred != nil || len(t.check.Options) > 0 }
+
+// explainFirst explains the first check that failed on the only step, and the next one where arithmetic in 16 bits makes a warning
+// of it.
+func (s *session) explainFirst() {
+	for _, t := range s.tracks {
+		if t.silent || len(t.failing) == 0 {
+			continue
+		}
+		if t.explainable() {
+			t.why.steps = 1
+			t.candidates(s.o.Deep)
+			t.decide()
+		}
+		if t.why.coarse == nil {
+			return
+		}
+	}
 }
 
 // witnesses returns the steps on which the explanations of t are confirmed: failing ones, and some that passed, both spread

@@ -3,6 +3,7 @@ package dump
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/verify/convention"
@@ -68,11 +69,7 @@ func firstRatio(c *stage.Case) *stage.Assertion {
 			a.Violations = append(a.Violations, v)
 		}
 	}
-	onlyFirst := true
-	for _, v := range a.Violations {
-		first := v.Col == 0 || !c.B.Mask[v.Row*c.B.Cols+v.Col-1]
-		onlyFirst = onlyFirst && first
-	}
+	onlyFirst := startsOnly(c, a.Violations)
 	for i := range a.Violations {
 		switch v := &a.Violations[i]; {
 		case v.Fault != "":
@@ -95,6 +92,13 @@ func firstRatio(c *stage.Case) *stage.Assertion {
 	return a
 }
 
+// startsOnly reports whether all violations are first tokens of responses.
+func startsOnly(c *stage.Case, violations []stage.Violation) bool {
+	return !slices.ContainsFunc(violations, func(v stage.Violation) bool {
+		return v.Col != 0 && c.B.Mask[v.Row*c.B.Cols+v.Col-1]
+	})
+}
+
 func firstKL(c *stage.Case) *stage.Assertion {
 	lp, ref := c.B.Token("logp_new"), c.B.Token("logp_ref")
 	if lp == nil || ref == nil {
@@ -109,6 +113,12 @@ func firstKL(c *stage.Case) *stage.Assertion {
 		a.Checked++
 		if d := math.Abs(lp[i] - ref[i]); !(d <= sameWeights+64*u*max(1, math.Abs(lp[i]))) {
 			a.Violations = append(a.Violations, stage.Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Got: d, Fault: "REF-NOT-POLICY", Reason: fmt.Sprintf("logp_new %.6g, logp_ref %.6g: the policy is not its reference", lp[i], ref[i])})
+		}
+	}
+	if len(a.Violations) > 0 && len(a.Violations) < a.Checked && startsOnly(c, a.Violations) { // another model differs everywhere
+		for i := range a.Violations {
+			a.Violations[i].Fault = "LOGP-FIRST-TOKEN"
+			a.Violations[i].Reason = strings.Replace(a.Violations[i].Reason, "the policy is not its reference", "first tokens differ, all others agree", 1)
 		}
 	}
 	return a

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
@@ -22,10 +24,12 @@ type Planted struct {
 	Profile, DType string
 	Seed           uint64
 	Visible        bool     // the data show it
+	LeftOut        string   // why the batch does not count, where the data do not show it or nothing can judge them
 	Caught         bool     // some check did not pass
 	By             []string // the checks that did not
 	Named          bool     // the first finding names it, or a bug that gives the same numbers
 	First          string   // what the first finding names, "" if nothing
+	Class          []string // all that the first finding names: what gives the same numbers on these data
 }
 
 // Declared returns a batch that declares the options and facts of a set, as a writer of neutral options would.
@@ -106,41 +110,51 @@ func Healthy(ctx context.Context, seed uint64, n int, each func(done int)) (alar
 // Plant plants one bug in a batch of the independent trainer under a profile and judges it. The data are drawn until they show
 // the bug, a few times at most.
 func Plant(ctx context.Context, plant *trainer.Plant, p *convention.Profile, dtype format.DType, seed uint64) (Planted, error) {
-	k := Planted{Plant: plant, Profile: p.Name, DType: dtype.String()}
+	k := Planted{Plant: plant, Profile: p.Name, DType: dtype.String(), LeftOut: impossible}
 	for try := range uint64(12) {
 		r := rand.New(rand.NewPCG(seed, try))
 		s := RandomScenario(p, r)
+		s.Config.Set = plant.Under(p.Name, s.Config.Set, r)
 		s.Config.DType = dtype
 		s.Config.Logits = true
 		s.Config.Rows, s.Config.Cols = s.Config.Group*8, max(s.Config.Cols, 20)
+		if slices.Equal(plant.Outputs, []string{"logp_gen"}) {
+			s.Config.Rows *= 8 // a pattern in the noise between engine and trainer takes more tokens than a formula
+		}
 		s.Config.FirstStep = try%3 == 2 // some bugs show at the first update only
 		if !plant.Applies(s.Config.Set) {
 			continue
+		}
+		if k.LeftOut == impossible {
+			k.LeftOut = unshown
 		}
 		b, set, visible := trainer.Faulty(s.Config, plant.ID)
 		if !visible || slices.ContainsFunc(plant.Needs, func(name string) bool { return b.Tensors[name] == nil }) {
 			continue
 		}
-		k.Visible, k.Seed = true, s.Config.Seed
-		report, err := Judge(ctx, Batches{Declared(b, set)}, Options{FirstStep: s.Config.FirstStep})
+		k.Visible, k.LeftOut, k.Seed = true, "", s.Config.Seed
+		report, err := Judge(ctx, Batches{Declared(b, set)}, Options{FirstStep: s.Config.FirstStep, leading: true})
 		if err != nil {
 			return k, fmt.Errorf("%s in %s: %w", plant.ID, s, err)
 		}
 		findings := slices.DeleteFunc(slices.Clone(report.Results), func(r check.Result) bool {
 			return r.Verdict != check.Fail && r.Verdict != check.Convention && r.Verdict != check.Warn
 		})
-		if len(findings) == 0 && try < 8 && undecided(report, plant) {
-			k.Visible = false
-			continue // what is needed to decide lies in another step, or the bound is too wide on these data
-		}
-		if len(findings) == 0 && unjudged(report, plant) {
-			k.Visible = false
-			return k, nil // logged numbers whose formula is not known of this framework
+		if len(findings) == 0 {
+			open := stillOpen(report, plant)
+			if k.LeftOut = lacking(report, plant); open && k.LeftOut == "" && dtype == format.BF16 {
+				k.LeftOut = undecided
+			}
+			k.Visible = k.LeftOut == ""
+			if try < 8 && (open || !k.Visible) {
+				continue // another batch may have what is needed to decide, or narrower bounds
+			}
+			return k, nil
 		}
 		slices.SortStableFunc(findings, func(a, b check.Result) int { return rank(a.Verdict) - rank(b.Verdict) })
 		for _, res := range findings {
 			if !k.Caught {
-				k.Caught = true
+				k.Caught, k.Class = true, res.Class
 				for _, e := range res.Explanations {
 					if k.First == "" {
 						k.First = e.Fault
@@ -150,33 +164,57 @@ func Plant(ctx context.Context, plant *trainer.Plant, p *convention.Profile, dty
 			}
 			k.By = append(k.By, res.Check)
 		}
+		k.Named = k.Named && len(k.Class) <= widest
 		return k, nil
 	}
 	return k, nil
 }
 
-// undecided reports whether an output of the plant could not be judged.
-func undecided(r *Report, plant *trainer.Plant) bool {
+// widest is the number of explanations that give the same numbers above which a finding names nothing, whatever is among them.
+const widest = 8
+
+// Reasons for which a batch does not count.
+const (
+	impossible = "a program with these options cannot have the bug"
+	unshown    = "no batch of twelve shows it: it takes data, or tensors, that the profile's do not have"
+	undecided  = "in 16 bits: the checks of what it changes are UNDETERMINED, since rounding the inputs on storing may change it as much"
+	unformed   = "all that it changes are logged numbers whose formula is not known of this framework"
+)
+
+// stillOpen reports whether an output of the plant could not be judged.
+func stillOpen(r *Report, plant *trainer.Plant) bool {
 	return slices.ContainsFunc(r.Results, func(res check.Result) bool {
-		c := stage.Find(res.Check)
-		return (res.Verdict == check.Undetermined || res.Verdict == check.NotSeen) && c != nil && slices.ContainsFunc(plant.Outputs, func(o string) bool {
-			return o == c.Output || strings.Replace(o, "scalar:", "scalars/", 1) == c.Output || strings.HasPrefix(o, "scalar:") && strings.HasSuffix(c.Output, strings.TrimPrefix(o, "scalar:"))
-		})
+		return (res.Verdict == check.Undetermined || res.Verdict == check.NotSeen) && judgesOne(res.Check, plant)
 	})
 }
 
-// unjudged reports whether all that the plant changes are logged numbers, and no check has a formula for one of them.
-func unjudged(r *Report, plant *trainer.Plant) bool {
-	for _, o := range plant.Outputs {
-		name, scalar := strings.CutPrefix(o, "scalar:")
-		if !scalar || slices.ContainsFunc(r.Results, func(res check.Result) bool {
-			c := stage.Find(res.Check)
-			return c != nil && strings.HasPrefix(c.Output, "scalars/") && strings.HasSuffix(c.Output, name)
-		}) {
-			return false
-		}
+// lacking says why nothing that the plant changes can be judged: its outputs are logged numbers that no check has a formula for, or
+// whose checks say what is not in the dump. It is "" if one of them was judged, or is a tensor.
+func lacking(r *Report, plant *trainer.Plant) (why string) {
+	if slices.ContainsFunc(plant.Outputs, func(o string) bool { return !strings.HasPrefix(o, "scalar:") }) {
+		return ""
 	}
-	return true
+	why = unformed
+	for _, res := range r.Results {
+		if !judgesOne(res.Check, plant) {
+			continue
+		}
+		if res.Verdict != check.NotSeen {
+			return ""
+		}
+		why = res.Check + ": " + res.Reason
+	}
+	return why
+}
+
+func judgesOne(id string, plant *trainer.Plant) bool {
+	return slices.ContainsFunc(plant.Outputs, func(o string) bool { return judges(id, o) })
+}
+
+// judges reports whether the check of that id judges an output of a plant.
+func judges(id, output string) bool {
+	c := stage.Find(id)
+	return c != nil && c.Output == strings.Replace(output, "scalar:", "scalars/", 1)
 }
 
 // rank puts failures before warnings.
@@ -195,59 +233,122 @@ func sameBug(id string, plant *trainer.Plant) bool {
 	return id == plant.ID || slices.ContainsFunc(fault.RowsOf(id), func(row string) bool { return row != "C3" && slices.Contains(plant.Rows, row) })
 }
 
+// Count counts batches with a planted bug: those that show it, those on which it was caught and named first, and those left out.
+type Count struct{ Batches, Caught, Named, LeftOut int }
+
+// Plus returns the sums of two counts.
+func (c Count) Plus(d Count) Count {
+	return Count{c.Batches + d.Batches, c.Caught + d.Caught, c.Named + d.Named, c.LeftOut + d.LeftOut}
+}
+
 // Score is what became of one plant over several batches.
 type Score struct {
-	Plant                  *trainer.Plant
-	Batches, Caught, Named int
-	By                     map[string]int // how often each check saw it
-	First                  map[string]int // what the first finding named, where it was not the plant
-	Missed                 []string       // profile and type of batches on which it was not caught
+	Plant *trainer.Plant
+	Count
+	Types   map[string]*Count // by the type of the batches
+	By      map[string]int    // how often each check saw it
+	First   map[string]int    // what the first finding named, where it was not the plant
+	Classes []int             // of the batches on which it was named: how many explanations the first finding had
+	Missed  []string          // profile and type of batches on which it was not caught
+	Reasons map[string]int    // for which batches are left out
 }
 
 // PlantAll plants every bug in batches of the given profiles and types, one of each, and returns a score for every bug. Bugs
-// that no batch shows have a score of 0 batches.
+// that no batch shows have a score of 0 batches. Every batch is drawn and judged on its own, on all processors at once; the
+// scores do not depend on how many there are.
 func PlantAll(ctx context.Context, profiles []*convention.Profile, types []format.DType, seed uint64, each func(done, total int)) ([]Score, error) {
-	scores := make([]Score, len(trainer.Plants))
-	for i := range trainer.Plants {
-		s := &scores[i]
-		*s = Score{Plant: &trainer.Plants[i], By: map[string]int{}, First: map[string]int{}}
-		for j, p := range profiles {
-			for _, t := range types {
-				if err := ctx.Err(); err != nil {
-					return nil, err
-				}
-				k, err := Plant(ctx, s.Plant, p, t, seed+uint64(j))
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	perPlant := len(profiles) * len(types)
+	planted := make([]Planted, len(trainer.Plants)*perPlant)
+	jobs := make(chan int)
+	done := make(chan struct{}, len(planted)) // nobody waits for the reader
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), max(1, len(planted))) {
+		workers.Go(func() {
+			for i := range jobs {
+				profile := i % perPlant / len(types)
+				k, err := Plant(ctx, &trainer.Plants[i/perPlant], profiles[profile], types[i%len(types)], seed+uint64(profile))
 				if err != nil {
-					return nil, err
+					stop(err)
 				}
-				s.add(k)
+				planted[i] = k
+				done <- struct{}{}
+			}
+		})
+	}
+	go func() {
+		defer close(jobs)
+		for i := range planted {
+			select {
+			case jobs <- i:
+			case <-ctx.Done():
+				return
 			}
 		}
-		if each != nil {
-			each(i+1, len(scores))
+	}()
+	go func() {
+		workers.Wait()
+		close(done)
+	}()
+	n := 0
+	for range done {
+		if n++; each != nil && n%perPlant == 0 {
+			each(n/perPlant, len(trainer.Plants))
+		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	scores := make([]Score, len(trainer.Plants))
+	for i := range scores {
+		s := &scores[i]
+		*s = Score{Plant: &trainer.Plants[i], By: map[string]int{}, First: map[string]int{}, Reasons: map[string]int{}, Types: map[string]*Count{}}
+		for _, k := range planted[i*perPlant : (i+1)*perPlant] {
+			s.add(k)
 		}
 	}
 	return scores, nil
 }
 
 func (s *Score) add(k Planted) {
-	if !k.Visible {
-		return
+	t := s.Types[k.DType]
+	if t == nil {
+		t = &Count{}
+		s.Types[k.DType] = t
 	}
-	s.Batches++
-	if !k.Caught {
+	for _, c := range []*Count{&s.Count, t} {
+		c.add(k)
+	}
+	switch {
+	case !k.Visible:
+		s.Reasons[k.LeftOut]++
+		return
+	case !k.Caught:
 		s.Missed = append(s.Missed, k.Profile+" "+k.DType)
 		return
+	case k.Named:
+		s.Classes = append(s.Classes, len(k.Class))
+	default:
+		s.First[k.First]++
 	}
-	s.Caught++
 	for _, by := range k.By {
 		s.By[by]++
 	}
-	if k.Named {
-		s.Named++
-	} else {
-		s.First[k.First]++
+}
+
+func (c *Count) add(k Planted) {
+	switch {
+	case !k.Visible:
+		c.LeftOut++
+		return
+	case k.Named:
+		c.Named++
+		fallthrough
+	case k.Caught:
+		c.Caught++
 	}
+	c.Batches++
 }
 
 // Total adds up the scores: batches that show a bug, those on which it was caught, and those on which it was named first.

@@ -119,3 +119,42 @@ func TestHealthyUnderItsProfileIsSilent(t *testing.T) {
 	}
 	judgeHealthy(t, byProfile, 2, n).silent(t, n)
 }
+
+// TestFirstStepIsSilent judges the first update, at which more has to hold, in all profiles.
+func TestFirstStepIsSilent(t *testing.T) {
+	for i, p := range convention.Profiles() {
+		r := rand.New(rand.NewPCG(5, uint64(i)))
+		s := dump.RandomScenario(p, r)
+		s.Config.FirstStep = true
+		b, set := trainer.Healthy(s.Config)
+		report, err := dump.Judge(context.Background(), dump.Batches{dump.Declared(b, set)}, dump.Options{FirstStep: true})
+		require.NoError(t, err)
+		for _, res := range report.Results {
+			require.NotContains(t, []check.Verdict{check.Fail, check.Convention, check.Warn}, res.Verdict, "%s: %s %s %s", s, res.Check, res.Reason, res.Where)
+		}
+	}
+}
+
+// TestHealthyUnderOtherKindsIsSilent judges batches under the options that bugs need which no profile can have as it comes.
+func TestHealthyUnderOtherKindsIsSilent(t *testing.T) {
+	varied := 0
+	for i := range trainer.Plants {
+		for _, p := range convention.Profiles() {
+			r := rand.New(rand.NewPCG(6, uint64(i)))
+			s := dump.RandomScenario(p, r)
+			set := trainer.Plants[i].Under(p.Name, s.Config.Set, r)
+			if set == s.Config.Set {
+				continue
+			}
+			varied++
+			s.Config.Set = set
+			b, set := trainer.Healthy(s.Config)
+			report, err := dump.Judge(context.Background(), dump.Batches{dump.Declared(b, set)}, dump.Options{})
+			require.NoError(t, err)
+			for _, res := range report.Results {
+				require.NotContains(t, []check.Verdict{check.Fail, check.Convention, check.Warn}, res.Verdict, "%s: %s %s %s", s, res.Check, res.Reason, res.Where)
+			}
+		}
+	}
+	require.Positive(t, varied)
+}

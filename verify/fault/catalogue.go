@@ -23,7 +23,7 @@ func Find(id string) *Hypothesis {
 	return nil
 }
 
-var all = slices.Concat(maskFaults, logpFaults, klFaults, rewardFaults, advantageFaults, lossFaults, aggregateFaults, gradientFaults, engineFaults, metricFaults, signFaults)
+var all = slices.Concat(maskFaults, logpFaults, klFaults, rewardFaults, advantageFaults, lossFaults, aggregateFaults, gradientFaults, engineFaults, sequenceFaults, metricFaults, signFaults)
 
 var masked = []string{"reward", "gae", "advantage", "token_loss", "aggregate", "gradient", "scalars"}
 
@@ -189,17 +189,11 @@ var logpFaults = []*Hypothesis{
 		Cause:   "one of the two log-probs is cut by another slice",
 		Fix:     "cut both by [p−1 : p+r−1]",
 		Predict: policyTerm(1, shifted("logp_old", -1))},
-	{ID: "RATIO-INVERTED", Rows: []string{"P094"}, Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss"},
-		Title: "the ratio is inverted",
-		Cause: "exp(old − new) in place of exp(new − old)",
-		Fix:   "ρ = exp(logp_new − logp_old)",
-		Predict: policyTerm(1, func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-			a, b := c.B.Token("logp_new"), c.B.Token("logp_old")
-			if a == nil || b == nil {
-				return nil, nil, false
-			}
-			return c.B.With("logp_new", b).With("logp_old", a), c.Set, true
-		})},
+	{ID: "RATIO-INVERTED", Rows: []string{"P094"}, Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "kl/token"},
+		Title:   "the ratio is inverted",
+		Cause:   "exp(old − new) in place of exp(new − old)",
+		Fix:     "ρ = exp(logp_new − logp_old)",
+		Predict: invertedRatio},
 	{ID: "IS-NEW-FOR-GEN", Rows: []string{"P026"}, Checks: []string{"ratio"},
 		Title: "importance weights compare the old policy with the new one",
 		Cause: "logp_new is taken where the engine's log-probs belong",
@@ -358,4 +352,25 @@ func scoreMoved(by int) func(*stage.Case, *stage.Check) *stage.Prediction {
 		score.Bound = shift(score.Bound, c.B.Rows, c.B.Cols, by)
 		return combined(1, without, 1, score)
 	}
+}
+
+// invertedRatio swaps the two policies of the ratio. An estimator of KL that is multiplied by the ratio reads logp_new for itself,
+// too: there the old log-probs are mirrored at the new ones.
+func invertedRatio(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	a, b := c.B.Token("logp_new"), c.B.Token("logp_old")
+	if a == nil || b == nil {
+		return nil
+	}
+	if ch.Stage == convention.KL {
+		mirrored := make([]float64, len(a))
+		for i, x := range a {
+			mirrored[i] = 2*x - b[i]
+		}
+		return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			return c.B.With("logp_old", mirrored), c.Set, true
+		}, c, ch)
+	}
+	return policyTerm(1, func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		return c.B.With("logp_new", b).With("logp_old", a), c.Set, true
+	})(c, ch)
 }

@@ -360,9 +360,9 @@ var gradientFaults = []*Hypothesis{
 		Cause: "it is computed under no_grad, or of detached log-probs",
 		Fix:   "compute it of the log-probs being trained",
 		Input: noKL},
-	{ID: "GRADIENT-ZERO", Rows: []string{"P182", "P183", "P196"}, Checks: []string{"gradient"},
+	{ID: "GRADIENT-ZERO", Rows: []string{"P182", "P183", "P195", "P196"}, Checks: []string{"gradient"},
 		Title: "the gradient is 0 everywhere",
-		Cause: "the loss is detached from the log-probs",
+		Cause: "the loss is detached from the log-probs, or from the values",
 		Fix:   "find the .detach(), .item() or no_grad between the loss and the model",
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(sameInput, c, ch)

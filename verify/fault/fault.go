@@ -6,8 +6,6 @@
 package fault
 
 import (
-	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -72,9 +70,12 @@ type Explanation struct {
 	Worst      float64 // largest |got − want| under the hypothesis
 	Apart      float64 // how many bounds the healthy prediction is away from the faulty one, at most
 	Outcome    *stage.Outcome
+
+	level int // of the arithmetics of the failure, the finest is 0
 }
 
 // apart is the distance in bounds between the healthy and the faulty prediction below which the data cannot tell them apart.
+// Of numbers rounded to 16 bits it is [stage.ToldHalf].
 const apart = 100
 
 // leadShare is the share of cells that a hypothesis must reproduce to be worth a look.
@@ -82,34 +83,49 @@ const leadShare = 0.9
 
 // Explain tries every hypothesis on a failed outcome and returns those that reproduce all cells; if there are none, those that
 // reproduce most, as leads. Only hypotheses can be explained that the output tells apart from the healthy formula.
+//
+// A hypothesis is judged as the output was: in the first arithmetic, and where the stored formats make others possible, in those.
+// What fits in a finer one excludes what fits in a wider one only, unless the file
+// says that it has rounded copies.
 func Explain(o *stage.Outcome) []Explanation {
 	if o.Verdict != check.Fail || o.Pred == nil {
 		return nil
 	}
-	var exact, leads []Explanation
-	probe := stage.Probe(o.Check, o.Case.B)
-	wrong := stage.Probed(o, probe)
-	for _, h := range All() {
-		if !h.Applies(o.Check) || probe != nil && !h.plausible(o, probe, wrong) {
-			continue
+	t := newTrial(o)
+	found := make([][]Explanation, len(all))
+	each(len(all), len(o.Case.B.Mask), func(i int) {
+		h := all[i]
+		if !h.Applies(o.Check) || t.probe != nil && !h.plausible(o, t.probe, t.wrong) {
+			return
 		}
-		if e, ok := Try(h, o); ok {
-			if e.Lead {
-				leads = append(leads, e)
-			} else {
-				exact = append(exact, e)
-			}
+		if e, ok := t.try(h, "", h.judge); ok {
+			found[i] = []Explanation{e}
+		}
+	})
+	var exact, leads []Explanation
+	for _, e := range slices.Concat(found...) {
+		if e.Lead {
+			leads = append(leads, e)
+		} else {
+			exact = append(exact, e)
 		}
 	}
-	if len(exact) == 0 {
-		exact = append(exact, factors(o)...)
+	if len(exact) == 0 || t.multiple(exact) {
+		exact = append(exact, t.factors()...)
 	}
 	if len(exact) > 0 {
-		slices.SortStableFunc(exact, byWeight)
-		return exact
+		return finest(exact)
 	}
 	slices.SortStableFunc(leads, func(a, b Explanation) int { return b.Cells - a.Cells })
 	return leads[:min(3, len(leads))]
+}
+
+// finest returns those of the explanations that fit in the finest arithmetic that any of them fits in, the best first.
+func finest(exact []Explanation) []Explanation {
+	level := slices.MinFunc(exact, func(a, b Explanation) int { return a.level - b.level }).level
+	exact = slices.DeleteFunc(exact, func(e Explanation) bool { return e.level > level })
+	slices.SortStableFunc(exact, byWeight)
+	return exact
 }
 
 // byWeight orders explanations that fit equally: the bug that can touch fewer outputs comes first, since it says more, then the
@@ -123,143 +139,23 @@ func byWeight(a, b Explanation) int {
 
 // Try tries one hypothesis on an outcome, failed or not.
 func Try(h *Hypothesis, o *stage.Outcome) (Explanation, bool) {
-	p := h.predict(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
-	if p == nil || len(p.Want) != len(o.Pred.Want) {
-		return Explanation{}, false
-	}
-	return weigh(h, "", p, o)
-}
-
-// plausible reports whether a hypothesis reproduces most of the output on some rows of a large batch, up to a factor, and is not
-// what was wrong there under the healthy formula.
-func (h *Hypothesis) plausible(o *stage.Outcome, rows *dump.Batch, wrong *stage.Outcome) bool {
-	c := o.Case.Of(rows, o.Case.Set)
-	p := h.predict(c, o.Check)
-	return p != nil && len(p.Want) == len(rows.Tensors[o.Check.Output].Data) && stage.Worth(stage.Compare(o.Check, c, p, o.Arithmetic), wrong)
-}
-
-func weigh(h *Hypothesis, factor string, p *stage.Prediction, o *stage.Outcome) (Explanation, bool) {
-	p.Got, p.GotUnit = o.Pred.Got, o.Pred.GotUnit
-	if p.Judge == nil {
-		p.Judge = o.Pred.Judge
-	}
-	q := stage.Compare(o.Check, o.Case, p, o.Arithmetic)
-	if q.Tally == nil || q.Tally.N == 0 {
-		return Explanation{}, false
-	}
-	e := Explanation{Hypothesis: h, Factor: factor, Cells: q.Tally.N - q.Tally.Failed + q.Exact, Worst: q.Tally.Worst.Err, Apart: distance(p, o.Pred), Outcome: q}
-	if h.Loose {
-		e.Apart = o.Tally.Worst.Ratio
-	}
-	if !(e.Apart > apart) {
-		return e, false
-	}
-	if q.Verdict == check.Pass || h.Loose && q.Tally.Failed == 0 {
-		return e, true
-	}
-	e.Lead = true
-	before := o.Tally.N - o.Tally.Failed
-	return e, q.Tally.N >= 20 && float64(e.Cells) >= leadShare*float64(q.Tally.N) && q.Tally.Failed*4 <= q.Tally.N-before
-}
-
-// distance returns the largest distance between two predictions in bounds of the first.
-func distance(p, healthy *stage.Prediction) float64 {
-	var most float64
-	for i, w := range p.Want {
-		if healthy.Judge != nil && !healthy.Judge[i] {
-			continue
-		}
-		d := math.Abs(w-healthy.Want[i]) / (p.Bound[i] + 0x1p-53*math.Abs(w) + math.SmallestNonzeroFloat64)
-		switch {
-		case math.IsNaN(w) != math.IsNaN(healthy.Want[i]):
-			d = math.Inf(1)
-		case math.IsNaN(d):
-			continue
-		}
-		most = max(most, d)
-	}
-	return most
-}
-
-// factorHypothesis stands for outputs that are right but for one common factor.
-var factorHypothesis = &Hypothesis{ID: "FACTOR", Rows: []string{"P012", "P031", "P079", "P122", "P137", "P138", "P184", "P067", "P075", "H7b"},
-	Title: "the output is multiplied by a common factor",
-	Cause: "a division is done twice, left out, or done by another number (accumulation steps, ranks, batch, length)",
-	Fix:   "find the division that the factor names, and do it once"}
-
-// factors tries the factors by which results are wrong in practice.
-func factors(o *stage.Outcome) []Explanation {
-	c := o.Case.Of(o.Case.B, o.Case.Set)
-	b := c.B
-	ga := c.FactOr("gradient_accumulation_steps", float64(max(b.Meta.MicroBatches, 1)))
-	world, group := float64(b.Meta.WorldSize), c.FactOr("num_generations", math.NaN())
-	beta := o.Case.Set.Value("kl.beta")
-	temperature := o.Case.Set.Value("logp.temperature")
-	type named struct {
-		name string
-		k    float64
-	}
-	list := []named{{"−1, the sign", -1}, {"gradient_accumulation_steps", ga}, {"world_size", world}, {"2", 2}, {"rows of the micro-batch", rowsOfFile(b)},
-		{"number of micro-batches", float64(len(b.Files))}, {"num_generations", group}, {"columns", float64(b.Cols)}, {"rows", float64(b.Rows)},
-		{"accumulation × world size", ga * world}, {"(accumulation steps + 1)/accumulation steps", (ga + 1) / ga}, {"n/(n−1) of the group", group / (group - 1)}, {"√(n/(n−1)) of the group", math.Sqrt(group / (group - 1))}}
-	if beta.Kind() == convention.Number {
-		list = append(list, named{"kl.beta", beta.Num()})
-	}
-	if temperature.Kind() == convention.Number {
-		list = append(list, named{"temperature", temperature.Num()})
-	}
-	var found []Explanation
-	try := func(name string, k float64) {
-		if math.IsNaN(k) || math.IsInf(k, 0) || k == 1 || k == 0 {
-			return
-		}
-		for _, base := range [][]float64{o.Pred.Want, o.Pred.Alt} {
-			if base == nil {
-				continue
-			}
-			p := *o.Pred
-			p.Want, p.Bound, p.Alt = slices.Clone(base), slices.Clone(p.Bound), nil
-			for i := range p.Want {
-				p.Want[i] *= k
-				p.Bound[i] *= math.Abs(k)
-			}
-			p.Scale *= math.Abs(k)
-			if e, ok := weigh(factorHypothesis, fmt.Sprintf("× %s (%.6g)", name, k), &p, o); ok && !e.Lead {
-				found = append(found, e)
-				return
-			}
-		}
-	}
-	for _, f := range list {
-		try(f.name, f.k)
-		if f.k != -1 {
-			try("1/("+f.name+")", 1/f.k)
-		}
-	}
-	return found
-}
-
-func rowsOfFile(b *dump.Batch) float64 {
-	if len(b.Files) == 0 {
-		return math.NaN()
-	}
-	return float64(b.Files[0].Hi - b.Files[0].Lo)
+	return (&trial{levels: []*stage.Outcome{o}}).try(h, "", h.judge)
 }
 
 // Contradicts reports whether an explanation that fits one batch does not fit o, the outcome of another.
 func Contradicts(e Explanation, o *stage.Outcome) bool {
 	if e.Factor != "" {
-		return o.Verdict == check.Fail && !slices.ContainsFunc(factors(o), func(f Explanation) bool { return f.Factor == e.Factor })
+		return o.Verdict == check.Fail && !slices.ContainsFunc(newTrial(o).factors(), func(f Explanation) bool { return f.Factor == e.Factor })
 	}
-	p := e.Hypothesis.predict(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
-	if p == nil || len(p.Want) != len(o.Pred.Want) {
+	as := o
+	if a := e.Outcome.Arithmetic; a != o.Arithmetic {
+		as = stage.JudgeAs(o.Check, o.Case.B, o.Case.Set, a)
+	}
+	q := e.Hypothesis.judge(as)
+	if q == nil {
 		return o.Verdict == check.Fail // where the bug cannot show, the output must be right
 	}
-	p.Got, p.GotUnit = o.Pred.Got, o.Pred.GotUnit
-	if p.Judge == nil {
-		p.Judge = o.Pred.Judge
-	}
-	return stage.Compare(o.Check, o.Case, p, o.Arithmetic).Verdict == check.Fail
+	return q.Verdict == check.Fail
 }
 
 // ExplainPairs tries pairs of input changes on a failed outcome, for bugs that hide behind one another.
@@ -268,6 +164,7 @@ func ExplainPairs(o *stage.Outcome) []Explanation {
 		return nil
 	}
 	var found []Explanation
+	t := newTrial(o)
 	for i, a := range All() {
 		for _, b := range All()[i+1:] {
 			if a.Input == nil || b.Input == nil || !a.Applies(o.Check) || !b.Applies(o.Check) {
@@ -275,7 +172,7 @@ func ExplainPairs(o *stage.Outcome) []Explanation {
 			}
 			pair := &Hypothesis{ID: a.ID + " + " + b.ID, Rows: append(slices.Clone(a.Rows), b.Rows...), Title: a.Title + "; and " + b.Title,
 				Cause: a.Cause + "; " + b.Cause, Fix: a.Fix + "; " + b.Fix, Checks: a.Checks, Input: both(a.Input, b.Input)}
-			if e, ok := Try(pair, o); ok && !e.Lead {
+			if e, ok := t.try(pair, "", pair.judge); ok && !e.Lead {
 				found = append(found, e)
 			}
 		}
@@ -285,6 +182,12 @@ func ExplainPairs(o *stage.Outcome) []Explanation {
 
 // Tells reports whether the numbers of a bug would be told from the right ones in the output of o.
 func Tells(h *Hypothesis, o *stage.Outcome) bool {
-	p := h.predict(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
-	return p != nil && len(p.Want) == len(o.Pred.Want) && distance(p, o.Pred) > apart
+	q := h.judge(o)
+	if q == nil {
+		return false
+	}
+	if o.Half() {
+		return distance(q, o) > stage.ToldHalf
+	}
+	return distance(q, o) > apart
 }

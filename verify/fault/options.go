@@ -28,6 +28,7 @@ var named = []struct {
 	{"agg.empty_rows", "", "", Named{"AGG-EMPTY-ROWS", "rows without a token are counted, or left out", []string{"P132"}}},
 	{"agg.kind", "", "", Named{"AGG-KIND", "token losses are reduced in another way", []string{"P014", "P208", "P095"}}},
 	{"agg.div_batch", "", "", Named{"AGG-DIV-BATCH", "the number of rows is, or is not, divided by", []string{"P079"}}},
+	{"mask.tokens", "", "none", Named{"LOSS-MASK-PADS", "padding is counted: no mask is applied", []string{"C4", "P129", "P020", "P047", "P127", "P205"}}},
 	{"value.factor", "", "", Named{"VALUE-NO-HALF", "the ½ of the value loss", []string{"P058"}}},
 	{"value.mask", "", "", Named{"VALUE-MASK", "the value loss has another mask", []string{"P050", "P059"}}},
 	{"value.clip", "", "none", Named{"VALUE-CLIP-ABSENT", "the value loss is not clipped", nil}},

@@ -36,6 +36,10 @@ const few = 24
 // happen by chance.
 const enough = 10
 
+// unlikely is the log-prob of a token that is less likely than all others together: top-p of a half or more has kept another one
+// beside it.
+const unlikely = -0.7
+
 // gaps returns b − a over the cells of the mask, b read by columns further on and rows further down, and how many there are.
 func gaps(c *Case, a, b []float64, rows, cols int) []float64 {
 	var d []float64
@@ -177,7 +181,8 @@ func engineAgrees(c *Case) *Assertion {
 	}
 	below := slices.ContainsFunc(gaps(c, old, gen, 0, 0), func(d float64) bool { return d < -1e-4 })
 	for i, m := range c.B.Mask {
-		if m && below && gen[i] == 0 && old[i] < -0.05 && medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) != 0 {
+		// What top-p keeps of a token that it leaves alone is 0, too: no unlikely one.
+		if m && below && gen[i] == 0 && old[i] < unlikely && medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) != 0 {
 			out.Violations = append(out.Violations, Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Fault: "MASK-ATTENTION",
 				Reason: fmt.Sprintf("the mask is true where the engine has no log-prob (logp_gen 0, %s %.3g): the token is not the policy's own", name, old[i])})
 			return out
@@ -199,6 +204,17 @@ func engineAgrees(c *Case) *Assertion {
 	}
 	if ref := c.B.Token("logp_ref"); ref != nil {
 		toRef := medianSize(gaps(c, ref, gen, 0, 0))
+		// Log-probs at another temperature agree up to a line, and what the line leaves. First tokens have a bug of their own.
+		if later := c.Of(c.B.WithMask(withoutFirst(c)), c.Set); c.EnumOr("logp.source", "processed") == "raw" {
+			residual := offLine(later, old, gen)
+			if lp := c.B.Token("logp_new"); lp != nil {
+				residual = min(residual, offLine(later, lp, gen)) // the old log-probs may be those of another pass
+			}
+			slope, _, _ := line(later, ref, gen)
+			if other := offLine(later, ref, gen); residual > 1e-2 && other < residual/2 {
+				return say("GEN-UNADAPTED", "logp_gen follows the reference: %.3g·logp_ref + const leaves %.2g, the same line through %s %.2g. The engine has not got the trained weights or the adapter", slope, other, name, residual)
+			}
+		}
 		if median > 1e-3 && toRef < median/20 {
 			return say("GEN-UNADAPTED", "logp_gen is that of the reference: median |gen − ref| %.3g, |gen − old| %.3g. The engine has not got the trained weights or the adapter", toRef, median)
 		}
@@ -264,25 +280,31 @@ func engineDrifts(c *Case) *Assertion {
 		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: fault, Got: mean, Reason: fmt.Sprintf(format, args...)})
 		return out
 	}
-	if T := c.Set.Value("logp.temperature"); T.Kind() == convention.Number && math.Abs(T.Num()-1) > 0.02 && c.EnumOr("logp.source", "processed") != "raw" {
+	if T := c.Set.Value("logp.temperature"); T.Kind() == convention.Number && math.Abs(T.Num()-1) > 0.02 {
+		raw := c.EnumOr("logp.source", "processed") == "raw"
 		slope, _, after := line(c, old, gen)
-		var sa, saa float64
-		n := 0.0
-		for i, m := range c.B.Mask {
-			if m && !math.IsNaN(old[i]) && !math.IsInf(old[i], 0) {
-				n++
-				sa += old[i]
-				saa += float64(old[i] * old[i])
-			}
-		}
-		spread := math.Sqrt(max(0, saa-sa*sa/n))
+		spread := deviation(c, old)
 		for _, e := range []struct {
 			fault string
 			slope float64
 		}{{"GEN-RAW", T.Num()}, {"GEN-TEMPERATURE-TWICE", 1 / T.Num()}} {
-			if math.Abs(slope-1) > 6*after/spread && math.Abs(slope-1) > 0.35*math.Abs(e.slope-1) && (slope < 1) == (e.slope < 1) {
+			if !raw && math.Abs(slope-1) < 2*math.Abs(e.slope-1) && math.Abs(slope-1) > 6*after/spread && math.Abs(slope-1) > 0.35*math.Abs(e.slope-1) && (slope < 1) == (e.slope < 1) {
 				return say(e.fault, "logp_gen ≈ %.3g·%s + const, %.2g standard errors from 1, with the temperature %.3g", slope, name, math.Abs(slope-1)*spread/after, T.Num())
 			}
+		}
+		if raw && math.Abs(slope-T.Num()) > 6*after/spread && math.Abs(slope-1) < 0.35*math.Abs(T.Num()-1) {
+			return say("GEN-RAW", "logp_gen ≈ %.3g·%s + const with the temperature %.3g, %.2g standard errors from it: the engine reports log-probs after the temperature, where logp.source says raw",
+				slope, name, T.Num(), math.Abs(slope-T.Num())*spread/after)
+		}
+	}
+	if slope, _, after := line(c, old, gen); after > 0 {
+		T := 1.0
+		if v := c.Set.Value("logp.temperature"); v.Kind() == convention.Number {
+			T = v.Num()
+		}
+		spread := deviation(c, old)
+		if least := 0.5 * min(1, T, 1/T); slope+6*after/spread < least {
+			return say("GEN-OTHER-TOKEN", "logp_gen hardly follows %s: ≈ %.3g·%s + const, where a slope of 1, or of the temperature, is expected: it is that of other tokens, or of other prompts", name, slope, name)
 		}
 	}
 	above := 0.0
@@ -326,4 +348,48 @@ func line(c *Case, a, b []float64) (slope, before, after float64) {
 	}
 	slope = sab / saa
 	return slope, math.Sqrt(sdd / n), math.Sqrt(max(0, sbb-slope*sab) / n)
+}
+
+// withoutFirst returns the mask without the first tokens of responses.
+func withoutFirst(c *Case) []bool {
+	m := slices.Clone(c.B.Mask)
+	for i, on := range c.B.Mask {
+		if on && (i%c.B.Cols == 0 || !c.B.Mask[i-1]) {
+			m[i] = false
+		}
+	}
+	return m
+}
+
+// deviation returns the square root of the sum of squared distances of x from its mean over the mask.
+func deviation(c *Case, x []float64) float64 {
+	var n, sum, squares float64
+	for i, m := range c.B.Mask {
+		if m && !math.IsNaN(x[i]) && !math.IsInf(x[i], 0) {
+			n++
+			sum += x[i]
+			squares += float64(x[i] * x[i])
+		}
+	}
+	return math.Sqrt(max(0, squares-sum*sum/n))
+}
+
+// offLine returns the median distance of b from the line through a: a few tokens that are wrong do not move it far.
+func offLine(c *Case, a, b []float64) float64 {
+	slope, _, _ := line(c, a, b)
+	var rest []float64
+	for i, m := range c.B.Mask {
+		if d := b[i] - slope*a[i]; m && !math.IsNaN(d) && !math.IsInf(d, 0) {
+			rest = append(rest, d)
+		}
+	}
+	if len(rest) == 0 {
+		return 0
+	}
+	slices.Sort(rest)
+	middle := rest[len(rest)/2]
+	for i := range rest {
+		rest[i] -= middle
+	}
+	return medianSize(rest)
 }

@@ -3,11 +3,8 @@ package stage
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
-	"slices"
 	"strings"
 
-	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
@@ -26,59 +23,17 @@ type Outcome struct {
 
 	Arithmetic Arithmetic // under which the output was judged
 	Rules      *Assertion // of a check that asserts
+
+	unit, eta, slack float64 // of the output as stored, and of second order: see Limit
 }
 
-// Arithmetic is what an output is judged as: computed in a format of unit roundoff Unit from inputs that are exact as stored,
-// or, if Casts, from inputs of which the file has rounded copies.
-type Arithmetic struct {
-	Unit     float64
-	Casts    bool
-	Declared bool // by the file, not recognised
+// Limit returns the bound of element i: what the arithmetic and the storing of a correct implementation can be off.
+func (o *Outcome) Limit(i int) float64 {
+	return (o.Pred.Bound[i] + tol.Storage(o.Pred.Want[i], o.unit, o.eta)) * o.slack
 }
 
-// String names the format.
-func (a Arithmetic) String() string {
-	name := map[float64]string{tol.U64: "float64", tol.U32: "float32", tol.U16: "float16", tol.UB: "bfloat16"}[a.Unit]
-	if a.Casts {
-		name += ", inputs rounded on storing"
-	}
-	return name
-}
-
-var units = map[string]float64{"float64": tol.U64, "fp64": tol.U64, "float32": tol.U32, "fp32": tol.U32, "float16": tol.U16, "fp16": tol.U16,
-	"half": tol.U16, "bfloat16": tol.UB, "bf16": tol.UB}
-
-// UnitOf returns the unit roundoff of a format by its name in a dump: float32, bf16, …
-func UnitOf(name string) (u float64, ok bool) {
-	u, ok = units[name]
-	return u, ok
-}
-
-// Grid returns the unit roundoff of the coarsest of float64, float32, float16 and bfloat16 that holds every element of x
-// exactly; 0 if no element tells, being 0, not finite or of few bits.
-func Grid(x []float64) float64 {
-	var or uint64
-	telling := 0
-	for _, v := range x {
-		if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
-			continue
-		}
-		or |= math.Float64bits(v)
-		telling++
-	}
-	mantissa := or & (1<<52 - 1)
-	switch {
-	case mantissa&(1<<29-1) != 0:
-		return tol.U64
-	case mantissa&(1<<42-1) != 0:
-		return tol.U32
-	case telling < 8 || mantissa == 0:
-		return 0
-	case mantissa&(1<<45-1) != 0:
-		return tol.U16
-	}
-	return tol.UB
-}
+// Half reports whether the bounds of an outcome are those of numbers rounded to 16 bits on storing.
+func (o *Outcome) Half() bool { return o.Arithmetic.Casts || max(o.unit, o.Arithmetic.Unit) > tol.U32 }
 
 // Judge compares an output with its prediction, or asserts what must hold.
 //
@@ -97,14 +52,18 @@ func Judge(ch *Check, b *dump.Batch, set *convention.Set) *Outcome {
 	if ch.Assert != nil {
 		return assert(ch, c)
 	}
-	first := firstArithmetic(ch, b)
-	o := JudgeAs(ch, b, set, first)
+	arithmetics := Arithmetics(ch, b)
+	o := JudgeAs(ch, b, set, arithmetics[0])
 	if o.Verdict != check.Fail {
 		return o
 	}
-	for _, a := range fallbacks(first, b) {
-		if p := JudgeAs(ch, b, set, a); p.Verdict != check.Fail {
+	for _, a := range arithmetics[1:] {
+		p := JudgeAs(ch, b, set, a)
+		if p.Verdict != check.Fail {
 			return p
+		}
+		if a.Casts {
+			o = p // what it fails by is what rounding on storing does not excuse
 		}
 	}
 	return o
@@ -112,60 +71,6 @@ func Judge(ch *Check, b *dump.Batch, set *convention.Set) *Outcome {
 
 func present(ch *Check, c *Case) bool {
 	return ch.Output == "" || c.Has(ch.Output) || strings.HasPrefix(ch.Output, "scalars/")
-}
-
-func firstArithmetic(ch *Check, b *dump.Batch) Arithmetic {
-	if u, ok := units[b.Meta.ComputeDType]; ok {
-		return Arithmetic{Unit: u, Declared: true}
-	}
-	if t := b.Tensors[ch.Output]; t != nil && t.Type == format.F64 && Grid(t.Data) == tol.U64 {
-		return Arithmetic{Unit: tol.U64}
-	}
-	return Arithmetic{Unit: tol.U32}
-}
-
-// fallbacks returns the arithmetics that the stored formats suggest where the first one does not fit.
-func fallbacks(first Arithmetic, b *dump.Batch) []Arithmetic {
-	var list []Arithmetic
-	if first.Unit == tol.U64 && !first.Declared {
-		list = append(list, Arithmetic{Unit: tol.U32})
-	}
-	if len(casts(b)) > 0 {
-		list = append(list, Arithmetic{Unit: max(first.Unit, tol.U32), Casts: true})
-	}
-	return list
-}
-
-// Coarser returns the outcome under the finest arithmetic of 16 bits in which a failed output could have been computed, nil if
-// there is none. It is a finding, not a pass. Rounding leaves its mark on most cells: an output of which a few are wrong, or
-// that has only a few, is no sign of it. A bound too wide to tell is a finding only for what lies on a grid of 16 bits.
-func Coarser(o *Outcome) *Outcome {
-	if o.Verdict != check.Fail || o.Check.Predict == nil || o.Tally.N < fewCells || 4*o.Tally.Failed < o.nonzero() {
-		return nil
-	}
-	onGrid := Grid(o.Got) > tol.U32
-	for _, u := range []float64{tol.U16, tol.UB} {
-		for _, cast := range []bool{false, true} {
-			if u <= o.Arithmetic.Unit || cast && len(casts(o.Case.B)) == 0 {
-				continue
-			}
-			if p := JudgeAs(o.Check, o.Case.B, o.Case.Set, Arithmetic{Unit: u, Casts: cast}); p.Verdict == check.Pass || onGrid && p.Verdict == check.Undetermined && p.Tally != nil {
-				return p
-			}
-		}
-	}
-	return nil
-}
-
-// nonzero returns the number of compared elements, those left out that are 0 on both sides: cells that nothing was computed for.
-func (o *Outcome) nonzero() int {
-	n := o.Tally.N
-	for i, want := range o.Pred.Want {
-		if want == 0 && o.Got[i] == 0 && (o.Pred.Judge == nil || o.Pred.Judge[i]) && (o.Pred.Judge != nil || len(o.Got) != len(o.Case.B.Mask) || o.Case.B.Mask[i]) {
-			n--
-		}
-	}
-	return n
 }
 
 // JudgeAs compares an output with its prediction as computed in arithmetic a.
@@ -185,8 +90,8 @@ func judgeAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic, coarse
 		o.Verdict = check.Skip
 		return o
 	}
-	if a.Casts && len(c.errors) == 0 { // it asks for no [Input]
-		p.Bound = addSpread(ch, c, p)
+	if a.Casts && !c.Asks() {
+		p.Bound = Spread(ch.Output, ch.Predict, c, p)
 	}
 	o.compare(p, coarse)
 	return o
@@ -211,6 +116,7 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 		unit, eta = t.Type.Unit()
 	}
 	slack := 1 + 8*max(o.Arithmetic.Unit, unit, o.Case.castUnit()) // second order; and what is stored is as far from ref as the bound says
+	o.unit, o.eta, o.slack = unit, eta, slack
 	o.Got = got
 	if len(got) != len(p.Want) || len(p.Bound) != len(p.Want) {
 		panic("stage: " + o.Check.ID + " predicts another number of elements than its output has")
@@ -280,78 +186,6 @@ func rms(x []float64, judged func(int) bool) float64 {
 		return 0
 	}
 	return math.Sqrt(sum / n)
-}
-
-// casts returns the tensors of b of which the file may hold rounded copies: those stored in 16 bits, and those it says so of.
-func casts(b *dump.Batch) []string {
-	var names []string
-	for _, name := range b.Names() {
-		if cast(b.Tensors[name]) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// cast reports whether the file may hold a rounded copy.
-func cast(t *dump.Tensor) bool {
-	return t.Casts || t.Type == format.BF16 || t.Type == format.F16
-}
-
-// castUnit is the coarsest unit roundoff of the rounded copies that the case was asked for, 0 if there are none.
-func (c *Case) castUnit() (u float64) {
-	for name := range c.errors {
-		v, _ := c.B.Tensors[name].Type.Unit()
-		u = max(u, v)
-	}
-	return u
-}
-
-// fewCells is the number of cells below which 16-bit arithmetic is not recognised by its errors.
-const fewCells = 16
-
-// addSpread returns the bound of p and what rounding those inputs on storing can add to it that a check does not ask for as
-// an [Input], whose errors it knows: four times the largest difference over runs with the input moved by its rounding unit
-// (tolerances 5.20, the empirical allowance).
-func addSpread(ch *Check, c *Case, p *Prediction) []float64 {
-	r := rand.New(rand.NewPCG(uint64(len(p.Want)), 1))
-	random := func(x float64) float64 { return x * float64(2*r.IntN(2)-1) }
-	spread := make([]float64, len(p.Want))
-	for _, name := range casts(c.B) {
-		t := c.B.Tensors[name]
-		u, _ := t.Type.Unit()
-		if name == ch.Output || u == 0 || c.errors[name] != nil {
-			continue
-		}
-		most := make([]float64, len(p.Want))
-		for _, by := range []func(x float64) float64{
-			func(x float64) float64 { return x }, func(x float64) float64 { return -x },
-			math.Abs, func(x float64) float64 { return -math.Abs(x) },
-			random, random, random, random,
-		} {
-			moved := make([]float64, len(t.Data))
-			for i, x := range t.Data {
-				moved[i] = x + float64(u*by(x))
-			}
-			q := ch.Predict(c.Of(c.B.With(name, moved), c.Set))
-			if q == nil || len(q.Want) != len(p.Want) {
-				continue
-			}
-			for i, w := range q.Want {
-				if d := math.Abs(w - p.Want[i]); d > most[i] {
-					most[i] = d
-				}
-			}
-		}
-		for i, d := range most {
-			spread[i] += d
-		}
-	}
-	bound := slices.Clone(p.Bound)
-	for i, s := range spread {
-		bound[i] += 4 * s
-	}
-	return bound
 }
 
 func assert(ch *Check, c *Case) *Outcome {

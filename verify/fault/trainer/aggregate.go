@@ -90,7 +90,9 @@ func (r *run[F]) cellWeights(mask []bool, policy bool) []F {
 	switch plant {
 	case "AGG-LOCAL-DENOMINATOR":
 		where = "micro"
-		scale /= float64(r.micros())
+		if !r.o.divSteps { // a mean of means is divided by their number once
+			scale /= float64(r.micros())
+		}
 	case "AGG-SAMPLE-MEAN":
 		kind = "seq_mean_token_mean"
 	case "AGG-TOKEN-FOR-SEQUENCE":

@@ -42,6 +42,9 @@ func (r *run[F]) gae() {
 	r.values0, r.values1 = make([]F, n), make([]F, n)
 	for i := range n {
 		r.values0[i], r.values1[i] = r.num(r.values[i]), r.num(r.newValues[i])
+		if r.FirstStep { // nothing has been updated yet
+			r.values1[i] = r.values0[i]
+		}
 		if row, t := i/r.cols, i%r.cols; t > r.length[row] && r.fill == r.fill {
 			r.values0[i], r.values1[i] = 0, 0
 		}

@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"math"
+	"math/rand/v2"
 	"slices"
 
 	"plumbline/verify/convention"
@@ -27,6 +29,29 @@ type LeftOut struct{ Row, Why string }
 
 // Plants are all plants, in the order of the stages at which they sit.
 var Plants = slices.Concat(tokenPlants, logpPlants, klPlants, rewardPlants, advantagePlants, lossPlants, aggregatePlants, metricPlants)
+
+// kinds are the options of bugs that no profile has as it comes, and that users of some set: a loss of another kind, another
+// aggregation.
+var kinds = map[string]struct {
+	option, kind string
+	profiles     []string
+}{
+	"AGG-NO-BATCH":         {"agg.kind", "seq_sum_const", []string{"trl-grpo@1.16"}}, // loss_type dr_grpo
+	"CISPO-NOT-DETACHED":   {"loss.kind", "cispo", []string{"verl-grpo@0.9", "trl-grpo@1.16"}},
+	"GSPO-ADV-PADDING":     {"loss.kind", "gspo", []string{"verl-grpo@0.9"}},
+	"RATIO-GRAD-PER-TOKEN": {"loss.kind", "gspo", []string{"verl-grpo@0.9"}},
+	"RATIO-SUM-FOR-MEAN":   {"loss.kind", "gspo", []string{"verl-grpo@0.9"}},
+	"RFPP-HOLE-DROPS":      {"adv.kind", "rfpp", []string{"verl-ppo@0.9"}},
+}
+
+// Under returns the options of a run of a profile in which p can be: set, or set with the option that p needs and that users of
+// the profile change.
+func (p *Plant) Under(profile string, set *convention.Set, r *rand.Rand) *convention.Set {
+	if k := kinds[p.ID]; slices.Contains(k.profiles, profile) {
+		return Vary(set, k.option, k.kind, r)
+	}
+	return set
+}
 
 // FindPlant returns the plant of that id, nil if there is none.
 func FindPlant(id string) *Plant {
@@ -71,6 +96,13 @@ func all(cs ...condition) condition {
 
 func anyOf(cs ...condition) condition {
 	return func(s *convention.Set) bool { return slices.ContainsFunc(cs, func(c condition) bool { return c(s) }) }
+}
+
+// tempered holds where the temperature changes log-probs by more than the noise between an engine and a trainer: a bug of the
+// temperature within 5 % of 1 moves a token's log-prob by a few hundredths, as other kernels do.
+func tempered(s *convention.Set) bool {
+	v := s.Value("logp.temperature")
+	return v.Kind() == convention.Number && math.Abs(v.Num()-1) >= 0.05
 }
 
 // Conditions that several plants share.

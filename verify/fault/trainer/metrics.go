@@ -68,7 +68,7 @@ func (r *run[F]) metrics() {
 	// It is logged before the rows are dealt out, too.
 	cut := func(span) F { return r.truncated(span{hi: r.rows}) }
 	if r.plant == "METRIC-LOCAL-OVER-GLOBAL" {
-		cut = r.truncated
+		cut = func(s span) F { return r.div(r.mul(r.truncated(s), F(s.hi-s.lo)), F(r.rows)) }
 	}
 	add("completions/clipped_ratio", cut, func(x []F) F { return x[0] })
 	if r.bias != nil {
@@ -89,9 +89,6 @@ func (r *run[F]) metrics() {
 			x[f] = m.of(s)
 		}
 		step := m.over(x)
-		if r.plant == "METRIC-LOCAL-OVER-GLOBAL" && m.name == "completions/clipped_ratio" {
-			step = r.div(step, F(r.ranks()))
-		}
 		for f := range x {
 			if r.stepScope {
 				x[f] = step

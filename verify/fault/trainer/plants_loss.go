@@ -95,11 +95,11 @@ var aggregatePlants = []Plant{
 // metricPlants sit in what is logged; training is right.
 var metricPlants = []Plant{
 	{"METRIC-KL-K1", []string{"P003"}, "the logged KL is k1, whatever the estimator",
-		[]string{"scalar:kl"}, []string{"kl"}, all(klEnters, not(is("kl.kind", "k1")))},
+		[]string{"scalar:kl", "scalar:actor/kl_loss"}, []string{"kl"}, all(klEnters, not(is("kl.kind", "k1")))},
 	{"METRIC-CLIP-SIGN", []string{"P016"}, "the clip fraction compares the two losses the wrong way round",
-		[]string{"scalar:clip_frac"}, []string{"logp_new", "logp_old", "advantages"}, all(clipped, tokenRatio, is("metric.clip_frac", "binding"))},
+		[]string{"scalar:clip_frac", "scalar:actor/pg_clipfrac"}, []string{"logp_new", "logp_old", "advantages"}, all(clipped, tokenRatio, is("metric.clip_frac", "binding"))},
 	{"METRIC-CLIP-SIGN-BLIND", []string{"P016"}, "the clip fraction counts ratios outside the bounds whatever the sign of the advantage",
-		[]string{"scalar:clip_frac"}, []string{"logp_new", "logp_old", "advantages"}, all(clipped, tokenRatio, is("metric.clip_frac", "binding"))},
+		[]string{"scalar:clip_frac", "scalar:actor/pg_clipfrac"}, []string{"logp_new", "logp_old", "advantages"}, all(clipped, tokenRatio, is("metric.clip_frac", "binding"))},
 	{"METRIC-LOCAL-OVER-GLOBAL", []string{"P017"}, "the share of truncated completions is a local count over a gathered one",
 		[]string{"scalar:completions/clipped_ratio"}, []string{"response_ids"}, always},
 	{"METRIC-REWARD-UNWEIGHTED", []string{"P029"}, "the logged reward is not weighted",
@@ -113,7 +113,7 @@ var metricPlants = []Plant{
 	{"METRIC-SCALED-TWICE", []string{"P075"}, "logged losses are scaled by the accumulation steps twice",
 		[]string{"scalar:pg_loss"}, []string{"token_loss"}, always},
 	{"METRIC-PPO-KL-RATIO", []string{"P094"}, "the logged ppo_kl is the mean of −ratio instead of −log-ratio",
-		[]string{"scalar:ppo_kl"}, []string{"logp_new", "logp_old"}, all(tokenRatio, stored)},
+		[]string{"scalar:ppo_kl", "scalar:actor/ppo_kl"}, []string{"logp_new", "logp_old"}, all(tokenRatio, stored)},
 	{"METRIC-APPROX-KL-PADS", []string{"P171"}, "the logged approx_kl is averaged over padding",
 		[]string{"scalar:approx_kl", "scalar:ppo_kl", "scalar:actor/ppo_kl"}, []string{"logp_new", "logp_old"}, all(tokenRatio, stored, masked)},
 	{"METRIC-MAX-AVERAGED", []string{"P123"}, "a maximum over rows or micro-batches is averaged over them",

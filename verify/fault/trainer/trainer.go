@@ -68,8 +68,8 @@ func (c Config) withDefaults() Config {
 func Healthy(c Config) (*dump.Batch, *convention.Set) { return train(c.withDefaults(), "", "") }
 
 // Faulty returns the dump of one step of a trainer with one bug. It reports whether the bug shows on these data: whether one
-// of the plant's outputs differs from that of the same trainer without the bug by more than a thousandth of its value or of
-// its root mean square, whichever is larger. It panics if there is no plant of that name.
+// of the plant's outputs differs from that of the same trainer without the bug by more than a share of its value or of its root
+// mean square, whichever is larger: a thousandth, or a unit in the last place of bf16 where that is what is stored. It panics if there is no plant of that name.
 func Faulty(c Config, plant string) (*dump.Batch, *convention.Set, bool) {
 	p := FindPlant(plant)
 	if p == nil {
@@ -82,7 +82,7 @@ func Faulty(c Config, plant string) (*dump.Batch, *convention.Set, bool) {
 	}
 	want, _ := train(c, "", plant)
 	got, set := train(c, plant, plant)
-	return got, set, differs(want, got, p.Outputs)
+	return got, set, differs(want, got, p.Outputs, told[c.DType])
 }
 
 // train runs a step with a bug planted. The data are those on which the bug of that name can show, if it asks for special
@@ -130,12 +130,15 @@ func (w *world) mergeGroups() {
 	}
 }
 
-// differs reports whether one of the outputs is another in got than in want.
-func differs(want, got *dump.Batch, outputs []string) bool {
+// told is the relative difference that a stored type can show.
+var told = map[format.DType]float64{format.F64: 1e-3, format.F32: 1e-3, format.BF16: 0x1p-7}
+
+// differs reports whether one of the outputs is another in got than in want, by more than a share.
+func differs(want, got *dump.Batch, outputs []string, share float64) bool {
 	for _, name := range outputs {
 		if scalar, ok := strings.CutPrefix(name, "scalar:"); ok {
 			for f := range want.Files {
-				if unlike(logged(want, f, scalar), logged(got, f, scalar)) {
+				if unlike(logged(want, f, scalar), logged(got, f, scalar), share) {
 					return true
 				}
 			}
@@ -150,7 +153,7 @@ func differs(want, got *dump.Batch, outputs []string) bool {
 			continue
 		}
 		a, b := want.Tensors[name], got.Tensors[name]
-		if a != nil && b != nil && unlike(judged(want, a), judged(want, b)) {
+		if a != nil && b != nil && unlike(judged(want, a), judged(want, b), share) {
 			return true
 		}
 	}
@@ -174,8 +177,8 @@ func logged(b *dump.Batch, file int, name string) []float64 {
 	return nil
 }
 
-// unlike reports whether two tensors differ by more than a thousandth somewhere.
-func unlike(want, got []float64) bool {
+// unlike reports whether two tensors differ by more than a share somewhere.
+func unlike(want, got []float64, share float64) bool {
 	if len(want) != len(got) {
 		return true
 	}
@@ -188,7 +191,7 @@ func unlike(want, got []float64) bool {
 		if math.IsNaN(x) && math.IsNaN(got[i]) {
 			continue
 		}
-		if !(math.Abs(got[i]-x) <= 1e-3*math.Max(math.Abs(x), scale)) {
+		if !(math.Abs(got[i]-x) <= share*math.Max(math.Abs(x), scale)) {
 			return true
 		}
 	}

@@ -1,0 +1,203 @@
+package dump
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// bugs adds the bugs of the catalogue that reproduce the output, common factors of one size as one.
+func (t *track) bugs(res *check.Result, severalSteps bool) {
+	why := &t.why
+	byFactor := -1
+	var names []string
+	for _, e := range why.faults {
+		x := explained(e, t.first, why.steps, severalSteps)
+		if e.Factor != "" {
+			name, value := factorOf(e.Factor)
+			if name != value && name != "1/("+value+")" {
+				names = append(names, name)
+			}
+			if byFactor < 0 {
+				byFactor = len(res.Explanations)
+				res.Explanations = append(res.Explanations, x)
+			}
+			res.Explanations[byFactor].Title = "right but for the factor " + value
+			if len(names) > 0 {
+				res.Explanations[byFactor].Title += ", here " + strings.Join(names, ", or ")
+			}
+			continue
+		}
+		if slices.ContainsFunc(res.Explanations, func(y check.Explanation) bool { return y.Fault == x.Fault && y.Lead == x.Lead }) {
+			continue // as an option that fits
+		}
+		res.Explanations = append(res.Explanations, x)
+	}
+	for _, x := range res.Explanations {
+		switch {
+		case x.Lead:
+		case x.Fault != "":
+			res.Class = append(res.Class, x.Fault)
+		case len(x.Options) > 0:
+			res.Class = append(res.Class, assignments(x.Options))
+		}
+	}
+	if len(why.faults) > 0 && !why.faults[0].Lead && len(why.fits) == 0 {
+		res.Fix = why.faults[0].Hypothesis.Fix
+	}
+}
+
+// factorOf takes "× world_size (2)" apart.
+func factorOf(text string) (name, value string) {
+	i := strings.LastIndex(text, " (")
+	return strings.TrimPrefix(text[:i], "× "), strings.Trim(text[i:], " ()")
+}
+
+// assignments are options as they are declared: "adv.ddof=0, adv.eps=1e-4".
+func assignments(options []check.OptionChange) string {
+	var list []string
+	for _, o := range options {
+		list = append(list, o.Option+"="+o.Value)
+	}
+	return strings.Join(list, ", ")
+}
+
+// convention fills in the other legal options that fit.
+func (t *track) convention(res *check.Result) {
+	why := &t.why
+	res.Verdict = check.Convention
+	var found []check.Explanation
+	for _, f := range why.fits {
+		e := check.Explanation{Evidence: "then the rule holds"}
+		if o := f.Outcome; o.Tally != nil {
+			e.Evidence = evidence(t.first, o.Tally.N+o.Exact, o.Tally.N+o.Exact, o.Tally.Worst.Err, why.steps)
+		}
+		var parts []string
+		for _, c := range f.Changes {
+			origin := t.first.Case.Set.Origin(c.Option)
+			e.Options = append(e.Options, check.OptionChange{Option: c.Option, Value: c.To.String(), Declared: c.From.String(), Origin: origin})
+			parts = append(parts, fmt.Sprintf("%s %s where %s", c.Option, c.To, says(c, origin)))
+			if n, ok := fault.OfChange(c); ok && e.Fault == "" {
+				e.Fault, e.Rows = n.ID, n.Rows
+			}
+		}
+		e.Title = strings.Join(parts, ", ")
+		if has := havers(f.Changes); len(has) > 0 {
+			e.Evidence += "; legal in " + strings.Join(has, ", ")
+		}
+		found = append(found, e)
+	}
+	res.Explanations = append(found, res.Explanations...)
+	best := res.Explanations[0]
+	res.Fix = t.check.Fix
+	if h := fault.Find(best.Fault); h != nil {
+		res.Fix = h.Fix
+	}
+	for i, o := range best.Options {
+		if i == 0 {
+			res.Fix += "; or, if it is meant, declare"
+		}
+		res.Fix += " --set " + o.Option + "=" + o.Value
+	}
+}
+
+// says tells what declared an option, and which value: "the dump (loss_type=grpo) says true".
+func says(c stage.Change, origin string) string {
+	words, source, ok := strings.Cut(strings.TrimSuffix(origin, ")"), " (")
+	switch {
+	case origin == "":
+		source = "the declaration"
+	case !ok:
+		source = origin
+	case words != c.Option+"="+c.From.String():
+		source += " (" + words + ")"
+	}
+	if c.From.Kind() == convention.NotApplicable {
+		return source + " has none"
+	}
+	return fmt.Sprintf("%s says %s", source, c.From)
+}
+
+// havers returns the profiles that have all the values of a fit, at most two by name.
+func havers(changes []stage.Change) []string {
+	var names []string
+	for _, p := range convention.Profiles() {
+		if !slices.ContainsFunc(changes, func(c stage.Change) bool { return p.Value(c.Option) != c.To }) {
+			names = append(names, p.Name)
+		}
+	}
+	if len(names) > 2 {
+		names = append(names[:2], fmt.Sprintf("%d more", len(names)-2))
+	}
+	return names
+}
+
+// classes describes what a search found of the options that a check has read: those that all fits agree on, and those that this
+// data cannot decide.
+func classes(fits []stage.Fit, all bool, read []string) string {
+	var order []string
+	values := map[string][]string{}
+	for _, f := range fits {
+		for _, c := range f.Changes {
+			if !slices.Contains(read, c.Option) {
+				continue
+			}
+			if _, ok := values[c.Option]; !ok {
+				order = append(order, c.Option)
+			}
+			if v := c.To.String(); !slices.Contains(values[c.Option], v) {
+				values[c.Option] = append(values[c.Option], v)
+			}
+		}
+	}
+	var decided, tied []string
+	for _, name := range order {
+		if v := values[name]; len(v) == 1 {
+			decided = append(decided, name+"="+v[0])
+		} else {
+			tied = append(tied, name+" "+strings.Join(v, " or "))
+		}
+	}
+	text := strings.Join(decided, ", ")
+	if len(tied) > 0 {
+		if text != "" {
+			text += "; "
+		}
+		text += "not decided by these data: " + strings.Join(tied, ", ")
+	}
+	if !all {
+		text += " (search cut short)"
+	}
+	return text
+}
+
+func explained(e fault.Explanation, o *stage.Outcome, looked int, severalSteps bool) check.Explanation {
+	h := e.Hypothesis
+	if e.Lead || !severalSteps {
+		looked = 1
+	}
+	x := check.Explanation{Fault: h.ID, Title: h.Title, Cause: h.Cause, Rows: h.Rows, Lead: e.Lead,
+		Evidence: evidence(o, e.Cells, e.Outcome.Tally.N+e.Outcome.Exact, e.Worst, looked)}
+	if !math.IsInf(e.Apart, 0) {
+		x.Apart = e.Apart
+	}
+	return x
+}
+
+// evidence says on how many elements of the step of o, and on how many steps, an explanation rests.
+func evidence(o *stage.Outcome, n, of int, worst float64, looked int) string {
+	text := fmt.Sprintf("reproduces %d of %d to %.2g", n, of, worst)
+	if n == of {
+		text = fmt.Sprintf("reproduces all %d to %.2g", n, worst)
+	}
+	if looked > 1 {
+		text += fmt.Sprintf(" in step %d, and fits all %d steps looked at", o.Case.B.Meta.Step, looked)
+	}
+	return text
+}

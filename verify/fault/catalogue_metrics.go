@@ -1,0 +1,306 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// roughly widens the bounds of p to those of a float32 computation whose steps are not known.
+func roughly(p *stage.Prediction) *stage.Prediction {
+	if p == nil {
+		return nil
+	}
+	for i, w := range p.Want {
+		p.Bound[i] += 0x1p-19 * (math.Abs(w) + 1e-3)
+	}
+	return p
+}
+
+var clipMetrics = []string{"scalars/clip_frac", "scalars/actor_pg_clipfrac", "scalars/ppo_clip_ratio", "scalars/clip_ratio_low_mean", "scalars/clip_ratio_high_mean", "scalars/clip_ratio_region_mean",
+	"scalars/clip_ratio_low_min", "scalars/clip_ratio_high_max"}
+
+var metricFaults = []*Hypothesis{
+	{ID: "METRIC-CLIP-SIGN-BLIND", Rows: []string{"P016"}, Checks: clipMetrics,
+		Title: "ratios outside the bounds count whatever the sign of the advantage",
+		Cause: "|ρ − 1| > ε is counted where only the binding side clips",
+		Fix:   "count ρ < 1 − low with A < 0 and ρ > 1 + high with A > 0",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			return combined(1, under(constant("advantages", -1), c, ch), 1, under(constant("advantages", 1), c, ch))
+		}},
+	{ID: "METRIC-CLIP-SIGN", Rows: []string{"P016"}, Checks: clipMetrics,
+		Title: "the clip fraction counts the side that does not bind",
+		Cause: "the comparison of the two losses is the wrong way round",
+		Fix:   "count where the clipped loss is the larger one",
+		Input: negated("advantages")},
+	{ID: "METRIC-PPO-KL-RATIO", Rows: []string{"P094"}, Checks: []string{"scalars/ppo_kl", "scalars/approx_kl", "scalars/actor_ppo_kl"},
+		Title: "the mean of −ρ is logged in place of that of −log ρ",
+		Cause: "the ratio is used where the log-ratio belongs",
+		Fix:   "mean(logp_old − logp_new)",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
+			if lp == nil || old == nil {
+				return nil
+			}
+			// The metric is a mean of old − new: with new = old + ρ it is that of −ρ.
+			x := make([]float64, len(lp))
+			for i := range x {
+				x[i] = old[i] + math.Exp(lp[i]-old[i])
+			}
+			p := under(perToken("logp_new", x), c, ch)
+			if p == nil {
+				return nil
+			}
+			for i, w := range p.Want {
+				p.Bound[i] += 0x1p-20 * math.Abs(w)
+			}
+			return p
+		}},
+	{ID: "METRIC-LAST-MICRO", Rows: []string{"P060"}, Checks: []string{"scalars"},
+		Title: "the logged number is that of the last micro-batch",
+		Cause: "a dictionary of metrics is overwritten, not added to",
+		Fix:   "collect the metric over the micro-batches of the step",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			n := len(c.B.Files)
+			if n < 2 {
+				return nil
+			}
+			last := c.B.Files[n-1]
+			rows := make([]int, 0, last.Hi-last.Lo)
+			for r := last.Lo; r < last.Hi; r++ {
+				rows = append(rows, r)
+			}
+			b := c.B.Select(rows)
+			b.Files = b.Files[n-1:]
+			b.Origin = slices.Clone(b.Origin)
+			for i := range b.Origin {
+				b.Origin[i].File = 0
+			}
+			for name, t := range b.Tensors {
+				if t.Layout == dump.PerFile {
+					u := *t
+					u.Data = t.Data[n-1:]
+					b.Tensors[name] = &u
+				}
+			}
+			d := c.Of(b, c.Set)
+			p := ch.Predict(d)
+			if p == nil || !d.OK() || len(p.Want) != 1 {
+				return nil
+			}
+			q := &stage.Prediction{Scale: p.Scale}
+			for range n {
+				q.Want, q.Bound = append(q.Want, p.Want[0]), append(q.Bound, p.Bound[0])
+			}
+			return q
+		}},
+	{ID: "METRIC-KL-K1", Rows: []string{"P003"}, Checks: []string{"scalars/kl", "scalars/actor_kl_loss"},
+		Title: "the logged KL is k1, whatever the estimator",
+		Cause: "the metric is recomputed with another formula than the loss",
+		Fix:   "log the estimate that is used",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			ref, lp := c.B.Token("logp_ref"), c.B.Token("logp_new")
+			if v := c.Set.Value("kl.place"); v.Kind() == convention.Enum && v.Text() != "loss" && v.Text() != "none" {
+				lp = c.B.Token("logp_old")
+			}
+			if ref == nil || lp == nil {
+				return nil
+			}
+			d := make([]float64, len(lp))
+			for i := range d {
+				d[i] = lp[i] - ref[i]
+			}
+			return roughly(under(perToken("kl", d), c, ch))
+		}},
+	{ID: "METRIC-ENTROPY-SENTINEL", Rows: []string{"P035"}, Checks: []string{"scalars/entropy", "scalars/actor_entropy"},
+		Title: "the logged entropy is −Σ log-probs over every cell, padding with its sentinel log-prob 1.0 included",
+		Cause: "a sentinel outside the mask is summed",
+		Fix:   "take the mean over the mask",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			lp := c.B.Token("logp_new")
+			if lp == nil {
+				return nil
+			}
+			x := make([]float64, len(lp))
+			for i := range x {
+				if x[i] = -1; c.B.Mask[i] {
+					x[i] = -lp[i]
+				}
+			}
+			every := make([]bool, len(lp))
+			for i := range every {
+				every[i] = true
+			}
+			return roughly(under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+				b, set, ok := perToken("entropy", x)(c)
+				return b.WithMask(every), set, ok
+			}, c, ch))
+		}},
+	{ID: "METRIC-APPROX-KL-PADS", Rows: []string{"P171"}, Checks: []string{"scalars/ppo_kl", "scalars/approx_kl", "scalars/actor_ppo_kl"},
+		Title: "the logged KL of the update is averaged over padding",
+		Cause: "a mean without the mask",
+		Fix:   "take the mean over the mask",
+		Input: mask(func(row []bool) {
+			for i := range row {
+				row[i] = true
+			}
+		})},
+	{ID: "METRIC-POLICY-IS-TOTAL", Rows: []string{"P131"}, Checks: []string{"scalars/pg_loss"},
+		Title: "the logged policy loss is the total",
+		Cause: "the wrong key, or the variable after the other terms were added",
+		Fix:   "log the policy term before the others are added",
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			t := c.B.Tensors["loss"]
+			if t == nil || c.B.Tensors["pg_loss"] == nil {
+				return nil, nil, false
+			}
+			return c.B.With("pg_loss", t.Data), c.Set, true
+		}},
+	{ID: "METRIC-MAX-AVERAGED", Rows: []string{"P123"}, Checks: []string{"scalars/ratio_max", "scalars/clip_ratio_high_max"},
+		Title: "the largest value of every micro-batch, or of every row, is averaged over them",
+		Cause: "metrics are reduced by their mean whatever their name says",
+		Fix:   "reduce a maximum by the maximum",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			if ch.ID == "scalars/clip_ratio_high_max" {
+				return meanOfRows(c, ch)
+			}
+			d := c.Of(c.B, c.Set)
+			meta := *c.B
+			meta.Meta.ScalarsScope = "micro_batch"
+			d.B = &meta
+			p := ch.Predict(d)
+			if p == nil || !d.OK() || len(p.Want) < 2 {
+				return nil
+			}
+			var sum, err float64
+			for i := range p.Want {
+				sum += p.Want[i] / float64(len(p.Want))
+				err = max(err, p.Bound[i])
+			}
+			for i := range p.Want {
+				p.Want[i], p.Bound[i] = sum, err+0x1p-20*math.Abs(sum)
+			}
+			return p
+		}},
+	{ID: "METRIC-LOCAL-OVER-GLOBAL", Rows: []string{"P017"}, Checks: []string{"scalars/completions_clipped_ratio"},
+		Title: "the completions of one rank are counted, and divided by those of all ranks",
+		Cause: "a local count over a gathered one",
+		Fix:   "gather both, or neither",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			p := under(sameInput, c, ch)
+			if p == nil || len(p.Want) != len(c.B.Files) || len(p.Want) < 2 {
+				return nil
+			}
+			for f, file := range c.B.Files {
+				rows := make([]int, 0, file.Hi-file.Lo)
+				for r := file.Lo; r < file.Hi; r++ {
+					rows = append(rows, r)
+				}
+				d := c.Of(c.B.Select(rows), c.Set)
+				local := ch.Predict(d)
+				if local == nil || !d.OK() || len(local.Want) != len(p.Want) {
+					return nil
+				}
+				share := float64(len(rows)) / float64(c.B.Rows)
+				p.Want[f], p.Bound[f] = local.Want[f]*share, local.Bound[f]*share+0x1p-20
+			}
+			if c.B.Meta.ScalarsScope == "optimizer_step" { // what the first file logs is repeated
+				for f := range p.Want {
+					p.Want[f], p.Bound[f] = p.Want[0], p.Bound[0]
+				}
+			}
+			return p
+		}},
+	{ID: "METRIC-DUPLICATED-ROWS", Rows: []string{"P048"}, Checks: []string{"scalars/reward"},
+		Title: "the logged reward counts rows twice that filled up the last shard",
+		Cause: "the mean is taken before duplicated rows are dropped",
+		Fix:   "gather with gather_for_metrics first",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			score := c.B.Row("scores")
+			p := under(sameInput, c, ch)
+			if p == nil || len(score) == 0 {
+				return nil
+			}
+			x := append(slices.Clone(score), score[:(len(score)+1)/2]...)
+			var sum float64
+			for _, v := range x {
+				sum += v
+			}
+			for i := range p.Want {
+				p.Want[i] = sum / float64(len(x))
+			}
+			return roughly(p)
+		}},
+	{ID: "METRIC-REWARD-UNWEIGHTED", Rows: []string{"P029"}, Checks: []string{"scalars/reward", "scalars/reward_std"},
+		Title: "the logged reward is not weighted",
+		Cause: "rewards are summed without reward_weights for the log",
+		Fix:   "log what is trained on: Σ weight·reward",
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			t := c.B.Tensors["rewards_per_func"]
+			if t == nil || c.B.Row("scores") == nil {
+				return nil, nil, false
+			}
+			sums := make([]float64, c.B.Rows)
+			for i, x := range t.Data {
+				if !math.IsNaN(x) {
+					sums[i/t.Width] += x
+				}
+			}
+			return c.B.With("scores", sums), c.Set, true
+		}},
+	{ID: "METRIC-REWARD-WEIGHTED", Rows: []string{"P029"}, Checks: []string{"scalars/reward", "scalars/reward_std"},
+		Title: "the logged reward is weighted, the one trained on is not",
+		Cause: "reward_weights are applied for the log only",
+		Fix:   "train on what is logged: Σ weight·reward",
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			t, w := c.B.Tensors["rewards_per_func"], c.FactList("reward_weights")
+			if t == nil || len(w) != t.Width || c.B.Row("scores") == nil {
+				return nil, nil, false
+			}
+			sums := make([]float64, c.B.Rows)
+			for i, x := range t.Data {
+				if !math.IsNaN(x) {
+					sums[i/t.Width] += float64(x * w[i%t.Width])
+				}
+			}
+			return c.B.With("scores", sums), c.Set, true
+		}},
+}
+
+// meanOfRows averages over the rows of the files what ch would say of each row alone, and over the files where the numbers are
+// those of the step.
+func meanOfRows(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	p := under(sameInput, c, ch)
+	if p == nil || len(p.Want) != len(c.B.Files) {
+		return nil
+	}
+	q := &stage.Prediction{Scale: p.Scale, Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
+	for f, file := range c.B.Files {
+		n := float64(file.Hi - file.Lo)
+		for r := file.Lo; r < file.Hi; r++ {
+			d := c.Of(c.B.Select([]int{r}), c.Set)
+			row := ch.Predict(d)
+			if row == nil || !d.OK() || len(row.Want) <= f {
+				return nil
+			}
+			if x := row.Want[f]; !math.IsNaN(x) { // a row without tokens has none
+				q.Want[f] += x / n
+				q.Bound[f] += row.Bound[f]/n + 0x1p-20*math.Abs(x)/n
+			}
+		}
+	}
+	if c.B.Meta.ScalarsScope == "optimizer_step" {
+		var mean, err float64
+		for f := range q.Want {
+			mean += q.Want[f] / float64(len(q.Want))
+			err += q.Bound[f] / float64(len(q.Want))
+		}
+		for f := range q.Want {
+			q.Want[f], q.Bound[f] = mean, err
+		}
+	}
+	return q
+}

@@ -1,0 +1,92 @@
+package fault
+
+import (
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// sequenceFaults are bugs of ratios that are taken over a whole sequence.
+var sequenceFaults = []*Hypothesis{
+	{ID: "RATIO-SUM-FOR-MEAN", Rows: []string{"P125"}, Checks: ratioed,
+		Title: "the sequence ratio is exp of the sum of log-ratios, not of their mean",
+		Cause: "the division by the length is missing",
+		Fix:   "divide the sum of the log-ratios by the number of response tokens",
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			if !overSequence(c) {
+				return nil, nil, false
+			}
+			set := c.Set.With("ratio.level", parsed("ratio.level", "seq_sum"), "hypothesis")
+			if v := set.Value("loss.kind"); v.Kind() == convention.Enum && v.Text() == "gspo" { // which is that of the mean by name
+				set = set.With("loss.kind", parsed("loss.kind", "ppo"), "hypothesis")
+			}
+			return c.B, set, true
+		}},
+	{ID: "RATIO-GRAD-PER-TOKEN", Rows: []string{"C3"}, Checks: []string{"gradient/dlogp"},
+		Title: "a token of a sequence ratio passes no gradient to the other tokens of its row",
+		Cause: "the ratio of the row is multiplied in as if every token had its own",
+		Fix:   "let every token's loss reach all log-probs of its row through the ratio",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			if !overSequence(c) {
+				return nil
+			}
+			p, kl := policyOnly(sameInput, c, ch), klOnly(c, ch)
+			if p == nil || kl == nil || len(p.Want) != len(c.B.Mask) {
+				return nil
+			}
+			q := *p
+			q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+			for r := range c.B.Rows {
+				lo, hi := r*c.B.Cols, (r+1)*c.B.Cols
+				n := max(count(c.B.Mask[lo:hi]), 1) // of equal shares of the row's gradient one is left
+				for i := lo; i < hi; i++ {
+					q.Want[i] /= n
+					q.Bound[i] /= n
+				}
+			}
+			return combined(1, &q, 1, kl)
+		}},
+	{ID: "GSPO-ADV-PADDING", Rows: []string{"P205"}, Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "gradient/dlogp"},
+		Title: "the advantage of a sequence is averaged over its padding",
+		Cause: "a mean over the padded width, without the mask",
+		Fix:   "take the mean over the response mask",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			if !overSequence(c) {
+				return nil
+			}
+			return policyTerm(1, token("advantages", paddedMean))(c, ch)
+		}},
+}
+
+// overSequence reports whether the ratio is that of the mean over a sequence.
+func overSequence(c *stage.Case) bool {
+	v := c.Set.Value("ratio.level")
+	return v.Kind() == convention.Enum && v.Text() == "seq_mean"
+}
+
+// paddedMean returns the mean of each row's advantages over all of its cells, of which only those in the mask have one.
+func paddedMean(c *stage.Case, x []float64) []float64 {
+	b, y := c.B, make([]float64, len(x))
+	for r := range b.Rows {
+		lo, hi := r*b.Cols, (r+1)*b.Cols
+		if len(x) == b.Rows {
+			y[r] = x[r] * count(b.Mask[lo:hi]) / float64(b.Cols)
+			continue
+		}
+		if len(x) != len(b.Mask) {
+			return nil
+		}
+		var mean float64
+		for i := lo; i < hi; i++ {
+			if b.Mask[i] {
+				mean += x[i] / float64(b.Cols)
+			}
+		}
+		for i := lo; i < hi; i++ {
+			y[i] = mean
+		}
+	}
+	return y
+}
