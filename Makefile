@@ -43,7 +43,7 @@ race:           ## the short tests under the race detector
 
 slow:           ## laws with 10,000 cases each, large bases, time and memory
 	$(GO) test -timeout 40m ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
-	$(GO) test -tags slow -timeout 45m ./...
+	$(GO) test -tags slow -timeout 60m ./...
 
 learn:          ## three seeds of every trainer learn, where make slow tries one; the embedded models are made again (an hour)
 	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy|Reproducible' ./cmd/train
