@@ -40,9 +40,10 @@ func newFaults() *cobra.Command {
 judged, and prints the matrix: caught, named first, seen by which checks. Then it counts false alarms on healthy inputs.
 
 Faults of a projection are planted in random bases and gradients, those of a checkpoint in tiny folders of every framework's
-layout. Faults of a trainer are planted in an independent trainer in
-float32 that shares no formula with the reference, under two profiles (--all: under all of them, in float64, float32 and
-bfloat16). A fault is named first if the first finding names it, alone or among at most eight that give the same numbers. --dump FILE says instead which bugs would show in your own dump, by the tensors that it has.
+layout. Faults of a trainer are planted in an independent trainer in float32 that shares no formula with the reference, under two
+profiles (--all: under all of them, in float64, float32 and bfloat16). A fault is named first if the first finding names it, alone
+or among at most eight that give the same numbers. --dump FILE says instead which bugs would show in your own dump, by the tensors
+that it has.
 
 Exit 1 if a fault of a projection or a checkpoint is missed, if fewer than 98 % of a trainer's are caught or 90 % named first, or if an alarm
 is false.`,
