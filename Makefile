@@ -67,7 +67,7 @@ golden:         ## write golden/ anew with its producers (Python, needs the vers
 
 models:         ## train the embedded tiny models anew: fixed seeds, the same bytes (minutes)
 	@set -e; runs=$$(mktemp -d); trap 'rm -rf "$$runs"' EXIT; $(GO) build -o "$$runs/train" ./cmd/train; \
-	  for m in sft:tiny sft_masked:tiny_masked sft_judge:tiny_judge; do \
+	  for m in sft:tiny sft_masked:tiny_masked sft_judge:tiny_judge sft_gptj:tiny_gptj; do \
 	    "$$runs/train" sft --config $${m%:*} training.output_dir="$$runs/$${m#*:}" training.log_interval=100; \
 	    cp "$$runs/$${m#*:}/final/model.safetensors" internal/assets/$${m#*:}/; \
 	  done

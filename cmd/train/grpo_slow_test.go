@@ -71,12 +71,12 @@ func TestGRPOLearns(t *testing.T) {
 	}
 }
 
-// The embedded masked models are what their configurations make, byte for byte.
+// The embedded models are what their configurations make, byte for byte.
 func TestModelsReproducible(t *testing.T) {
 	if seeds == 1 {
-		t.Skip("trains two models, minutes: make learn")
+		t.Skip("trains four models, minutes: make learn")
 	}
-	for config, name := range map[string]string{"sft_masked": "tiny_masked", "sft_judge": "tiny_judge"} {
+	for config, name := range map[string]string{"sft": "tiny", "sft_masked": "tiny_masked", "sft_judge": "tiny_judge", "sft_gptj": "tiny_gptj"} {
 		dir := filepath.Join(t.TempDir(), "run")
 		trains(t, "sft", "--config", config, "training.output_dir="+dir)
 		want, err := os.ReadFile(filepath.Join("../../internal/assets", name, "model.safetensors"))
