@@ -22,9 +22,8 @@ import (
 // What is written must be what is meant, in the type of its key: an integer is not 1.5 and not 010, a number not 1_000, a boolean
 // not yes, text not 3 without quotes. An unknown key is an error that names the nearest one. Errors say file, line and column.
 type Settings struct {
-	fields  []*Field
-	byName  map[string]*Field
-	aliases map[string]string
+	fields []*Field
+	byName map[string]*Field
 	// Open reads a file that --config or defaults names; nil: the file system.
 	Open func(name string) ([]byte, error)
 	// Warnings are what is legal and may not be meant.
@@ -54,7 +53,7 @@ type value struct {
 
 // NewSettings returns settings without keys.
 func NewSettings() *Settings {
-	return &Settings{byName: map[string]*Field{}, aliases: map[string]string{}}
+	return &Settings{byName: map[string]*Field{}}
 }
 
 func (s *Settings) add(f *Field) {
@@ -64,14 +63,6 @@ func (s *Settings) add(f *Field) {
 	f.def = f.get()
 	s.fields = append(s.fields, f)
 	s.byName[f.Name] = f
-}
-
-// Alias makes another name of a key legal, "kl_beta" of "grpo.kl_beta".
-func (s *Settings) Alias(alias, name string) {
-	if s.byName[name] == nil || s.byName[alias] != nil {
-		panic("config: no alias " + alias + " of " + name)
-	}
-	s.aliases[alias] = name
 }
 
 // Fields returns the keys in the order in which they were bound.
@@ -207,18 +198,12 @@ func (s *Settings) Environment(prefix string, environ []string) error {
 }
 
 func (s *Settings) find(name string) (*Field, error) {
-	if full, is := s.aliases[name]; is {
-		name = full
-	}
 	if f := s.byName[name]; f != nil {
 		return f, nil
 	}
 	var known []string
 	for _, f := range s.fields {
 		known = append(known, f.Name)
-	}
-	for alias := range s.aliases {
-		known = append(known, alias)
 	}
 	slices.Sort(known)
 	return nil, fmt.Errorf("unknown key %.80q%s", name, didYouMean(name, known))

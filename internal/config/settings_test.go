@@ -33,7 +33,6 @@ func settings(v *sample) *Settings {
 	s.Choice("training.device", &v.device, []string{"cpu", "cuda"}, "where it runs")
 	s.Texts("lora.targets", &v.targets, "the layers")
 	s.Float("generation.top_p", &v.top, 0, 1, "nucleus")
-	s.Alias("agent_lr", "ppo.learning_rate")
 	return s
 }
 
@@ -52,7 +51,7 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, s.ReadFile(file))
 	require.NoError(t, s.Environment("TRAIN", []string{"TRAIN_TRAINING__SEED=7", "PATH=/bin"}))
 	require.NoError(t, s.Override("training.total_steps=3"))
-	require.NoError(t, s.Override("--agent_lr=0.5"))
+	require.NoError(t, s.Override("--ppo.learning_rate=0.5"))
 	require.NoError(t, s.Resolve())
 	require.Equal(t, sample{name: "base", dir: "out/base", device: "cpu", lr: .5, steps: 3, seed: 7, adam8: false, targets: []string{"q_proj", "v_proj"}}, v)
 	require.Equal(t, []string{"model.name=base", "ppo.learning_rate=0.5", "ppo.use_8bit_adam=false", "training.total_steps=3", "training.seed=7",

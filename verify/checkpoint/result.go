@@ -13,8 +13,6 @@ const (
 	peftID = "formats 7"
 )
 
-func skip(reason string) []check.Result { return []check.Result{{Verdict: check.Skip, Reason: reason}} }
-
 // pass is a finding that is in order; compared says how many things were looked at.
 func pass(subject string, compared int, reason string, args ...any) check.Result {
 	return check.Result{Subject: subject, Verdict: check.Pass, Compared: max(compared, 1), Reason: fmt.Sprintf(reason, args...)}

@@ -137,11 +137,6 @@ func byWeight(a, b Explanation) int {
 	return len(b.Hypothesis.Rows) - len(a.Hypothesis.Rows)
 }
 
-// Try tries one hypothesis on an outcome, failed or not.
-func Try(h *Hypothesis, o *stage.Outcome) (Explanation, bool) {
-	return (&trial{levels: []*stage.Outcome{o}}).try(h, "", h.judge)
-}
-
 // Contradicts reports whether an explanation that fits one batch does not fit o, the outcome of another.
 func Contradicts(e Explanation, o *stage.Outcome) bool {
 	if e.Factor != "" {
