@@ -151,6 +151,20 @@ func TestLargeIntegers(t *testing.T) {
 	require.Empty(t, s.Tensors, "a shape of 2⁶⁰ + 2 is not one of 2")
 }
 
+// Opcodes that append to a tuple, which has no room for it, leave it as it is.
+func TestAppendToATuple(t *testing.T) {
+	for _, program := range []string{")Na.", "](Na.", ")(NNNe.", "N\x85(NNNe.", ")NNs.", ")(NNu.", "N\x85}b."} {
+		for _, wrapped := range []string{program, "\x80\x02}K\x00" + program[:len(program)-1] + "s."} {
+			_, err := scanBytes([]byte(wrapped))
+			require.True(t, err == nil || format.IsMalformed(err), "%q: %v", wrapped, err)
+		}
+	}
+	one := tensor("FloatStorage", "K\x04", "K\x00", "K\x02\x85", "K\x01\x85")
+	s, err := scanBytes([]byte("(" + strings.TrimSuffix(one[2:], ".") + "t(NNNNe."))
+	require.NoError(t, err)
+	require.Len(t, s.Tensors, 1)
+}
+
 // Programs that make much of little: memory, time and the opcodes are as they should be.
 func TestBombs(t *testing.T) {
 	laughs := "\x80\x04]\x94" // lists of lists of the one before

@@ -127,8 +127,9 @@ func (m *machine) add(to, key, v value) {
 	n.last = i
 }
 
+// extend appends items to a list. A tuple stays as it is: Python's unpickler gives up there.
 func (m *machine) extend(list value, items []value) {
-	if list.kind() != object {
+	if list.kind() != object || m.nodes.at(list.index()).kind == tupleNode {
 		return
 	}
 	for _, v := range items {
