@@ -118,6 +118,11 @@ func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
 			break
 		}
 	}
+	if !(o.FirstFailure && s.failed()) {
+		if err := s.endGenerations(); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.explain(ctx); err != nil {
 		return nil, err
 	}
@@ -141,7 +146,9 @@ type session struct {
 	present  map[string]bool // tensors that some step had
 	suggest  *convention.Profile
 	algo     string
-	formats  numberFormats
+
+	generation generation
+	formats    numberFormats
 }
 
 func newSession(run Source, o Options) (*session, error) {
@@ -303,11 +310,15 @@ func (s *session) step(b *dump.Batch, first bool) error {
 	for _, name := range b.Names() {
 		s.present[name] = true
 	}
+	span := spanOf(set)
 	for _, t := range s.tracks {
-		if isFirstStep(t.check) && !(first && s.o.FirstStep) {
+		if isFirstStep(t.check) && !(first && s.o.FirstStep) || span > 1 && spans(t.check) {
 			continue
 		}
 		t.add(b, set, s)
+	}
+	if err := s.gather(b, span); err != nil {
+		return err
 	}
 	s.observe(b, set)
 	return nil

@@ -36,7 +36,7 @@ func (s *session) explain(ctx context.Context) error {
 			continue
 		}
 		failing = append(failing, t)
-		for _, step := range s.witnesses(t) {
+		for _, step := range t.witnesses() {
 			wanted[step] = true
 		}
 	}
@@ -53,18 +53,20 @@ func (s *session) explain(ctx context.Context) error {
 	}
 	slices.Sort(steps)
 	for i, step := range steps {
-		b, err := s.run.Batch(ctx, step)
-		if err != nil {
-			return err
-		}
-		set, err := s.options(b)
-		if err != nil {
-			return err
-		}
+		read := map[int]unit{} // by the steps that are judged as one
 		for _, t := range failing {
-			if slices.Contains(s.witnesses(t), step) {
-				t.confirm(b, set, s)
+			if !slices.Contains(t.witnesses(), step) {
+				continue
 			}
+			u, ok := read[t.spans[step]]
+			if !ok {
+				var err error
+				if u, err = s.unit(ctx, t, step); err != nil {
+					return err
+				}
+				read[t.spans[step]] = u
+			}
+			t.confirm(u.b, u.set, s)
 		}
 		if s.o.Progress != nil {
 			s.o.Progress("explaining", i+1, len(steps))
@@ -99,9 +101,9 @@ func (s *session) explainFirst() {
 
 // witnesses returns the steps on which the explanations of t are confirmed: failing ones, and some that passed, both spread
 // over the run.
-func (s *session) witnesses(t *track) []int {
+func (t *track) witnesses() []int {
 	var passing []int
-	for _, step := range s.steps {
+	for _, step := range t.starts {
 		if !slices.Contains(t.failing, step) {
 			passing = append(passing, step)
 		}

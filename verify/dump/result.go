@@ -86,7 +86,7 @@ func (t *track) result(s *session) (check.Result, bool) {
 	if !t.seen {
 		return check.Result{}, false
 	}
-	res := check.Result{Subject: steps(t.judged, "step"), Compared: t.compared, Resolution: t.resolution, Steps: &check.Steps{Judged: t.judged}}
+	res := check.Result{Subject: t.units(t.judged), Compared: t.compared, Resolution: t.resolution, Steps: &check.Steps{Judged: t.judged}}
 	switch {
 	case len(t.failing) > 0:
 		t.failure(&res, s)
@@ -156,12 +156,12 @@ func (t *track) remarks(res *check.Result, s *session) {
 	}
 	for name, n := range t.arithmetic {
 		if name != "float32" {
-			parts = append(parts, fmt.Sprintf("%s in %s", name, steps(n, "step")))
+			parts = append(parts, fmt.Sprintf("%s in %s", name, t.units(n)))
 		}
 	}
 	slices.Sort(parts)
 	if len(t.undecided) > 0 {
-		parts = append(parts, fmt.Sprintf("undecided in %s: %s", steps(len(t.undecided), "step"), t.lacking))
+		parts = append(parts, fmt.Sprintf("undecided in %s: %s", t.units(len(t.undecided)), t.lacking))
 	}
 	if t.worst != nil && t.worst.Rules != nil && t.worst.Rules.Note != "" {
 		parts = append(parts, t.worst.Rules.Note)
@@ -211,7 +211,7 @@ func (t *track) failure(res *check.Result, s *session) {
 	first := t.failing[0]
 	res.Steps.Bad, res.Steps.First = len(t.failing), first
 	if len(s.steps) > 1 {
-		res.Subject = fmt.Sprintf("step %d (%d of %d steps)", first, len(t.failing), t.judged)
+		res.Subject = fmt.Sprintf("step %d (%d of %s)", first, len(t.failing), t.units(t.judged))
 	}
 	res.Repeat = "--select " + t.check.ID + s.repeatSteps(t)
 	res.Formula = t.check.Formula
@@ -224,7 +224,7 @@ func (t *track) failure(res *check.Result, s *session) {
 	}
 	finding := fmt.Sprintf("%d of %d compared elements beyond their bound", t.cells, t.of)
 	if len(s.steps) > 1 {
-		finding += fmt.Sprintf(" in %d of %s, from step %d", len(t.failing), steps(t.judged, "step"), first)
+		finding += fmt.Sprintf(" in %d of %s, from step %d", len(t.failing), t.units(t.judged), first)
 	}
 	if o.Arithmetic.String() != "float32" {
 		finding += "; arithmetic: " + o.Arithmetic.String()
@@ -278,7 +278,12 @@ func (s *session) repeatSteps(t *track) string {
 	if len(s.steps) <= fewSteps || t.searched {
 		return ""
 	}
-	some := append([]int{t.failing[0]}, s.witnesses(t)...)
+	var some []int
+	for _, step := range append([]int{t.failing[0]}, t.witnesses()...) {
+		for i := range max(t.spans[step], 1) {
+			some = append(some, step+i)
+		}
+	}
 	slices.Sort(some)
 	text := make([]string, len(some))
 	for i, step := range some {

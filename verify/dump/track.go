@@ -14,11 +14,13 @@ type track struct {
 	check  *stage.Check
 	silent bool // judged for what its search tells other checks, and not reported
 
-	judged, passed int   // steps
-	compared       int   // elements
-	failing        []int // steps
-	cells, of      int   // failed elements of the failing steps, and all of theirs
-	undecided      []int // steps
+	judged, passed int         // steps, or generation batches
+	starts         []int       // the steps, the first one of each generation batch
+	spans          map[int]int // by first step, the steps of a generation batch, which are judged as one
+	compared       int         // elements
+	failing        []int       // steps
+	cells, of      int         // failed elements of the failing steps, and all of theirs
+	undecided      []int       // steps
 	lacking        string
 	resolution     float64 // largest over the steps
 	arithmetic     map[string]int
@@ -51,6 +53,7 @@ func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
 	}
 	t.judged++
 	step := b.Meta.Step
+	t.starts = append(t.starts, step)
 	if o.Tally != nil {
 		t.compared += o.Tally.N + o.Exact
 		t.resolution = max(t.resolution, o.Tally.Resolution())
@@ -193,16 +196,12 @@ func (t *track) again(b *dump.Batch, set *convention.Set, s *session) *stage.Out
 	}
 	t.repeated = true
 	fits, all := t.complete(b, set, s)
-	earlier, err := s.run.Batch(s.ctx, t.searchedAt)
+	earlier, err := s.unit(s.ctx, t, t.searchedAt)
 	if err != nil {
 		return nil // it could be read before: the run is changing under us, and the failure stands
 	}
-	base, err := s.options(earlier)
-	if err != nil {
-		return nil
-	}
 	t.fits = slices.DeleteFunc(fits, func(f stage.Fit) bool {
-		return stage.Judge(t.check, earlier, changed(base, f.Changes)).Verdict == check.Fail
+		return stage.Judge(t.check, earlier.b, changed(earlier.set, f.Changes)).Verdict == check.Fail
 	})
 	t.all = all
 	if len(t.fits) == 0 {

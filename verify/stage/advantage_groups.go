@@ -3,8 +3,11 @@ package stage
 import (
 	"fmt"
 	"math"
+	"slices"
 
+	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
+	"plumbline/verify/convention"
 )
 
 // membersOf lists the rows of every group.
@@ -69,6 +72,24 @@ func (c *Case) groups() (group []int, complete []bool) {
 		note(&c.Absent, "a complete group")
 	}
 	return group, complete
+}
+
+// WholeGroups reports whether every group of a batch is there with as many rows as num_generations says, all of one prompt:
+// ids may mean another group in another step.
+func WholeGroups(b *dump.Batch, set *convention.Set) bool {
+	c := NewCase(b, set, 0)
+	size := c.FactOr("num_generations", math.NaN())
+	prompt := c.groupPrompts()
+	group, _ := c.groups()
+	if group == nil || prompt == nil {
+		return false
+	}
+	for _, ids := range membersOf(group) {
+		if float64(len(ids)) != size || slices.ContainsFunc(ids, func(i int) bool { return prompt[i] != prompt[ids[0]] }) {
+			return false
+		}
+	}
+	return true
 }
 
 // groupPrompts groups rows by the tokens of their prompts, nil if these are not known.

@@ -1,0 +1,73 @@
+package dump
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"plumbline/internal/format"
+)
+
+// every returns the batches of a folder.
+func every(t require.TestingT, dir string) (list []*Batch) {
+	run, err := Open(context.Background(), []string{dir})
+	require.NoError(t, err)
+	for b, err := range run.Batches(context.Background()) {
+		require.NoError(t, err)
+		list = append(list, b)
+	}
+	return list
+}
+
+// TestJoinLaw: batches of several steps joined are what pooling their files as those of one step gives.
+func TestJoinLaw(t *testing.T) {
+	checked(t, func(t *rapid.T, dir string) {
+		one, several := join(dir, "one"), join(dir, "several")
+		require.NoError(t, os.Mkdir(one, 0o755))
+		require.NoError(t, os.Mkdir(several, 0o755))
+		n := rapid.IntRange(1, 3).Draw(t, "steps")
+		for i := range n {
+			meta := Meta{Step: 5, MicroBatch: i, Options: []Option{{"beta", 0.5}, {"loss_type", "grpo"}, {"weights", []any{1.0, 2.0}}}}
+			tensors := append(pad(drawSequences(t)), tensor("loss", format.F32, nil, float64(i)))
+			name := fmt.Sprintf("%d.safetensors", i)
+			require.NoError(t, WriteFile(join(one, name), meta, tensors...))
+			meta.Step, meta.MicroBatch = 5+i, 0
+			require.NoError(t, WriteFile(join(several, name), meta, tensors...))
+		}
+		steps := every(t, several)
+		require.Len(t, steps, n)
+		want, got := load(t, one), Join(steps...)
+		requireSameBatch(t, want, got)
+		require.Equal(t, want.PerFile("loss"), got.PerFile("loss"))
+		require.Equal(t, want.Tensors["loss"].Shape, got.Tensors["loss"].Shape)
+		require.Equal(t, want.Origin, got.Origin)
+		for i, f := range got.Files {
+			require.Equal(t, []int{want.Files[i].Lo, want.Files[i].Hi, want.Files[i].Cols}, []int{f.Lo, f.Hi, f.Cols})
+		}
+	})
+}
+
+// What only some steps have or say is not in the joined batch.
+func TestJoinWhatDiffers(t *testing.T) {
+	dir := t.TempDir()
+	ones := mask("response_mask", "11", "10")
+	write := func(step int, options []Option, more ...*Tensor) {
+		tensors := append([]*Tensor{ones, f32("logp_new", 1, 2, 2)}, more...)
+		require.NoError(t, WriteFile(join(dir, fmt.Sprintf("%d.safetensors", step)), Meta{Step: step, MicroBatches: 2, Options: options}, tensors...))
+	}
+	write(1, []Option{{"beta", 0.5}, {"num_items_in_batch", 3.0}}, f32("scores", 1, 2), f32("grad/w", 0, 3), f32("advantages", 0, 2))
+	write(2, []Option{{"beta", 0.5}, {"num_items_in_batch", 4.0}}, f32("grad/w", 0, 3), f32("advantages", 0, 2, 2))
+	steps := every(t, dir)
+	b := Join(steps...)
+	require.Equal(t, []string{"logp_new"}, b.Names())
+	require.Equal(t, []Option{{"beta", 0.5}}, b.Meta.Options)
+	require.Equal(t, []float64{1, 2, 3, 4, 1, 2, 3, 4}, b.Token("logp_new"))
+	require.Equal(t, []bool{true, true, true, false, true, true, true, false}, b.Mask)
+	require.Len(t, b.Missing, 2)
+	require.Equal(t, 1, steps[0].Tensors["scores"].Width, "the steps stay as they were")
+	require.Len(t, steps[0].Meta.Options, 2)
+}
