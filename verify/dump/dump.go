@@ -101,6 +101,9 @@ func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
 	s.ctx = ctx
 	steps := run.Steps()
 	for i, step := range steps {
+		if i == 0 {
+			s.rollout.origin = step
+		}
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -119,7 +122,7 @@ func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
 		}
 	}
 	if !(o.FirstFailure && s.failed()) {
-		if err := s.endGenerations(); err != nil {
+		if err := s.endRollouts(); err != nil {
 			return nil, err
 		}
 	}
@@ -147,8 +150,8 @@ type session struct {
 	suggest  *convention.Profile
 	algo     string
 
-	generation generation
-	formats    numberFormats
+	rollout rollout
+	formats numberFormats
 }
 
 func newSession(run Source, o Options) (*session, error) {
@@ -312,7 +315,10 @@ func (s *session) step(b *dump.Batch, first bool) error {
 	}
 	span := spanOf(set)
 	for _, t := range s.tracks {
-		if isFirstStep(t.check) && !(first && s.o.FirstStep) || span > 1 && spans(t.check) {
+		if isFirstStep(t.check) && !(first && s.o.FirstStep) {
+			continue
+		}
+		if t.pooled = t.pooled || t.check.Stage == convention.Advantage && span > 1; t.pooled && span > 1 {
 			continue
 		}
 		t.add(b, set, s)

@@ -273,17 +273,13 @@ func (t *track) failure(res *check.Result, s *session) {
 const fewSteps = 16
 
 // repeatSteps returns the flag that restricts a run to the steps on which the failure of t rests: the first one that failed and
-// those that its explanation was confirmed on. What was found by search rests on all of them.
+// those that its explanation was confirmed on. What was found by search rests on all of them, and where rollout batches begin is
+// told by the first step of the run.
 func (s *session) repeatSteps(t *track) string {
-	if len(s.steps) <= fewSteps || t.searched {
+	if len(s.steps) <= fewSteps || t.searched || t.pooled {
 		return ""
 	}
-	var some []int
-	for _, step := range append([]int{t.failing[0]}, t.witnesses()...) {
-		for i := range max(t.spans[step], 1) {
-			some = append(some, step+i)
-		}
-	}
+	some := append([]int{t.failing[0]}, t.witnesses()...)
 	slices.Sort(some)
 	text := make([]string, len(some))
 	for i, step := range some {

@@ -14,9 +14,10 @@ type track struct {
 	check  *stage.Check
 	silent bool // judged for what its search tells other checks, and not reported
 
-	judged, passed int         // steps, or generation batches
-	starts         []int       // the steps, the first one of each generation batch
-	spans          map[int]int // by first step, the steps of a generation batch, which are judged as one
+	judged, passed int         // steps, or rollout batches
+	starts         []int       // the steps, the first one of each rollout batch
+	pooled         bool        // judged on all steps of a rollout batch as one
+	spans          map[int]int // by its first step, how many
 	compared       int         // elements
 	failing        []int       // steps
 	cells, of      int         // failed elements of the failing steps, and all of theirs
@@ -45,6 +46,10 @@ type track struct {
 func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
 	o := stage.Judge(t.check, b, set)
 	if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
+		return
+	}
+	if !t.pooled && spanOf(set) > 1 && stage.LacksSteps(o) {
+		t.pooled = true // the step is among those that are gathered
 		return
 	}
 	t.seen = true

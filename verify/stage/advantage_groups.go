@@ -3,7 +3,6 @@ package stage
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -59,7 +58,7 @@ func (c *Case) groups() (group []int, complete []bool) {
 		return nil, nil
 	}
 	complete = make([]bool, b.Rows)
-	cut := len(b.Missing) > 0 || c.FactOr("steps_per_generation", 1) > c.FactOr("gradient_accumulation_steps", 1)
+	cut := len(b.Missing) > 0 || Updates(c.Set) > 1
 	some := false
 	for _, ids := range membersOf(group) {
 		whole := float64(len(ids)) >= size || math.IsNaN(size) && !cut
@@ -74,22 +73,36 @@ func (c *Case) groups() (group []int, complete []bool) {
 	return group, complete
 }
 
-// WholeGroups reports whether every group of a batch is there with as many rows as num_generations says, all of one prompt:
-// ids may mean another group in another step.
-func WholeGroups(b *dump.Batch, set *convention.Set) bool {
+// GroupsOverSteps says of the rows of several steps whether a group is cut, which has not num_generations rows or rows of
+// several prompts (ids may mean another group in another step), and whether each step shares a group with the next.
+func GroupsOverSteps(b *dump.Batch, set *convention.Set) (cut, linked bool) {
 	c := NewCase(b, set, 0)
 	size := c.FactOr("num_generations", math.NaN())
-	prompt := c.groupPrompts()
 	group, _ := c.groups()
-	if group == nil || prompt == nil {
-		return false
+	if group == nil || !(size > 1) {
+		return false, false
+	}
+	prompt := c.groupPrompts()
+	step := func(row int) int { return b.Files[b.Origin[row].File].Step }
+	last := map[int]bool{} // steps that share no group with the next
+	first, final := step(0), step(0)
+	for r := range b.Rows {
+		last[step(r)] = true
+		first, final = min(first, step(r)), max(final, step(r))
 	}
 	for _, ids := range membersOf(group) {
-		if float64(len(ids)) != size || slices.ContainsFunc(ids, func(i int) bool { return prompt[i] != prompt[ids[0]] }) {
-			return false
+		lo, hi := step(ids[0]), step(ids[0])
+		for _, i := range ids {
+			lo, hi = min(lo, step(i)), max(hi, step(i))
+			cut = cut || prompt != nil && prompt[i] != prompt[ids[0]]
+		}
+		cut = cut || float64(len(ids)) != size
+		for k := lo; k < hi; k++ {
+			delete(last, k)
 		}
 	}
-	return true
+	delete(last, final)
+	return cut, prompt != nil && len(last) == 0 && first < final
 }
 
 // groupPrompts groups rows by the tokens of their prompts, nil if these are not known.

@@ -102,16 +102,13 @@ func (c *Case) scopes(s rl.Scope) [][2]int {
 	return runs
 }
 
-// wholeBatch notes what keeps the files of a step from being all of the batch that was sampled together.
+// wholeBatch notes what keeps the files of a step from being all that was sampled together.
 func (c *Case) wholeBatch() {
 	if len(c.B.Missing) > 0 {
 		note(&c.Absent, "all files of the step, over which the statistics are taken")
 	}
-	if n := c.FactOr("num_mini_batches", 1); n > 1 {
-		note(&c.Absent, "the other minibatches of the rollout batch, over which the statistics are taken")
-	}
-	if s, ga := c.FactOr("steps_per_generation", 1), c.FactOr("gradient_accumulation_steps", 1); s > ga {
-		note(&c.Absent, "the other steps of the generation batch, over which the statistics are taken")
+	if Updates(c.Set) > 1 {
+		note(&c.Absent, otherSteps)
 	}
 }
 

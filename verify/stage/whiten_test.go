@@ -163,7 +163,7 @@ func TestWhiteningFindsFaults(t *testing.T) {
 	lacks(t, "gae/advantage", put(byRank), whitened(t, "whiten.scope=global"), "all files of the step")
 	require.Equal(t, check.Pass, Judge(Find("gae/advantage"), g.Batch, whitened(t, "whiten.scope=minibatch")).Verdict)
 	g.Missing = nil
-	lacks(t, "gae/advantage", g.Batch, whitened(t, "whiten.scope=global").WithFact("num_mini_batches", 4.0), "minibatches")
+	lacks(t, "gae/advantage", g.Batch, whitened(t, "whiten.scope=global").WithFact("num_mini_batches", 4.0), "other steps")
 
 	// Whitened returns, where they are taken after.
 	v := g.fill("values", dump.PerToken, r.NormFloat64)

@@ -1,16 +1,15 @@
 """Dumps what the losses of verl 0.9.1 are made of; then: verify dump dumps --profile verl-grpo@0.9 (or verl-ppo@0.9)
 With this file on the PYTHONPATH of the workers: actor_rollout_ref.model.external_lib=plumbline_verl critic.model.external_lib=plumbline_verl
 Steps 1 to 20 go into the folder $PLUMBLINE_DUMPS (dumps), the critic's into its folder critic. A failure is a warning, PLUMBLINE_STRICT=1 raises."""
-import hashlib, importlib.metadata, json, os, sys, warnings, safetensors.torch, torch
+import hashlib, importlib.metadata, json, os, sys, traceback, warnings, safetensors.torch, torch
 import verl.trainer.ppo.core_algos as core, verl.utils.tensordict_utils as tdu, verl.workers.utils.losses as losses
 NAMES = dict(logp_new="log_prob", logp_old="old_log_probs", logp_gen="rollout_log_probs", logp_ref="ref_log_prob", kl="kld", values_new="vpreds",
              token_rewards="token_level_rewards", response_ids="responses", is_weights="rollout_is_weights", value_loss="vf_loss", loss="policy_loss",
              **{k: k for k in ("response_mask", "advantages", "returns", "values", "entropy", "entropy_loss", "kl_loss", "token_loss")})
-VERSION, held, agg_loss = importlib.metadata.version("verl"), {}, core.agg_loss
+VERSION, held, agg_loss, callers = importlib.metadata.version("verl"), {}, core.agg_loss, lambda f: (f for f, _ in traceback.walk_stack(f))
 if VERSION != "0.9.1": warnings.warn(f"plumbline: this hook was tested with verl 0.9.1, this is {VERSION}")
 def watch(*a, **k):  # the frame of the loss: while it is held, its variables outlive its return
-    held.update(frame=sys._getframe(1), token_loss=k.get("loss_mat", a[0] if a else None))
-    while held["frame"].f_code.co_name not in ("ppo_loss", "value_loss"): held["frame"] = held["frame"].f_back
+    held.update(frame=next(f for f in callers(sys._getframe()) if f.f_code.co_name in ("ppo_loss", "value_loss")), token_loss=k.get("loss_mat", a[0] if a else None))
     return agg_loss(*a, **k)
 def dump(at, config, data, loss):
     v = {k: tdu.get(data, k) for k in data.keys()} | dict(token_loss=held["token_loss"]) | held.pop("frame").f_locals
@@ -20,15 +19,16 @@ def dump(at, config, data, loss):
     t["dlogp" if actor else "dvalues"] = torch.autograd.grad(loss, v["log_prob" if actor else "vpreds"], retain_graph=True, materialize_grads=True)[0]
     t |= dict(scores=pad(v["token_level_scores"]).sum(-1), group_id=torch.tensor([int(hashlib.md5(str(u).encode()).hexdigest()[:12], 16) for u in v["uid"]]))
     o = {k: o for c in (config, getattr(config, "policy_loss", config)) for k, o in vars(c).items() if k[0] != "_" and isinstance(o, (int, float, str, type(None)))}
-    o |= {"num_items_in_batch": v["batch_num_tokens"], "agg.denominator": "global", "use_kl_in_reward": not torch.equal(pad(v["token_level_scores"]), t["token_rewards"])}
+    o |= {"num_items_in_batch": v["batch_num_tokens"], "agg.denominator": "global", "use_kl_in_reward": not torch.equal(pad(v["token_level_scores"]), t["token_rewards"])} | {
+        "num_mini_batches": f.f_locals["batch_size_per_dp"] // f.f_locals["mini_batch_size_per_gpu"] for f in callers(sys._getframe()) if f.f_code.co_name == "train_mini_batch"}
     m = dict(schema=1, framework="verl", version=VERSION, algorithm="ppo" if "values" in v else "grpo", step=at["step"], micro_batch=at["micro"], options=o,
              rank=torch.distributed.get_rank() if torch.distributed.is_initialized() else 0, world_size=v["dp_size"], token_loss_includes_kl=False)
     path = f"{os.environ.get('PLUMBLINE_DUMPS', 'dumps')}{'' if actor else '/critic'}/step_{at['step']:06d}_rank_{m['rank']}_mb_{at['micro']}.safetensors"
     at |= dict(step=at["step"] + 1, rows=0, micro=0) if at["rows"] + B >= v["global_batch_size"] // v["dp_size"] else dict(rows=at["rows"] + B, micro=at["micro"] + 1)
     if os.path.exists(path): raise FileExistsError(f"{path} is there already: name another folder")
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    data = safetensors.torch.save({k: x.detach().cpu().contiguous().clone() for k, x in t.items()}, {"plumbline": json.dumps(m, allow_nan=False)})
-    with open(path + ".part", "wb") as f: f.write(data)
+    with open(path + ".part", "wb") as f:
+        f.write(safetensors.torch.save({k: x.detach().cpu().contiguous().clone() for k, x in t.items()}, {"plumbline": json.dumps(m, allow_nan=False)}))
     os.replace(path + ".part", path)
 def wrap(real, at):
     def run(config, model_output, data, dp_group=None):

@@ -1,7 +1,7 @@
 """OpenRLHF 0.11.2's own training_step of actor and critic, with the hook that `verify export openrlhf` printed, as it stands, on the
 policy of toy.py (CPU).
 
-    python openrlhf_toy.py HOOK.py FOLDER [--ppo] [--bug NAME]
+    python openrlhf_toy.py HOOK.py FOLDER [--ppo] [--bug NAME] [--mini N]
 
 The release is installed without its dependencies and never imported (ray, deepspeed): its functions are parsed out of its files by
 golden/gen/rl/peerload.py. Ours are the model, the sampler, the replay and a strategy that divides the loss as DeepSpeed does.
@@ -24,7 +24,7 @@ import peerload
 import toy
 
 torch.set_num_threads(1)
-T, GROUP, MICRO = 14, 4, 2
+T, PROMPTS, GROUP, MICRO = 14, 2, 4, 2
 NS = types.SimpleNamespace
 
 # name → (function or class, statement, replacement)
@@ -98,12 +98,12 @@ class Model:
         return values if self.critic else lp, NS(aux_loss=0, entropy=self.entropy(z))
 
 
-def flags(ppo):
+def flags(ppo, mini):
     return NS(actor=NS(eps_clip_low_high=[0.2, 0.28], dual_clip=None, policy_loss_type="ppo", loss_agg_mode="token-mean", entropy_coef=0.01, aux_loss_coef=0),
-              critic=NS(value_clip=0.1), reward=NS(clip_range=(-10.0, 10.0)), rollout=NS(n_samples_per_prompt=GROUP, temperature=1.0),
+              critic=NS(value_clip=0.1), reward=NS(clip_range=(-10.0, 10.0)), rollout=NS(batch_size=PROMPTS, n_samples_per_prompt=GROUP, temperature=1.0),
               algo=NS(advantage=NS(estimator="gae" if ppo else "group_norm", gamma=0.99 if ppo else 1.0, lambd=0.95, no_std_norm=False, is_correction_level="off"),
                       kl=NS(estimator="k1" if ppo else "k3", use_loss=not ppo, init_coef=0.05, unbiased_gradient=False)),
-              train=NS(dynamic_batch_enable=False, max_epochs=2))
+              train=NS(batch_size=PROMPTS * GROUP // mini, dynamic_batch_enable=False, max_epochs=2))
 
 
 def main():
@@ -113,6 +113,7 @@ def main():
     ap.add_argument("folder")
     ap.add_argument("--ppo", action="store_true")
     ap.add_argument("--bug", choices=sorted(BUGS))
+    ap.add_argument("--mini", type=int, default=1, help="optimiser steps of a pass over the replay buffer, shuffled")
     a = ap.parse_args()
     spec = importlib.util.spec_from_file_location("plumbline_openrlhf", a.hook)
     hook = importlib.util.module_from_spec(spec)
@@ -120,7 +121,7 @@ def main():
     hook.install(Strategy, a.folder)
     with tempfile.TemporaryDirectory() as tmp:
         lib, Experience, window, actor_step, critic_step = release(a.bug, tmp)
-    args = flags(a.ppo)
+    args = flags(a.ppo, a.mini)
     maker = lib.Maker()
     maker.advantage_estimator, maker.kl_ctl, maker.strategy = args.algo.advantage.estimator, NS(value=args.algo.kl.init_coef), NS(args=args)
     policy = toy.Toy(5)
@@ -134,7 +135,7 @@ def main():
     critic = NS(**common, critic=Model(policy, True, entropy), critic_optim=optimizer, critic_scheduler=scheduler,
                 critic_loss_fn=lib.loss["ValueLoss"](args.critic.value_clip))
     for rollout in range(2):
-        ids, att, mask, group, _ = toy.sample(policy, 2, GROUP, T, 60 + rollout)
+        ids, att, mask, group, _ = toy.sample(policy, PROMPTS, GROUP, T, 60 + rollout)
         with torch.no_grad():
             _, old, values = policy.response(ids, T)
             gen, base = engine.response(ids, T)[1], ref.response(ids, T)[1]
@@ -146,10 +147,11 @@ def main():
         e = Experience(sequences=ids, attention_mask=att, action_mask=mask, action_log_probs=old, base_action_log_probs=base, rollout_log_probs=gen,
                        values=values if a.ppo else None, kl=kl, rewards=toy.score(ids, mask), index=place, prompts=[f"{rollout} {g}" for g in group.tolist()])
         maker.compute_advantages_and_returns([e])
-        per = len(ids) // MICRO
-        cut = lambda x, k: x[k * per:(k + 1) * per] if torch.is_tensor(x) or isinstance(x, list) and x else x
-        for _ in range(args.train.max_epochs):
-            parts = [Experience(**{f.name: cut(getattr(e, f.name), k) for f in dataclasses.fields(Experience) if f.name != "info"}) for k in range(MICRO)]
+        pick = lambda x, rows: x[rows] if torch.is_tensor(x) else [x[i] for i in rows] if isinstance(x, list) and x else x
+        for epoch in range(args.train.max_epochs):
+            order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(epoch)) if a.mini > 1 else torch.arange(len(ids))
+            parts = [Experience(**{f.name: pick(getattr(e, f.name), rows) for f in dataclasses.fields(Experience) if f.name != "info"})
+                     for rows in order.chunk(MICRO * a.mini)]
             for step, (part, info) in enumerate(window(parts, strategy, MICRO, lambda p: p.action_mask)):
                 actor_step(actor, part, args.algo.kl.init_coef if not a.ppo else 0.05, step, info)
             if a.ppo:

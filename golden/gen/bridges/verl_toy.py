@@ -1,6 +1,6 @@
 """verl 0.9.1's own ppo_loss and value_loss, with the hook that `verify export verl` printed, as it stands, on the policy of toy.py (CPU).
 
-    PLUMBLINE_DUMPS=FOLDER python verl_toy.py HOOK.py [--ppo] [--bug NAME]
+    PLUMBLINE_DUMPS=FOLDER python verl_toy.py HOOK.py [--ppo] [--bug NAME] [--mini N]
 
 Ours are the model, the sampler and the loop over mini-batches; advantages, losses and configurations are the release's.
 """
@@ -76,6 +76,7 @@ def main():
     ap.add_argument("hook")
     ap.add_argument("--ppo", action="store_true")
     ap.add_argument("--bug", choices=sorted(BUGS))
+    ap.add_argument("--mini", type=int, default=1, help="mini-batches of a rollout batch, shuffled")
     a = ap.parse_args()
     if a.bug:
         plant(a.bug)
@@ -83,26 +84,39 @@ def main():
     spec.loader.exec_module(importlib.util.module_from_spec(spec))  # as external_lib does
     common = dict(strategy="fsdp", rollout_n=4, ppo_mini_batch_size=2, ppo_micro_batch_size_per_gpu=4, clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.28)
     actor = FSDPActorConfig(**common, use_kl_loss=not a.ppo, kl_loss_coef=0.05, entropy_coeff=0.01)
-    critic = CriticConfig(strategy="fsdp", ppo_micro_batch_size_per_gpu=4, cliprange_value=0.1)
+    critic = CriticConfig(strategy="fsdp", rollout_n=4, ppo_micro_batch_size_per_gpu=4, cliprange_value=0.1)
     policy = toy.Toy(5)
     ref, engine = toy.near(policy, 6, 0.15), toy.near(policy, 7, 0.002)
     opt = torch.optim.Adam(policy.parameters(), lr=0.02)
+
+    def train_mini_batch(d, uid, batch_size_per_dp, mini_batch_size_per_gpu):  # the names of TrainingWorker.train_mini_batch, two epochs
+        for _ in range(2):
+            order = np.random.default_rng(len(seen)).permutation(batch_size_per_dp) if a.mini > 1 else np.arange(batch_size_per_dp)
+            seen.append(order)
+            for lo in range(0, batch_size_per_dp, mini_batch_size_per_gpu):
+                update(d, uid, order[lo:lo + mini_batch_size_per_gpu])
+
+    def update(d, uid, mini):
+        opt.zero_grad()
+        for k in range(MICRO):
+            rows = mini[k * len(mini) // MICRO:(k + 1) * len(mini) // MICRO]
+            data = tdu.get_tensordict({key: x[rows] for key, x in d.items()} | {"uid": uid[rows].tolist()},
+                                      {"dp_size": 1, "batch_num_tokens": int(d["response_mask"][mini].sum()), "global_batch_size": len(mini)})
+            ids, att = data["input_ids"], data["attention_mask"]
+            z = policy.logits(ids)
+            out = {"log_probs": unpadded(z, ids, att), "entropy": torch.distributions.Categorical(logits=z).entropy()[att.bool()]}
+            loss, _ = losses.ppo_loss(actor, out, data)
+            if a.ppo:
+                loss = loss + losses.value_loss(critic, {"values": policy.values(ids)[att.bool()]}, data)[0]
+            loss.backward()
+        opt.step()
+
+    worker = open(importlib.util.find_spec("verl.workers.engine_workers").origin, encoding="utf-8").read()
+    assert "batch_size_per_dp = data.shape[0]" in worker and "mini_batch_size_per_gpu = " in worker and "def train_mini_batch(" in worker
+    seen = []
     for rollout in range(2):
         d, uid = batch(policy, ref, engine, 50 + rollout, a.ppo)
-        for _ in range(2):
-            opt.zero_grad()
-            for k in range(MICRO):
-                rows = slice(k * len(uid) // MICRO, (k + 1) * len(uid) // MICRO)
-                data = tdu.get_tensordict({key: x[rows] for key, x in d.items()} | {"uid": uid[rows].tolist()},
-                                          {"dp_size": 1, "batch_num_tokens": int(d["response_mask"].sum()), "global_batch_size": len(uid)})
-                ids, att = data["input_ids"], data["attention_mask"]
-                z = policy.logits(ids)
-                out = {"log_probs": unpadded(z, ids, att), "entropy": torch.distributions.Categorical(logits=z).entropy()[att.bool()]}
-                loss, _ = losses.ppo_loss(actor, out, data)
-                if a.ppo:
-                    loss = loss + losses.value_loss(critic, {"values": policy.values(ids)[att.bool()]}, data)[0]
-                loss.backward()
-            opt.step()
+        train_mini_batch(d, uid, len(uid), len(uid) // a.mini)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ type Batch struct {
 
 // FileInfo is a file of a batch and the rows that come from it.
 type FileInfo struct {
-	Name             string
-	Rank, MicroBatch int
-	Lo, Hi           int // rows [Lo, Hi)
-	Cols             int // width of its own grid, of packed rows that of the longest sequence
-	Scalars          []Scalar
+	Name                   string
+	Step, Rank, MicroBatch int
+	Lo, Hi                 int // rows [Lo, Hi)
+	Cols                   int // width of its own grid, of packed rows that of the longest sequence
+	Scalars                []Scalar
 
 	Stored     [2]int // rows and columns of the grid in the file
 	Packed     bool   // its rows were taken apart

@@ -30,10 +30,12 @@ func TestJoinLaw(t *testing.T) {
 		require.NoError(t, os.Mkdir(one, 0o755))
 		require.NoError(t, os.Mkdir(several, 0o755))
 		n := rapid.IntRange(1, 3).Draw(t, "steps")
-		for i := range n {
-			meta := Meta{Step: 5, MicroBatch: i, Options: []Option{{"beta", 0.5}, {"loss_type", "grpo"}, {"weights", []any{1.0, 2.0}}}}
-			tensors := append(pad(drawSequences(t)), tensor("loss", format.F32, nil, float64(i)))
-			name := fmt.Sprintf("%d.safetensors", i)
+		ranks := rapid.IntRange(1, 2).Draw(t, "ranks")
+		for k := range n * ranks {
+			i, rank := k/ranks, k%ranks
+			meta := Meta{Step: 5, MicroBatch: i, Rank: rank, Options: []Option{{"beta", 0.5}, {"loss_type", "grpo"}, {"weights", []any{1.0, 2.0}}}}
+			tensors := append(pad(drawSequences(t)), tensor("loss", format.F32, nil, float64(k)))
+			name := fmt.Sprintf("%d_%d.safetensors", i, rank)
 			require.NoError(t, WriteFile(join(one, name), meta, tensors...))
 			meta.Step, meta.MicroBatch = 5+i, 0
 			require.NoError(t, WriteFile(join(several, name), meta, tensors...))
@@ -46,7 +48,7 @@ func TestJoinLaw(t *testing.T) {
 		require.Equal(t, want.Tensors["loss"].Shape, got.Tensors["loss"].Shape)
 		require.Equal(t, want.Origin, got.Origin)
 		for i, f := range got.Files {
-			require.Equal(t, []int{want.Files[i].Lo, want.Files[i].Hi, want.Files[i].Cols}, []int{f.Lo, f.Hi, f.Cols})
+			require.Equal(t, []int{want.Files[i].Lo, want.Files[i].Hi, want.Files[i].Cols, want.Files[i].Rank, 5 + want.Files[i].MicroBatch}, []int{f.Lo, f.Hi, f.Cols, f.Rank, f.Step})
 		}
 	})
 }

@@ -117,7 +117,7 @@ func (p *part) reopen(o *opener) error {
 func (b *Batch) layOut(parts []*part, files []File, n *notes) error {
 	for i, p := range parts {
 		info := FileInfo{
-			Name: files[i].Path, Rank: files[i].Rank, MicroBatch: files[i].MicroBatch, Lo: b.Rows, Cols: p.width,
+			Name: files[i].Path, Step: files[i].Step, Rank: files[i].Rank, MicroBatch: files[i].MicroBatch, Lo: b.Rows, Cols: p.width,
 			Scalars: p.meta.Scalars, Stored: [2]int{p.rows, p.cols}, Packed: p.packed, PromptCols: p.prompt, source: files[i],
 		}
 		b.Rows += len(p.segments)

@@ -1,0 +1,59 @@
+package stage
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/verify/convention"
+)
+
+// Updates returns the number of optimiser steps of one pass over the rows that were sampled together, 1 where no fact tells
+// it. It is no whole number where the last rows of a pass are in no step, or in the step with the first of the next.
+//
+//	num_mini_batches (trl.PPOConfig; a hook that counts them)
+//	steps_per_generation / gradient_accumulation_steps (trl.GRPOConfig)
+//	rollout_batch_size · num_generations / train_batch_size, prompts and samples (OpenRLHF)
+//	train_batch_size / ppo_mini_batch_size, both prompts (verl)
+func Updates(set *convention.Set) float64 {
+	known := func(names ...string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool { return !(factNumber(set, name) > 0) })
+	}
+	switch {
+	case known("num_mini_batches"):
+		return factNumber(set, "num_mini_batches")
+	case known("steps_per_generation"):
+		if accumulation := factNumber(set, "gradient_accumulation_steps"); accumulation > 1 {
+			return max(1, factNumber(set, "steps_per_generation")/accumulation)
+		}
+		return factNumber(set, "steps_per_generation")
+	case known("rollout_batch_size", "train_batch_size"):
+		samples := factNumber(set, "rollout_batch_size")
+		if known("num_generations") {
+			samples *= factNumber(set, "num_generations")
+		}
+		return max(1, samples/factNumber(set, "train_batch_size"))
+	case known("train_batch_size", "ppo_mini_batch_size"):
+		return max(1, factNumber(set, "train_batch_size")/factNumber(set, "ppo_mini_batch_size"))
+	}
+	return 1
+}
+
+// AsOneStep returns set for rows of several steps that are all that was sampled together.
+func AsOneStep(set *convention.Set) *convention.Set { return set.WithFact("num_mini_batches", 1.0) }
+
+func factNumber(set *convention.Set, fact string) float64 {
+	v, _ := set.Fact(fact)
+	if x, ok := v.(float64); ok {
+		return x
+	}
+	return math.NaN()
+}
+
+// otherSteps is what a case lacks whose statistics are those of rows that other steps hold.
+const otherSteps = "the other steps of the rollout batch, over which the statistics are taken"
+
+// LacksSteps reports whether an outcome is open for want of rows that other steps hold.
+func LacksSteps(o *Outcome) bool {
+	return o.Case != nil && slices.ContainsFunc(o.Case.Absent, func(text string) bool { return strings.HasPrefix(text, otherSteps) })
+}
