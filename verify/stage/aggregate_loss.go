@@ -207,14 +207,14 @@ func predictEntropyLoss(c *Case) *Prediction {
 }
 
 // entropyReduction is the reduction of the entropy term. Whatever the aggregation of their policy loss, TRL takes the mean over the
-// tokens of the micro-batch, and OpenRLHF that over those of its denominator.
+// tokens of the micro-batch, and OpenRLHF that over those of its denominator. verl aggregates it as its KL.
 func (c *Case) entropyReduction() *reduction {
 	switch c.B.Meta.Framework {
 	case "trl":
 	case "openrlhf":
 		return c.tokenMean()
 	default:
-		return c.reduction()
+		return c.klReduction(c.reduction())
 	}
 	o := rl.AggOptions{Outside: rl.OutsideIgnore}
 	if c.divides() {

@@ -153,15 +153,19 @@ func TestLossOfAnotherImplementation(t *testing.T) {
 
 func TestTermsOfTheLoss(t *testing.T) {
 	log := ratioLog{}
-	a := reduction{kind: "token", where: "micro"}
 	for seed := range cases(300) {
+		// KL and entropy over tokens; the policy loss too, or over rows (verl's sapo beside its loss_agg_mode).
+		a, policy, given := reduction{kind: "token", where: "micro"}, reduction{kind: "token", where: "micro"}, "same"
+		if seed%2 == 1 {
+			policy.kind, given = "seq_mean_token_mean", "token"
+		}
 		tr := newTrainer(uint64(seed))
 		b := tr.b
 		x := tr.grid("token_loss", func(int) float64 { return tr.r.NormFloat64() })
 		k := tr.grid("kl", func(int) float64 { return tr.r.ExpFloat64() })
 		h := tr.grid("entropy", func(int) float64 { return tr.r.ExpFloat64() })
 		w := a.weights(b, tr.micro)
-		pg, kl, ent := fileSums(b, w, x), fileSums(b, w, k), fileSums(b, w, h)
+		pg, kl, ent := fileSums(b, policy.weights(b, tr.micro), x), fileSums(b, w, k), fileSums(b, w, h)
 		vf := make([]float64, len(pg))
 		total := make([]float64, len(pg))
 		for f := range pg {
@@ -173,7 +177,7 @@ func TestTermsOfTheLoss(t *testing.T) {
 		for name, x := range map[string][]float64{"pg_loss": pg, "kl_loss": kl, "entropy_loss": ent, "value_loss": vf, "loss": total} {
 			tr.perFile(name, x)
 		}
-		set := a.set(t, options(t, "kl.place=loss", "kl.beta=0.5"))
+		set := policy.set(t, options(t, "kl.place=loss", "kl.beta=0.5", "kl.agg="+given))
 		set = set.With("value.coef", convention.NumberValue(.1), "test").With("entropy.coef", convention.NumberValue(.01), "test")
 		for _, id := range []string{"aggregate/pg_loss", "aggregate/kl_loss", "aggregate/entropy_loss", "aggregate/loss"} {
 			log.pass(t, id, judged32(t, id, b, set), seed)

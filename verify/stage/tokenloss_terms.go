@@ -205,7 +205,7 @@ func (p *policy) trustEdge(i int, div rl.DPPODivergence) bool {
 	x := float64(b*d) + float64((1-b)*l)
 	e := b*(u*math.Abs(d)*2+p.lp.E(i)+old.E(i)) + eb*math.Abs(d) +
 		(1-b)*((eb+2*u)/(1-b+1e-8)+(ea+2*u)/(1-a+1e-8)+u+elementary*u*math.Abs(l)) + (eb+2*u)*math.Abs(l) + u*math.Abs(x)
-	return onEdge(x, e, limit, u) || math.Abs(a-b) <= ea+eb
+	return onEdge(x, e, limit, u) || x > limit && math.Abs(a-b) <= ea+eb // inside the region the sign of p − q decides nothing
 }
 
 // vespo returns the weight φ = exp(λ + k·s − λ·W), W = e^s, s the clamped sum of a row's log-ratios. With e_s of the sum as for

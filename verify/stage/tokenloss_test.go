@@ -326,6 +326,23 @@ func TestTokenLossAtAStraddle(t *testing.T) {
 	}
 }
 
+// On the first update p = q: far inside the region of either divergence, whatever the sign of p − q would say.
+func TestTokenLossInsideTheTrustRegion(t *testing.T) {
+	for _, kind := range []string{"dppo_tv", "dppo_kl"} {
+		tr := newTrainer(1)
+		same := func(int) float64 { return math.Log(0.5) }
+		tr.grid("logp_old", same)
+		tr.grid("logp_new", same)
+		tr.grid("advantages", func(int) float64 { return 1 })
+		set := options(t, "loss.kind="+kind, "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.1", "clip.high=0.1", "dppo.limit=3", "kl.place=none", "tis.level=none")
+		kept := round32(-tr.b.Token("logp_new")[0])
+		for value, want := range map[float64]check.Verdict{kept: check.Pass, 0: check.Fail, kept / 2: check.Fail} {
+			tr.grid("token_loss", func(int) float64 { return value })
+			require.Equal(t, want, judged32(t, "token_loss/policy", tr.b, set).Verdict, "%s: %v", kind, value)
+		}
+	}
+}
+
 func TestClipCovMayLeaveOutItsCandidates(t *testing.T) {
 	tr := newTrainer(11)
 	tr.logprobs(0.05)

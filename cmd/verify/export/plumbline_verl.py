@@ -6,13 +6,12 @@ import verl.trainer.ppo.core_algos as core, verl.utils.tensordict_utils as tdu, 
 NAMES = dict(logp_new="log_prob", logp_old="old_log_probs", logp_gen="rollout_log_probs", logp_ref="ref_log_prob", kl="kld", values_new="vpreds",
              token_rewards="token_level_rewards", response_ids="responses", is_weights="rollout_is_weights", value_loss="vf_loss", loss="policy_loss",
              **{k: k for k in ("response_mask", "advantages", "returns", "values", "entropy", "entropy_loss", "kl_loss", "token_loss")})
-VERSION, held, agg_loss, callers = importlib.metadata.version("verl"), {}, core.agg_loss, lambda f: (f for f, _ in traceback.walk_stack(f))
+VERSION, held = importlib.metadata.version("verl"), {}
 if VERSION != "0.9.1": warnings.warn(f"plumbline: this hook was tested with verl 0.9.1, this is {VERSION}")
-def watch(*a, **k):  # the frame of the loss: while it is held, its variables outlive its return
-    held.update(frame=next(f for f in callers(sys._getframe()) if f.f_code.co_name in ("ppo_loss", "value_loss")), token_loss=k.get("loss_mat", a[0] if a else None))
-    return agg_loss(*a, **k)
+def keep(of, name, look):  # of the last call of a function; a frame that is held keeps its variables beyond its return
+    setattr(of, name, lambda *a, real=getattr(of, name), **k: held.update(look(a, k, sys._getframe(1))) or real(*a, **k))
 def dump(at, config, data, loss):
-    v = {k: tdu.get(data, k) for k in data.keys()} | dict(token_loss=held["token_loss"]) | held.pop("frame").f_locals
+    v = {k: tdu.get(data, k) for k in data.keys()} | dict(token_loss=held.pop("token_loss", None)) | held.pop("frame").f_locals
     (B, T), actor = v["response_mask"].shape, "log_prob" in v
     pad = lambda x: torch.nn.functional.pad(y := x.to_padded_tensor(0), (0, T - y.shape[1])) if x.is_nested else x
     t = {k: pad(v[n]) for k, n in NAMES.items() if torch.is_tensor(v.get(n)) and (actor or k != "token_loss")}
@@ -20,7 +19,7 @@ def dump(at, config, data, loss):
     t |= dict(scores=pad(v["token_level_scores"]).sum(-1), group_id=torch.tensor([int(hashlib.md5(str(u).encode()).hexdigest()[:12], 16) for u in v["uid"]]))
     o = {k: o for c in (config, getattr(config, "policy_loss", config)) for k, o in vars(c).items() if k[0] != "_" and isinstance(o, (int, float, str, type(None)))}
     o |= {"num_items_in_batch": v["batch_num_tokens"], "agg.denominator": "global", "use_kl_in_reward": not torch.equal(pad(v["token_level_scores"]), t["token_rewards"])} | {
-        "num_mini_batches": f.f_locals["batch_size_per_dp"] // f.f_locals["mini_batch_size_per_gpu"] for f in callers(sys._getframe()) if f.f_code.co_name == "train_mini_batch"}
+        "num_mini_batches": f.f_locals["batch_size_per_dp"] // f.f_locals["mini_batch_size_per_gpu"] for f, _ in traceback.walk_stack(sys._getframe()) if f.f_code.co_name == "train_mini_batch"}
     m = dict(schema=1, framework="verl", version=VERSION, algorithm="ppo" if "values" in v else "grpo", step=at["step"], micro_batch=at["micro"], options=o,
              rank=torch.distributed.get_rank() if torch.distributed.is_initialized() else 0, world_size=v["dp_size"], token_loss_includes_kl=False)
     path = f"{os.environ.get('PLUMBLINE_DUMPS', 'dumps')}{'' if actor else '/critic'}/step_{at['step']:06d}_rank_{m['rank']}_mb_{at['micro']}.safetensors"
@@ -37,4 +36,5 @@ def wrap(real, at):
         except () if os.environ.get("PLUMBLINE_STRICT") else Exception as e: warnings.warn(f"plumbline: {real.__name__} not dumped, training goes on: {e!r}")
         return loss, metrics
     for m in [m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get(real.__name__) is real]: setattr(m, real.__name__, run)
-setattr(core, "agg_loss", watch), wrap(losses.ppo_loss, dict(step=1, rows=0, micro=0)), wrap(losses.value_loss, dict(step=1, rows=0, micro=0))
+keep(losses, "no_padding_2_padding", lambda a, k, frame: dict(frame=frame)), keep(core, "agg_loss", lambda a, k, _: dict(token_loss=k.get("loss_mat", a[0] if a else None)))
+wrap(losses.ppo_loss, dict(step=1, rows=0, micro=0)), wrap(losses.value_loss, dict(step=1, rows=0, micro=0))

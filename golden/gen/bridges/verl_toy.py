@@ -1,11 +1,12 @@
 """verl 0.9.1's own ppo_loss and value_loss, with the hook that `verify export verl` printed, as it stands, on the policy of toy.py (CPU).
 
-    PLUMBLINE_DUMPS=FOLDER python verl_toy.py HOOK.py [--ppo] [--bug NAME] [--mini N]
+    PLUMBLINE_DUMPS=FOLDER python verl_toy.py HOOK.py [--ppo] [--bug NAME] [--mini N] [--actor JSON]
 
 Ours are the model, the sampler and the loop over mini-batches; advantages, losses and configurations are the release's.
 """
 import argparse
 import importlib.util
+import json
 import os
 import sys
 
@@ -20,6 +21,7 @@ import verl.trainer.ppo.core_algos as core
 import verl.utils.tensordict_utils as tdu
 import verl.workers.utils.losses as losses
 from verl.workers.config import CriticConfig, FSDPActorConfig
+from verl.workers.config.actor import PolicyLossConfig
 
 torch.set_num_threads(1)
 T, MICRO = 14, 2
@@ -76,6 +78,7 @@ def main():
     ap.add_argument("hook")
     ap.add_argument("--ppo", action="store_true")
     ap.add_argument("--bug", choices=sorted(BUGS))
+    ap.add_argument("--actor", type=json.loads, default={}, help="fields of FSDPActorConfig, JSON")
     ap.add_argument("--mini", type=int, default=1, help="mini-batches of a rollout batch, shuffled")
     a = ap.parse_args()
     if a.bug:
@@ -83,7 +86,9 @@ def main():
     spec = importlib.util.spec_from_file_location("plumbline_verl", a.hook)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))  # as external_lib does
     common = dict(strategy="fsdp", rollout_n=4, ppo_mini_batch_size=2, ppo_micro_batch_size_per_gpu=4, clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.28)
-    actor = FSDPActorConfig(**common, use_kl_loss=not a.ppo, kl_loss_coef=0.05, entropy_coeff=0.01)
+    if "policy_loss" in a.actor:
+        a.actor["policy_loss"] = PolicyLossConfig(**a.actor["policy_loss"])
+    actor = FSDPActorConfig(**{**common, "use_kl_loss": not a.ppo, "kl_loss_coef": 0.05, "entropy_coeff": 0.01, **a.actor})
     critic = CriticConfig(strategy="fsdp", rollout_n=4, ppo_micro_batch_size_per_gpu=4, cliprange_value=0.1)
     policy = toy.Toy(5)
     ref, engine = toy.near(policy, 6, 0.15), toy.near(policy, 7, 0.002)
