@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -43,6 +44,8 @@ nothing wherever it is loaded, and merging it leaves the base.`,
 			case l.Type != "LORA":
 				out = append(out, check.Result{Subject: subject, Verdict: check.Undetermined, Reason: fmt.Sprintf("peft_type %q: only LORA is judged", l.Type),
 					Explanations: []check.Explanation{{Fault: "PEFT-TYPE", Title: "an adapter of another method"}}})
+			case l.NullAlpha:
+				out = append(out, fail(subject, "ALPHA-MISSING", "α was lost on the way: PEFT cannot divide it by r", "lora_alpha is null"))
 			case l.HasAlpha && l.Alpha == 0:
 				out = append(out, fail(subject, "P086", "α was lost on the way: the adapter does nothing", "lora_alpha is 0: the scaling is 0 in every module"))
 			case l.R < 1 && l.HasR:
@@ -73,6 +76,10 @@ func configFindings(subject string, u *Unit) (out []check.Result) {
 	if l.Task == "CAUSAL_LM" && slices.ContainsFunc(strings.Split(u.Dir, "/"), func(d string) bool { return d == "critic" || d == "_critic" }) {
 		out = append(out, fail(subject, "P074", "a critic wrapped as a language model: its head is not among what is trained and saved", "task_type is CAUSAL_LM in the folder of a critic, want TOKEN_CLS"))
 	}
+	if !l.HasAlpha {
+		out = append(out, warn(subject, "ALPHA-MISSING", "α was lost on the way: PEFT takes its default", "lora_alpha is missing, which PEFT always writes: loaded with %g, the scaling is %.6g", l.Alpha, l.Scaling("")))
+	}
+	out = append(out, l.metaFindings(subject, u)...)
 	if l.Targets == nil && l.Pattern == "" && l.Parameters == nil {
 		out = append(out, warn(subject, "NO-TARGETS", "no targets: PEFT takes its defaults for the architecture", "target_modules is missing"))
 	}
@@ -87,6 +94,20 @@ func configFindings(subject string, u *Unit) (out []check.Result) {
 			r = warn(subject, "ALPHA-NEGATIVE", "the adapter is subtracted", "scaling %s = %.6g", how, s)
 		}
 		out = append(out, r)
+	}
+	return out
+}
+
+// metaFindings compares the configuration with what verl noted of the training beside its shards.
+func (l *Lora) metaFindings(subject string, u *Unit) (out []check.Result) {
+	if u.Meta == nil {
+		return nil
+	}
+	if v := u.Meta.Float("lora_alpha", l.Alpha, -math.MaxFloat64, math.MaxFloat64); u.Meta.Has("lora_alpha") && v != l.Alpha {
+		out = append(out, fail(subject, "LORA-META", "the adapter was saved with a configuration that is not the training's", "lora_alpha is %g, %s of the training says %g", l.Alpha, base(u.Meta.File), v))
+	}
+	if v := u.Meta.Int("r", l.R, -largest, largest); u.Meta.Has("r") && v != l.R {
+		out = append(out, fail(subject, "LORA-META", "the adapter was saved with a configuration that is not the training's", "r is %d, %s of the training says %d", l.R, base(u.Meta.File), v))
 	}
 	return out
 }
@@ -132,9 +153,19 @@ func (in *Input) keyFindings(f *Folder, u *Unit) (out []check.Result) {
 	for _, p := range u.pairs {
 		adapters[p.name] = true
 	}
+	names := map[string]bool{}
+	for _, t := range list {
+		names[t.Name] = true
+	}
 	for _, t := range list {
 		_, name, kind, _ := loraKey(t.Name)
 		switch {
+		case strings.HasPrefix(t.Name, peftPrefix+peftPrefix):
+			by["doubled"] = append(by["doubled"], t.Name)
+		case insideOf(t.Name) != "" && names[insideOf(t.Name)]: // PEFT itself saves all three where an embedding was resized
+			by["twice"] = append(by["twice"], t.Name)
+		case insideOf(t.Name) != "":
+			by["name"] = append(by["name"], t.Name)
 		case wrapped(strings.TrimPrefix(t.Name, peftPrefix)) != "":
 			by["wrapper"] = append(by["wrapper"], t.Name)
 		case kind == partNone:
@@ -169,6 +200,7 @@ func (in *Input) keyFindings(f *Folder, u *Unit) (out []check.Result) {
 	} else {
 		add("name", "ADAPTER-NAME", "model.state_dict() was saved: it keeps the name of the adapter in the keys", "PEFT takes the name out on saving and finds none of these on loading: %s")
 	}
+	add("doubled", "KEY-PREFIX", "a PeftModel inside a PeftModel was saved", "names with "+peftPrefix+" twice, which PEFT does not find: %s")
 	add("prefix", "KEY-PREFIX", "saved from the model inside the PeftModel", "names without "+peftPrefix+", which PEFT does not find: %s")
 	var alone []string
 	for _, p := range u.pairs {
@@ -179,12 +211,21 @@ func (in *Input) keyFindings(f *Folder, u *Unit) (out []check.Result) {
 	if len(alone) > 0 {
 		out = append(out, fail(subject, "UNPAIRED", "half of an adapter", "lora_A without lora_B, or the reverse, in %s: %s", plural(len(alone), "module"), several(alone)))
 	}
-	if u.Lora != nil {
+	out = append(out, partFindings(subject, u)...)
+	if u.Lora != nil && len(by["name"]) == 0 {
 		for _, m := range u.Lora.Save {
+			if slices.Contains(classifiers, m) && u.Lora.classifies() && slices.ContainsFunc(classifiers, func(c string) bool {
+				return slices.ContainsFunc(u.rest, func(t *Tensor) bool { return saved(t.Name, c) })
+			}) {
+				continue
+			}
 			if !slices.ContainsFunc(u.rest, func(t *Tensor) bool { return saved(t.Name, m) }) {
 				out = append(out, fail(subject, "P102", "a module that was trained whole is not in the file: a value head starts anew", "modules_to_save names %q, and no tensor of it is there", m))
 			}
 		}
+	}
+	if list := by["twice"]; len(list) > 0 {
+		out = append(out, warn(subject, "P050", "a module was saved several times over", "copies of modules_to_save that lie in the file under their own name already: %s", several(list)))
 	}
 	if list := by["embedding-resized"]; len(list) > 0 {
 		out = append(out, warn(subject, "P050", "the embeddings were saved with the adapter", "embeddings lie in the file, since their number of rows is not the base's: %s", several(list)))
@@ -198,10 +239,68 @@ func (in *Input) keyFindings(f *Folder, u *Unit) (out []check.Result) {
 	return out
 }
 
-// saved reports whether a key of an adapter belongs to the module m of modules_to_save.
+// insideOf returns the name under which PEFT saves a tensor that lies inside its wrapper of modules_to_save, or "".
+func insideOf(key string) string {
+	for _, part := range []string{".modules_to_save.", ".original_module."} {
+		if before, after, ok := strings.Cut(key, part); ok {
+			_, leaf, _ := strings.Cut("."+after, ".") // default.weight, or weight
+			return before + "." + leaf[strings.LastIndexByte(leaf, '.')+1:]
+		}
+	}
+	return ""
+}
+
+// classifiers are the names of heads that PEFT adds to modules_to_save of SEQ_CLS and TOKEN_CLS; a model has one of them
+// (peft@0.21 peft_model.py PeftModelForSequenceClassification).
+var classifiers = []string{"classifier", "score"}
+
+func (l *Lora) classifies() bool { return l.Task == "SEQ_CLS" || l.Task == "TOKEN_CLS" }
+
+// partFindings judges what a module has beside A and B against the settings that ask for it.
+func partFindings(subject string, u *Unit) (out []check.Result) {
+	if u.Lora == nil || u.Lora.Type != "LORA" {
+		return nil
+	}
+	var with, without, biased, bare []string
+	for _, p := range u.pairs {
+		if p.magnitude() != nil {
+			with = append(with, p.module)
+		} else {
+			without = append(without, p.module)
+		}
+		switch {
+		case p.bias != nil:
+			biased = append(biased, p.module)
+		case !p.embed:
+			bare = append(bare, p.module)
+		}
+	}
+	switch {
+	case u.Lora.DoRA && len(without) > 0:
+		out = append(out, fail(subject, "DORA-MAGNITUDE", "the magnitudes of DoRA were not saved: on loading they start anew", "use_dora is true, and %d of %s have no lora_magnitude_vector: %s", len(without), plural(len(u.pairs), "module"), several(without)))
+	case !u.Lora.DoRA && len(with) > 0:
+		out = append(out, fail(subject, "DORA-MAGNITUDE", "the flag of DoRA was lost: PEFT loads plain LoRA and leaves the magnitudes out", "use_dora is false, and %d of %s have a lora_magnitude_vector: %s", len(with), plural(len(u.pairs), "module"), several(with)))
+	}
+	switch {
+	case u.Lora.LoraBias && len(bare) > 0:
+		out = append(out, fail(subject, "LORA-BIAS", "the biases of lora_B were not saved: on loading they are 0", "lora_bias is true, and %d of %s have no lora_B.bias: %s", len(bare), plural(len(u.pairs), "module"), several(bare)))
+	case !u.Lora.LoraBias && len(biased) > 0:
+		out = append(out, fail(subject, "LORA-BIAS", "the flag of the biases was lost: PEFT leaves them out", "lora_bias is false, and %d of %s have a lora_B.bias: %s", len(biased), plural(len(u.pairs), "module"), several(biased)))
+	}
+	return out
+}
+
+// saved reports whether a key of an adapter belongs to the module m of modules_to_save: its module, or one around it, has a
+// path that ends in m. That end need not follow a dot: "norm" saves input_layernorm, too (peft@0.21 utils/other.py
+// _set_trainable).
 func saved(key, m string) bool {
 	key = strings.TrimPrefix(key, peftPrefix)
-	return strings.HasPrefix(key, m+".") || strings.Contains(key, "."+m+".")
+	for i, c := range key {
+		if c == '.' && strings.HasSuffix(key[:i], m) {
+			return true
+		}
+	}
+	return false
 }
 
 // restKind says what a tensor of an adapter is that is none of LoRA's: head, saved, bias, embedding-target, embedding-resized,
@@ -265,12 +364,17 @@ of these on loading.`,
 				return []check.Result{fail(f.at(u), "ZERO-LENGTH", "tensors of length 0: partitioned by ZeRO-3 or FSDP and not gathered before saving", "%s without elements: %s", plural(len(empty), "tensor"), several(empty))}
 			}
 			wrong := map[string][]string{}
+			turned := u.Lora != nil && len(u.pairs) > 0 && !slices.ContainsFunc(u.pairs, func(p *pair) bool { return !p.turned(u.Lora.rank(p.module)) })
 			for _, p := range u.pairs {
 				ra, rb := p.ranks()
 				if p.a == nil || p.b == nil {
 					continue
 				}
 				n++
+				if turned {
+					wrong["turned"] = append(wrong["turned"], fmt.Sprintf("%s: A %s, B %s, r %d", p.module, p.a.Array.ShapeString(), p.b.Array.ShapeString(), u.Lora.rank(p.module)))
+					continue
+				}
 				if ra != rb {
 					wrong["pair"] = append(wrong["pair"], fmt.Sprintf("%s: A %s, B %s", p.module, p.a.Array.ShapeString(), p.b.Array.ShapeString()))
 					continue
@@ -287,6 +391,7 @@ of these on loading.`,
 				}
 			}
 			for _, w := range []struct{ kind, fault, title string }{
+				{"turned", "RANK-TURNED", "A and B are stored transposed, [in, r] and [r, out], or exchanged: the layout of another library"},
 				{"pair", "RANK-PAIR", "A and B of different ranks: a file put together from two adapters"},
 				{"config", "RANK-CONFIG", "r of another run in the configuration"},
 				{"pattern", "RANK-PATTERN", "rank_pattern of another run in the configuration"},

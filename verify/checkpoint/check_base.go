@@ -19,6 +19,9 @@ type module struct {
 // modules returns the layers of the architecture, in order.
 func (m *Model) modules() []module {
 	list := []module{{strings.TrimSuffix(m.embedding(), ".weight"), m.Vocab, m.Hidden, false}}
+	if m.Places > 0 {
+		list = append(list, module{"transformer.wpe", m.Places, m.Hidden, false})
+	}
 	for i := range m.Layers {
 		for _, l := range m.Linears() {
 			list = append(list, module{m.block(i) + l.Name, l.In, l.Out, true})
@@ -259,6 +262,13 @@ func (in *Input) sameName(name string) bool {
 	}
 	if last(name) == last(in.Base.Tree.Path()) {
 		return true
+	}
+	// In the cache of Hugging Face a model lies in models--owner--name/snapshots/revision.
+	parts := strings.Split(strings.ToLower(strings.ReplaceAll(in.Base.Tree.Path(), `\`, "/")), "/")
+	for i, p := range parts {
+		if i+1 < len(parts) && parts[i+1] == "snapshots" && strings.HasPrefix(p, "models--") && p[strings.LastIndex(p, "--")+2:] == last(name) {
+			return true
+		}
 	}
 	b := in.Base.model()
 	if b.Config == nil {

@@ -264,38 +264,45 @@ var Finite = &check.Check[*Input]{
 	Name: "weights/finite",
 	Doc: `no NaN and no infinity in weights, heads and moments
 
-Every element is looked at; the first bad one of each tensor is named. One NaN in a weight makes every output NaN.`,
+Every element of the folder and of --merged is looked at; the first bad one of each tensor is named. One NaN in a weight makes every output NaN.`,
 	Source: "formats 7, row 5; faults P147, P155, P211",
 	Fix:    "go back to the checkpoint before; look for the step with a NaN loss or gradient norm",
 	Run: func(in *Input) ([]check.Result, error) {
 		if err := in.scan(); err != nil {
 			return nil, err
 		}
-		var out []check.Result
-		for _, u := range in.Folder.Units {
-			n := 0
-			for _, c := range u.Containers {
-				for _, t := range c.Tensors {
-					n += t.Array.Len()
-					if t.stats == nil || t.stats.bad == 0 {
-						continue
-					}
-					id, title := "NAN", "NaN: 0/0 or Inf − Inf in an update"
-					if t.stats.value != "NaN" {
-						id, title = "INF", "overflow of "+t.Array.DType.String()
-					}
-					r := fail(in.Folder.tensor(t), id, title, "%s of %s numbers not finite", thousands(int64(t.stats.bad)), thousands(int64(t.Array.Len())))
-					r.Where = fmt.Sprintf("element %s: %s", index(t.stats.first, t.Array.Shape), t.stats.value)
-					r.Compared = t.Array.Len()
-					out = append(out, r)
-				}
-			}
-			if n > 0 && len(out) == 0 {
-				out = append(out, pass(in.Folder.at(u), n, "%s numbers", thousands(int64(n))))
-			}
+		out := in.Folder.finiteFindings()
+		if in.Merged != nil {
+			out = append(out, in.Merged.finiteFindings()...)
 		}
 		return out, nil
 	},
+}
+
+func (f *Folder) finiteFindings() (out []check.Result) {
+	for _, u := range f.Units {
+		n := 0
+		for _, c := range u.Containers {
+			for _, t := range c.Tensors {
+				n += t.Array.Len()
+				if t.stats == nil || t.stats.bad == 0 {
+					continue
+				}
+				id, title := "NAN", "NaN: 0/0 or Inf − Inf in an update"
+				if t.stats.value != "NaN" {
+					id, title = "INF", "overflow of "+t.Array.DType.String()
+				}
+				r := fail(f.tensor(t), id, title, "%s of %s numbers not finite", thousands(int64(t.stats.bad)), thousands(int64(t.Array.Len())))
+				r.Where = fmt.Sprintf("element %s: %s", index(t.stats.first, t.Array.Shape), t.stats.value)
+				r.Compared = t.Array.Len()
+				out = append(out, r)
+			}
+		}
+		if n > 0 && len(out) == 0 {
+			out = append(out, pass(f.at(u), n, "%s numbers", thousands(int64(n))))
+		}
+	}
+	return out
 }
 
 // index writes the place of an element of a row-major array.

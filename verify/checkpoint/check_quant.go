@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/internal/format"
@@ -15,7 +16,8 @@ var StoredTypes = &check.Check[*Input]{
 	Doc: `weights are floating point, or integers with the scales that make weights of them
 
 Packed 4-bit codes (uint8) and int8 codes are no weights: a folder that holds them without a quantization_config and without
-scales was exported from a quantised model as if it were a dense one. Types that differ from dtype in config.json are said.`,
+scales was exported from a quantised model as if it were a dense one. Types that differ from dtype in config.json, or from one
+layer to the next, are a warning.`,
 	Source: "V28; formats 6; faults P041, P152; TRL#3466, TRL#4973",
 	Fix:    "dequantise before saving (model.dequantize()), or save with the quantiser's own method and its configuration",
 	Run: func(in *Input) ([]check.Result, error) {
@@ -79,6 +81,9 @@ func (in *Input) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		return out
 	}
 	out = append(out, pass(subject, len(list), "weights in%s", strings.TrimPrefix(types, ",")))
+	if mixed := mixedTypes(list); len(mixed) > 0 && (u.Config == nil || u.Config.Quantization == nil) {
+		out = append(out, warn(subject, "MIXED-TYPES", "put together from two saves, or cast in part", "weights of one name in two types: %s", several(mixed)))
+	}
 	if u.Kind == Whole && u.Config != nil && u.Config.Quantization == nil && u.Config.DType != "" {
 		want := map[string]string{"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}[u.Config.DType]
 		if want != "" && counts[want] == 0 && counts["I8"]+counts["U8"] == 0 {
@@ -89,6 +94,29 @@ func (in *Input) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		out = append(out, note(subject, "stored in 16 bits: PEFT loads it as float32 (autocast_adapter_dtype), so a resume goes on from rounded numbers"))
 	}
 	return out
+}
+
+// mixedTypes returns the names, with # for the number of the layer, of weights that are stored in one type in one layer and in
+// another in the next. Norms or routers in a wider type than the rest are not among them.
+func mixedTypes(list []*Tensor) (mixed []string) {
+	types := map[string][]string{}
+	for _, t := range list {
+		if !t.Array.DType.Float() || ignorable(t.Name) {
+			continue
+		}
+		form := numberless(t.Name)
+		if !slices.Contains(types[form], t.Array.Type) {
+			types[form] = append(types[form], t.Array.Type)
+		}
+	}
+	for form, list := range types {
+		if len(list) > 1 {
+			slices.Sort(list)
+			mixed = append(mixed, fmt.Sprintf("%s in %s", form, strings.Join(list, " and ")))
+		}
+	}
+	slices.Sort(mixed)
+	return mixed
 }
 
 // Scales checks the scales of int8 weights.

@@ -216,6 +216,20 @@ func modelFaults() {
 				t.Raw[0] = 1
 			})
 		}),
+		warned("MIXED-TYPES", "one layer of another type", "layers of two saves", "fault P152", func(r *rand.Rand) *scene {
+			s := newScene(r, anyType(r))
+			s.dir = memory("model", s.model.modelFolder(s.model.weights(r, format.F16), 1))
+			return s
+		}, func(s *scene) {
+			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i := range list {
+					if strings.HasPrefix(list[i].Name, s.model.block(1)) {
+						list[i].DType = format.F32
+					}
+				}
+				return list
+			})
+		}),
 		planted("INT8-NO-SCALE", "int8 codes without their scales", "SCB was dropped on export", "V28", int8Scene, func(s *scene) { without(s.dir, file, "SCB") }),
 		warned("DTYPE-CONFIG", "config.json names another type", "cast after the configuration was written", "fault P152", of("llama", func(s *scene) {
 			s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.F32), 1))
@@ -273,6 +287,19 @@ func modelFaults() {
 		}),
 		planted("NAN", "one NaN in a whole model", "0/0 in an update", "fault P147", wholeScene, func(s *scene) {
 			s.dir.tensor(file, ".weight", func(t *safetensors.Tensor) { t.Data[s.r.IntN(len(t.Data))] = math.NaN() })
+		}),
+		planted("INF", "one infinity in a merged model", "the merge overflowed float16", "fault P155", func(r *rand.Rand) *scene { return mergedAs(r, "gptj", format.F16) }, func(s *scene) {
+			for n := range s.merged.Files {
+				if !strings.HasSuffix(n, ".safetensors") {
+					continue
+				}
+				s.merged.edit(n, func(list []safetensors.Tensor) []safetensors.Tensor {
+					if t := find(list, s.model.block(1)+s.target()+".weight"); t != nil {
+						t.Data[3] = math.Inf(1)
+					}
+					return list
+				})
+			}
 		}),
 		planted("INF", "one infinity in a whole model", "overflow of float16", "fault P155", wholeScene, func(s *scene) {
 			s.dir.tensor(file, ".weight", func(t *safetensors.Tensor) { t.Data[s.r.IntN(len(t.Data))] = math.Inf(-1) })

@@ -180,6 +180,17 @@ func mergeFaults() {
 		planted("P198", "no scaling", "B·A alone", "fault P198", merging("qwen2", format.F32, func(l *loraShape) { l.alpha = 12.5 }, scaled(func(*scene) float64 { return 1 })), none),
 		planted("P197", "rsLoRA ignored", "α/r in place of α/√r (vLLM#6909)", "fault P197", merging("llama", format.BF16, rs, scaled(func(s *scene) float64 { return s.lora.alpha / float64(s.lora.r) })), none),
 		planted("P197", "scaled as rsLoRA", "α/√r in place of α/r", "fault P197", merging("gptj", format.F16, func(l *loraShape) { l.r, l.alpha = 6, 16 }, scaled(func(s *scene) float64 { return s.lora.alpha / math.Sqrt(float64(s.lora.r)) })), none),
+		planted("MERGE-TWICE", "one module merged twice", "merge() again after a crash; α/√r gives the same at r = 4", "V27", merging("gptj", format.F32, nil, func(s *scene, weights, adapter []safetensors.Tensor) []safetensors.Tensor {
+			out := s.merge(weights, adapter, s.scaling())
+			i := slices.IndexFunc(out, func(t safetensors.Tensor) bool { return t.Name == s.model.block(1)+s.target()+".weight" })
+			for j, v := range out[i].Data {
+				out[i].Data[j] = 2*v - weights[i].Data[j]
+			}
+			return rounded(out)
+		}), none),
+		planted("DORA-MAGNITUDE", "DoRA merged as plain LoRA", "a program that leaves out the magnitudes", "V27", doraScene, func(s *scene) {
+			s.merged = memory("merged", s.model.modelFolder(s.merge(unpack(s.base.Files["model.safetensors"]), unpack(s.dir.Files[adapterFile]), s.scaling()), 1))
+		}),
 		planted("MERGE-TWICE", "merged twice", "merge() on a merged adapter", "V27", merging("gptj", format.F32, func(l *loraShape) { l.r, l.alpha = 6, 16 }, scaled(func(s *scene) float64 { return 2 * s.scaling() })), none),
 		planted("P150", "int8 codes of the merge with the scales of before", "SCB was not renewed (PEFT#638)", "fault P150", int8MergedScene, func(s *scene) {
 			old := unpack(s.base.Files["model.safetensors"])

@@ -91,6 +91,13 @@ func NewFolder(t Tree) (*Folder, error) {
 			f.Units = append(f.Units, u)
 		}
 	}
+	for _, u := range f.of(Adapter) {
+		if dir := dirs[path.Dir(u.Dir)]; dir != nil && u.Dir != "." {
+			if u.Meta, err = f.object(dir, "lora_train_meta.json"); err != nil {
+				return nil, err
+			}
+		}
+	}
 	f.Run, err = f.readRun()
 	return f, err
 }

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -23,6 +24,8 @@ var scenes = []struct {
 	{"merged model", mergedScene},
 	{"merged model with lora_bias", func(r *rand.Rand) *scene { return biasedScene(r, 0) }},
 	{"merged int8 model", int8MergedScene},
+	{"merged model with DoRA", doraScene},
+	{"adapter with norms trained whole", savedScene},
 	{"adapter and its start", initScene},
 	{"two steps of an adapter", againstScene},
 	{"two steps of a model", wholeAgainstScene},
@@ -157,6 +160,64 @@ func biasedScene(r *rand.Rand, by float64) *scene {
 	s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["lora_bias"] = true })
 	s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
 	s.merged = memory("merged", s.model.modelFolder(rounded(merged), 1))
+	return s
+}
+
+// doraScene is a merged model of an adapter with DoRA, W' = m/‖W + Δ‖·(W + Δ) row by row (Liu et al. 2024, Eq. 5), computed in
+// float32 as PEFT does.
+func doraScene(r *rand.Rand) *scene {
+	s := newScene(r, []string{"gptj", "llama", "qwen2"}[r.IntN(3)])
+	weights, adapter := s.model.weights(r, anyFloat(r)), s.adapter(true)
+	dense := slices.Clone(weights)
+	for i := range dense {
+		dense[i].DType = format.F32
+	}
+	merged := s.merge(dense, adapter, s.scaling())
+	for _, t := range slices.Clone(adapter) {
+		name, ok := strings.CutSuffix(t.Name, ".lora_B.weight")
+		if !ok {
+			continue
+		}
+		m := safetensors.Tensor{Name: name + ".lora_magnitude_vector", DType: format.F32, Shape: t.Shape[:1]}
+		w := find(merged, strings.TrimPrefix(name, peftPrefix)+".weight")
+		cols := w.Shape[1]
+		for row := range w.Shape[0] {
+			x := w.Data[row*cols : (row+1)*cols]
+			sum := 0.0
+			for _, v := range x {
+				sum += float64(v * v)
+			}
+			norm := format.Round(math.Sqrt(sum), weights[0].DType)
+			m.Data = append(m.Data, format.Round(math.Sqrt(sum)*(0.8+0.4*r.Float64()), format.F32))
+			factor := format.Round(m.Data[row]/norm, format.F32)
+			for j, v := range x {
+				x[j] = factor * v
+			}
+		}
+		adapter = append(adapter, m)
+	}
+	for i := range merged {
+		merged[i].DType = weights[i].DType
+	}
+	s.dir = memory("adapter", s.peftFolder(adapter))
+	s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["use_dora"] = true })
+	s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
+	s.merged = memory("merged", s.model.modelFolder(rounded(merged), 1))
+	return s
+}
+
+// savedScene is an adapter that brings the norms of the base with it.
+func savedScene(r *rand.Rand) *scene {
+	s := newScene(r, []string{"llama", "qwen2"}[r.IntN(2)])
+	list := s.adapter(true)
+	for _, t := range s.model.weights(r, format.F32) {
+		if strings.HasSuffix(t.Name, "norm.weight") {
+			t.Name = peftPrefix + t.Name
+			list = append(list, t)
+		}
+	}
+	s.dir = memory("adapter", s.peftFolder(list))
+	s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["modules_to_save"] = []string{"norm"} })
 	return s
 }
 
