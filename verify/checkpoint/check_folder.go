@@ -298,7 +298,7 @@ func (f *Folder) compareManifest(u *Unit) (out []check.Result, err error) {
 	if len(extra) > 0 {
 		out = append(out, fail(subject, "MANIFEST-EXTRA", "files that the save did not write", "%s not named by the manifest", several(extra)))
 	}
-	if step, ok := stepOf(u.Dir); ok && m.Step >= 0 && m.Step != step {
+	if step, ok := f.stepOf(u); ok && m.Step >= 0 && m.Step != step {
 		out = append(out, fail(subject, "MANIFEST-STEP", "the manifest of another step", "the folder is of step %d, its manifest of step %d", step, m.Step))
 	}
 	if len(out) == 0 {

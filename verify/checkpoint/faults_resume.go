@@ -63,14 +63,42 @@ func resumeFaults() {
 		}),
 		planted("D14", "part of the adapter is in no group", "the group is missing", "fault D14", trainerScene, func(s *scene) {
 			shapes := shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile]))
-			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(shapes[:len(shapes)/2])
+			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(3, shapes[:len(shapes)/2])
+		}),
+		planted("OPT-SHAPE", "moments of other shapes", "the optimiser of an adapter on other targets", "V29", trainerScene, func(s *scene) {
+			shapes := shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile]))
+			for i, x := range shapes {
+				shapes[i] = []int{x[1], x[0]} // A and B of a square layer exchange theirs
+			}
+			shapes[0] = []int{2, shapes[0][0] * shapes[0][1] / 2}
+			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(3, shapes)
 		}),
 		warned("OPT-EXTRA", "the state of more than is saved", "a second adapter in the optimiser", "fault P203", trainerScene, func(s *scene) {
 			shapes := shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile]))
-			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(append(shapes, shapes...))
+			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(3, append(shapes, shapes...))
+		}),
+	}
+	// moments redoes the state of the optimiser with other numbers.
+	moments := func(step int, first, second float32) func(s *scene) {
+		return func(s *scene) {
+			var state []member
+			for i, x := range shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile])) {
+				state = append(state, member{i, []member{{"step", filled{nil, float32(step)}}, {"exp_avg", filled{x, first}}, {"exp_avg_sq", filled{x, second}}}})
+			}
+			s.dir.Files["checkpoint-3/optimizer.pt"] = torchFile([]member{{"state", state}, {"param_groups", []member{{"lr", 1}}}})
+		}
+	}
+	Moments.Faults = []fault{
+		planted("MOMENT-NAN", "first moments are NaN", "a gradient of 0/0 was not skipped", "V29; faults P147, P209", trainerScene, moments(3, float32(math.NaN()), 1)),
+		planted("MOMENT-SIGN", "first and second moments exchanged", "converted by their places in a list", "V29", trainerScene, moments(3, 0.0625, -0.25)),
+		planted("OPT-STEP", "the optimiser of a later step", "a folder put together from two saves", "V29", trainerScene, moments(5, -0.25, 0.0625)),
+		warned("OPT-STEP", "an optimiser of one step", "Adam was made anew on a resume (NeMo-RL#3171)", "fault P124", trainerScene, moments(1, -0.25, 0.0625)),
+		warned("SCHEDULER-STEP", "the schedule of another step", "counted in the inner loop (TRL#2325)", "fault P010", trainerScene, func(s *scene) {
+			s.dir.Files["checkpoint-3/scheduler.pt"] = torchFile([]member{{"last_epoch", 77}})
 		}),
 	}
 	TrainerState.Faults = []fault{
+		planted("STATE-MISSING", "no trainer_state.json", "not copied", "V29", trainerScene, drop("checkpoint-3/trainer_state.json")),
 		planted("STEP-MISMATCH", "the state of another step", "saved before the counter moved (open-instruct#1523)", "fault P135", trainerScene, func(s *scene) {
 			s.dir.editJSON("checkpoint-3/trainer_state.json", func(o map[string]any) { o["global_step"] = 4 })
 		}),
@@ -104,6 +132,13 @@ func resumeFaults() {
 			for n := range s.dir.Files {
 				if strings.HasPrefix(n, "final/") {
 					delete(s.dir.Files, n)
+				}
+			}
+		}),
+		planted("RUN-FINAL", "final of an earlier step", "the run was resumed, and final kept", "fault C20", runScene, func(s *scene) {
+			for n, text := range s.dir.Files {
+				if rest, ok := strings.CutPrefix(n, "step_2/"); ok {
+					s.dir.Files["final/"+rest] = text
 				}
 			}
 		}),
@@ -297,7 +332,7 @@ func mergeFaults() {
 		warned("STEP-BACK", "the older checkpoint is judged against the newer", "a resume from an older state", "V29", againstScene, func(s *scene) {
 			s.dir.Files["state.json"] = toJSON(map[string]any{"step": 3, "rng": 1, "scheduler": 1, "data_position": 1})
 			s.against.Files["state.json"] = toJSON(map[string]any{"step": 9})
-			s.dir.Files["optimizer.pt"] = adamState(shapesOf(unpack(s.dir.Files[adapterFile])))
+			s.dir.Files["optimizer.pt"] = adamState(3, shapesOf(unpack(s.dir.Files[adapterFile])))
 		}),
 	}
 }

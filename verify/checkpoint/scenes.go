@@ -274,7 +274,7 @@ func trainerScene(r *rand.Rand) *scene {
 	s := newScene(r, anyType(r))
 	adapter := s.adapter(true)
 	s.dir = memory("outputs", below("checkpoint-3", s.peftFolder(adapter)), below("checkpoint-3", map[string][]byte{
-		"optimizer.pt":       adamState(shapesOf(adapter)),
+		"optimizer.pt":       adamState(3, shapesOf(adapter)),
 		"scheduler.pt":       torchFile([]member{{"last_epoch", 3}}),
 		"rng_state.pth":      torchFile([]member{{"python", "state"}}),
 		"training_args.bin":  barePickle([]member{{"output_dir", "outputs"}}),
@@ -311,7 +311,7 @@ func runScene(r *rand.Rand) *scene {
 		}
 		for name, text := range below(dir, map[string][]byte{
 			"value_head.safetensors": s.head(), "tokenizer.json": s.model.tokenizerJSON(),
-			"optimizer.pt": adamState(append(shapesOf(adapter), []int{1, s.model.Hidden}, []int{1})),
+			"optimizer.pt": adamState(n, append(shapesOf(adapter), []int{1, s.model.Hidden}, []int{1})),
 			"rng.json":     []byte(`{"python": [1, 2]}`),
 			"state.json":   toJSON(map[string]any{"step": n, "algorithm": "ppo", "scheduler": map[string]any{"step": n}, "data_position": 32 * n}),
 		}) {

@@ -8,6 +8,6 @@ var Suite = check.Suite[*Input]{
 	AdapterKeys, AdapterConfig, Rank, Targets, BaseFit,
 	Shards, Names, Tied, StoredTypes, Scales,
 	WeightSize, Finite, Zero, Trained,
-	ValueHead, TokenizerFiles, OptimizerState, TrainerState, RunLayout,
+	ValueHead, TokenizerFiles, OptimizerState, Moments, TrainerState, RunLayout,
 	Codes, Merged, Delta, Moved, Layout,
 }
