@@ -177,6 +177,13 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 			extra = append(extra, t.Name)
 		}
 	}
+	if p := doubled(absent, have); p != "" {
+		return []check.Result{fail(subject, "KEY-PREFIX", "the model was saved from inside another module", "every name begins with %q once more than it should: loaders fill the model with random numbers", p)}
+	}
+	if n := cut(m, extra); n > 0 {
+		out = append(out, fail(subject, "LAYERS-CUT", "a configuration of a smaller model: loaders leave the last layers out", "num_hidden_layers is %d, and there are tensors of %d layers more: %s", m.Layers, n, several(extra)))
+		extra = nil
+	}
 	if len(absent) == 1 && absent[0] == "lm_head.weight" || len(absent) == 2 && absent[0] == "lm_head.weight" && absent[1] == "lm_head.bias" {
 		out = append(out, fail(subject, "HEAD-MISSING", "the head was dropped as if it were tied", "%s is missing, and tie_word_embeddings is false", several(absent)))
 	} else if len(absent) > 0 {
@@ -196,6 +203,27 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		out = append(out, pass(subject, len(want), "%s of %s", plural(len(want), "tensor"), m.Type))
 	}
 	return out
+}
+
+// doubled returns what stands in front of the names of all tensors that are absent, "" if they are absent indeed.
+func doubled(absent []string, have map[string]*Tensor) string {
+	for _, p := range []string{"model.", "transformer.", "base_model.", "language_model.", "backbone."} {
+		if slices.ContainsFunc(absent, func(n string) bool { return have[p+n] != nil }) && !slices.ContainsFunc(absent, func(n string) bool { return have[p+n] == nil && !strings.HasPrefix(n, "lm_head.") }) {
+			return p
+		}
+	}
+	return ""
+}
+
+// cut returns how many layers the tensors in extra belong to that are numbered beyond the last one.
+func cut(m *Model, extra []string) int {
+	layers := map[int]bool{}
+	for _, n := range extra {
+		if i, ok := layerOf(n); ok && i >= m.Layers && strings.HasPrefix(m.plain(n), m.block(i)) {
+			layers[i] = true
+		}
+	}
+	return len(layers)
 }
 
 // hasHead reports whether the model has a head that predicts tokens, by the class in config.json.
@@ -318,7 +346,7 @@ func index(i int, shape []int) string {
 // Zero checks for matrices of zeros.
 var Zero = &check.Check[*Input]{
 	Name: "weights/zero",
-	Doc: `no weight of a whole model is zero everywhere
+	Doc: `no weight of a whole model is zero everywhere, and no matrix of a layer in a quarter of its rows or columns side by side
 
 Biases may be. A matrix of zeros was never filled: a partition that was not gathered, a router zeroed by a quantiser. LoRA on
 it is half dead.`,
@@ -331,22 +359,93 @@ it is half dead.`,
 		var out []check.Result
 		for _, u := range in.Folder.of(Whole) {
 			n := 0
-			var zero []string
+			var zero, part []string
 			for _, t := range u.tensors(weightsRole) {
 				if !strings.HasSuffix(t.Name, "weight") || ignorable(t.Name) || t.Array.Len() < 2 {
 					continue
 				}
 				if n++; t.stats != nil && t.stats.zero {
 					zero = append(zero, t.Name)
+					continue
 				}
+				what, err := t.emptyPart()
+				if err != nil {
+					return out, err
+				}
+				if what != "" {
+					part = append(part, t.Name+": "+what)
+				}
+			}
+			if len(part) > 0 {
+				out = append(out, fail(in.Folder.at(u), "ZERO-PART", "a part of the matrix was never filled: one shard of tensor parallelism or FSDP was saved for the whole", "%d of %s zero in part: %s", len(part), plural(n, "weight"), several(part)))
 			}
 			switch {
 			case len(zero) > 0:
 				out = append(out, fail(in.Folder.at(u), "P202", "weights that were never filled, or zeroed by a quantiser", "%s of %s zero everywhere: %s", thousands(int64(len(zero))), plural(n, "weight"), several(zero)))
-			case n > 0:
+			case n > 0 && len(part) == 0:
 				out = append(out, pass(in.Folder.at(u), n, "%s", plural(n, "weight")))
 			}
 		}
 		return out, nil
 	},
+}
+
+// emptyPart says which rows or columns at the end or the beginning of a matrix of a layer are zero, if they are a quarter of it or
+// more; "" if none are. A matrix without them costs two rows.
+func (t *Tensor) emptyPart() (string, error) {
+	s := t.Array.Shape
+	if _, ok := layerOf(t.Name); !ok || len(s) != 2 || s[0] < 8 || s[1] < 8 || s[1] > widest || t.Array.DType.Size() == 0 {
+		return "", nil
+	}
+	rows, cols := s[0], s[1]
+	x := make([]float64, cols)
+	// low and high count the zeros at the beginning and at the end of a row.
+	ends := func(row int) (low, high int, err error) {
+		if err = t.Array.ReadFloat64(x, row*cols); err != nil {
+			return
+		}
+		for low < cols && x[low] == 0 {
+			low++
+		}
+		for high < cols && x[cols-1-high] == 0 {
+			high++
+		}
+		return
+	}
+	for _, end := range []struct {
+		what        string
+		first, step int
+	}{{"last", rows - 1, -1}, {"first", 0, 1}} {
+		empty := 0
+		for empty < rows {
+			low, _, err := ends(end.first + empty*end.step)
+			if err != nil {
+				return "", err
+			}
+			if low < cols {
+				break
+			}
+			empty++
+		}
+		if 4*empty >= rows {
+			return fmt.Sprintf("the %s %d of %d rows", end.what, empty, rows), nil
+		}
+	}
+	left, right := cols, cols
+	for row := 0; row < rows && 4*max(left, right) >= cols; row++ {
+		low, high, err := ends(row)
+		if err != nil {
+			return "", err
+		}
+		if low < cols {
+			left, right = min(left, low), min(right, high)
+		}
+	}
+	switch {
+	case 4*right >= cols && right < cols:
+		return fmt.Sprintf("the last %d of %d columns", right, cols), nil
+	case 4*left >= cols && left < cols:
+		return fmt.Sprintf("the first %d of %d columns", left, cols), nil
+	}
+	return "", nil
 }

@@ -68,6 +68,9 @@ func (in *Input) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
 	if len(codes) > 0 {
 		out = append(out, fail(subject, "INT8-NO-SCALE", "int8 codes exported as weights: their scales were dropped", "%s stored as int8 without SCB: %s", plural(len(codes), "weight"), several(codes)))
 	}
+	if scaled := scaledCodes(list); len(scaled) > 0 && u.Kind == Whole && u.Config != nil && u.Config.Quantization == nil {
+		out = append(out, fail(subject, "QUANT-CONFIG", "quantization_config was dropped: loaders take the codes as weights", "%s stored as int8 with SCB, and config.json has no quantization_config: %s", plural(len(scaled), "weight"), several(scaled)))
+	}
 	if len(out) > 0 {
 		return out
 	}
@@ -94,6 +97,22 @@ func (in *Input) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		out = append(out, note(subject, "stored in 16 bits: PEFT loads it as float32 (autocast_adapter_dtype), so a resume goes on from rounded numbers"))
 	}
 	return out
+}
+
+// scaledCodes returns the int8 weights that have the absmax of their rows beside them.
+func scaledCodes(list []*Tensor) (names []string) {
+	scb := map[string]bool{}
+	for _, t := range list {
+		if name, ok := strings.CutSuffix(t.Name, ".SCB"); ok {
+			scb[name+".weight"] = true
+		}
+	}
+	for _, t := range list {
+		if t.Array.DType == format.I8 && scb[t.Name] {
+			names = append(names, t.Name)
+		}
+	}
+	return names
 }
 
 // mixedTypes returns the names, with # for the number of the layer, of weights that are stored in one type in one layer and in

@@ -190,6 +190,19 @@ func modelFaults() {
 				return peftPrefix + strings.Replace(n, "_proj.weight", "_proj.base_layer.weight", 1)
 			})
 		}),
+		planted("KEY-PREFIX", "model. twice", "state_dict() of a module around the model", "formats 5", of("qwen2", func(s *scene) {
+			s.model.Tied = true
+			s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.BF16), 1))
+		}), func(s *scene) { rename(s.dir, file, func(n string) string { return "model." + n }) }),
+		planted("LAYERS-CUT", "a layer more than the configuration says", "config.json of a smaller model", "formats 5", wholeScene, func(s *scene) {
+			s.dir.editJSON("config.json", func(o map[string]any) {
+				for _, k := range []string{"n_layer", "num_hidden_layers"} {
+					if o[k] != nil {
+						o[k] = s.model.Layers - 1
+					}
+				}
+			})
+		}),
 		planted("HEAD-MISSING", "the head was dropped as if it were tied", "an exporter that ties everything", "formats 5", of("gptj", func(s *scene) {
 			s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.F16), 1))
 		}), func(s *scene) { without(s.dir, file, "lm_head") }),
@@ -229,6 +242,9 @@ func modelFaults() {
 				}
 				return list
 			})
+		}),
+		planted("QUANT-CONFIG", "no quantization_config", "the configuration of the dense model was copied over it", "formats 6", int8Scene, func(s *scene) {
+			s.dir.editJSON("config.json", func(o map[string]any) { delete(o, "quantization_config") })
 		}),
 		planted("INT8-NO-SCALE", "int8 codes without their scales", "SCB was dropped on export", "V28", int8Scene, func(s *scene) { without(s.dir, file, "SCB") }),
 		warned("DTYPE-CONFIG", "config.json names another type", "cast after the configuration was written", "fault P152", of("llama", func(s *scene) {
@@ -305,7 +321,26 @@ func modelFaults() {
 			s.dir.tensor(file, ".weight", func(t *safetensors.Tensor) { t.Data[s.r.IntN(len(t.Data))] = math.Inf(-1) })
 		}),
 	}
-	Zero.Faults = []fault{planted("P202", "a weight of zeros", "zeroed by a quantiser, or not gathered", "faults P202, P211", wholeScene, func(s *scene) {
-		s.dir.tensor(file, s.model.block(1)+s.model.Linears()[1].Name+".weight", zeroed)
-	})}
+	// part zeroes the elements of one matrix that empty says belong to a shard.
+	part := func(empty func(row, col, rows, cols int) bool) func(s *scene) {
+		return func(s *scene) {
+			linears := s.model.Linears()
+			s.dir.tensor(file, s.model.block(1)+linears[len(linears)-1].Name+".weight", func(t *safetensors.Tensor) {
+				rows, cols := t.Shape[0], t.Shape[1]
+				for i := range t.Data {
+					if empty(i/cols, i%cols, rows, cols) {
+						t.Data[i] = 0
+					}
+				}
+			})
+		}
+	}
+	Zero.Faults = []fault{
+		planted("P202", "a weight of zeros", "zeroed by a quantiser, or not gathered", "faults P202, P211", wholeScene, func(s *scene) {
+			s.dir.tensor(file, s.model.block(1)+s.model.Linears()[1].Name+".weight", zeroed)
+		}),
+		planted("ZERO-PART", "the last half of the rows of a matrix", "one of two ranks was saved", "fault P134", wholeScene, part(func(row, _, rows, _ int) bool { return row >= rows/2 })),
+		planted("ZERO-PART", "the first quarter of the rows of a matrix", "one of four ranks was not saved", "fault P134", wholeScene, part(func(row, _, rows, _ int) bool { return row < rows/4 })),
+		planted("ZERO-PART", "the last half of the columns of a matrix", "one of two ranks of a row-parallel layer was saved", "fault P134", wholeScene, part(func(_, col, _, cols int) bool { return col >= cols/2 })),
+	}
 }

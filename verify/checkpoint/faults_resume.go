@@ -53,6 +53,23 @@ func resumeFaults() {
 			})
 		}),
 	}
+	SpecialTokens.Faults = []fault{
+		planted("SPECIAL-RANGE", "pad_token_id without a row", "<pad> added, embedding not resized", "formats 8; fault P201", wholeScene, func(s *scene) {
+			s.dir.editJSON("config.json", func(o map[string]any) { o["pad_token_id"] = s.model.Vocab })
+		}),
+		planted("SPECIAL-RANGE", "eos_token_id without a row", "generation_config.json of another model", "formats 8", wholeScene, func(s *scene) {
+			s.dir.editJSON("generation_config.json", func(o map[string]any) { o["eos_token_id"] = []int{s.model.Vocab + 7} })
+		}),
+		warned("SPECIAL-RANGE", "one of two eos_token_id without a row", "generation_config.json of another model", "formats 8", wholeScene, func(s *scene) {
+			s.dir.editJSON("generation_config.json", func(o map[string]any) { o["eos_token_id"] = []int{s.model.Vocab - 4, s.model.Vocab + 7} })
+		}),
+		warned("EOS-MISMATCH", "another eos_token than generation waits for", "a chat template with an end of its own", "faults P033, P054", wholeScene, func(s *scene) {
+			s.dir.editJSON("generation_config.json", func(o map[string]any) { o["eos_token_id"] = 2 })
+		}),
+		warned("CHAT-TEMPLATE", "no chat template", "the tokenizer of the trainer was saved, not that of the base", "formats 9", mergedScene, func(s *scene) {
+			s.base.editJSON("tokenizer_config.json", func(o map[string]any) { o["chat_template"] = "{{ messages }}" })
+		}),
+	}
 	state := func(change func(o map[string]any)) func(s *scene) {
 		return unsealed(func(s *scene) { s.dir.editJSON("step_2/state.json", change) })
 	}

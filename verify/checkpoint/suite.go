@@ -8,6 +8,6 @@ var Suite = check.Suite[*Input]{
 	AdapterKeys, AdapterConfig, Rank, Targets, BaseFit,
 	Shards, Names, Tied, StoredTypes, Scales,
 	WeightSize, Finite, Zero, Trained,
-	ValueHead, TokenizerFiles, OptimizerState, Moments, TrainerState, RunLayout,
+	ValueHead, TokenizerFiles, SpecialTokens, OptimizerState, TrainerState, Moments, RunLayout,
 	Codes, Merged, Delta, Moved, Layout,
 }
