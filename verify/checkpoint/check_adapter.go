@@ -424,7 +424,15 @@ gradient. A = 0 with B ≠ 0 has no gradient either, and B·A = 0.`,
 		var out []check.Result
 		for _, u := range in.Folder.of(Adapter) {
 			if len(u.pairs) > 0 {
-				out = append(out, trained(in.Folder, u)...)
+				found := trained(in.Folder, u)
+				if in.Folder.warming(u) {
+					for i := range found {
+						if found[i].Verdict == check.Fail && found[i].Explanations[0].Fault == "P183" {
+							found[i] = note(found[i].Subject, "%s, and in a later step it is not: the learning rate began at 0", found[i].Reason)
+						}
+					}
+				}
+				out = append(out, found...)
 			}
 		}
 		if in.Init == nil {
@@ -448,6 +456,18 @@ gradient. A = 0 with B ≠ 0 has no gradient either, and B·A = 0.`,
 		}
 		return out, nil
 	},
+}
+
+// warming reports whether u is a step of a run in which a later step has a B that is not zero.
+func (f *Folder) warming(u *Unit) bool {
+	if f.Run == nil || !slices.Contains(f.Run.StepsAt, u) {
+		return false
+	}
+	at, _ := stepOf(u.Dir)
+	return slices.ContainsFunc(f.Run.StepsAt, func(v *Unit) bool {
+		n, _ := stepOf(v.Dir)
+		return n > at && slices.ContainsFunc(v.pairs, func(p *pair) bool { return p.b != nil && p.b.stats != nil && !p.b.stats.zero })
+	})
 }
 
 func trained(f *Folder, u *Unit) (out []check.Result) {

@@ -380,7 +380,7 @@ While LOCK is there the run may be going on: then a missing final/ is a warning.
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder
 		r := f.Run
-		if r == nil || !r.HasConfig && (r.Final == nil || len(r.Steps) == 0) {
+		if r == nil || !r.HasConfig && (r.Final == nil || len(r.Steps) == 0) && !r.sealed() {
 			return nil, nil
 		}
 		subject := f.Tree.Path()

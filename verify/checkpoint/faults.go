@@ -1,6 +1,9 @@
 package checkpoint
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"path"
@@ -143,6 +146,13 @@ func init() {
 			f := s.dir.Files["step_4/value_head.safetensors"]
 			f[len(f)-3] ^= 1
 		}),
+		planted("MANIFEST-DIGEST", "the manifest changed since the save", "edited by hand", "formats 17", runScene, func(s *scene) {
+			text := bytes.Replace(s.dir.Files["step_4/MANIFEST.json"], []byte(`"base_fingerprint"`), []byte("\"config_sha256\": \"\",\n  \"manifest_sha256\": \"\",\n  \"base_fingerprint\""), 1)
+			sum := sha256.Sum256(text)
+			text = bytes.Replace(text, []byte(`"manifest_sha256": ""`), fmt.Appendf(nil, `"manifest_sha256": "%x"`, sum), 1)
+			s.dir.Files["step_4/MANIFEST.json"] = bytes.Replace(text, []byte(`"schema": 1`), []byte(`"schema": 2`), 1)
+		}),
+		planted("MANIFEST-MISSING", "no manifest in one step", "killed between the files and the manifest, and renamed by hand", "formats 17", runScene, func(s *scene) { delete(s.dir.Files, "step_4/MANIFEST.json") }),
 		planted("MANIFEST-MISSING", "a file gone since the save", "a copy that left it out", "formats 17", runScene, func(s *scene) { delete(s.dir.Files, "step_2/rng.json") }),
 		planted("MANIFEST-EXTRA", "a file that the save did not write", "files of two steps in one folder", "formats 17", runScene, func(s *scene) { s.dir.Files["step_2/notes.txt"] = []byte("?") }),
 		planted("MANIFEST-STEP", "the manifest of another step", "a folder was renamed", "formats 17", runScene, func(s *scene) {
