@@ -290,6 +290,31 @@ func modelFaults() {
 			})
 		}),
 	}
+	dense := func(factor float64) func(r *rand.Rand) *scene {
+		return func(r *rand.Rand) *scene { return denseScene(r, func(_, _ int) float64 { return factor }) }
+	}
+	Dense.Faults = []fault{
+		planted("QUANT-FACTOR", "dequantised with 1/128", "the constant of another format", "conventions 2.13", dense(1.0/128), func(*scene) {}),
+		planted("QUANT-FACTOR", "dequantised without 1/127", "SCB taken for the step", "formats 6", dense(1), func(*scene) {}),
+		planted("QUANT-AXIS", "dequantised by columns", "scales broadcast along the wrong axis", "formats 6", dense(-1.0/127), func(*scene) {}),
+		planted("QUANT-BASE", "rows exchanged", "codes of one save, scales of another", "V28", dense(1.0/127), func(s *scene) {
+			s.dir.tensor(file, s.model.block(1)+s.model.Linears()[0].Name+".weight", func(t *safetensors.Tensor) {
+				t.Data = append(slices.Clone(t.Data[len(t.Data)/2:]), t.Data[:len(t.Data)/2]...)
+			})
+		}),
+		warned("QUANT-FACTOR", "a model that is 127/128 of its base", "dequantised with 1/128", "conventions 2.13", wholeScene, func(s *scene) {
+			s.base = memory("lab/tiny", s.dir.Files)
+			s.dir = memory("model", s.dir.Files)
+			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i := range list {
+					for j, v := range list[i].Data {
+						list[i].Data[j] = v * 127 / 128
+					}
+				}
+				return rounded(list)
+			})
+		}),
+	}
 	Codes.Faults = []fault{
 		planted("QUANT-SCALE-127", "SCB holds absmax/127", "the scale of another library", "formats 6", int8Scene, func(s *scene) {
 			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {

@@ -25,6 +25,7 @@ var scenes = []struct {
 	{"merged model with lora_bias", func(r *rand.Rand) *scene { return biasedScene(r, 0) }},
 	{"merged int8 model", int8MergedScene},
 	{"merged model with DoRA", doraScene},
+	{"dequantised model with its int8 base", func(r *rand.Rand) *scene { return denseScene(r, func(_, _ int) float64 { return 1.0 / 127 }) }},
 	{"adapter with norms trained whole", savedScene},
 	{"adapter and its start", initScene},
 	{"two steps of an adapter", againstScene},
@@ -160,6 +161,34 @@ func biasedScene(r *rand.Rand, by float64) *scene {
 	s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["lora_bias"] = true })
 	s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
 	s.merged = memory("merged", s.model.modelFolder(rounded(merged), 1))
+	return s
+}
+
+// denseScene is a model that was dequantised with the factors given in place of the 1/127 of its codes and scales; a negative row
+// asks for the scale of the column.
+func denseScene(r *rand.Rand, factor func(row, col int) float64) *scene {
+	s := int8Scene(r)
+	weights, codes := unpack(s.base.Files["model.safetensors"]), unpack(s.dir.Files["model.safetensors"])
+	dtype := anyFloat(r)
+	for i, w := range weights {
+		weights[i].DType = dtype
+		c, scb := find(codes, w.Name), find(codes, strings.TrimSuffix(w.Name, ".weight")+".SCB")
+		if scb == nil {
+			continue
+		}
+		cols := w.Shape[1]
+		for j := range w.Data {
+			row, col := j/cols, j%cols
+			scale, f := scb.Data[row], factor(row, col)
+			if f < 0 && cols == w.Shape[0] {
+				scale = scb.Data[col]
+			}
+			w.Data[j] = float64(int8(c.Raw[j])) * scale * math.Abs(f)
+		}
+	}
+	s.base = s.dir
+	s.base.Name = "lab/tiny"
+	s.dir = memory("dense", s.model.modelFolder(rounded(weights), 1))
 	return s
 }
 

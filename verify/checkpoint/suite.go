@@ -9,5 +9,5 @@ var Suite = check.Suite[*Input]{
 	Shards, Names, Tied, StoredTypes, Scales,
 	WeightSize, Finite, Zero, Trained,
 	ValueHead, TokenizerFiles, SpecialTokens, OptimizerState, TrainerState, Moments, RunLayout,
-	Codes, Merged, Delta, Moved, Layout,
+	Codes, Dense, Merged, Delta, Moved, Layout,
 }
