@@ -400,12 +400,32 @@ of these on loading.`,
 					out = append(out, fail(f.at(u), w.fault, w.title, "%d of %s: %s", len(list), plural(n, "module"), several(list)))
 				}
 			}
+			if list := uneven(u.pairs); len(list) > 0 && len(out) == 0 {
+				out = append(out, warn(f.at(u), "SHAPE-VARIES", "a part of a tensor, as one rank of several holds it, or a model with layers of several widths", "modules of one name have other widths in other layers: %s", several(list)))
+			}
 			if len(out) == 0 && n > 0 {
 				out = append(out, pass(f.at(u), n, "%s", plural(n, "module")))
 			}
 			return out
 		}), nil
 	},
+}
+
+// uneven returns the modules, with # for the number of the layer, that have other widths in one layer than in another.
+func uneven(pairs []*pair) (list []string) {
+	widths := map[string][2]int{}
+	seen := map[string]bool{}
+	for _, p := range pairs {
+		form, w := numberless(p.module), [2]int{p.in(), p.out()}
+		first, ok := widths[form]
+		if !ok {
+			widths[form] = w
+		} else if first != w && !seen[form] {
+			seen[form] = true
+			list = append(list, fmt.Sprintf("%s: in %d, out %d and in %d, out %d", form, first[0], first[1], w[0], w[1]))
+		}
+	}
+	return list
 }
 
 // Trained checks that the adapter is not what it was before training.

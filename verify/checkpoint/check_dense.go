@@ -16,7 +16,7 @@ var Dense = &check.Check[*Input]{
 
 W is compared with the dequantised base row by row, within half a unit of its type and the rounding to float16. Beyond that the
 factor c of W ≈ c·codes·SCB/127 is fitted: training leaves it at 1, a wrong constant moves it in every weight (127/128, 127, 1/127),
-and scales on the wrong axis fit by columns. With a float --base a common factor is a warning.`,
+and scales on the wrong axis fit by columns. With a float --base a common factor is a warning, and so are weights that have little in common.`,
 	Source: "V28; conventions 2.13; formats 6; faults P149, P150, P156",
 	Fix:    "dequantise again: W = codes·SCB[row]/127; SCB is the absmax of the row",
 	Run: func(in *Input) ([]check.Result, error) {
@@ -76,7 +76,9 @@ func (in *Input) denseFindings(u *Unit, old map[string]*Tensor) (out []check.Res
 	}
 	subject := in.Folder.at(u)
 	var wrong, turned, other []*denseFacts
-	var factors []float64
+	low, high := math.Inf(-1), math.Inf(1) // where every factor may be, within four times what noise of rounding leaves in it
+	sum, loose := 0.0, 0.0
+	var apart []string
 	n, compared, codes := 0, int64(0), 0
 	for _, d := range facts {
 		if d.codes {
@@ -84,11 +86,17 @@ func (in *Input) denseFindings(u *Unit, old map[string]*Tensor) (out []check.Res
 		}
 		n, compared = n+1, compared+d.n
 		if d.excess == 0 || d.xx == 0 || d.yy == 0 {
-			factors = append(factors, 1)
+			low, high = max(low, 1), min(high, 1)
+			sum++
 			continue
 		}
 		c, rest := d.factor()
-		factors = append(factors, c)
+		if loose = max(loose, rest); !d.codes && rest > 0.5 {
+			apart = append(apart, d.name)
+		}
+		sigma := rest / math.Sqrt(float64(d.n))
+		low, high = max(low, c-4*sigma), min(high, c+4*sigma)
+		sum += c
 		switch {
 		case d.codes && rest > 0.02 && d.zz > 0 && d.xz*d.xz > 0.9995*d.xx*d.zz:
 			turned = append(turned, d)
@@ -116,11 +124,11 @@ func (in *Input) denseFindings(u *Unit, old map[string]*Tensor) (out []check.Res
 		report(wrong, "QUANT-FACTOR", factorName(c))
 	}
 	report(other, "QUANT-BASE", "the codes of another model, or rows in another order")
-	if codes == 0 && len(factors) > 1 {
-		low, high := slices.Min(factors), slices.Max(factors)
-		if high-low < 1e-3 && math.Abs(low-1) > 4e-3 {
-			out = append(out, warn(subject, "QUANT-FACTOR", factorName(low), "every matrix of the layers is %.5g times that of --base", low))
-		}
+	if c := sum / float64(n); codes == 0 && n > 1 && loose <= 0.05 && low-high < 1e-3 && math.Abs(c-1) > 4e-3 {
+		out = append(out, warn(subject, "QUANT-FACTOR", factorName(c), "every matrix of the layers is %.5g times that of --base", c))
+	}
+	if len(apart) > 0 {
+		out = append(out, warn(subject, "QUANT-BASE", "another base, or its layers in another order", "%d of %s have little in common with those of --base: %s", len(apart), plural(n, "weight"), several(apart)))
 	}
 	if len(out) == 0 && codes > 0 {
 		out = append(out, pass(subject, int(compared), "%s beside the dequantised base", plural(n, "weight")))

@@ -302,6 +302,18 @@ func modelFaults() {
 				t.Data = append(slices.Clone(t.Data[len(t.Data)/2:]), t.Data[:len(t.Data)/2]...)
 			})
 		}),
+		warned("QUANT-BASE", "two layers exchanged", "a conversion that sorts layers by name: 10 before 2", "formats 5", wholeScene, func(s *scene) {
+			s.base = memory("lab/tiny", s.dir.Files)
+			s.dir = memory("model", s.dir.Files)
+			rename(s.dir, file, func(n string) string {
+				for i := range 2 {
+					if rest, ok := strings.CutPrefix(n, s.model.block(i)); ok {
+						return s.model.block(1-i) + rest
+					}
+				}
+				return n
+			})
+		}),
 		warned("QUANT-FACTOR", "a model that is 127/128 of its base", "dequantised with 1/128", "conventions 2.13", wholeScene, func(s *scene) {
 			s.base = memory("lab/tiny", s.dir.Files)
 			s.dir = memory("model", s.dir.Files)

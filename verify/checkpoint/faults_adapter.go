@@ -134,6 +134,14 @@ func adapterFaults() {
 				return list
 			})
 		}),
+		warned("SHAPE-VARIES", "half of lora_B in one layer", "one rank of tensor parallelism was saved", "formats 7, row 6", of("llama", func(s *scene) {
+			s.dir = memory("adapter", s.peftFolder(s.adapter(true)))
+		}), func(s *scene) {
+			s.dir.tensor(adapterFile, s.model.block(1)+s.target()+".lora_B.weight", func(t *safetensors.Tensor) {
+				t.Shape = []int{t.Shape[0] / 2, t.Shape[1]}
+				t.Data = t.Data[:len(t.Data)/2]
+			})
+		}),
 		planted("RANK-PATTERN", "a rank_pattern that the tensors do not follow", "the configuration of another run", "formats 7", aloneScene, func(s *scene) {
 			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["rank_pattern"] = map[string]any{s.lora.targets[0]: 3 + s.lora.r} })
 		}),
