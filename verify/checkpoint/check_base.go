@@ -37,7 +37,8 @@ var Targets = &check.Check[*Input]{
 
 The base is --base, --model, or the model that base_model_name_or_path names if it is known. PEFT raises only if no target
 matches at all: o_proj on GPT-J, where the layer is called out_proj, is dropped without a word. Names are matched as PEFT
-does, whole or behind a dot; a string is a regular expression.`,
+does, whole or behind a dot; a string is a regular expression. One that Go cannot read, with look-ahead or a back-reference, is
+passed over where the adapter has the same modules in every layer.`,
 	Source: "formats 7, row 7; fault H4a; peft@0.21 tuners/tuners_utils.py check_target_module_exists",
 	Fix:    "name the layers as the base does, and train again: the adapters that are missing were never made",
 	Run: func(in *Input) ([]check.Result, error) {
@@ -53,7 +54,11 @@ func (in *Input) targetFindings(f *Folder, u *Unit) []check.Result {
 	subject := f.at(u)
 	match, unknown := l.targeted()
 	if unknown != "" {
-		return []check.Result{{Subject: subject, Verdict: check.Undetermined, Reason: unknown}}
+		absent, _ := u.gaps(func(string) bool { return true })
+		if len(absent) == 0 {
+			return []check.Result{pass(subject, len(u.pairs), "%s, each in every layer up to the last; %s", plural(len(u.pairs), "module"), unknown)}
+		}
+		return []check.Result{{Subject: subject, Verdict: check.Undetermined, Reason: fmt.Sprintf("%s; without it nobody knows whether these have no adapter by intention: %s", unknown, several(absent))}}
 	}
 	m, from := in.baseModel(u)
 	var names []string // of the base
