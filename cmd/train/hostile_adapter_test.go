@@ -67,7 +67,7 @@ func TestHostileAdapters(t *testing.T) {
 		{"no adapter", list, func(t testing.TB, dir string) { require.NoError(t, os.Remove(dir+config)) }, []string{"has no adapter_config.json"}},
 		{"DoRA", list, onFile(config, func(t testing.TB, path string) { replace(t, path, `"use_dora": false`, `"use_dora": true`) }), []string{"use_dora: is not supported"}},
 		{"another method", list, onFile(config, func(t testing.TB, path string) { replace(t, path, `"LORA"`, `"IA3"`) }), []string{`peft_type: is "IA3", supported: "LORA"`}},
-		{"of an embedding", goldens + "/cases/embedding", nil, []string{"adapters of embeddings and biases of B are not supported"}},
+		{"with biases of B", goldens + "/cases/bias", nil, []string{"biases of B are not supported"}},
 		{"with a saved module lost", goldens + "/cases/saved", onFile(weights, func(t testing.TB, path string) {
 			rewrite(t, path, func(l []safetensors.Tensor) []safetensors.Tensor {
 				return slices.DeleteFunc(l, func(x safetensors.Tensor) bool { return strings.HasSuffix(x.Name, "lm_head.weight") })

@@ -49,10 +49,15 @@ func attach(s *source, path string) (*attached, error) {
 		return nil, err
 	}
 	out.notes = append(out.notes, notes...)
+	var tables []*peft.Module
 	for i := range modules {
 		m := &modules[i]
-		if m.Embedding || m.Bias != nil {
-			return nil, format.Malformed(a.WeightsPath(), m.Path, "adapters of embeddings and biases of B are not supported")
+		if m.Bias != nil {
+			return nil, format.Malformed(a.WeightsPath(), m.Path, "biases of B are not supported")
+		}
+		if m.Embedding {
+			tables = append(tables, m)
+			continue
 		}
 		l := model.LoRA{Rank: m.R, Scale: m.Scale}
 		if l.A, l.B, err = m.Factors(); err != nil {
@@ -66,7 +71,50 @@ func attach(s *source, path string) (*attached, error) {
 	if err := out.replace(s, a); err != nil {
 		return nil, err
 	}
+	for _, m := range tables {
+		if err := out.embed(s, a, m); err != nil {
+			return nil, err
+		}
+	}
 	return out, nil
+}
+
+// embed adds the adapter m of an embedding to the rows of its table,
+//
+//	W'[t] = W[t] + s·B·A[:,t],
+//
+// which is what the adapted embedding gives for the token t (peft@0.21.2 tuners/lora/layer.py Embedding.forward). A head that is
+// tied to it stays W: PEFT adapts the module and not the weight, unless ensure_weight_tying is set.
+func (out *attached) embed(s *source, a *peft.Adapter, m *peft.Module) error {
+	left, right, err := m.Factors() // A [r, V], B [C, r]
+	if err != nil {
+		return err
+	}
+	if s.config.Tied && m.Path != "transformer.wpe" {
+		if a.Config.TiesWeights {
+			return format.Malformed(filepath.Join(a.Path, peft.ConfigFile), "ensure_weight_tying", "is not supported with an adapter of a tied embedding")
+		}
+		out.config.Tied = false
+	}
+	table, before := m.Path+".weight", out.weights
+	out.weights = func(name string, shape ...int) ([]float64, error) {
+		w, err := before(name, shape...)
+		if err != nil || name != table {
+			return w, err
+		}
+		w = slices.Clone(w)
+		for t := range m.In {
+			for c := range m.Out {
+				sum := 0.0
+				for k := range m.R {
+					sum += float64(right[c*m.R+k] * left[k*m.In+t])
+				}
+				w[t*m.Out+c] += float64(m.Scale * sum)
+			}
+		}
+		return w, nil
+	}
+	return nil
 }
 
 // modulesOf lists the modules of a base that an adapter could be for.

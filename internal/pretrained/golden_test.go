@@ -97,9 +97,9 @@ func TestLogitsOfTransformers(t *testing.T) {
 		check(filepath.Join(golden, base), "", "base/"+base, greedy)
 	}
 	for name, c := range e.Cases {
-		if name == "bias" || name == "embedding" { // known, and refused
+		if name == "bias" { // known, and refused
 			_, err := Open(filepath.Join(golden, c.Base), Options{Adapter: filepath.Join(golden, "cases", name), NoTokenizer: true})
-			require.ErrorContains(t, err, "adapters of embeddings and biases of B are not supported")
+			require.ErrorContains(t, err, "biases of B are not supported")
 			continue
 		}
 		check(filepath.Join(golden, c.Base), filepath.Join(golden, "cases", name), "logits/"+name, c.Greedy)
@@ -134,7 +134,7 @@ func TestGoldensCatchFaults(t *testing.T) {
 	} {
 		caught := 0
 		for of, c := range e.Cases {
-			if of == "bias" || of == "embedding" {
+			if of == "bias" {
 				continue
 			}
 			m, err := Open(filepath.Join(golden, c.Base), Options{Adapter: filepath.Join(golden, "cases", of), NoTokenizer: true})
@@ -146,6 +146,69 @@ func TestGoldensCatchFaults(t *testing.T) {
 		}
 		require.NotZero(t, caught, name)
 	}
+}
+
+// An adapter of an embedding is part of the logits, of a tied head it is none, and its scaling, its orientation and its place
+// matter.
+func TestEmbeddingAdapterFaults(t *testing.T) {
+	e, f := expected(t)
+	for _, name := range []string{"embedding", "embedding_tied", "embedding_gpt2"} {
+		c := e.Cases[name]
+		from := filepath.Join(golden, "cases", name)
+		for _, change := range []struct {
+			what string
+			do   func(list []safetensors.Tensor)
+		}{
+			{"A is 0", func(list []safetensors.Tensor) { scale(t, list, ".lora_embedding_A", 0) }},
+			{"B twice", func(list []safetensors.Tensor) { scale(t, list, ".lora_embedding_B", 2) }},
+		} {
+			dir := t.TempDir()
+			config, err := os.ReadFile(filepath.Join(from, "adapter_config.json"))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "adapter_config.json"), config, 0o644))
+			st, err := safetensors.Open(filepath.Join(from, "adapter_model.safetensors"))
+			require.NoError(t, err)
+			var list []safetensors.Tensor
+			for name, a := range st.Tensors() {
+				v, err := a.Float64s()
+				require.NoError(t, err)
+				list = append(list, safetensors.Tensor{Name: name, DType: a.DType, Shape: a.Shape, Data: v})
+			}
+			require.NoError(t, st.Close())
+			change.do(list)
+			require.NoError(t, safetensors.WriteFile(filepath.Join(dir, "adapter_model.safetensors"), nil, list))
+			m, err := Open(filepath.Join(golden, c.Base), Options{Adapter: dir, NoTokenizer: true})
+			require.NoError(t, err)
+			require.Greater(t, apart(logits(m, e.IDs), values(t, f, "logits/"+name)), 1e-3, "%s, %s", name, change.what)
+		}
+		m, err := Open(filepath.Join(golden, c.Base), Options{Adapter: from, NoTokenizer: true})
+		require.NoError(t, err)
+		require.Equal(t, false, m.Base.Config.Tied, name)
+	}
+	from, dir := filepath.Join(golden, "cases", "embedding_tied"), t.TempDir()
+	for _, n := range []string{"adapter_config.json", "adapter_model.safetensors"} {
+		text, err := os.ReadFile(filepath.Join(from, n))
+		require.NoError(t, err)
+		changed := strings.Replace(string(text), `"ensure_weight_tying": false`, `"ensure_weight_tying": true`, 1)
+		require.Equal(t, n == "adapter_config.json", changed != string(text))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, n), []byte(changed), 0o644))
+	}
+	_, err := Open(filepath.Join(golden, "tied"), Options{Adapter: dir, NoTokenizer: true})
+	require.ErrorContains(t, err, "ensure_weight_tying")
+	require.True(t, format.IsMalformed(err))
+}
+
+func scale(t *testing.T, list []safetensors.Tensor, end string, by float64) {
+	n := 0
+	for i := range list {
+		if strings.HasSuffix(list[i].Name, end) {
+			for j := range list[i].Data {
+				list[i].Data[j] *= by
+			}
+			n++
+		}
+	}
+	require.NotZero(t, n)
 }
 
 // A bias that was trained and is not in the file: PEFT keeps the base's and says nothing.

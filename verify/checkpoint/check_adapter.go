@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -43,6 +44,8 @@ nothing wherever it is loaded, and merging it leaves the base.`,
 			case l.Type != "LORA":
 				out = append(out, check.Result{Subject: subject, Verdict: check.Undetermined, Reason: fmt.Sprintf("peft_type %q: only LORA is judged", l.Type),
 					Explanations: []check.Explanation{{Fault: "PEFT-TYPE", Title: "an adapter of another method"}}})
+			case l.NullAlpha:
+				out = append(out, fail(subject, "ALPHA-MISSING", "α was lost on the way: PEFT cannot divide it by r", "lora_alpha is null"))
 			case l.HasAlpha && l.Alpha == 0:
 				out = append(out, fail(subject, "P086", "α was lost on the way: the adapter does nothing", "lora_alpha is 0: the scaling is 0 in every module"))
 			case l.R < 1 && l.HasR:
@@ -73,6 +76,10 @@ func configFindings(subject string, u *Unit) (out []check.Result) {
 	if l.Task == "CAUSAL_LM" && slices.ContainsFunc(strings.Split(u.Dir, "/"), func(d string) bool { return d == "critic" || d == "_critic" }) {
 		out = append(out, fail(subject, "P074", "a critic wrapped as a language model: its head is not among what is trained and saved", "task_type is CAUSAL_LM in the folder of a critic, want TOKEN_CLS"))
 	}
+	if !l.HasAlpha {
+		out = append(out, warn(subject, "ALPHA-MISSING", "α was lost on the way: PEFT takes its default", "lora_alpha is missing, which PEFT always writes: loaded with %g, the scaling is %.6g", l.Alpha, l.Scaling("")))
+	}
+	out = append(out, l.metaFindings(subject, u)...)
 	if l.Targets == nil && l.Pattern == "" && l.Parameters == nil {
 		out = append(out, warn(subject, "NO-TARGETS", "no targets: PEFT takes its defaults for the architecture", "target_modules is missing"))
 	}
@@ -91,155 +98,18 @@ func configFindings(subject string, u *Unit) (out []check.Result) {
 	return out
 }
 
-// wrappers are what is left in front of names when a wrapper was saved in place of the model inside it.
-var wrappers = []string{"pretrained_model.", "_fsdp_wrapped_module.", "_orig_mod.", "module.", "policy.", "actor.", "value_model.", "critic_backbone."}
-
-// wrapped returns the wrapper in front of, or inside, a name.
-func wrapped(name string) string {
-	for _, w := range wrappers {
-		if strings.HasPrefix(name, w) {
-			return w
-		}
+// metaFindings compares the configuration with what verl noted of the training beside its shards.
+func (l *Lora) metaFindings(subject string, u *Unit) (out []check.Result) {
+	if u.Meta == nil {
+		return nil
 	}
-	for _, w := range []string{"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."} {
-		if strings.Contains(name, "."+w) {
-			return w
-		}
+	if v := u.Meta.Float("lora_alpha", l.Alpha, -math.MaxFloat64, math.MaxFloat64); u.Meta.Has("lora_alpha") && v != l.Alpha {
+		out = append(out, fail(subject, "LORA-META", "the adapter was saved with a configuration that is not the training's", "lora_alpha is %g, %s of the training says %g", l.Alpha, base(u.Meta.File), v))
 	}
-	return ""
-}
-
-// AdapterKeys checks the names in the file of an adapter.
-var AdapterKeys = &check.Check[*Input]{
-	Name: "adapter/keys",
-	Doc: `every tensor of an adapter is one that PEFT loads
-
-Keys are base_model.model. + module + .lora_A.weight and .lora_B.weight, both of every module, without the name of the
-adapter, or lie below a module of modules_to_save. PEFT loads without strictness: a key with another name is left out with a
-warning at most, and the module keeps its initial B = 0. A key without lora_ means that the whole model was saved.`,
-	Source: "formats 7, rows 4 and 10; faults A8, P005, P007, P050, P140, P153, P203; peft@0.21 utils/save_and_load.py",
-	Fix:    "save with model.save_pretrained(dir) of the PeftModel, or get_peft_model_state_dict(model)",
-	Run: func(in *Input) ([]check.Result, error) {
-		return in.eachAdapter(func(f *Folder, u *Unit) []check.Result { return in.keyFindings(f, u) }), nil
-	},
-}
-
-func (in *Input) keyFindings(f *Folder, u *Unit) (out []check.Result) {
-	subject := f.shown(u.Containers[0].Name)
-	list := u.tensors(weightsRole)
-	by := map[string][]string{}
-	adapters := map[string]bool{}
-	for _, p := range u.pairs {
-		adapters[p.name] = true
-	}
-	for _, t := range list {
-		_, name, kind, _ := loraKey(t.Name)
-		switch {
-		case wrapped(strings.TrimPrefix(t.Name, peftPrefix)) != "":
-			by["wrapper"] = append(by["wrapper"], t.Name)
-		case kind == partNone:
-			by[in.restKind(u, t)] = append(by[in.restKind(u, t)], t.Name)
-		case name != "":
-			by["name"] = append(by["name"], t.Name)
-		case !strings.HasPrefix(t.Name, peftPrefix):
-			by["prefix"] = append(by["prefix"], t.Name)
-		}
-	}
-	add := func(kind, fault, title, reason string) {
-		if n := len(by[kind]); n > 0 {
-			r := fail(subject, fault, title, "%s of %s: %s", thousands(int64(n)), plural(len(list), "tensor"), fmt.Sprintf(reason, several(by[kind])))
-			r.Where = "first: " + by[kind][0]
-			out = append(out, r)
-		}
-	}
-	if len(by["model"]) > 0 && len(u.pairs) == 0 {
-		r := fail(subject, "A8", "the whole model was saved in place of the adapter", "no key has lora_ in its name: %s, the first is %s", plural(len(list), "tensor"), by["model"][0])
-		return []check.Result{r}
-	}
-	add("model", "A8", "the whole model was saved with the adapter", "keys without lora_ and outside modules_to_save: %s")
-	add("embedding", "P153", "the embeddings were saved with the adapter", "embeddings that were not trained: %s")
-	add("wrapper", "P007", "a wrapper was saved in place of the model inside", "names with the prefix of a wrapper, which PEFT does not find: %s")
-	if len(adapters) > 1 {
-		names := make([]string, 0, len(adapters))
-		for n := range adapters {
-			names = append(names, fmt.Sprintf("%q", n))
-		}
-		slices.Sort(names)
-		out = append(out, fail(subject, "P203", "a second adapter was added on resume", "%d adapters in one file: %s", len(names), several(names)))
-	} else {
-		add("name", "ADAPTER-NAME", "model.state_dict() was saved: it keeps the name of the adapter in the keys", "PEFT takes the name out on saving and finds none of these on loading: %s")
-	}
-	add("prefix", "KEY-PREFIX", "saved from the model inside the PeftModel", "names without "+peftPrefix+", which PEFT does not find: %s")
-	var alone []string
-	for _, p := range u.pairs {
-		if p.a == nil || p.b == nil {
-			alone = append(alone, p.module)
-		}
-	}
-	if len(alone) > 0 {
-		out = append(out, fail(subject, "UNPAIRED", "half of an adapter", "lora_A without lora_B, or the reverse, in %s: %s", plural(len(alone), "module"), several(alone)))
-	}
-	if u.Lora != nil {
-		for _, m := range u.Lora.Save {
-			if !slices.ContainsFunc(u.rest, func(t *Tensor) bool { return saved(t.Name, m) }) {
-				out = append(out, fail(subject, "P102", "a module that was trained whole is not in the file: a value head starts anew", "modules_to_save names %q, and no tensor of it is there", m))
-			}
-		}
-	}
-	if list := by["embedding-resized"]; len(list) > 0 {
-		out = append(out, warn(subject, "P050", "the embeddings were saved with the adapter", "embeddings lie in the file, since their number of rows is not the base's: %s", several(list)))
-	}
-	if list := by["embedding-target"]; len(list) > 0 {
-		out = append(out, note(subject, "embeddings lie in the file, since they are targets (save_embedding_layers): %s", several(list)))
-	}
-	if len(out) == 0 || out[0].Verdict == check.Note {
-		out = append(out, pass(subject, len(list), "%s in %s", plural(len(list), "tensor"), plural(len(u.pairs), "module")))
+	if v := u.Meta.Int("r", l.R, -largest, largest); u.Meta.Has("r") && v != l.R {
+		out = append(out, fail(subject, "LORA-META", "the adapter was saved with a configuration that is not the training's", "r is %d, %s of the training says %d", l.R, base(u.Meta.File), v))
 	}
 	return out
-}
-
-// saved reports whether a key of an adapter belongs to the module m of modules_to_save.
-func saved(key, m string) bool {
-	key = strings.TrimPrefix(key, peftPrefix)
-	return strings.HasPrefix(key, m+".") || strings.Contains(key, "."+m+".")
-}
-
-// restKind says what a tensor of an adapter is that is none of LoRA's: head, saved, bias, embedding-target, embedding-resized,
-// embedding, model.
-func (in *Input) restKind(u *Unit, t *Tensor) string {
-	if headKey(t.Name) {
-		return "head"
-	}
-	l := u.Lora
-	if l != nil && slices.ContainsFunc(l.Save, func(m string) bool { return saved(t.Name, m) }) {
-		return "saved"
-	}
-	name := strings.TrimPrefix(t.Name, peftPrefix)
-	if strings.Contains(name, ".trainable_tokens_") { // rows of the embedding, of trainable_token_indices
-		return "saved"
-	}
-	if strings.HasPrefix(name, "score.") || strings.HasPrefix(name, "classifier.") {
-		return "saved" // PEFT adds them for the task types SEQ_CLS and TOKEN_CLS
-	}
-	if l != nil && l.Bias != "none" && strings.HasSuffix(name, ".bias") {
-		return "bias"
-	}
-	for _, e := range []string{"embed_tokens", "wte", "embed_in", "word_embeddings", "lm_head"} {
-		if !endsWith(strings.TrimSuffix(name, ".weight"), e) && !endsWith(strings.TrimSuffix(name, ".base_layer.weight"), e) {
-			continue
-		}
-		if len(u.pairs) == 0 {
-			return "model"
-		}
-		if l != nil && slices.Contains(l.Targets, e) {
-			return "embedding-target"
-		}
-		if m, _ := in.baseModel(u); m != nil && len(t.Array.Shape) == 2 && t.Array.Shape[0] != m.Vocab {
-			return "embedding-resized"
-		}
-		return "embedding"
-	}
-	return "model"
 }
 
 // Rank checks the shapes of A and B against each other and against the configuration.
@@ -265,12 +135,17 @@ of these on loading.`,
 				return []check.Result{fail(f.at(u), "ZERO-LENGTH", "tensors of length 0: partitioned by ZeRO-3 or FSDP and not gathered before saving", "%s without elements: %s", plural(len(empty), "tensor"), several(empty))}
 			}
 			wrong := map[string][]string{}
+			turned := u.Lora != nil && len(u.pairs) > 0 && !slices.ContainsFunc(u.pairs, func(p *pair) bool { return !p.turned(u.Lora.rank(p.module)) })
 			for _, p := range u.pairs {
 				ra, rb := p.ranks()
 				if p.a == nil || p.b == nil {
 					continue
 				}
 				n++
+				if turned {
+					wrong["turned"] = append(wrong["turned"], fmt.Sprintf("%s: A %s, B %s, r %d", p.module, p.a.Array.ShapeString(), p.b.Array.ShapeString(), u.Lora.rank(p.module)))
+					continue
+				}
 				if ra != rb {
 					wrong["pair"] = append(wrong["pair"], fmt.Sprintf("%s: A %s, B %s", p.module, p.a.Array.ShapeString(), p.b.Array.ShapeString()))
 					continue
@@ -287,6 +162,7 @@ of these on loading.`,
 				}
 			}
 			for _, w := range []struct{ kind, fault, title string }{
+				{"turned", "RANK-TURNED", "A and B are stored transposed, [in, r] and [r, out], or exchanged: the layout of another library"},
 				{"pair", "RANK-PAIR", "A and B of different ranks: a file put together from two adapters"},
 				{"config", "RANK-CONFIG", "r of another run in the configuration"},
 				{"pattern", "RANK-PATTERN", "rank_pattern of another run in the configuration"},
@@ -295,12 +171,32 @@ of these on loading.`,
 					out = append(out, fail(f.at(u), w.fault, w.title, "%d of %s: %s", len(list), plural(n, "module"), several(list)))
 				}
 			}
+			if list := uneven(u.pairs); len(list) > 0 && len(out) == 0 {
+				out = append(out, warn(f.at(u), "SHAPE-VARIES", "a part of a tensor, as one rank of several holds it, or a model with layers of several widths", "modules of one name have other widths in other layers: %s", several(list)))
+			}
 			if len(out) == 0 && n > 0 {
 				out = append(out, pass(f.at(u), n, "%s", plural(n, "module")))
 			}
 			return out
 		}), nil
 	},
+}
+
+// uneven returns the modules, with # for the number of the layer, that have other widths in one layer than in another.
+func uneven(pairs []*pair) (list []string) {
+	widths := map[string][2]int{}
+	seen := map[string]bool{}
+	for _, p := range pairs {
+		form, w := numberless(p.module), [2]int{p.in(), p.out()}
+		first, ok := widths[form]
+		if !ok {
+			widths[form] = w
+		} else if first != w && !seen[form] {
+			seen[form] = true
+			list = append(list, fmt.Sprintf("%s: in %d, out %d and in %d, out %d", form, first[0], first[1], w[0], w[1]))
+		}
+	}
+	return list
 }
 
 // Trained checks that the adapter is not what it was before training.
@@ -319,7 +215,15 @@ gradient. A = 0 with B ≠ 0 has no gradient either, and B·A = 0.`,
 		var out []check.Result
 		for _, u := range in.Folder.of(Adapter) {
 			if len(u.pairs) > 0 {
-				out = append(out, trained(in.Folder, u)...)
+				found := trained(in.Folder, u)
+				if in.Folder.warming(u) {
+					for i := range found {
+						if found[i].Verdict == check.Fail && found[i].Explanations[0].Fault == "P183" {
+							found[i] = note(found[i].Subject, "%s, and in a later step it is not: the learning rate began at 0", found[i].Reason)
+						}
+					}
+				}
+				out = append(out, found...)
 			}
 		}
 		if in.Init == nil {
@@ -343,6 +247,18 @@ gradient. A = 0 with B ≠ 0 has no gradient either, and B·A = 0.`,
 		}
 		return out, nil
 	},
+}
+
+// warming reports whether u is a step of a run in which a later step has a B that is not zero.
+func (f *Folder) warming(u *Unit) bool {
+	if f.Run == nil || !slices.Contains(f.Run.StepsAt, u) {
+		return false
+	}
+	at, _ := stepOf(u.Dir)
+	return slices.ContainsFunc(f.Run.StepsAt, func(v *Unit) bool {
+		n, _ := stepOf(v.Dir)
+		return n > at && slices.ContainsFunc(v.pairs, func(p *pair) bool { return p.b != nil && p.b.stats != nil && !p.b.stats.zero })
+	})
 }
 
 func trained(f *Folder, u *Unit) (out []check.Result) {

@@ -125,24 +125,26 @@ func (in *Input) movedFindings(p *unitPair) (out []check.Result) {
 	return out
 }
 
+// numberless returns the name of a tensor with # for the numbers in it.
+func numberless(name string) string {
+	parts := strings.Split(name, ".")
+	for i, p := range parts {
+		if strings.Trim(p, "0123456789") == "" {
+			parts[i] = "#"
+		}
+	}
+	return strings.Join(parts, ".")
+}
+
 // stillGroup returns what all tensors of one name have in common that stand still in every layer while every tensor of
 // another name moves: lora_B, q_proj.
 func stillGroup(m *movedFacts, still []string) string {
-	form := func(name string) string {
-		parts := strings.Split(name, ".")
-		for i, p := range parts {
-			if strings.Trim(p, "0123456789") == "" {
-				parts[i] = "#"
-			}
-		}
-		return strings.Join(parts, ".")
-	}
 	total, stuck := map[string]int{}, map[string]int{}
 	for _, d := range m.diffs {
-		total[form(d.name)]++
+		total[numberless(d.name)]++
 	}
 	for _, n := range still {
-		stuck[form(n)]++
+		stuck[numberless(n)]++
 	}
 	var forms []string
 	for f, n := range stuck {

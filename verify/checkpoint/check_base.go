@@ -19,6 +19,9 @@ type module struct {
 // modules returns the layers of the architecture, in order.
 func (m *Model) modules() []module {
 	list := []module{{strings.TrimSuffix(m.embedding(), ".weight"), m.Vocab, m.Hidden, false}}
+	if m.Places > 0 {
+		list = append(list, module{"transformer.wpe", m.Places, m.Hidden, false})
+	}
 	for i := range m.Layers {
 		for _, l := range m.Linears() {
 			list = append(list, module{m.block(i) + l.Name, l.In, l.Out, true})
@@ -34,7 +37,8 @@ var Targets = &check.Check[*Input]{
 
 The base is --base, --model, or the model that base_model_name_or_path names if it is known. PEFT raises only if no target
 matches at all: o_proj on GPT-J, where the layer is called out_proj, is dropped without a word. Names are matched as PEFT
-does, whole or behind a dot; a string is a regular expression.`,
+does, whole or behind a dot; a string is a regular expression. One that Go cannot read, with look-ahead or a back-reference, is
+passed over where the adapter has the same modules in every layer.`,
 	Source: "formats 7, row 7; fault H4a; peft@0.21 tuners/tuners_utils.py check_target_module_exists",
 	Fix:    "name the layers as the base does, and train again: the adapters that are missing were never made",
 	Run: func(in *Input) ([]check.Result, error) {
@@ -50,7 +54,11 @@ func (in *Input) targetFindings(f *Folder, u *Unit) []check.Result {
 	subject := f.at(u)
 	match, unknown := l.targeted()
 	if unknown != "" {
-		return []check.Result{{Subject: subject, Verdict: check.Undetermined, Reason: unknown}}
+		absent, _ := u.gaps(func(string) bool { return true })
+		if len(absent) == 0 {
+			return []check.Result{pass(subject, len(u.pairs), "%s, each in every layer up to the last; %s", plural(len(u.pairs), "module"), unknown)}
+		}
+		return []check.Result{{Subject: subject, Verdict: check.Undetermined, Reason: fmt.Sprintf("%s; without it nobody knows whether these have no adapter by intention: %s", unknown, several(absent))}}
 	}
 	m, from := in.baseModel(u)
 	var names []string // of the base
@@ -259,6 +267,13 @@ func (in *Input) sameName(name string) bool {
 	}
 	if last(name) == last(in.Base.Tree.Path()) {
 		return true
+	}
+	// In the cache of Hugging Face a model lies in models--owner--name/snapshots/revision.
+	parts := strings.Split(strings.ToLower(strings.ReplaceAll(in.Base.Tree.Path(), `\`, "/")), "/")
+	for i, p := range parts {
+		if i+1 < len(parts) && parts[i+1] == "snapshots" && strings.HasPrefix(p, "models--") && p[strings.LastIndex(p, "--")+2:] == last(name) {
+			return true
+		}
 	}
 	b := in.Base.model()
 	if b.Config == nil {

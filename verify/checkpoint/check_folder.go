@@ -244,6 +244,9 @@ The manifest is written last: where it agrees, the save ended and nothing was ch
 		var out []check.Result
 		for _, u := range f.Units {
 			if u.Manifest == nil {
+				if f.Run != nil && f.Run.sealed() && (u == f.Run.Final || slices.Contains(f.Run.StepsAt, u)) && !f.refusedIn(u) {
+					out = append(out, fail(f.at(u), "MANIFEST-MISSING", "the save did not end, or the manifest was not copied", "MANIFEST.json is missing, and other checkpoints of the run have one: a resume passes this one over"))
+				}
 				continue
 			}
 			found, err := f.compareManifest(u)
@@ -258,6 +261,9 @@ The manifest is written last: where it agrees, the save ended and nothing was ch
 
 func (f *Folder) compareManifest(u *Unit) (out []check.Result, err error) {
 	m, subject := u.Manifest, f.at(u)
+	if m.changed {
+		out = append(out, fail(subject, "MANIFEST-DIGEST", "the manifest was changed since the save", "MANIFEST.json is not what its own manifest_sha256 says"))
+	}
 	names := make([]string, 0, len(m.Files))
 	for n := range m.Files {
 		names = append(names, n)
@@ -273,6 +279,9 @@ func (f *Folder) compareManifest(u *Unit) (out []check.Result, err error) {
 			continue
 		case f.Entries[i].Err != nil:
 			continue // refused, and said so
+		case f.Entries[i].Link:
+			out = append(out, fail(subject, "MANIFEST-DIGEST", "a file was replaced since the save", "%s is a symbolic link, and the save wrote a file: a resume refuses it", n))
+			continue
 		case want.size >= 0 && want.size != f.Entries[i].Size:
 			out = append(out, fail(subject, "MANIFEST-DIGEST", "a file was changed since the save", "%s has %d bytes, the manifest says %d", n, f.Entries[i].Size, want.size))
 			continue
@@ -298,7 +307,7 @@ func (f *Folder) compareManifest(u *Unit) (out []check.Result, err error) {
 	if len(extra) > 0 {
 		out = append(out, fail(subject, "MANIFEST-EXTRA", "files that the save did not write", "%s not named by the manifest", several(extra)))
 	}
-	if step, ok := stepOf(u.Dir); ok && m.Step >= 0 && m.Step != step {
+	if step, ok := f.stepOf(u); ok && m.Step >= 0 && m.Step != step {
 		out = append(out, fail(subject, "MANIFEST-STEP", "the manifest of another step", "the folder is of step %d, its manifest of step %d", step, m.Step))
 	}
 	if len(out) == 0 {

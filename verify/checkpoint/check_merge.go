@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/internal/format"
 	"plumbline/verify/check"
@@ -90,6 +91,7 @@ row and the rounding to float16. When it is exceeded the factor c that fits merg
 		groups := map[string][]*mergedModule{}
 		var order []string
 		total := int64(0)
+		partly := slices.ContainsFunc(m.modules, func(x *mergedModule) bool { return x.excess == 0 && x.norm2 > 0 })
 		for _, x := range m.modules {
 			total += x.compared
 			if x.excess == 0 {
@@ -98,7 +100,7 @@ row and the rounding to float16. When it is exceeded the factor c that fits merg
 			if x.rest2 == 0 {
 				continue // equals the base: merge/changed
 			}
-			id, _ := x.explain(in.Folder.adapter().Lora)
+			id := x.explain(partly)[0].id
 			if groups[id] == nil {
 				order = append(order, id)
 			}
@@ -112,13 +114,18 @@ row and the rounding to float16. When it is exceeded the factor c that fits merg
 					worst = x
 				}
 			}
-			_, title := worst.explain(in.Folder.adapter().Lora)
 			r := check.Bound(in.Merged.Tree.Path()+":"+worst.name+".weight", "|merged − (base + s·B·A)|", worst.worst, worst.limit, int(worst.compared))
 			c, sigma := worst.fit()
 			r.Reason = fmt.Sprintf("%s numbers beyond half a unit of %s in %d of %s; merged − base = %.4g·B·A (± %.2g) fits best, want s = %.4g", thousands(worst.excess), worst.dtype, len(list), plural(len(m.modules), "module"), c, sigma, worst.scaling)
 			r.Where = worst.where
 			r.Formula = "merged = base + s·B·A"
-			r.Explanations = []check.Explanation{{Fault: id, Title: title}}
+			for i, k := range worst.explain(partly) {
+				e := check.Explanation{Fault: k.id, Title: k.title}
+				if i > 0 {
+					e.Evidence = "the same numbers"
+				}
+				r.Explanations = append(r.Explanations, e)
+			}
 			out = append(out, r)
 		}
 		for _, b := range m.biases {
@@ -141,44 +148,59 @@ row and the rounding to float16. When it is exceeded the factor c that fits merg
 	},
 }
 
-// explain names what was merged in place of s·B·A.
-func (x *mergedModule) explain(l *Lora) (id, title string) {
+// cause is what may have been merged in place of s·B·A.
+type cause struct{ id, title string }
+
+// explain names what was merged in place of s·B·A; several where they give the same numbers. partly says that other
+// modules are as they should be: then no setting of the whole adapter is to blame.
+func (x *mergedModule) explain(partly bool) []cause {
 	c, sigma := x.fit()
 	s, r := x.scaling, float64(x.rank)
 	near := func(want float64) bool { return math.Abs(c-want) <= 0.02*math.Abs(want)+4*sigma }
 	fitsShape := x.rest2 > 0 && x.norm2 > 0 && x.dot*x.dot >= 0.9*x.rest2*x.norm2
 	switch {
+	case x.rest2-x.rest2 != 0:
+		return []cause{{"INF", "the merged weights are not finite: overflow of " + x.dtype.String() + ", or NaN on the way"}}
 	case x.norm2 == 0:
-		return "MERGE-OTHER", "B·A is 0, and the weight changed"
+		return []cause{{"MERGE-OTHER", "B·A is 0, and the weight changed"}}
+	case x.dora && near(s) && fitsShape:
+		return []cause{{"DORA-MAGNITUDE", "merged as plain LoRA: the magnitudes of DoRA were left out"}}
 	case x.dtype == format.I8 && (near(s) || !fitsShape):
-		return "P150", "codes and scales of two saves in an int8 merge"
+		return []cause{{"P150", "codes and scales of two saves in an int8 merge"}}
 	case near(s) && x.coarse == 0:
-		return "P148", "merged in 16 bits and stored in a wider type, or merged and unmerged on the way"
+		return []cause{{"P148", "merged in 16 bits and stored in a wider type, or merged and unmerged on the way"}}
 	case near(s):
-		return "MERGE-OTHER", "something else was added too: the base was changed"
+		return []cause{{"MERGE-OTHER", "something else was added too: the base was changed"}}
 	case x.dotT*x.dotT >= 0.9*x.rest2*x.norm2 && x.dot*x.dot < 0.5*x.rest2*x.norm2:
-		return "MERGE-TRANSPOSED", "the transpose of B·A was added"
+		return []cause{{"MERGE-TRANSPOSED", "the transpose of B·A was added"}}
 	case !fitsShape:
-		return "MERGE-OTHER", "merged − base is no multiple of B·A: another adapter, another base, or weights trained on"
-	case near(-s):
-		return "MERGE-SIGN", "unmerged in place of merged"
-	case near(x.alpha / r):
-		return "P197", "rsLoRA ignored: α/r in place of α/√r"
-	case near(x.alpha / math.Sqrt(r)):
-		return "P197", "scaled as rsLoRA: α/√r in place of α/r"
-	case near(2 * s):
-		return "MERGE-TWICE", "merged twice"
-	case near(x.alpha):
-		return "P198", "scaled by α in place of α/r"
-	case near(1):
-		return "P198", "the scaling was left out"
-	case near(0):
-		return "P086", "merged with scaling 0: α was lost on the way"
+		return []cause{{"MERGE-OTHER", "merged − base is no multiple of B·A: another adapter, another base, or weights trained on"}}
 	}
-	if x.dtype == format.I8 {
-		return "P150", "codes and scales of two saves in an int8 merge, or another factor"
+	var list []cause
+	for _, k := range []struct {
+		want    float64
+		setting bool // of the whole adapter
+		cause
+	}{
+		{-s, false, cause{"MERGE-SIGN", "unmerged in place of merged"}},
+		{x.alpha / r, true, cause{"P197", "rsLoRA ignored: α/r in place of α/√r"}},
+		{x.alpha / math.Sqrt(r), true, cause{"P197", "scaled as rsLoRA: α/√r in place of α/r"}},
+		{2 * s, false, cause{"MERGE-TWICE", "merged twice"}},
+		{x.alpha, true, cause{"P198", "scaled by α in place of α/r"}},
+		{1, true, cause{"P198", "the scaling was left out"}},
+		{0, false, cause{"P086", "merged with scaling 0: α was lost on the way"}},
+	} {
+		if near(k.want) && !(k.setting && partly) {
+			list = append(list, k.cause)
+		}
 	}
-	return "MERGE-SCALE", "scaled by another factor: α or r of another run"
+	switch {
+	case len(list) > 0:
+		return list
+	case x.dtype == format.I8:
+		return []cause{{"P150", "codes and scales of two saves in an int8 merge, or another factor"}}
+	}
+	return []cause{{"MERGE-SCALE", "scaled by another factor: α or r of another run"}}
 }
 
 // otherFindings judges the tensors that the adapter does not touch.

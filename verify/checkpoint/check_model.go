@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"plumbline/internal/format"
@@ -177,6 +176,13 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 			extra = append(extra, t.Name)
 		}
 	}
+	if p := doubled(absent, have); p != "" {
+		return []check.Result{fail(subject, "KEY-PREFIX", "the model was saved from inside another module", "every name begins with %q once more than it should: loaders fill the model with random numbers", p)}
+	}
+	if n := cut(m, extra); n > 0 {
+		out = append(out, fail(subject, "LAYERS-CUT", "a configuration of a smaller model: loaders leave the last layers out", "num_hidden_layers is %d, and there are tensors of %d layers more: %s", m.Layers, n, several(extra)))
+		extra = nil
+	}
 	if len(absent) == 1 && absent[0] == "lm_head.weight" || len(absent) == 2 && absent[0] == "lm_head.weight" && absent[1] == "lm_head.bias" {
 		out = append(out, fail(subject, "HEAD-MISSING", "the head was dropped as if it were tied", "%s is missing, and tie_word_embeddings is false", several(absent)))
 	} else if len(absent) > 0 {
@@ -196,6 +202,27 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		out = append(out, pass(subject, len(want), "%s of %s", plural(len(want), "tensor"), m.Type))
 	}
 	return out
+}
+
+// doubled returns what stands in front of the names of all tensors that are absent, "" if they are absent indeed.
+func doubled(absent []string, have map[string]*Tensor) string {
+	for _, p := range []string{"model.", "transformer.", "base_model.", "language_model.", "backbone."} {
+		if slices.ContainsFunc(absent, func(n string) bool { return have[p+n] != nil }) && !slices.ContainsFunc(absent, func(n string) bool { return have[p+n] == nil && !strings.HasPrefix(n, "lm_head.") }) {
+			return p
+		}
+	}
+	return ""
+}
+
+// cut returns how many layers the tensors in extra belong to that are numbered beyond the last one.
+func cut(m *Model, extra []string) int {
+	layers := map[int]bool{}
+	for _, n := range extra {
+		if i, ok := layerOf(n); ok && i >= m.Layers && strings.HasPrefix(m.plain(n), m.block(i)) {
+			layers[i] = true
+		}
+	}
+	return len(layers)
 }
 
 // hasHead reports whether the model has a head that predicts tokens, by the class in config.json.
@@ -253,91 +280,6 @@ transformers loads one of the two and ties the other to it: with different value
 				out = append(out, fail(in.Folder.at(u), "TIED-DIFFERS", "the head was trained on its own", "tie_word_embeddings is true, and lm_head.weight differs from the embedding in %s of %s numbers", thousands(d[0].changed), thousands(d[0].compared)))
 			} else {
 				out = append(out, pass(in.Folder.at(u), int(d[0].compared), "lm_head.weight equals the embedding"))
-			}
-		}
-		return out, nil
-	},
-}
-
-// Finite checks every element.
-var Finite = &check.Check[*Input]{
-	Name: "weights/finite",
-	Doc: `no NaN and no infinity in weights, heads and moments
-
-Every element is looked at; the first bad one of each tensor is named. One NaN in a weight makes every output NaN.`,
-	Source: "formats 7, row 5; faults P147, P155, P211",
-	Fix:    "go back to the checkpoint before; look for the step with a NaN loss or gradient norm",
-	Run: func(in *Input) ([]check.Result, error) {
-		if err := in.scan(); err != nil {
-			return nil, err
-		}
-		var out []check.Result
-		for _, u := range in.Folder.Units {
-			n := 0
-			for _, c := range u.Containers {
-				for _, t := range c.Tensors {
-					n += t.Array.Len()
-					if t.stats == nil || t.stats.bad == 0 {
-						continue
-					}
-					id, title := "NAN", "NaN: 0/0 or Inf − Inf in an update"
-					if t.stats.value != "NaN" {
-						id, title = "INF", "overflow of "+t.Array.DType.String()
-					}
-					r := fail(in.Folder.tensor(t), id, title, "%s of %s numbers not finite", thousands(int64(t.stats.bad)), thousands(int64(t.Array.Len())))
-					r.Where = fmt.Sprintf("element %s: %s", index(t.stats.first, t.Array.Shape), t.stats.value)
-					r.Compared = t.Array.Len()
-					out = append(out, r)
-				}
-			}
-			if n > 0 && len(out) == 0 {
-				out = append(out, pass(in.Folder.at(u), n, "%s numbers", thousands(int64(n))))
-			}
-		}
-		return out, nil
-	},
-}
-
-// index writes the place of an element of a row-major array.
-func index(i int, shape []int) string {
-	parts := make([]string, len(shape))
-	for k := len(shape) - 1; k >= 0; k-- {
-		parts[k] = strconv.Itoa(i % shape[k])
-		i /= shape[k]
-	}
-	return "[" + strings.Join(parts, ", ") + "]"
-}
-
-// Zero checks for matrices of zeros.
-var Zero = &check.Check[*Input]{
-	Name: "weights/zero",
-	Doc: `no weight of a whole model is zero everywhere
-
-Biases may be. A matrix of zeros was never filled: a partition that was not gathered, a router zeroed by a quantiser. LoRA on
-it is half dead.`,
-	Source: "faults P202, P211, P134",
-	Fix:    "save again with the partitions gathered; keep the router out of the quantiser",
-	Run: func(in *Input) ([]check.Result, error) {
-		if err := in.scan(); err != nil {
-			return nil, err
-		}
-		var out []check.Result
-		for _, u := range in.Folder.of(Whole) {
-			n := 0
-			var zero []string
-			for _, t := range u.tensors(weightsRole) {
-				if !strings.HasSuffix(t.Name, "weight") || ignorable(t.Name) || t.Array.Len() < 2 {
-					continue
-				}
-				if n++; t.stats != nil && t.stats.zero {
-					zero = append(zero, t.Name)
-				}
-			}
-			switch {
-			case len(zero) > 0:
-				out = append(out, fail(in.Folder.at(u), "P202", "weights that were never filled, or zeroed by a quantiser", "%s of %s zero everywhere: %s", thousands(int64(len(zero))), plural(n, "weight"), several(zero)))
-			case n > 0:
-				out = append(out, pass(in.Folder.at(u), n, "%s", plural(n, "weight")))
 			}
 		}
 		return out, nil

@@ -116,8 +116,9 @@ func (in *Input) resumable(u *Unit) (reason string, certain bool) {
 
 // moment is a tensor of the state of an optimiser.
 type moment struct {
-	name string
-	n    int64
+	name  string
+	n     int64
+	shape []int64
 }
 
 // moments returns the first moments, or what an 8-bit optimiser keeps for them, and whether there is a state at all.
@@ -133,7 +134,7 @@ func (u *Unit) moments() (list []moment, there bool) {
 	for _, t := range u.tensors(optimizerRole) {
 		there = true
 		if first(t.Name) {
-			list = append(list, moment{t.Name, int64(t.Array.Len())})
+			list = append(list, moment{t.Name, int64(t.Array.Len()), wide64(t.Array.Shape)})
 		}
 	}
 	for _, p := range u.Pickles {
@@ -148,11 +149,19 @@ func (u *Unit) moments() (list []moment, there bool) {
 		for i := range p.Summary.Tensors {
 			t := &p.Summary.Tensors[i]
 			if first(t.Name) {
-				list = append(list, moment{t.Name, t.Len()})
+				list = append(list, moment{t.Name, t.Len(), t.Shape})
 			}
 		}
 	}
 	return list, there || u.hasLike("optimizer", "optim_") || u.Manifest != nil && hasKeyLike(u.Manifest.Files, "optim")
+}
+
+func wide64(shape []int) []int64 {
+	out := make([]int64, len(shape))
+	for i, n := range shape {
+		out[i] = int64(n)
+	}
+	return out
 }
 
 func hasKeyLike[V any](m map[string]V, part string) bool {
@@ -191,25 +200,45 @@ func (in *Input) optimizerFindings(f *Folder, u *Unit) []check.Result {
 		have += max(m.n, 0)
 	}
 	n := 0
+	shapes := map[string]int{} // of the parameters, less those of the moments
 	for _, t := range u.tensors(weightsRole) {
 		if u.Kind == Adapter || t.Array.DType.Float() {
 			want += int64(t.Array.Len())
+			shapes[fmt.Sprint(wide64(t.Array.Shape))]++
 			n++
 		}
 	}
 	for _, t := range u.tensors(headRole) {
 		want += int64(t.Array.Len())
+		shapes[fmt.Sprint(wide64(t.Array.Shape))]++
 		n++
 	}
 	for _, t := range u.heads() {
 		want += max(t.Len(), 0)
+		shapes[fmt.Sprint(t.Shape)]++
 		n++
+	}
+	flat := false // parameters in one row, as FSDP and ZeRO hold them
+	for _, m := range list {
+		flat = flat || len(m.shape) < 2 && shapes[fmt.Sprint(m.shape)] == 0
+		shapes[fmt.Sprint(m.shape)]--
 	}
 	if u.Kind == Adapter && have < want {
 		return []check.Result{fail(subject, "D14", "part of what is saved is in no group of the optimiser", "moments of %s numbers in %s, the adapter has %s in %s", thousands(have), plural(len(list), "tensor"), thousands(want), plural(n, "tensor"))}
 	}
 	if u.Kind == Adapter && have > want {
 		return []check.Result{warn(subject, "OPT-EXTRA", "the state of another adapter, or parameters that are not saved", "moments of %s numbers, the adapter has %s", thousands(have), thousands(want))}
+	}
+	if u.Kind == Adapter && !flat && len(list) == n {
+		var other []string
+		for shape, k := range shapes {
+			if k < 0 {
+				other = append(other, fmt.Sprintf("%d of %s", -k, shape))
+			}
+		}
+		if slices.Sort(other); len(other) > 0 {
+			return []check.Result{fail(subject, "OPT-SHAPE", "the state of another adapter", "moments of shapes that no tensor of the adapter has: %s", several(other))}
+		}
 	}
 	return []check.Result{pass(subject, len(list), "moments of %s numbers in %s", thousands(have), plural(len(list), "tensor"))}
 }
@@ -235,7 +264,8 @@ var TrainerState = &check.Check[*Input]{
 	Name: "resume/state",
 	Doc: `a checkpoint to resume from has its step, the state of every random generator, the schedule and the position in the data
 
-The step in the state is the one in the name of the folder. Shards per rank are complete.`,
+The step in the state is the one in the name of the folder, and transformers' trainer_state.json, which has it, is there. Shards
+per rank are complete.`,
 	Source: "V29; formats 18; systems C.6; faults P010, P072, P135, P204; transformers#17032, OpenRLHF#1103",
 	Fix:    "save the random state of every rank, the schedule and the data loader with the weights",
 	Run: func(in *Input) ([]check.Result, error) {
@@ -252,7 +282,7 @@ The step in the state is the one in the name of the folder. Shards per rank are 
 func (in *Input) stateFindings(f *Folder, u *Unit) (out []check.Result) {
 	subject := f.at(u)
 	reason, certain := in.resumable(u)
-	byName, ok := stepOf(u.Dir)
+	byName, ok := f.stepOf(u)
 	if u.State != nil && ok {
 		if n, has := stepIn(u); has && n != byName {
 			out = append(out, fail(subject, "STEP-MISMATCH", "the state of another step: saved before or after the counter moved", "the folder is of step %d, %s says %d", byName, base(u.State.File), n))
@@ -276,6 +306,9 @@ func (in *Input) stateFindings(f *Folder, u *Unit) (out []check.Result) {
 	}
 	has := func(keys ...string) bool {
 		return u.State != nil && slices.ContainsFunc(keys, func(k string) bool { return u.State.Members[k] != nil })
+	}
+	if u.State == nil && ok && u.has("optimizer.pt") && u.has("scheduler.pt") && !f.refusedIn(u) {
+		out = append(out, fail(subject, "STATE-MISSING", "transformers' Trainer resumes at step 0 with the optimiser of later", "trainer_state.json is missing beside optimizer.pt and scheduler.pt of step %d", byName))
 	}
 	if u.Kind == Adapter || u.Kind == Whole {
 		missing(u.hasLike("rng") || has("rng", "rng_state", "random_state"), "rng", "RNG-MISSING", "random generators start anew: sampling repeats itself after a resume", "random state")
@@ -334,58 +367,4 @@ func rankFindings(f *Folder, u *Unit) (out []check.Result) {
 		out = append(out, pass(f.at(u), n, "shards of all ranks"))
 	}
 	return out
-}
-
-// RunLayout checks a run folder.
-var RunLayout = &check.Check[*Input]{
-	Name: "run/layout",
-	Doc: `a run folder has effective_config.yaml, step_N at every save_interval, final/, and latest names a step that is there
-
-While LOCK is there the run may be going on: then a missing final/ is a warning.`,
-	Source: "systems C.6; formats 17; fault C20",
-	Fix:    "save the configuration at the start, a checkpoint at every save_interval, and final/ at the end",
-	Run: func(in *Input) ([]check.Result, error) {
-		f := in.Folder
-		r := f.Run
-		if r == nil || !r.HasConfig && (r.Final == nil || len(r.Steps) == 0) {
-			return nil, nil
-		}
-		subject := f.Tree.Path()
-		var out []check.Result
-		if !r.HasConfig {
-			out = append(out, fail(subject, "RUN-CONFIG", "the run cannot be repeated", "effective_config.yaml is missing"))
-		}
-		last := 0
-		for _, s := range r.Steps {
-			last = max(last, s)
-		}
-		var gaps []string
-		if r.Every > 0 {
-			end := last
-			if r.Final != nil && r.Total > 0 {
-				end = r.Total
-			}
-			for n := r.Every; n <= end && len(gaps) < 100; n += r.Every {
-				if !slices.Contains(r.Steps, n) && (r.Final == nil || n != r.Total) {
-					gaps = append(gaps, fmt.Sprintf("step_%d", n))
-				}
-			}
-		}
-		if len(gaps) > 0 && (r.Keep == 0 || r.Keep < 0 && !f.seen["latest"]) { // else those beyond the newest K were deleted
-			out = append(out, fail(subject, "RUN-STEP", "a save was skipped or failed", "save_interval is %d, missing: %s", r.Every, several(gaps)))
-		}
-		switch {
-		case r.Final == nil && f.seen["LOCK"]:
-			out = append(out, warn(subject, "RUN-FINAL", "the run was killed, or is going on", "final/ is missing, and LOCK is there"))
-		case r.Final == nil:
-			out = append(out, fail(subject, "RUN-FINAL", "the run ended before its last save", "final/ is missing"))
-		}
-		if r.Latest != "" && !slices.ContainsFunc(f.Units, func(u *Unit) bool { return u.Dir == r.Latest }) {
-			out = append(out, fail(subject, "RUN-LATEST", "latest names a checkpoint that was deleted or never published", "latest names %.64q, which is not there", r.Latest))
-		}
-		if len(out) == 0 {
-			out = append(out, pass(subject, len(r.Steps)+1, "%s, final %t", plural(len(r.Steps), "step"), r.Final != nil))
-		}
-		return out, nil
-	},
 }

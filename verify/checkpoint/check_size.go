@@ -102,12 +102,14 @@ func (in *Input) expectedBytes(u *Unit) (n int64, width int, ok bool) {
 	if unknown != "" {
 		return 0, 0, false
 	}
+	wide := map[string]int{} // by module: an adapter may be stored in more than one type
 	for _, p := range u.pairs {
 		for _, t := range []*Tensor{p.a, p.b} {
 			if t != nil {
-				width = max(width, t.Array.DType.Size())
+				wide[p.module] = max(wide[p.module], t.Array.DType.Size())
 			}
 		}
+		width = max(width, wide[p.module])
 	}
 	for _, c := range u.Containers {
 		if c.Role == weightsRole {
@@ -126,7 +128,13 @@ func (in *Input) expectedBytes(u *Unit) (n int64, width int, ok bool) {
 			}
 		}
 	}
-	add := func(name string, in, out int) { n += int64(l.rank(name)) * (int64(in) + int64(out)) * int64(width) }
+	add := func(name string, in, out int) {
+		w := wide[name]
+		if w == 0 {
+			w = width
+		}
+		n += int64(l.rank(name)) * (int64(in) + int64(out)) * int64(w)
+	}
 	if m, _ := in.baseModel(u); m != nil {
 		for _, x := range m.modules() {
 			// All-linear leaves out the head, and embeddings are adapted only by name.

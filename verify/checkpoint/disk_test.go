@@ -206,3 +206,34 @@ func TestLoadErrors(t *testing.T) {
 	_, err = Load(t.Context(), Paths{Dir: dir, Base: filepath.Join(dir, "nowhere")})
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
+
+// A file of a sealed checkpoint that was replaced by a link to one with the same bytes is refused by a resume, and named.
+func TestLinkInPlaceOfAFile(t *testing.T) {
+	s := runScene(random(5))
+	dir := write(t, t.TempDir(), s.dir)
+	in := load(t, Paths{Dir: dir})
+	require.Empty(t, failures(judge(t, in, "folder/manifest")))
+	from, to := filepath.Join(dir, "step_4", "tokenizer.json"), filepath.Join(dir, "step_2", "tokenizer.json")
+	require.NoError(t, os.Remove(to))
+	require.NoError(t, os.Symlink(filepath.Join("..", "step_4", "tokenizer.json"), to))
+	a, err := os.ReadFile(from)
+	require.NoError(t, err)
+	b, err := os.ReadFile(to)
+	require.NoError(t, err)
+	require.Equal(t, a, b)
+	bad := failures(judge(t, load(t, Paths{Dir: dir}), "folder/manifest"))
+	require.Len(t, bad, 1)
+	require.Contains(t, bad[0], "tokenizer.json is a symbolic link")
+}
+
+// A step is known by the name of the folder that was named directly, and by that of the folder behind a link.
+func TestStepOfTheFolderItself(t *testing.T) {
+	s := trainerScene(random(5))
+	s.dir.editJSON("checkpoint-3/trainer_state.json", func(o map[string]any) { o["global_step"] = 4 })
+	dir := write(t, t.TempDir(), s.dir)
+	link := filepath.Join(t.TempDir(), "latest")
+	require.NoError(t, os.Symlink(filepath.Join(dir, "checkpoint-3"), link))
+	for _, p := range []string{filepath.Join(dir, "checkpoint-3"), link} {
+		require.Equal(t, "STEP-MISMATCH", firstFault(judge(t, load(t, Paths{Dir: p}), "resume/state"), check.Fail), p)
+	}
+}

@@ -1,6 +1,9 @@
 package checkpoint
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"path"
@@ -143,6 +146,13 @@ func init() {
 			f := s.dir.Files["step_4/value_head.safetensors"]
 			f[len(f)-3] ^= 1
 		}),
+		planted("MANIFEST-DIGEST", "the manifest changed since the save", "edited by hand", "formats 17", runScene, func(s *scene) {
+			text := bytes.Replace(s.dir.Files["step_4/MANIFEST.json"], []byte(`"base_fingerprint"`), []byte("\"config_sha256\": \"\",\n  \"manifest_sha256\": \"\",\n  \"base_fingerprint\""), 1)
+			sum := sha256.Sum256(text)
+			text = bytes.Replace(text, []byte(`"manifest_sha256": ""`), fmt.Appendf(nil, `"manifest_sha256": "%x"`, sum), 1)
+			s.dir.Files["step_4/MANIFEST.json"] = bytes.Replace(text, []byte(`"schema": 1`), []byte(`"schema": 2`), 1)
+		}),
+		planted("MANIFEST-MISSING", "no manifest in one step", "killed between the files and the manifest, and renamed by hand", "formats 17", runScene, func(s *scene) { delete(s.dir.Files, "step_4/MANIFEST.json") }),
 		planted("MANIFEST-MISSING", "a file gone since the save", "a copy that left it out", "formats 17", runScene, func(s *scene) { delete(s.dir.Files, "step_2/rng.json") }),
 		planted("MANIFEST-EXTRA", "a file that the save did not write", "files of two steps in one folder", "formats 17", runScene, func(s *scene) { s.dir.Files["step_2/notes.txt"] = []byte("?") }),
 		planted("MANIFEST-STEP", "the manifest of another step", "a folder was renamed", "formats 17", runScene, func(s *scene) {
@@ -190,6 +200,19 @@ func modelFaults() {
 				return peftPrefix + strings.Replace(n, "_proj.weight", "_proj.base_layer.weight", 1)
 			})
 		}),
+		planted("KEY-PREFIX", "model. twice", "state_dict() of a module around the model", "formats 5", of("qwen2", func(s *scene) {
+			s.model.Tied = true
+			s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.BF16), 1))
+		}), func(s *scene) { rename(s.dir, file, func(n string) string { return "model." + n }) }),
+		planted("LAYERS-CUT", "a layer more than the configuration says", "config.json of a smaller model", "formats 5", wholeScene, func(s *scene) {
+			s.dir.editJSON("config.json", func(o map[string]any) {
+				for _, k := range []string{"n_layer", "num_hidden_layers"} {
+					if o[k] != nil {
+						o[k] = s.model.Layers - 1
+					}
+				}
+			})
+		}),
 		planted("HEAD-MISSING", "the head was dropped as if it were tied", "an exporter that ties everything", "formats 5", of("gptj", func(s *scene) {
 			s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.F16), 1))
 		}), func(s *scene) { without(s.dir, file, "lm_head") }),
@@ -215,6 +238,23 @@ func modelFaults() {
 				t.DType, t.Shape, t.Data, t.Raw = format.U8, []int{n, 1}, nil, make([]byte, n)
 				t.Raw[0] = 1
 			})
+		}),
+		warned("MIXED-TYPES", "one layer of another type", "layers of two saves", "fault P152", func(r *rand.Rand) *scene {
+			s := newScene(r, anyType(r))
+			s.dir = memory("model", s.model.modelFolder(s.model.weights(r, format.F16), 1))
+			return s
+		}, func(s *scene) {
+			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i := range list {
+					if strings.HasPrefix(list[i].Name, s.model.block(1)) {
+						list[i].DType = format.F32
+					}
+				}
+				return list
+			})
+		}),
+		planted("QUANT-CONFIG", "no quantization_config", "the configuration of the dense model was copied over it", "formats 6", int8Scene, func(s *scene) {
+			s.dir.editJSON("config.json", func(o map[string]any) { delete(o, "quantization_config") })
 		}),
 		planted("INT8-NO-SCALE", "int8 codes without their scales", "SCB was dropped on export", "V28", int8Scene, func(s *scene) { without(s.dir, file, "SCB") }),
 		warned("DTYPE-CONFIG", "config.json names another type", "cast after the configuration was written", "fault P152", of("llama", func(s *scene) {
@@ -250,6 +290,43 @@ func modelFaults() {
 			})
 		}),
 	}
+	dense := func(factor float64) func(r *rand.Rand) *scene {
+		return func(r *rand.Rand) *scene { return denseScene(r, func(_, _ int) float64 { return factor }) }
+	}
+	Dense.Faults = []fault{
+		planted("QUANT-FACTOR", "dequantised with 1/128", "the constant of another format", "conventions 2.13", dense(1.0/128), func(*scene) {}),
+		planted("QUANT-FACTOR", "dequantised without 1/127", "SCB taken for the step", "formats 6", dense(1), func(*scene) {}),
+		planted("QUANT-AXIS", "dequantised by columns", "scales broadcast along the wrong axis", "formats 6", dense(-1.0/127), func(*scene) {}),
+		planted("QUANT-BASE", "rows exchanged", "codes of one save, scales of another", "V28", dense(1.0/127), func(s *scene) {
+			s.dir.tensor(file, s.model.block(1)+s.model.Linears()[0].Name+".weight", func(t *safetensors.Tensor) {
+				t.Data = append(slices.Clone(t.Data[len(t.Data)/2:]), t.Data[:len(t.Data)/2]...)
+			})
+		}),
+		warned("QUANT-BASE", "two layers exchanged", "a conversion that sorts layers by name: 10 before 2", "formats 5", wholeScene, func(s *scene) {
+			s.base = memory("lab/tiny", s.dir.Files)
+			s.dir = memory("model", s.dir.Files)
+			rename(s.dir, file, func(n string) string {
+				for i := range 2 {
+					if rest, ok := strings.CutPrefix(n, s.model.block(i)); ok {
+						return s.model.block(1-i) + rest
+					}
+				}
+				return n
+			})
+		}),
+		warned("QUANT-FACTOR", "a model that is 127/128 of its base", "dequantised with 1/128", "conventions 2.13", wholeScene, func(s *scene) {
+			s.base = memory("lab/tiny", s.dir.Files)
+			s.dir = memory("model", s.dir.Files)
+			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i := range list {
+					for j, v := range list[i].Data {
+						list[i].Data[j] = v * 127 / 128
+					}
+				}
+				return rounded(list)
+			})
+		}),
+	}
 	Codes.Faults = []fault{
 		planted("QUANT-SCALE-127", "SCB holds absmax/127", "the scale of another library", "formats 6", int8Scene, func(s *scene) {
 			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
@@ -274,11 +351,43 @@ func modelFaults() {
 		planted("NAN", "one NaN in a whole model", "0/0 in an update", "fault P147", wholeScene, func(s *scene) {
 			s.dir.tensor(file, ".weight", func(t *safetensors.Tensor) { t.Data[s.r.IntN(len(t.Data))] = math.NaN() })
 		}),
+		planted("INF", "one infinity in a merged model", "the merge overflowed float16", "fault P155", func(r *rand.Rand) *scene { return mergedAs(r, "gptj", format.F16) }, func(s *scene) {
+			for n := range s.merged.Files {
+				if !strings.HasSuffix(n, ".safetensors") {
+					continue
+				}
+				s.merged.edit(n, func(list []safetensors.Tensor) []safetensors.Tensor {
+					if t := find(list, s.model.block(1)+s.target()+".weight"); t != nil {
+						t.Data[3] = math.Inf(1)
+					}
+					return list
+				})
+			}
+		}),
 		planted("INF", "one infinity in a whole model", "overflow of float16", "fault P155", wholeScene, func(s *scene) {
 			s.dir.tensor(file, ".weight", func(t *safetensors.Tensor) { t.Data[s.r.IntN(len(t.Data))] = math.Inf(-1) })
 		}),
 	}
-	Zero.Faults = []fault{planted("P202", "a weight of zeros", "zeroed by a quantiser, or not gathered", "faults P202, P211", wholeScene, func(s *scene) {
-		s.dir.tensor(file, s.model.block(1)+s.model.Linears()[1].Name+".weight", zeroed)
-	})}
+	// part zeroes the elements of one matrix that empty says belong to a shard.
+	part := func(empty func(row, col, rows, cols int) bool) func(s *scene) {
+		return func(s *scene) {
+			linears := s.model.Linears()
+			s.dir.tensor(file, s.model.block(1)+linears[len(linears)-1].Name+".weight", func(t *safetensors.Tensor) {
+				rows, cols := t.Shape[0], t.Shape[1]
+				for i := range t.Data {
+					if empty(i/cols, i%cols, rows, cols) {
+						t.Data[i] = 0
+					}
+				}
+			})
+		}
+	}
+	Zero.Faults = []fault{
+		planted("P202", "a weight of zeros", "zeroed by a quantiser, or not gathered", "faults P202, P211", wholeScene, func(s *scene) {
+			s.dir.tensor(file, s.model.block(1)+s.model.Linears()[1].Name+".weight", zeroed)
+		}),
+		planted("ZERO-PART", "the last half of the rows of a matrix", "one of two ranks was saved", "fault P134", wholeScene, part(func(row, _, rows, _ int) bool { return row >= rows/2 })),
+		planted("ZERO-PART", "the first quarter of the rows of a matrix", "one of four ranks was not saved", "fault P134", wholeScene, part(func(row, _, rows, _ int) bool { return row < rows/4 })),
+		planted("ZERO-PART", "the last half of the columns of a matrix", "one of two ranks of a row-parallel layer was saved", "fault P134", wholeScene, part(func(_, col, _, cols int) bool { return col >= cols/2 })),
+	}
 }

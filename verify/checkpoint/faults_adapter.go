@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -12,6 +13,15 @@ func adapterFaults() {
 	AdapterConfig.Faults = []fault{
 		planted("P086", "lora_alpha 0", "verl's merger wrote it by design (verl#1821)", "formats 7, row 3", aloneScene, func(s *scene) {
 			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["lora_alpha"] = 0 })
+		}),
+		planted("ALPHA-MISSING", "lora_alpha null", "written by a program that did not know it", "formats 7, row 3", aloneScene, func(s *scene) {
+			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["lora_alpha"] = nil })
+		}),
+		warned("ALPHA-MISSING", "no lora_alpha", "a configuration written by hand", "formats 7, row 3", aloneScene, func(s *scene) {
+			s.dir.editJSON("adapter_config.json", func(o map[string]any) { delete(o, "lora_alpha") })
+		}),
+		planted("LORA-META", "another α than verl trained with", "the merger's default (verl#1821)", "formats 7, row 3; fault P086", verlScene, func(s *scene) {
+			s.dir.Files["actor/lora_train_meta.json"] = toJSON(map[string]any{"r": s.lora.r, "lora_alpha": 2 * s.lora.alpha, "task_type": "CAUSAL_LM"})
 		}),
 		planted("NO-ADAPTER-CONFIG", "no adapter_config.json", "only the tensors were copied", "formats 7", aloneScene, func(s *scene) { delete(s.dir.Files, "adapter_config.json") }),
 		planted("PEFT-TYPE", "a configuration without peft_type", "another library's file of that name", "formats 7, 19", aloneScene, func(s *scene) {
@@ -66,6 +76,32 @@ func adapterFaults() {
 		planted("P007", "keys with the prefix of torch.compile", "saved without unwrapping", "fault P007", aloneScene, func(s *scene) {
 			rename(s.dir, adapterFile, func(n string) string { return peftPrefix + "_orig_mod." + strings.TrimPrefix(n, peftPrefix) })
 		}),
+		planted("KEY-PREFIX", "base_model.model. twice", "get_peft_model of a PeftModel", "formats 7, row 4", aloneScene, func(s *scene) {
+			rename(s.dir, adapterFile, func(n string) string { return peftPrefix + n })
+		}),
+		planted("ADAPTER-NAME", "a module of modules_to_save under the name of its wrapper", "state_dict() in place of get_peft_model_state_dict", "formats 7; PEFT#2450", savedScene, func(s *scene) {
+			rename(s.dir, adapterFile, func(n string) string { return strings.Replace(n, "norm.", "norm.modules_to_save.default.", 1) })
+		}),
+		warned("P050", "a module of modules_to_save three times", "embeddings were resized and trained whole (TRL#1287)", "fault P050", savedScene, func(s *scene) {
+			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for _, t := range slices.Clone(list) {
+					if name, ok := strings.CutSuffix(t.Name, "norm.weight"); ok {
+						t.Name = name + "norm.original_module.weight"
+						list = append(list, t)
+					}
+				}
+				return list
+			})
+		}),
+		planted("DORA-MAGNITUDE", "no magnitudes of DoRA", "exported by a program that knows A and B alone", "formats 7", doraScene, func(s *scene) { without(s.dir, adapterFile, "lora_magnitude_vector") }),
+		planted("DORA-MAGNITUDE", "use_dora was lost", "the configuration was written anew", "formats 7", doraScene, func(s *scene) {
+			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["use_dora"] = false })
+			s.merged, s.base = nil, nil
+		}),
+		planted("LORA-BIAS", "lora_bias was lost", "the configuration was written anew", "formats 7", func(r *rand.Rand) *scene { return biasedScene(r, 0) }, func(s *scene) {
+			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["lora_bias"] = false })
+		}),
+		planted("LORA-BIAS", "no biases of lora_B", "exported by a program that knows A and B alone", "formats 7", func(r *rand.Rand) *scene { return biasedScene(r, 0) }, func(s *scene) { without(s.dir, adapterFile, "lora_B.bias") }),
 		planted("UNPAIRED", "a lora_B is missing", "one rank's part was not gathered", "formats 7, row 4", aloneScene, func(s *scene) { without(s.dir, adapterFile, s.model.block(1)+s.target()+".lora_B") }),
 		planted("P203", "a second adapter", "another one was added on resume", "fault P203", aloneScene, func(s *scene) {
 			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
@@ -88,6 +124,22 @@ func adapterFaults() {
 			s.dir.tensor(adapterFile, "lora_B.weight", func(t *safetensors.Tensor) {
 				t.Shape = []int{t.Shape[0], t.Shape[1] + 1}
 				t.Data = normal(s.r, t.Shape, 1)
+			})
+		}),
+		planted("RANK-TURNED", "A and B transposed", "the layout of MLX, [in, r] and [r, out]", "formats 7, row 6", aloneScene, func(s *scene) {
+			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i, t := range list {
+					list[i].Shape, list[i].Data = []int{t.Shape[1], t.Shape[0]}, transpose(t.Data, t.Shape[0], t.Shape[1])
+				}
+				return list
+			})
+		}),
+		warned("SHAPE-VARIES", "half of lora_B in one layer", "one rank of tensor parallelism was saved", "formats 7, row 6", of("llama", func(s *scene) {
+			s.dir = memory("adapter", s.peftFolder(s.adapter(true)))
+		}), func(s *scene) {
+			s.dir.tensor(adapterFile, s.model.block(1)+s.target()+".lora_B.weight", func(t *safetensors.Tensor) {
+				t.Shape = []int{t.Shape[0] / 2, t.Shape[1]}
+				t.Data = t.Data[:len(t.Data)/2]
 			})
 		}),
 		planted("RANK-PATTERN", "a rank_pattern that the tensors do not follow", "the configuration of another run", "formats 7", aloneScene, func(s *scene) {

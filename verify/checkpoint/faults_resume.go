@@ -53,6 +53,23 @@ func resumeFaults() {
 			})
 		}),
 	}
+	SpecialTokens.Faults = []fault{
+		planted("SPECIAL-RANGE", "pad_token_id without a row", "<pad> added, embedding not resized", "formats 8; fault P201", wholeScene, func(s *scene) {
+			s.dir.editJSON("config.json", func(o map[string]any) { o["pad_token_id"] = s.model.Vocab })
+		}),
+		planted("SPECIAL-RANGE", "eos_token_id without a row", "generation_config.json of another model", "formats 8", wholeScene, func(s *scene) {
+			s.dir.editJSON("generation_config.json", func(o map[string]any) { o["eos_token_id"] = []int{s.model.Vocab + 7} })
+		}),
+		warned("SPECIAL-RANGE", "one of two eos_token_id without a row", "generation_config.json of another model", "formats 8", wholeScene, func(s *scene) {
+			s.dir.editJSON("generation_config.json", func(o map[string]any) { o["eos_token_id"] = []int{s.model.Vocab - 4, s.model.Vocab + 7} })
+		}),
+		warned("EOS-MISMATCH", "another eos_token than generation waits for", "a chat template with an end of its own", "faults P033, P054", wholeScene, func(s *scene) {
+			s.dir.editJSON("generation_config.json", func(o map[string]any) { o["eos_token_id"] = 2 })
+		}),
+		warned("CHAT-TEMPLATE", "no chat template", "the tokenizer of the trainer was saved, not that of the base", "formats 9", mergedScene, func(s *scene) {
+			s.base.editJSON("tokenizer_config.json", func(o map[string]any) { o["chat_template"] = "{{ messages }}" })
+		}),
+	}
 	state := func(change func(o map[string]any)) func(s *scene) {
 		return unsealed(func(s *scene) { s.dir.editJSON("step_2/state.json", change) })
 	}
@@ -63,14 +80,42 @@ func resumeFaults() {
 		}),
 		planted("D14", "part of the adapter is in no group", "the group is missing", "fault D14", trainerScene, func(s *scene) {
 			shapes := shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile]))
-			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(shapes[:len(shapes)/2])
+			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(3, shapes[:len(shapes)/2])
+		}),
+		planted("OPT-SHAPE", "moments of other shapes", "the optimiser of an adapter on other targets", "V29", trainerScene, func(s *scene) {
+			shapes := shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile]))
+			for i, x := range shapes {
+				shapes[i] = []int{x[1], x[0]} // A and B of a square layer exchange theirs
+			}
+			shapes[0] = []int{2, shapes[0][0] * shapes[0][1] / 2}
+			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(3, shapes)
 		}),
 		warned("OPT-EXTRA", "the state of more than is saved", "a second adapter in the optimiser", "fault P203", trainerScene, func(s *scene) {
 			shapes := shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile]))
-			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(append(shapes, shapes...))
+			s.dir.Files["checkpoint-3/optimizer.pt"] = adamState(3, append(shapes, shapes...))
+		}),
+	}
+	// moments redoes the state of the optimiser with other numbers.
+	moments := func(step int, first, second float32) func(s *scene) {
+		return func(s *scene) {
+			var state []member
+			for i, x := range shapesOf(unpack(s.dir.Files["checkpoint-3/"+adapterFile])) {
+				state = append(state, member{i, []member{{"step", filled{nil, float32(step)}}, {"exp_avg", filled{x, first}}, {"exp_avg_sq", filled{x, second}}}})
+			}
+			s.dir.Files["checkpoint-3/optimizer.pt"] = torchFile([]member{{"state", state}, {"param_groups", []member{{"lr", 1}}}})
+		}
+	}
+	Moments.Faults = []fault{
+		planted("MOMENT-NAN", "first moments are NaN", "a gradient of 0/0 was not skipped", "V29; faults P147, P209", trainerScene, moments(3, float32(math.NaN()), 1)),
+		planted("MOMENT-SIGN", "first and second moments exchanged", "converted by their places in a list", "V29", trainerScene, moments(3, 0.0625, -0.25)),
+		planted("OPT-STEP", "the optimiser of a later step", "a folder put together from two saves", "V29", trainerScene, moments(5, -0.25, 0.0625)),
+		warned("OPT-STEP", "an optimiser of one step", "Adam was made anew on a resume (NeMo-RL#3171)", "fault P124", trainerScene, moments(1, -0.25, 0.0625)),
+		warned("SCHEDULER-STEP", "the schedule of another step", "counted in the inner loop (TRL#2325)", "fault P010", trainerScene, func(s *scene) {
+			s.dir.Files["checkpoint-3/scheduler.pt"] = torchFile([]member{{"last_epoch", 77}})
 		}),
 	}
 	TrainerState.Faults = []fault{
+		planted("STATE-MISSING", "no trainer_state.json", "not copied", "V29", trainerScene, drop("checkpoint-3/trainer_state.json")),
 		planted("STEP-MISMATCH", "the state of another step", "saved before the counter moved (open-instruct#1523)", "fault P135", trainerScene, func(s *scene) {
 			s.dir.editJSON("checkpoint-3/trainer_state.json", func(o map[string]any) { o["global_step"] = 4 })
 		}),
@@ -104,6 +149,13 @@ func resumeFaults() {
 			for n := range s.dir.Files {
 				if strings.HasPrefix(n, "final/") {
 					delete(s.dir.Files, n)
+				}
+			}
+		}),
+		planted("RUN-FINAL", "final of an earlier step", "the run was resumed, and final kept", "fault C20", runScene, func(s *scene) {
+			for n, text := range s.dir.Files {
+				if rest, ok := strings.CutPrefix(n, "step_2/"); ok {
+					s.dir.Files["final/"+rest] = text
 				}
 			}
 		}),
@@ -180,6 +232,17 @@ func mergeFaults() {
 		planted("P198", "no scaling", "B·A alone", "fault P198", merging("qwen2", format.F32, func(l *loraShape) { l.alpha = 12.5 }, scaled(func(*scene) float64 { return 1 })), none),
 		planted("P197", "rsLoRA ignored", "α/r in place of α/√r (vLLM#6909)", "fault P197", merging("llama", format.BF16, rs, scaled(func(s *scene) float64 { return s.lora.alpha / float64(s.lora.r) })), none),
 		planted("P197", "scaled as rsLoRA", "α/√r in place of α/r", "fault P197", merging("gptj", format.F16, func(l *loraShape) { l.r, l.alpha = 6, 16 }, scaled(func(s *scene) float64 { return s.lora.alpha / math.Sqrt(float64(s.lora.r)) })), none),
+		planted("MERGE-TWICE", "one module merged twice", "merge() again after a crash; α/√r gives the same at r = 4", "V27", merging("gptj", format.F32, nil, func(s *scene, weights, adapter []safetensors.Tensor) []safetensors.Tensor {
+			out := s.merge(weights, adapter, s.scaling())
+			i := slices.IndexFunc(out, func(t safetensors.Tensor) bool { return t.Name == s.model.block(1)+s.target()+".weight" })
+			for j, v := range out[i].Data {
+				out[i].Data[j] = 2*v - weights[i].Data[j]
+			}
+			return rounded(out)
+		}), none),
+		planted("DORA-MAGNITUDE", "DoRA merged as plain LoRA", "a program that leaves out the magnitudes", "V27", doraScene, func(s *scene) {
+			s.merged = memory("merged", s.model.modelFolder(s.merge(unpack(s.base.Files["model.safetensors"]), unpack(s.dir.Files[adapterFile]), s.scaling()), 1))
+		}),
 		planted("MERGE-TWICE", "merged twice", "merge() on a merged adapter", "V27", merging("gptj", format.F32, func(l *loraShape) { l.r, l.alpha = 6, 16 }, scaled(func(s *scene) float64 { return 2 * s.scaling() })), none),
 		planted("P150", "int8 codes of the merge with the scales of before", "SCB was not renewed (PEFT#638)", "fault P150", int8MergedScene, func(s *scene) {
 			old := unpack(s.base.Files["model.safetensors"])
@@ -286,7 +349,7 @@ func mergeFaults() {
 		warned("STEP-BACK", "the older checkpoint is judged against the newer", "a resume from an older state", "V29", againstScene, func(s *scene) {
 			s.dir.Files["state.json"] = toJSON(map[string]any{"step": 3, "rng": 1, "scheduler": 1, "data_position": 1})
 			s.against.Files["state.json"] = toJSON(map[string]any{"step": 9})
-			s.dir.Files["optimizer.pt"] = adamState(shapesOf(unpack(s.dir.Files[adapterFile])))
+			s.dir.Files["optimizer.pt"] = adamState(3, shapesOf(unpack(s.dir.Files[adapterFile])))
 		}),
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -24,6 +25,7 @@ type Folder struct {
 	Run     *Run    // what a run folder says of itself
 	pool    *pool
 	seen    map[string]bool // entries by name
+	name    string          // last part of the folder's real path
 }
 
 // Close closes the files.
@@ -45,13 +47,27 @@ func OpenFolder(p string) (*Folder, error) {
 	f, err := NewFolder(d)
 	if err != nil {
 		d.Close()
+		return nil, err
 	}
-	return f, err
+	if real, err := filepath.EvalSymlinks(p); err == nil {
+		if real, err = filepath.Abs(real); err == nil {
+			f.name = filepath.Base(real)
+		}
+	}
+	return f, nil
+}
+
+// stepOf returns the step in the name of a unit's directory, which may be that of the folder itself.
+func (f *Folder) stepOf(u *Unit) (int, bool) {
+	if u.Dir == "." {
+		return stepOf(f.name)
+	}
+	return stepOf(u.Dir)
 }
 
 // NewFolder is OpenFolder for a tree.
 func NewFolder(t Tree) (*Folder, error) {
-	f := &Folder{Tree: t, pool: &pool{}, seen: map[string]bool{}}
+	f := &Folder{Tree: t, pool: &pool{}, seen: map[string]bool{}, name: path.Base(t.Path())}
 	var err error
 	if f.Entries, err = t.Entries(); err != nil {
 		return nil, err
@@ -89,6 +105,13 @@ func NewFolder(t Tree) (*Folder, error) {
 		}
 		if interesting {
 			f.Units = append(f.Units, u)
+		}
+	}
+	for _, u := range f.of(Adapter) {
+		if dir := dirs[path.Dir(u.Dir)]; dir != nil && u.Dir != "." {
+			if u.Meta, err = f.object(dir, "lora_train_meta.json"); err != nil {
+				return nil, err
+			}
 		}
 	}
 	f.Run, err = f.readRun()

@@ -265,3 +265,24 @@ func TestWideRows(t *testing.T) {
 		}
 	}
 }
+
+// A regular expression that only Python reads leaves the modules in the file to judge by: the same ones in every layer, or it is
+// open whether one is missing.
+func TestPatternOfPython(t *testing.T) {
+	s := newScene(random(3), "llama")
+	s.dir = memory("adapter", s.peftFolder(s.adapter(true)))
+	s.dir.editJSON("adapter_config.json", func(o map[string]any) {
+		o["target_modules"] = `^(model(?=\.).*\.(` + strings.Join(s.lora.targets, "|") + `))$`
+	})
+	judge := func() check.Result {
+		results, err := Suite.Run(s.input(), check.Selection{Select: []string{"adapter/targets"}})
+		require.NoError(t, err)
+		require.Len(t, results, 1)
+		return results[0]
+	}
+	require.Equal(t, check.Pass, judge().Verdict)
+	without(s.dir, adapterFile, s.model.block(0)+s.target())
+	r := judge()
+	require.Equal(t, check.Undetermined, r.Verdict)
+	require.Contains(t, r.Reason, s.model.block(0)+s.target())
+}

@@ -23,10 +23,13 @@ type Lora struct {
 	Alpha      float64
 	HasR       bool
 	HasAlpha   bool
+	NullAlpha  bool // lora_alpha is there and null
 	RSLora     bool
 	DoRA       bool
 	Bias       string
 	LoraBias   bool
+	Init       string // init_lora_weights, where it is a name
+	Variant    string // the first key that makes it another function than α/r·B·A and DoRA; "" for none
 	FanInOut   bool
 	Targets    []string       // target_modules as a list
 	Pattern    string         // target_modules as a regular expression, or all-linear
@@ -69,6 +72,11 @@ func parseLora(o *format.Object) (*Lora, error) {
 		FanInOut: o.Bool("fan_in_fan_out", false), Save: o.Texts("modules_to_save"), Parameters: o.Texts("target_parameters"),
 		Inference: o.Bool("inference_mode", true), Layers: o.Ints("layers_to_transform", 0, largest),
 	}
+	if v, there := o.Members["lora_alpha"]; there && v == nil {
+		l.NullAlpha = true
+	}
+	l.Init, _ = o.Members["init_lora_weights"].(string)
+	l.Variant = variant(o)
 	if !l.HasR {
 		l.R = 8 // the default of LoraConfig, as that of α
 	}
@@ -83,6 +91,34 @@ func parseLora(o *format.Object) (*Lora, error) {
 	}
 	l.Ranks, l.Alphas = patterns(o, "rank_pattern"), patterns(o, "alpha_pattern")
 	return l, o.Err()
+}
+
+// variants are the settings of LoraConfig with which a module computes something else (peft@0.21 tuners/lora/config.py).
+var variants = []string{"use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config", "layer_replication"}
+
+func variant(o *format.Object) string {
+	for _, key := range variants {
+		switch v := o.Members[key].(type) {
+		case nil:
+			continue
+		case bool:
+			if !v {
+				continue
+			}
+		case []any:
+			if len(v) == 0 {
+				continue
+			}
+		}
+		return key
+	}
+	return ""
+}
+
+// changesBase reports whether the way in which A and B began takes a part out of the base when an adapter is attached
+// (pissa, olora, corda, loftq, lora_ga), so that they belong to weights that are in no file.
+func (l *Lora) changesBase() bool {
+	return l.Init != "" && !slices.Contains([]string{"gaussian", "eva", "orthogonal", "mica"}, l.Init)
 }
 
 // textOrTexts reads a member that is a string or an array of strings.
@@ -237,6 +273,22 @@ func (p *pair) out() int {
 		return 0
 	}
 	return p.b.Array.Shape[0]
+}
+
+// magnitude returns the magnitudes of DoRA, nil if there are none.
+func (p *pair) magnitude() *Tensor {
+	for _, t := range p.other {
+		if strings.Contains(t.Name, ".lora_magnitude_vector") {
+			return t
+		}
+	}
+	return nil
+}
+
+// turned reports whether the pair is stored as [in, r] and [r, out], or A and B are exchanged.
+func (p *pair) turned(rank int) bool {
+	return rank > 0 && p.a != nil && p.b != nil && len(p.a.Array.Shape) == 2 && len(p.b.Array.Shape) == 2 &&
+		p.a.Array.Shape[1] == rank && p.b.Array.Shape[0] == rank && (p.a.Array.Shape[0] != rank || p.b.Array.Shape[1] != rank)
 }
 
 // part is what a key of an adapter names.

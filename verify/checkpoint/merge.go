@@ -38,6 +38,7 @@ type mergedModule struct {
 	dot, norm2, noise2 float64 // Σ(W'−W)·BA, Σ(BA)², Σ(rounding of W')²·(BA)²
 	rest2              float64 // Σ(W'−W)²
 	dotT               float64 // Σ(W'−W)·(BA)ᵀ, square matrices only
+	dora               bool    // with magnitudes
 }
 
 // fit returns the factor c of B·A that fits W' − W best, and the uncertainty that the rounding of W' leaves in it.
@@ -66,6 +67,10 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 		m.problem = "--merged needs --base with the weights that the adapter was merged into"
 	case merged == nil:
 		m.problem = fmt.Sprintf("%s holds no whole model", in.Merged.Tree.Path())
+	case u.Lora.changesBase():
+		m.problem = fmt.Sprintf("init_lora_weights %q takes a part out of the base when the adapter is attached: what A and B were added to is in no file", u.Lora.Init)
+	case u.Lora.Variant != "":
+		m.problem = fmt.Sprintf("%s makes the adapter another function than s·B·A", u.Lora.Variant)
 	}
 	if m.problem != "" {
 		return m, nil
@@ -83,7 +88,16 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 			m.absent = append(m.absent, n)
 			continue
 		}
-		x, err := in.measureModule(u.Lora, p, w, v, old, made)
+		// PEFT turns the flag over where it is not what the layer asks for (tuners/lora/model.py _create_new_module).
+		turned := u.Lora.FanInOut
+		if base.Model != nil {
+			turned = base.Model.conv1D(plainName(base, p.module))
+		}
+		if u.Lora.DoRA && (turned || p.embed || p.in() > widest) {
+			m.problem = fmt.Sprintf("DoRA of %s is not recomputed: only that of linear layers with at most %d inputs is", p.module, widest)
+			return m, nil
+		}
+		x, err := in.measureModule(u.Lora, p, turned || p.embed, w, v, old, made)
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +172,10 @@ const widest = 1 << 20
 // in float32, and, where the adapter is stored in 16 bits, two roundings of Δ to that type (peft@0.21
 // tuners/lora/layer.py get_delta_weight). An int8 weight is rounded to the grid of its row: half of SCB/127, and to
 // float16 before that (bnb.py merge).
-func (in *Input) measureModule(l *Lora, p *pair, w, v *Tensor, old, made map[string]*Tensor) (*mergedModule, error) {
+//
+// With DoRA (Liu et al. 2024, Eq. 5) each row of W + Δ is scaled to its magnitude m, W' = m/‖W + Δ‖·(W + Δ). The norm is
+// rounded to W's type, and so are the quotient and the product (tuners/lora/variants.py DoraLinearVariant.merge_safe).
+func (in *Input) measureModule(l *Lora, p *pair, turned bool, w, v *Tensor, old, made map[string]*Tensor) (*mergedModule, error) {
 	x := &mergedModule{name: p.module, dtype: v.Array.DType, scaling: l.Scaling(p.module), alpha: l.Alpha, rank: p.rank()}
 	if q := pick(l.Alphas, p.module); q != nil {
 		x.alpha = q.value
@@ -173,7 +190,15 @@ func (in *Input) measureModule(l *Lora, p *pair, w, v *Tensor, old, made map[str
 	}
 	rows, cols, r := p.out(), p.in(), x.rank
 	shape := w.Array.Shape
-	turned := l.FanInOut || p.embed
+	var magnitudes []float64
+	if t := p.magnitude(); t != nil && l.DoRA {
+		if magnitudes, err = t.Array.Float64s(); err != nil {
+			return nil, err
+		}
+		if len(magnitudes) != rows {
+			return nil, nil
+		}
+	}
 	switch {
 	case len(shape) != 2 || !slices.Equal(shape, v.Array.Shape):
 		return nil, nil
@@ -192,6 +217,7 @@ func (in *Input) measureModule(l *Lora, p *pair, w, v *Tensor, old, made map[str
 		return nil, err
 	}
 	unit, eta := v.Array.DType.Unit()
+	oldUnit, _ := w.Array.DType.Unit() // the norm of DoRA has W's type
 	stored, _ := p.a.Array.DType.Unit()
 	if stored <= 0x1p-24 {
 		stored = 0
@@ -233,11 +259,21 @@ func (in *Input) measureModule(l *Lora, p *pair, w, v *Tensor, old, made map[str
 			}
 			size = math.Sqrt(size)
 			half := to.half(row)
+			factor, loose := 1.0, 0.0
+			if magnitudes != nil { // the whole row is here
+				norm2 := 0.0
+				for j, b := range ba {
+					s := wr[j] + float64(x.scaling*b)
+					norm2 += float64(s * s)
+				}
+				factor = magnitudes[row] / math.Sqrt(norm2)
+				loose = float64(cols+8)*0x1p-24 + 4*max(oldUnit, 0x1p-24)
+			}
 			for j, y := range vr {
 				d := y - wr[j]
 				delta := x.scaling * ba[j]
-				want := wr[j] + delta
-				bound := unit*math.Abs(want)*(1+unit) + eta + gamma*math.Abs(x.scaling)*size*widths[first+j] + 2*stored*math.Abs(delta) + half
+				want := factor * (wr[j] + delta)
+				bound := unit*math.Abs(want)*(1+unit) + eta + math.Abs(factor)*(gamma*math.Abs(x.scaling)*size*widths[first+j]+2*stored*math.Abs(delta)) + loose*math.Abs(want) + half
 				if from.scale != nil || to.scale != nil {
 					bound += 0x1p-11*math.Abs(want) + 0x1p-25
 				}
@@ -251,6 +287,9 @@ func (in *Input) measureModule(l *Lora, p *pair, w, v *Tensor, old, made map[str
 					if q.where == "" || err-bound > q.worst-q.limit {
 						q.worst, q.limit = err, bound
 						q.where = fmt.Sprintf("[%d, %d]: got %.9g, want %.9g + %.9g", row, first+j, y, wr[j], delta)
+						if magnitudes != nil {
+							q.where += fmt.Sprintf(", times %.9g", factor)
+						}
 					}
 				} else if q.excess == 0 && err > q.worst {
 					q.worst, q.limit = err, bound
@@ -273,7 +312,7 @@ func (in *Input) measureModule(l *Lora, p *pair, w, v *Tensor, old, made map[str
 	if err != nil {
 		return nil, err
 	}
-	x.worst, x.limit = 0, 0
+	x.worst, x.limit, x.dora = 0, 0, magnitudes != nil
 	for i := range parts {
 		q := &parts[i]
 		x.compared += q.compared
@@ -333,43 +372,4 @@ func transpose(x []float64, rows, cols int) []float64 {
 		}
 	}
 	return y
-}
-
-// matrixRows reads the rows of a weight, dequantised where it is int8 with an absmax per row.
-type matrixRows struct {
-	t     *Tensor
-	scale []float64 // SCB
-}
-
-func newRows(t *Tensor, all map[string]*Tensor) (*matrixRows, error) {
-	m := &matrixRows{t: t}
-	if t.Array.DType != format.I8 {
-		return m, nil
-	}
-	s := all[strings.TrimSuffix(t.Name, ".weight")+".SCB"]
-	if s == nil || s.Array.Len() != t.Array.Shape[0] || s.Array.DType.Size() == 0 {
-		return nil, format.Malformed(t.Array.Name, "", "is int8 without the absmax of its rows (SCB)")
-	}
-	var err error
-	m.scale, err = s.Array.Float64s()
-	return m, err
-}
-
-// row reads the elements of row i from the column at on.
-func (m *matrixRows) row(dst []float64, i, at int) error {
-	if err := m.t.Array.ReadFloat64(dst, i*m.t.Array.Shape[1]+at); err != nil || m.scale == nil {
-		return err
-	}
-	for j := range dst {
-		dst[j] *= m.scale[i] / 127
-	}
-	return nil
-}
-
-// half is half the spacing of a quantised row, with the rounding of the factor 1/127 of bitsandbytes.
-func (m *matrixRows) half(i int) float64 {
-	if m.scale == nil {
-		return 0
-	}
-	return math.Abs(m.scale[i]) / 254 * (1 + 1e-6)
 }

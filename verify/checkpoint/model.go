@@ -63,6 +63,11 @@ func (m *Model) Linears() []Linear {
 		{"mlp.gate_proj", d, m.Inner, m.MLPBias, false}, {"mlp.up_proj", d, m.Inner, m.MLPBias, false}, {"mlp.down_proj", m.Inner, d, m.MLPBias, false}}
 }
 
+// conv1D reports whether the module is a linear layer whose weight is stored [in, out].
+func (m *Model) conv1D(name string) bool {
+	return slices.ContainsFunc(m.Linears(), func(l Linear) bool { return l.Conv1D && endsWith(name, l.Name) })
+}
+
 // block returns the name of a block.
 func (m *Model) block(i int) string {
 	if m.Type == "llama" || m.Type == "qwen2" {

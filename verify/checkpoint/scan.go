@@ -176,9 +176,14 @@ func (t *Tensor) read(b []byte, from int64) error {
 	return fmt.Errorf("%s: reading at byte %d: %w", t.Array.Name, t.Array.Offset+from+int64(n), err)
 }
 
-// scan looks once at every element of the audited folder.
+// scan looks once at every element of the audited folder, and of the merged model.
 func (in *Input) scan() error {
-	in.scanOnce.Do(func() { in.scanErr = in.look(in.Folder) })
+	in.scanOnce.Do(func() {
+		in.scanErr = in.look(in.Folder)
+		if in.Merged != nil && in.scanErr == nil {
+			in.scanErr = in.look(in.Merged)
+		}
+	})
 	return in.scanErr
 }
 

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -23,6 +24,9 @@ var scenes = []struct {
 	{"merged model", mergedScene},
 	{"merged model with lora_bias", func(r *rand.Rand) *scene { return biasedScene(r, 0) }},
 	{"merged int8 model", int8MergedScene},
+	{"merged model with DoRA", doraScene},
+	{"dequantised model with its int8 base", func(r *rand.Rand) *scene { return denseScene(r, func(_, _ int) float64 { return 1.0 / 127 }) }},
+	{"adapter with norms trained whole", savedScene},
 	{"adapter and its start", initScene},
 	{"two steps of an adapter", againstScene},
 	{"two steps of a model", wholeAgainstScene},
@@ -160,6 +164,92 @@ func biasedScene(r *rand.Rand, by float64) *scene {
 	return s
 }
 
+// denseScene is a model that was dequantised with the factors given in place of the 1/127 of its codes and scales; a negative row
+// asks for the scale of the column.
+func denseScene(r *rand.Rand, factor func(row, col int) float64) *scene {
+	s := int8Scene(r)
+	weights, codes := unpack(s.base.Files["model.safetensors"]), unpack(s.dir.Files["model.safetensors"])
+	dtype := anyFloat(r)
+	for i, w := range weights {
+		weights[i].DType = dtype
+		c, scb := find(codes, w.Name), find(codes, strings.TrimSuffix(w.Name, ".weight")+".SCB")
+		if scb == nil {
+			continue
+		}
+		cols := w.Shape[1]
+		for j := range w.Data {
+			row, col := j/cols, j%cols
+			scale, f := scb.Data[row], factor(row, col)
+			if f < 0 && cols == w.Shape[0] {
+				scale = scb.Data[col]
+			}
+			w.Data[j] = float64(int8(c.Raw[j])) * scale * math.Abs(f)
+		}
+	}
+	s.base = s.dir
+	s.base.Name = "lab/tiny"
+	s.dir = memory("dense", s.model.modelFolder(rounded(weights), 1))
+	return s
+}
+
+// doraScene is a merged model of an adapter with DoRA, W' = m/‖W + Δ‖·(W + Δ) row by row (Liu et al. 2024, Eq. 5), computed in
+// float32 as PEFT does.
+func doraScene(r *rand.Rand) *scene {
+	s := newScene(r, []string{"gptj", "llama", "qwen2"}[r.IntN(3)])
+	weights, adapter := s.model.weights(r, anyFloat(r)), s.adapter(true)
+	dense := slices.Clone(weights)
+	for i := range dense {
+		dense[i].DType = format.F32
+	}
+	merged := s.merge(dense, adapter, s.scaling())
+	for _, t := range slices.Clone(adapter) {
+		name, ok := strings.CutSuffix(t.Name, ".lora_B.weight")
+		if !ok {
+			continue
+		}
+		m := safetensors.Tensor{Name: name + ".lora_magnitude_vector", DType: format.F32, Shape: t.Shape[:1]}
+		w := find(merged, strings.TrimPrefix(name, peftPrefix)+".weight")
+		cols := w.Shape[1]
+		for row := range w.Shape[0] {
+			x := w.Data[row*cols : (row+1)*cols]
+			sum := 0.0
+			for _, v := range x {
+				sum += float64(v * v)
+			}
+			norm := format.Round(math.Sqrt(sum), weights[0].DType)
+			m.Data = append(m.Data, format.Round(math.Sqrt(sum)*(0.8+0.4*r.Float64()), format.F32))
+			factor := format.Round(m.Data[row]/norm, format.F32)
+			for j, v := range x {
+				x[j] = factor * v
+			}
+		}
+		adapter = append(adapter, m)
+	}
+	for i := range merged {
+		merged[i].DType = weights[i].DType
+	}
+	s.dir = memory("adapter", s.peftFolder(adapter))
+	s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["use_dora"] = true })
+	s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
+	s.merged = memory("merged", s.model.modelFolder(rounded(merged), 1))
+	return s
+}
+
+// savedScene is an adapter that brings the norms of the base with it.
+func savedScene(r *rand.Rand) *scene {
+	s := newScene(r, []string{"llama", "qwen2"}[r.IntN(2)])
+	list := s.adapter(true)
+	for _, t := range s.model.weights(r, format.F32) {
+		if strings.HasSuffix(t.Name, "norm.weight") {
+			t.Name = peftPrefix + t.Name
+			list = append(list, t)
+		}
+	}
+	s.dir = memory("adapter", s.peftFolder(list))
+	s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["modules_to_save"] = []string{"norm"} })
+	return s
+}
+
 func initScene(r *rand.Rand) *scene {
 	s := newScene(r, anyType(r))
 	before := s.adapter(false)
@@ -213,7 +303,7 @@ func trainerScene(r *rand.Rand) *scene {
 	s := newScene(r, anyType(r))
 	adapter := s.adapter(true)
 	s.dir = memory("outputs", below("checkpoint-3", s.peftFolder(adapter)), below("checkpoint-3", map[string][]byte{
-		"optimizer.pt":       adamState(shapesOf(adapter)),
+		"optimizer.pt":       adamState(3, shapesOf(adapter)),
 		"scheduler.pt":       torchFile([]member{{"last_epoch", 3}}),
 		"rng_state.pth":      torchFile([]member{{"python", "state"}}),
 		"training_args.bin":  barePickle([]member{{"output_dir", "outputs"}}),
@@ -250,7 +340,7 @@ func runScene(r *rand.Rand) *scene {
 		}
 		for name, text := range below(dir, map[string][]byte{
 			"value_head.safetensors": s.head(), "tokenizer.json": s.model.tokenizerJSON(),
-			"optimizer.pt": adamState(append(shapesOf(adapter), []int{1, s.model.Hidden}, []int{1})),
+			"optimizer.pt": adamState(n, append(shapesOf(adapter), []int{1, s.model.Hidden}, []int{1})),
 			"rng.json":     []byte(`{"python": [1, 2]}`),
 			"state.json":   toJSON(map[string]any{"step": n, "algorithm": "ppo", "scheduler": map[string]any{"step": n}, "data_position": 32 * n}),
 		}) {

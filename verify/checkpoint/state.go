@@ -1,11 +1,13 @@
 package checkpoint
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -74,6 +76,7 @@ type Manifest struct {
 	Fingerprint string // base_fingerprint
 	Trainer     string // "ppo", "grpo", …
 	Step        int    // -1 if it is not there
+	changed     bool   // it is not what was written: manifest_sha256 is not that of the rest
 }
 
 type manifestFile struct {
@@ -95,6 +98,7 @@ func (f *Folder) manifest(u *Unit) error {
 
 func parseManifest(file string, text []byte) (*Manifest, error) {
 	m := &Manifest{File: file, Files: map[string]manifestFile{}, Step: -1}
+	own, sum := false, ""
 	s := format.NewScanner(file, text, 0)
 	err := s.Object(func(key string) error {
 		switch {
@@ -115,6 +119,13 @@ func parseManifest(file string, text []byte) (*Manifest, error) {
 				m.Files[name] = e
 				return err
 			})
+		case key == "config_sha256": // of a run of plumbline, whose manifests have a digest of themselves
+			own = true
+			return s.Skip()
+		case key == "manifest_sha256" && s.Kind() == format.KindString:
+			var err error
+			sum, err = s.String()
+			return err
 		case key == "base_fingerprint" && s.Kind() == format.KindString:
 			var err error
 			m.Fingerprint, err = s.String()
@@ -135,6 +146,14 @@ func parseManifest(file string, text []byte) (*Manifest, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if i := bytes.LastIndex(text, []byte(sum)); sum != "" { // computed with the digest left empty
+		d := sha256.New()
+		d.Write(text[:i])
+		d.Write(text[i+len(sum):])
+		m.changed = hex.EncodeToString(d.Sum(nil)) != sum
+	} else {
+		m.changed = own
 	}
 	return m, nil
 }
@@ -201,6 +220,11 @@ type Run struct {
 	StepsAt   []*Unit
 	Final     *Unit
 	Latest    string // what the file latest names
+}
+
+// sealed reports whether a checkpoint of the run has a manifest.
+func (r *Run) sealed() bool {
+	return r.Final != nil && r.Final.Manifest != nil || slices.ContainsFunc(r.StepsAt, func(u *Unit) bool { return u.Manifest != nil })
 }
 
 var stepName = regexp.MustCompile(`^(?:global_)?step[_-]?(\d{1,9})$|^checkpoint-(\d{1,9})$|^global_step(\d{1,9})$`)

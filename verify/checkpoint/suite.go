@@ -8,6 +8,6 @@ var Suite = check.Suite[*Input]{
 	AdapterKeys, AdapterConfig, Rank, Targets, BaseFit,
 	Shards, Names, Tied, StoredTypes, Scales,
 	WeightSize, Finite, Zero, Trained,
-	ValueHead, TokenizerFiles, OptimizerState, TrainerState, RunLayout,
-	Codes, Merged, Delta, Moved, Layout,
+	ValueHead, TokenizerFiles, SpecialTokens, OptimizerState, TrainerState, Moments, RunLayout,
+	Codes, Dense, Merged, Delta, Moved, Layout,
 }

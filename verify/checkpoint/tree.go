@@ -27,6 +27,7 @@ type Entry struct {
 	Name string // inside the tree, with slashes
 	Size int64
 	Err  error // why it cannot be opened: a link that leads out, a FIFO
+	Link bool  // a symbolic link to a file inside
 }
 
 // Tree is where the files of a checkpoint lie: a folder, or memory.
@@ -177,7 +178,7 @@ func (d *disk) link(p, name string) Entry {
 	f, err := d.dir.Open(filepath.FromSlash(name))
 	if err == nil {
 		defer f.Close()
-		return Entry{Name: name, Size: f.Size}
+		return Entry{Name: name, Size: f.Size, Link: true}
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = format.Malformed(filepath.Join(d.path, filepath.FromSlash(name)), "", "is a symbolic link that leads nowhere")

@@ -76,6 +76,7 @@ type Unit struct {
 	Config     *hf.Config // config.json
 	Model      *Model     // of Config, nil if its type is not known
 	State      *format.Object
+	Meta       *format.Object // lora_train_meta.json of verl, in the folder above an adapter
 	Manifest   *Manifest
 	Tokenizer  *Tokenizer
 	Pickles    []*Pickle

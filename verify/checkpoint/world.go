@@ -200,7 +200,8 @@ func (s *scene) peftFolder(tensors []safetensors.Tensor) map[string][]byte {
 // modelFolder is what PreTrainedModel.save_pretrained and the tokenizer's write, in one file or in shards.
 func (m *Model) modelFolder(list []safetensors.Tensor, shards int) map[string][]byte {
 	name := map[format.DType]string{format.F32: "float32", format.F16: "float16", format.BF16: "bfloat16"}[list[0].DType]
-	files := map[string][]byte{"config.json": m.configJSON(name), "generation_config.json": []byte("{}"), "tokenizer.json": m.tokenizerJSON(), "tokenizer_config.json": []byte("{}")}
+	files := map[string][]byte{"config.json": m.configJSON(name), "generation_config.json": fmt.Appendf(nil, `{"eos_token_id": %d}`, m.Vocab-4), "tokenizer.json": m.tokenizerJSON(),
+		"tokenizer_config.json": []byte(`{"eos_token": "<eos>"}`)}
 	if shards == 1 {
 		files["model.safetensors"] = pack(list)
 		return files

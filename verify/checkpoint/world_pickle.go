@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"math"
 )
 
 // member is a key and a value of a pickled dict: an int, a string, a float tensor's shape, or members.
@@ -33,8 +34,12 @@ func torchFile(dict []member) []byte {
 	}
 	add("data.pkl", p.text.Bytes())
 	add("byteorder", []byte("little"))
-	for i, n := range p.storages {
-		add(fmt.Sprintf("data/%d", i), make([]byte, 4*n))
+	for i, s := range p.storages {
+		data := make([]byte, 0, 4*s.size())
+		for range s.size() {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(s.value))
+		}
+		add(fmt.Sprintf("data/%d", i), data)
 	}
 	add("version", []byte("3\n"))
 	if err := w.Close(); err != nil {
@@ -54,7 +59,21 @@ func barePickle(dict []member) []byte {
 
 type pickler struct {
 	text     bytes.Buffer
-	storages []int
+	storages []filled
+}
+
+// filled is a float32 tensor of one value.
+type filled struct {
+	shape []int
+	value float32
+}
+
+func (f filled) size() int {
+	n := 1
+	for _, d := range f.shape {
+		n *= d
+	}
+	return n
 }
 
 func (p *pickler) str(s string) {
@@ -86,6 +105,8 @@ func (p *pickler) value(v any) {
 	case string:
 		p.str(v)
 	case []int:
+		p.tensor(filled{v, 0})
+	case filled:
 		p.tensor(v)
 	case []member:
 		p.dict(v)
@@ -95,11 +116,8 @@ func (p *pickler) value(v any) {
 }
 
 // tensor is torch._utils._rebuild_tensor_v2 of a contiguous float32 tensor of that shape.
-func (p *pickler) tensor(shape []int) {
-	n := 1
-	for _, d := range shape {
-		n *= d
-	}
+func (p *pickler) tensor(t filled) {
+	shape, n := t.shape, t.size()
 	p.global("torch._utils", "_rebuild_tensor_v2")
 	p.text.WriteString("((")
 	p.str("storage")
@@ -108,7 +126,7 @@ func (p *pickler) tensor(shape []int) {
 	p.str("cpu")
 	p.int(n)
 	p.text.WriteString("tQ")
-	p.storages = append(p.storages, n)
+	p.storages = append(p.storages, t)
 	p.int(0)
 	p.text.WriteByte('(')
 	for _, d := range shape {
@@ -125,11 +143,15 @@ func (p *pickler) tensor(shape []int) {
 	p.text.WriteString(")RtR")
 }
 
-// adamState is the state_dict of AdamW for parameters of those shapes.
-func adamState(shapes [][]int) []byte {
+// adamState is the state_dict of AdamW after that many steps for parameters of those shapes.
+func adamState(step int, shapes [][]int) []byte {
 	var state []member
 	for i, s := range shapes {
-		state = append(state, member{i, []member{{"step", 3}, {"exp_avg", s}, {"exp_avg_sq", s}}})
+		var at any = step
+		if i%2 == 0 { // a number in torch before 1.12, then a tensor
+			at = filled{nil, float32(step)}
+		}
+		state = append(state, member{i, []member{{"step", at}, {"exp_avg", filled{s, -0.25}}, {"exp_avg_sq", filled{s, 0.0625}}}})
 	}
 	return torchFile([]member{{"state", state}, {"param_groups", []member{{"lr", 1}}}})
 }

@@ -1,40 +1,72 @@
 package vram
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
-// kept is what autograd keeps of one token for the backward pass of one layer in transformers@5.23.0 with LoRA: in numbers
-// of 16 bits, hidden·C + inner·I; and in bytes for each element of the attention scores, if attention is eager.
+// kept is what autograd keeps of one token for the backward pass of one layer in transformers@5.23.0: in numbers of the
+// width of the weights, hidden·C + inner·I; and in bytes for each element of the attention scores, if attention is eager.
 //
 // The measured values are those of golden/checkpoint/activations.json: every storage that the forward pass of one layer
-// hands to saved_tensors_hooks, parameters excepted, with the small part of the adapter included.
+// hands to saved_tensors_hooks, parameters excepted.
 type kept struct{ hidden, inner, scores float64 }
 
-var measuredKept = map[string]kept{ // by model type and attention
-	"gptj eager":  {10.4, 4, 6},
-	"gpt2 eager":  {7.1, 4, 2},
-	"gpt2 sdpa":   {8.2, 4, 0},
-	"llama eager": {11.2, 3, 6},
-	"llama sdpa":  {11.2, 3, 0},
-	"qwen2 eager": {11.2, 3, 6},
-	"qwen2 sdpa":  {11.2, 3, 0},
+// frozenKept is by model type and attention what a frozen layer keeps, without what its adapters keep.
+var frozenKept = map[string]kept{
+	"gptj eager":  {6.26, 4, 6},
+	"gpt2 eager":  {5.02, 4, 2},
+	"gpt2 sdpa":   {6.05, 4, 0},
+	"llama eager": {7.03, 3, 6},
+	"llama sdpa":  {7.05, 3, 0},
+	"qwen2 eager": {7.03, 3, 6},
+	"qwen2 sdpa":  {7.05, 3, 0},
 }
 
-// plannedKept is the estimate of systems.md, A.6, for GPT-J, where I = 4·C: 19 numbers of C, and three float32 copies of
-// the scores. It has less of the one and more of the other than what transformers keeps without dropout.
+// trainedKept is the same for a layer of which every weight is trained: the inputs of its linear layers as well.
+var trainedKept = map[string]kept{
+	"gptj eager":  {8.26, 5, 6},
+	"gpt2 eager":  {8.02, 5, 2},
+	"gpt2 sdpa":   {8.05, 5, 0},
+	"llama eager": {12.02, 4, 6},
+	"llama sdpa":  {11.05, 4, 0},
+	"qwen2 eager": {12.02, 4, 6},
+	"qwen2 sdpa":  {11.05, 4, 0},
+}
+
+// plannedKept is the estimate of systems.md, A.6, for GPT-J, where I = 4·C: 19 numbers of C, two adapters on C inputs among
+// them, and three float32 copies of the scores. It has less of the one and more of the other than what transformers keeps
+// without dropout.
 var plannedKept = map[string]kept{"gptj eager": {3, 4, 12}}
+
+// adapters returns the bytes that the adapters of one layer keep of one token: PEFT casts the input of each to float32 and
+// autograd keeps that copy, and A·x of r numbers (peft@0.21.2 tuners/lora/layer.py _cast_input_dtype).
+func (s *Setup) adapters() float64 {
+	var n float64
+	for _, l := range s.Model.Linears() {
+		if slices.Contains(s.Targets, l.Name[strings.LastIndexByte(l.Name, '.')+1:]) {
+			n += float64(l.In + s.Rank)
+		}
+	}
+	return 4 * n
+}
 
 // spread widens the range of an estimate beyond what was measured without dropout, whose masks are kept as well.
 const spread = 0.1
 
-// layer returns the bytes that autograd keeps of one layer.
-func (k kept) layer(s *Setup) float64 {
+// layer returns the bytes that autograd keeps of one layer, where adapters keep so many bytes of a token.
+func (k kept) layer(s *Setup, adapters float64) float64 {
 	m, b, t := s.Model, float64(s.Batch), float64(s.Seq)
-	tokens := b * t * (k.hidden*float64(m.Hidden) + k.inner*float64(m.Inner)) * s.width()
+	tokens := b * t * ((k.hidden*float64(m.Hidden)+k.inner*float64(m.Inner))*s.width() + adapters)
 	return tokens + k.scores*b*float64(m.Heads)*t*t
 }
 
-func (k kept) formula(s *Setup) string {
+func (k kept) formula(s *Setup, adapters float64) string {
 	text := fmt.Sprintf("%d·%d tokens · (%g·%d + %g·%d) · %g B", s.Batch, s.Seq, k.hidden, s.Model.Hidden, k.inner, s.Model.Inner, s.width())
+	if adapters > 0 {
+		text = fmt.Sprintf("%d·%d tokens · ((%g·%d + %g·%d) · %g B + %s B of adapters' inputs in float32)", s.Batch, s.Seq, k.hidden, s.Model.Hidden, k.inner, s.Model.Inner, s.width(), num(adapters))
+	}
 	if k.scores > 0 {
 		text += fmt.Sprintf(" + scores %d·%d·%d² · %g B", s.Batch, s.Model.Heads, s.Seq, k.scores)
 	}
@@ -48,20 +80,23 @@ func (p *Plan) autograd() {
 	if s.eager() {
 		name = m.Type + " eager"
 	}
-	measured := measuredKept[name]
-	k, planned := plannedKept[name]
-	if !planned {
-		k = measured
+	measured, adapters := frozenKept[name], s.adapters()
+	if s.Rank == 0 {
+		measured = trainedKept[name]
 	}
-	layer, other := k.layer(s), measured.layer(s)
+	k, inputs := measured, adapters
+	if planned, ok := plannedKept[name]; ok && s.Rank > 0 {
+		k, inputs = planned, max(0, adapters-2*4*float64(m.Hidden+s.Rank))
+	}
+	layer, other := k.layer(s, inputs), measured.layer(s, adapters)
 	low, high := min(layer, other)*(1-spread), max(layer, other)*(1+spread)
 	n := float64(m.Layers)
 	if s.Checkpointing {
-		inputs := n * float64(s.Batch) * float64(s.Seq) * float64(m.Hidden) * s.width()
-		p.exact(Activations, update, inputs, "the inputs of %d layers: %d·%d tokens · %d · %g B each", m.Layers, s.Batch, s.Seq, m.Hidden, s.width())
-		p.estimate(LiveBlock, update, layer, low, high, "an estimate: %s", k.formula(s))
+		stored := n * float64(s.Batch) * float64(s.Seq) * float64(m.Hidden) * s.width()
+		p.exact(Activations, update, stored, "the inputs of %d layers: %d·%d tokens · %d · %g B each", m.Layers, s.Batch, s.Seq, m.Hidden, s.width())
+		p.estimate(LiveBlock, update, layer, low, high, "an estimate: %s", k.formula(s, inputs))
 	} else {
-		p.estimate(Activations, update, n*layer, n*low, n*high, "an estimate: %d layers · (%s)", m.Layers, k.formula(s))
+		p.estimate(Activations, update, n*layer, n*low, n*high, "an estimate: %d layers · (%s)", m.Layers, k.formula(s, inputs))
 	}
 	tokens := float64(s.Batch) * float64(s.Seq)
 	if s.Chunk > 0 {

@@ -39,11 +39,21 @@ const (
 // it. Units are MiB (2²⁰ bytes), written or not. A file without a header line must have the one column memory.used. With
 // --query-compute-apps the column is used_gpu_memory (used_memory in old versions).
 //
-// What is wrong with the content is a *format.Error.
+// What is wrong with the content is a *format.Error. The last line may be cut off where the sampler was stopped: without its
+// end and unreadable it is left out, and a note says so.
 func ReadCSV(r io.Reader, path string) (*Measurement, error) {
 	m := &Measurement{Path: path}
 	in := bufio.NewScanner(r)
 	in.Buffer(make([]byte, 0, 4096), maxLine)
+	open := false // the last line has no end
+	in.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		n, token, err := bufio.ScanLines(data, atEOF)
+		if n > 0 {
+			open = data[n-1] != '\n'
+		}
+		return n, token, err
+	})
+	var cut error // why the line before this one could not be read
 	var header []string
 	used, total, index := 0, -1, -1
 	unread := 0
@@ -52,7 +62,9 @@ func ReadCSV(r io.Reader, path string) (*Measurement, error) {
 	}
 	line := 0
 	for in.Scan() {
-		line++
+		if line++; cut != nil {
+			return nil, cut
+		}
 		text := strings.TrimSpace(in.Text())
 		if line == 1 {
 			text = strings.TrimPrefix(text, "\ufeff")
@@ -82,7 +94,8 @@ func ReadCSV(r io.Reader, path string) (*Measurement, error) {
 		case header == nil && len(fields) > 1:
 			return nil, refuse(line, "%d columns and no header: which is memory.used? Leave noheader out of --format", len(fields))
 		case header != nil && len(fields) != len(header):
-			return nil, refuse(line, "%d columns, the header has %d", len(fields), len(header))
+			cut = refuse(line, "%d columns, the header has %d", len(fields), len(header))
+			continue
 		}
 		if f := strings.Trim(fields[used], "[]"); f == "N/A" || f == "Not Supported" || f == "Insufficient Permissions" || f == "Unknown Error" {
 			unread++
@@ -90,7 +103,8 @@ func ReadCSV(r io.Reader, path string) (*Measurement, error) {
 		}
 		peak, err := mebibytes(fields[used])
 		if err != nil {
-			return nil, refuse(line, "memory.used is %.32q: %v", fields[used], err)
+			cut = refuse(line, "memory.used is %.32q: %v", fields[used], err)
+			continue
 		}
 		d := Device{Peak: peak, Line: line}
 		if index >= 0 {
@@ -120,6 +134,8 @@ func ReadCSV(r io.Reader, path string) (*Measurement, error) {
 		return nil, refuse(line+1, "is longer than %d bytes", maxLine)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", path, err)
+	case cut != nil && (!open || m.Samples == 0):
+		return nil, cut
 	case m.Samples == 0 && unread > 0:
 		return nil, format.Malformed(path, "", "the driver reported no memory.used in any of %d samples", unread)
 	case m.Samples == 0:
@@ -127,6 +143,9 @@ func ReadCSV(r io.Reader, path string) (*Measurement, error) {
 	}
 	if unread > 0 {
 		m.Notes = append(m.Notes, fmt.Sprintf("%d of %d samples have no number", unread, unread+m.Samples))
+	}
+	if cut != nil {
+		m.Notes = append(m.Notes, fmt.Sprintf("line %d was cut off and is left out", line))
 	}
 	if m.Samples == 1 {
 		m.Notes = append(m.Notes, "one sample is hardly the peak: sample with -l 1 during the whole run")

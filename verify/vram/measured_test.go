@@ -40,6 +40,26 @@ func TestReadCSV(t *testing.T) {
 	require.Contains(t, m.Notes[0], "one sample")
 }
 
+// A sampler is stopped in the middle of a line: that line is left out, and one like it elsewhere is refused.
+func TestCutCSV(t *testing.T) {
+	const head = "index, memory.used [MiB], memory.total [MiB]\n0, 5 MiB, 9 MiB\n0, 7 MiB, 9 MiB\n"
+	for cut := range len("0, 6 MiB, 9 MiB") {
+		last := "0, 6 MiB, 9 MiB"[:cut]
+		m, err := ReadCSV(strings.NewReader(head+last), "x.csv")
+		require.NoError(t, err, "%q", last)
+		require.Equal(t, 7.0*mib, m.Devices[0].Peak)
+		if len(strings.Split(last, ",")) < 3 && strings.TrimSpace(last) != "" {
+			require.Contains(t, strings.Join(m.Notes, " "), "line 4 was cut off")
+			_, err = ReadCSV(strings.NewReader(head+last+"\n"), "x.csv")
+			require.ErrorContains(t, err, "line 4", "%q", last)
+			_, err = ReadCSV(strings.NewReader(head+last+"\n0, 6 MiB, 9 MiB"), "x.csv")
+			require.ErrorContains(t, err, "line 4", "%q", last)
+		}
+	}
+	_, err := ReadCSV(strings.NewReader("memory.used [MiB]\n5 M"), "x.csv")
+	require.ErrorContains(t, err, `unit "M"`) // nothing else is there
+}
+
 func TestRefusedCSV(t *testing.T) {
 	for name, c := range map[string]struct{ text, fragment string }{
 		"empty":              {"", "no sample"},

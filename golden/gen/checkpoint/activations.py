@@ -3,7 +3,9 @@
     python golden/gen/checkpoint/activations.py golden/checkpoint/activations.json
 
 Every storage that a forward pass hands to saved_tensors_hooks is counted once, parameters and buffers excepted. A model
-of two layers less the same model of one layer is one layer. No random number matters: only sizes are counted.
+of two layers less the same model of one layer is one layer. No random number matters: only sizes are counted. Adapters on
+several sets of modules are counted, since the adapter of each keeps a float32 copy of its module's input, and models of which
+every weight is trained.
 """
 import copy
 import json
@@ -16,20 +18,24 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 
-def build(kind, layers, attention, base, inner):
+ATTENTION = {"gptj": ["q_proj", "v_proj"], "gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "qwen2": ["q_proj", "v_proj"]}
+MORE = {"gptj": [["q_proj"], ["fc_out"], ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"]],
+        "gpt2": [["c_fc"], ["c_attn", "c_proj", "c_fc"]],
+        "llama": [["q_proj"], ["down_proj"], ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]],
+        "qwen2": [["o_proj", "up_proj"], ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]]}
+
+
+def build(kind, layers, attention, base, inner, targets, rank):
     h, heads, vocab = 256, 4, 97
     if kind == "gptj":
         c = AutoConfig.for_model("gptj", n_layer=layers, n_embd=h, n_head=heads, n_inner=inner, vocab_size=vocab, rotary_dim=32,
                                  n_positions=512, resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0)
-        targets = ["q_proj", "v_proj"]
     elif kind == "gpt2":
         c = AutoConfig.for_model("gpt2", n_layer=layers, n_embd=h, n_head=heads, n_inner=inner, vocab_size=vocab, n_positions=512,
                                  resid_pdrop=0.0, attn_pdrop=0.0, embd_pdrop=0.0)
-        targets = ["c_attn"]
     else:
         c = AutoConfig.for_model(kind, num_hidden_layers=layers, hidden_size=h, num_attention_heads=heads, num_key_value_heads=2,
                                  intermediate_size=inner, vocab_size=vocab, max_position_embeddings=512)
-        targets = ["q_proj", "v_proj"]
     c._attn_implementation = attention
     c.use_cache = False
     m = AutoModelForCausalLM.from_config(c).to(torch.bfloat16)
@@ -42,7 +48,9 @@ def build(kind, layers, attention, base, inner):
                     new.bias = mod.bias
                 parent, _, last = name.rpartition(".")
                 setattr(m.get_submodule(parent), last, new.to("cpu"))
-    return peft.get_peft_model(m, peft.LoraConfig(r=8, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM"))
+    if rank == 0:
+        return m
+    return peft.get_peft_model(m, peft.LoraConfig(r=rank, lora_alpha=16, target_modules=targets, task_type="CAUSAL_LM"))
 
 
 def kept(model, batch, tokens):
@@ -72,11 +80,15 @@ for kind in ("gptj", "gpt2", "llama", "qwen2"):
         for base in ("bf16", "int8"):
             if kind == "gpt2" and base == "int8" or kind == "gptj" and attention == "sdpa":
                 continue  # Conv1D is no Linear; GPT-J has no sdpa
-            for tokens, inner in ((64, 1024), (256, 1024), (256, 512)):
-                one, two = (kept(build(kind, n, attention, base, inner), 2, tokens) for n in (1, 2))
+            plans = [(tokens, inner, ATTENTION[kind], 8) for tokens, inner in ((64, 1024), (256, 1024), (256, 512))]
+            if base == "bf16":
+                plans += [(256, 1024, targets, 8) for targets in MORE[kind]] + [(256, 1024, ATTENTION[kind], 64)]
+                plans += [(tokens, inner, [], 0) for tokens, inner in ((64, 1024), (256, 1024), (256, 512))]
+            for tokens, inner, targets, rank in plans:
+                one, two = (kept(build(kind, n, attention, base, inner, targets, rank), 2, tokens) for n in (1, 2))
                 entries.append({"model_type": kind, "attention": attention, "base": base, "hidden": 256, "heads": 4,
                                 "kv_heads": 2 if kind in ("llama", "qwen2") else 4, "inner": inner, "batch": 2, "tokens": tokens,
-                                "bytes_per_layer": two - one})
+                                "targets": targets, "r": rank, "bytes_per_layer": two - one})
                 print(entries[-1], file=sys.stderr)
 json.dump({"producer": "golden/gen/checkpoint/activations.py",
            "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__, "bitsandbytes": bitsandbytes.__version__},

@@ -39,7 +39,7 @@ SEED = 20260717
 IDS = [3, 1, 4, 1, 5, 9, 2, 6]
 # PEFT warns of a saved embedding, of a transposition that the configuration did not name, of patterns that match nothing,
 # and takes the bias of lora_bias for a factor that lost a dimension.
-LENIENT = {"bias", "embedding", "gpt2_unnamed", "patterns", "saved_tied", "saved_embedding"}
+LENIENT = {"bias", "embedding", "embedding_tied", "embedding_gpt2", "gpt2_unnamed", "patterns", "saved_tied", "saved_embedding"}
 
 
 def llama(tie):
@@ -83,6 +83,9 @@ CASES = {
     "bias_lora_only": ("gpt2", dict(target_modules=["c_attn"], r=2, lora_alpha=4, fan_in_fan_out=True, bias="lora_only"), {}),
     "bias_all": ("gpt2", dict(target_modules=["c_proj"], r=2, lora_alpha=4, fan_in_fan_out=True, bias="all"), {}),
     "gpt2_unnamed": ("gpt2", dict(target_modules=["c_fc"], r=2, lora_alpha=4, fan_in_fan_out=True), {"fan_in_fan_out": False}),
+    # A tied head keeps the base's embedding without the adapter's part.
+    "embedding_tied": ("tied", dict(target_modules=["embed_tokens", "v_proj"], r=2, lora_alpha=6), {}),
+    "embedding_gpt2": ("gpt2", dict(target_modules=["wte", "wpe", "c_attn"], r=3, lora_alpha=4, use_rslora=True, fan_in_fan_out=True), {}),
 }
 
 

@@ -41,6 +41,7 @@ type Config struct {
 	FanInFanOut bool   // the weights of the base are stored [in, out]; changes merging only
 	Bias        string // "none", "all" or "lora_only": which biases of the base were trained
 	LoraBias    bool   // lora_bias: B has a bias
+	TiesWeights bool   // ensure_weight_tying: a head that is tied to an adapted embedding is adapted with it
 	// Variant is the key of a variant of LoRA that computes something else than the package comment says, "" for none:
 	// "use_dora", "init_lora_weights", …
 	Variant string
@@ -110,6 +111,7 @@ func ParseConfig(file string, text []byte) (c Config, notes []string, err error)
 		FanInFanOut:   o.Bool("fan_in_fan_out", false),
 		Bias:          o.Text("bias", "none"),
 		LoraBias:      o.Bool("lora_bias", false),
+		TiesWeights:   o.Bool("ensure_weight_tying", false),
 		Variant:       variant(o),
 	}
 	if c.RankPattern, err = patterns(o, "rank_pattern", text); err == nil {

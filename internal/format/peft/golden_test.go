@@ -154,7 +154,7 @@ func TestReadsWhatPEFTSaved(t *testing.T) {
 				require.Len(t, saved, 13)
 				require.Contains(t, saved, "transformer.h.0.mlp.c_proj.bias")
 				require.Contains(t, saved, "transformer.ln_f.bias")
-			case "embedding", "saved_embedding":
+			case "embedding", "embedding_tied", "saved_embedding":
 				require.Equal(t, []string{"model.embed_tokens.weight"}, saved)
 			default:
 				require.Empty(t, saved)

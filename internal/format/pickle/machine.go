@@ -33,6 +33,7 @@ type machine struct {
 	memo     memo
 	nodes    arena[node]
 	pairs    arena[pair]
+	integers int // pairs whose value is a whole number
 	children arena[value]
 
 	globals  map[[2]string]int

@@ -44,6 +44,7 @@ type Summary struct {
 	Keys      []string  // distinct strings that are keys of dicts, in the order of the file, each at most 1024 bytes
 	Tensors   []Tensor  // that the checkpoint holds, under the keys that lead to them
 	Storages  []Storage // in the order of the file
+	Numbers   []Number  // whole numbers of the checkpoint, the first few thousand
 	Problems  []string  // why the tensors cannot be what they are declared to be
 	Notes     []string  // what else a reader should know
 
@@ -225,22 +226,28 @@ func scanZip(r io.ReaderAt, size int64, file string) (*Summary, error) {
 	if m.pos < m.end {
 		m.out.Notes = append(m.out.Notes, fmt.Sprintf("%d bytes behind the pickle", m.end-m.pos))
 	}
-	m.members(entries, strings.TrimSuffix(program.Name, "data.pkl"))
+	if err := m.members(entries, strings.TrimSuffix(program.Name, "data.pkl")); err != nil {
+		return nil, err
+	}
 	m.finish()
 	m.out.Path = file
 	return m.out, nil
 }
 
-// members compares the storages with the members of the archive.
-func (m *machine) members(entries []*zip.Entry, prefix string) {
+// members compares the storages with the members of the archive. An error means that the file could not be read.
+func (m *machine) members(entries []*zip.Entry, prefix string) error {
+	big, script := false, false
 	for i := range m.out.Storages {
 		m.out.Storages[i].Stored = -1
 	}
 	unused := 0
 	for _, e := range entries {
-		if name, _ := strings.CutPrefix(e.Name, prefix); name == "constants.pkl" || strings.HasPrefix(name, "code/") {
+		if e.Name == prefix+"byteorder" {
+			big = e.Size != int64(len("little"))
+		}
+		if name, _ := strings.CutPrefix(e.Name, prefix); !script && (name == "constants.pkl" || strings.HasPrefix(name, "code/")) {
 			m.out.Notes = append(m.out.Notes, fmt.Sprintf("is TorchScript: %q holds code that is compiled when it is loaded", e.Name))
-			break
+			script = true
 		}
 	}
 	for _, e := range entries {
@@ -254,6 +261,17 @@ func (m *machine) members(entries []*zip.Entry, prefix string) {
 			continue
 		}
 		m.out.Storages[i].Stored = e.Size
+		if big || e.Method != zip.Stored || e.Size != e.Packed {
+			continue
+		}
+		switch at, err := e.Data(m.r, m.path); {
+		case err == nil:
+			m.out.Storages[i].At = at
+		case !format.IsMalformed(err):
+			return unread(m.path, err)
+		default:
+			m.out.problem("storage %q: %v", key, err)
+		}
 	}
 	for _, s := range m.out.Storages {
 		switch {
@@ -266,6 +284,7 @@ func (m *machine) members(entries []*zip.Entry, prefix string) {
 	if unused > 0 && !m.out.partial {
 		m.out.Notes = append(m.out.Notes, fmt.Sprintf("%d members of the archive are storages of no tensor", unused))
 	}
+	return nil
 }
 
 func unread(name string, err error) error {

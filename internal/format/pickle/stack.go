@@ -111,9 +111,15 @@ func (m *machine) call(callee, args value) {
 	m.push(m.node(node{kind: callNode, a: callee, b: args}))
 }
 
-// add appends a member to a container that is followed. Only members that are containers or objects themselves are kept.
+// add appends a member to a container that is followed. Only members that are containers or objects themselves, and the first
+// whole numbers under a name, are kept.
 func (m *machine) add(to, key, v value) {
-	if to.kind() != object || v.kind() != object || m.nodes.at(to.index()).kind == tupleNode || !m.room(m.pairs.n, 16, "members of containers") {
+	if v.kind() == integer && key.textual() && m.integers < maxNumbers {
+		m.integers++
+	} else if v.kind() != object {
+		return
+	}
+	if to.kind() != object || m.nodes.at(to.index()).kind == tupleNode || !m.room(m.pairs.n, 16, "members of containers") {
 		return
 	}
 	n := m.nodes.at(to.index())

@@ -28,7 +28,17 @@ type Storage struct {
 	Elements int64
 	Bytes    int64 // Elements times their size
 	Stored   int64 // bytes of the member of the archive, -1 if it is missing; 0 where the file is no archive
+	At       int64 // byte of the file where the elements begin, little-endian; 0 where they cannot be read as they lie there
 }
+
+// Number is a whole number under the keys of dicts: the step of an optimiser, the last epoch of a schedule.
+type Number struct {
+	Name  string // keys that lead to it, joined by full stops
+	Value int64
+}
+
+// maxNumbers is the most numbers that are listed: the state of a data loader may be a list of millions.
+const maxNumbers = 4096
 
 // maxRank is the most dimensions of a tensor in torch.
 const maxRank = 64
@@ -147,6 +157,10 @@ func (w *walker) visit(v value, path string, depth int) {
 		if len(under) > maxText {
 			w.out.note("keys that lead deeper than %d bytes of names are not followed", maxText)
 			continue
+		}
+		if p.val.kind() == integer && len(w.out.Numbers) < maxNumbers && w.budget > int64(len(under)) {
+			w.budget -= int64(len(under))
+			w.out.Numbers = append(w.out.Numbers, Number{under, p.val.int()})
 		}
 		w.visit(p.val, under, depth+1)
 	}
