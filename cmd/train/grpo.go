@@ -75,10 +75,11 @@ func grpoMasked(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 		return refused(err)
 	}
 	device(c.Device)
-	for key, on := range map[string]bool{"wandb_log": c.WandbLog, "dropout_in_rollout": c.DropoutInRollout} {
-		if on {
-			warn("%s has no effect: %s", key, map[string]string{"wandb_log": "metrics go to metrics.jsonl", "dropout_in_rollout": "the models have no dropout"}[key])
-		}
+	if c.WandbLog {
+		warn("wandb_log has no effect: metrics go to metrics.jsonl")
+	}
+	if c.DropoutInRollout {
+		warn("dropout_in_rollout has no effect: the models have no dropout")
 	}
 	text, err := corpus(c.Dataset)
 	if err != nil {

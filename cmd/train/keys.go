@@ -24,7 +24,7 @@ func (f *trainFlags) withKeys(cmd *cobra.Command, of func(trainer string) (keys 
 			fmt.Fprintf(c.OutOrStdout(), "\n%s cannot be read as a configuration of %s.\n", name, c.CommandPath())
 			return
 		}
-		fmt.Fprintf(c.OutOrStdout(), "\nKeys, as they are in --config %s:\n", name)
+		fmt.Fprintf(c.OutOrStdout(), "\nKeys, as they are in --config %s. KEY=VALUE is stronger than TRAIN_KEY=VALUE in the environment (A__B for a.b), and that than\nthe configuration.\n", name)
 		printKeys(c.OutOrStdout(), s)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 	"strconv"
@@ -72,6 +73,9 @@ by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
 			o.Progress = show
 			err = func() error {
 				run, err := dumpfile.OpenWith(cmd.Context(), args, reader)
+				if errors.Is(err, fs.ErrNotExist) && slices.Contains(args, "-") {
+					return usageError{"-: a dump is not read from stdin, since it is read in any order: name its file"}
+				}
 				if err != nil {
 					return err
 				}

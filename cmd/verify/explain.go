@@ -82,6 +82,9 @@ func explain(w io.Writer, id string) error {
 	if catalogueRow.MatchString(id) { // every row is near to another
 		return usageError{fmt.Sprintf("no fault stands for row %s of the catalogue; did you mean %q?", id, nearest)}
 	}
+	if check.Similar(id, explainable()) == "" {
+		return usageError{fmt.Sprintf("no check or fault %.64q (verify list prints the checks, verify faults the faults)", id)}
+	}
 	return usageError{fmt.Sprintf("no check or fault %.64q; did you mean %q?", id, nearest)}
 }
 

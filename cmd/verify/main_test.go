@@ -349,6 +349,8 @@ func TestOtherCommands(t *testing.T) {
 		{"explain h3a", "optimiser's leak", 0},
 		{"explain basis/orthonormall", "basis/orthonormal", 2},
 		{"explain", "id of a check", 2},
+		{"explain xyzzyxyzzy", "(verify list prints the checks", 2},
+		{"dump -", "is not read from stdin", 2},
 		{"faults --suite projection --healthy 20", "faults caught", 0},
 		{"faults --suite dumps", "vram or dump", 2},
 		{"faults --left-out", "why no plant", 0},
