@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/internal/bind"
+	"plumbline/internal/config"
 	"plumbline/internal/dataset"
 	"plumbline/internal/rng"
 	"plumbline/internal/train"
@@ -29,9 +30,9 @@ func newArc() *cobra.Command {
 the grid. Without a configuration it is the small one on generated tasks. data is a JSON file or a folder of ARC tasks; a name that is
 not there is looked for in ARC_DATA_DIR.`,
 		Example: `  train arc
-  train arc --epochs 10 --agent_lr 1e-3 --qwen_lr 5e-5 --device cuda --max_batches 500
+  train arc --epochs 10 --agent_lr 1e-3 --qwen_lr 5e-5 --device cuda --max_batches 500 output_dir=outputs/arc500
   train arc data=training.json model.channels=64 output_dir=outputs/arc1
-  train arc grad_check=true max_batches=1 epochs=1`,
+  train arc grad_check=true max_batches=1 epochs=1 output_dir=outputs/arc_grad`,
 		RunE: func(cmd *cobra.Command, overrides []string) error {
 			var c train.Arc
 			s := c.Settings()
@@ -44,6 +45,9 @@ not there is looked for in ARC_DATA_DIR.`,
 			// --resume alone, as the source's script has it, and --resume DIR
 			if cmd.Flags().Changed("resume") && len(overrides) > 0 && !strings.Contains(overrides[0], "=") {
 				f.resume, overrides = overrides[0], overrides[1:]
+			}
+			if err := once(flags, overrides); err != nil {
+				return err
 			}
 			if err := f.settle(s, "arc", append(flags, overrides...)); err != nil {
 				return err
@@ -81,9 +85,10 @@ not there is looked for in ARC_DATA_DIR.`,
 	}
 	f.bind(cmd)
 	f.bindDumps(cmd)
+	f.withKeys(cmd, func(string) (*config.Settings, string) { return new(train.Arc).Settings(), "arc" })
 	cmd.Flags().Lookup("resume").NoOptDefVal = "auto"
 	for i, name := range arcFlags {
-		cmd.Flags().StringVar(&values[i], name, "", name+"=VALUE")
+		cmd.Flags().StringVar(&values[i], name, "", "the key "+name)
 	}
 	return cmd
 }

@@ -1,10 +1,24 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 )
+
+// once refuses a key that is set by a flag and by an override.
+func once(flags, overrides []string) error {
+	for _, f := range flags {
+		key, _, _ := strings.Cut(f, "=")
+		for _, o := range overrides {
+			if name, _, _ := strings.Cut(strings.TrimPrefix(o, "--"), "="); name == key {
+				return usageError{fmt.Sprintf("%s is given twice, by a flag and by %s", key, o)}
+			}
+		}
+	}
+	return nil
+}
 
 // withOverrides turns arguments --key=value and --key value whose key is no flag of the command into key=value: the programs that
 // the trainers are made after take both forms.
@@ -34,6 +48,8 @@ func withOverrides(root *cobra.Command, args []string) []string {
 		case strings.ContainsAny(name, "._") && i+1 < len(args) && !strings.HasPrefix(args[i+1], "--"):
 			i++
 			out = append(out, name+"="+args[i])
+		case strings.ContainsAny(name, "._"):
+			out = append(out, name) // a key that lacks its value
 		default:
 			out = append(out, args[i]) // cobra names the nearest flag
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/internal/bind"
+	"plumbline/internal/config"
 	"plumbline/internal/train"
 )
 
@@ -23,7 +24,7 @@ Keys have nanoGPT's names and are given as key=value or --key=value. A configura
 in .py, which is read and never executed.`,
 		Example: `  train grpo
   train grpo --config grpo_quick
-  train grpo --config grpo_causal loss_type=dr_grpo
+  train grpo --config grpo_causal loss_type=dr_grpo output_dir=outputs/dr_grpo
   train grpo --group_size=4 --kl_beta=0.02 out_dir=out-grpo-4`,
 		RunE: func(cmd *cobra.Command, overrides []string) error {
 			overrides = pythonBooleans(overrides)
@@ -35,6 +36,12 @@ in .py, which is read and never executed.`,
 	}
 	f.bind(cmd)
 	f.bindDumps(cmd)
+	f.withKeys(cmd, func(trainer string) (*config.Settings, string) {
+		if trainer == train.TrainerGRPOCausal {
+			return new(train.GRPOCausal).Settings(), "grpo_causal"
+		}
+		return new(train.GRPO).Settings(), "grpo"
+	})
 	return cmd
 }
 
@@ -68,10 +75,11 @@ func grpoMasked(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 		return refused(err)
 	}
 	device(c.Device)
-	for key, on := range map[string]bool{"wandb_log": c.WandbLog, "dropout_in_rollout": c.DropoutInRollout} {
-		if on {
-			warn("%s has no effect: %s", key, map[string]string{"wandb_log": "metrics go to metrics.jsonl", "dropout_in_rollout": "the models have no dropout"}[key])
-		}
+	if c.WandbLog {
+		warn("wandb_log has no effect: metrics go to metrics.jsonl")
+	}
+	if c.DropoutInRollout {
+		warn("dropout_in_rollout has no effect: the models have no dropout")
 	}
 	text, err := corpus(c.Dataset)
 	if err != nil {

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,11 +21,12 @@ func grpoCausal(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 		return refused(err)
 	}
 	list, err := questions(c.Dataset, c.AdditionsMost, c.NumSamples, c.Seed)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("dataset.name: %w; give a file of JSON lines {question, answer}, or dataset.name=additions", err)
-	}
 	if err != nil {
 		return err
+	}
+	asked, held, err := dataset.HoldOut(list, c.HeldOut, rng.New(c.Seed, 5))
+	if err != nil {
+		return usageError{"dataset.held_out: " + err.Error()}
 	}
 	keep := f.dumps(&c.Dump)
 	x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
@@ -36,9 +34,7 @@ func grpoCausal(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 		return err
 	}
 	defer x.close()
-	if x.Questions, x.HeldOut, err = dataset.HoldOut(list, c.HeldOut, rng.New(c.Seed, 5)); err != nil {
-		return usageError{"dataset.held_out: " + err.Error()}
-	}
+	x.Questions, x.HeldOut = asked, held
 	if err := x.load(c.Model, c.LoRA, c.Seed, bind.Options{Checkpointing: c.Checkpointing}); err != nil {
 		return err
 	}

@@ -85,6 +85,14 @@ var hostileModels = []struct {
 }{
 	{"unsupported architecture", func(t testing.TB, dir string) { replace(t, dir+"/config.json", `"llama"`, `"mamba2"`) },
 		[]string{`config.json: model_type: "mamba2" is not a supported architecture, want one of gpt2, gptj, llama, qwen2`}},
+	{"weights that are a link in a circle", func(t testing.TB, dir string) {
+		require.NoError(t, os.Remove(dir+"/model.safetensors"))
+		require.NoError(t, os.Symlink("model.safetensors", dir+"/model.safetensors"))
+	}, []string{"/model.safetensors: is a symbolic link that leads back to itself"}},
+	{"weights that are a link to nowhere", func(t testing.TB, dir string) {
+		require.NoError(t, os.Remove(dir+"/model.safetensors"))
+		require.NoError(t, os.Symlink("blob", dir+"/model.safetensors"))
+	}, []string{"/model.safetensors: is a symbolic link that leads nowhere"}},
 	{"no architecture", func(t testing.TB, dir string) { replace(t, dir+"/config.json", `"model_type"`, `"modeltype"`) }, []string{"model_type: is missing"}},
 	{"a classifier", func(t testing.TB, dir string) {
 		replace(t, dir+"/config.json", "LlamaForCausalLM", "LlamaForSequenceClassification")
@@ -240,7 +248,7 @@ func TestHostileModels(t *testing.T) {
 			refuse(t, c.says, "--model", dir)
 		})
 	}
-	refuse(t, []string{"is no folder of a model", "config.json"}, "--model", t.TempDir())
+	refuse(t, []string{"is no folder of a model: it holds no config.json"}, "--model", t.TempDir())
 	refuse(t, []string{"is an adapter of PEFT and holds no model"}, "--model", filepath.Join(goldens, "cases", "list"))
 
 	dir := healthy(t)
@@ -272,7 +280,7 @@ func TestHostileFiles(t *testing.T) {
 		bytes func(b []byte) []byte
 		says  string
 	}{
-		{"empty.gguf", func([]byte) []byte { return nil }, "neither a GGUF file nor the folder of a model"},
+		{"empty.gguf", func([]byte) []byte { return nil }, "empty.gguf: is empty"},
 		{"magic.gguf", func(b []byte) []byte { return b[:4] }, "magic.gguf: "},
 		{"version.gguf", func(b []byte) []byte { return u32(b, 4, 99) }, "99, want 2 or 3"},
 		{"tensors.gguf", func(b []byte) []byte { return u64(b, 8, 1<<63) }, "9223372036854775808"},

@@ -53,29 +53,36 @@ func exitCode(err error) int {
 }
 
 func newRoot() *cobra.Command {
-	var list bool
+	var list, version, asJSON bool
 	root := &cobra.Command{
 		Use:   "train",
 		Short: "runs language models on the float64 reference",
 		Long: `train runs language models on the float64 reference.
 
-Exit codes: 0 done; 1 a number is not finite, or a run fails its own checks (--verify); 2 usage, or a named path that does not exist; 3 internal error or environment; 4 malformed or refused
-input file; 130 interrupted.`,
+Exit codes: 0 done; 1 a number is not finite, or a run fails its own checks (--verify); 2 usage, or a named path that does not
+exist; 3 internal error or environment; 4 malformed or refused input file; 130 interrupted.`,
 		Args:          cobra.ArbitraryArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if list {
-				return listConfigs(cmd.OutOrStdout())
-			}
-			if len(args) > 0 {
+			switch {
+			case len(args) > 0:
 				return usageError{cli.UnknownCommand(cmd, args[0])}
+			case list:
+				return listConfigs(cmd.OutOrStdout())
+			case version:
+				return cli.PrintVersion(cmd.OutOrStdout(), cmd.Name(), asJSON)
+			case asJSON:
+				return usageError{"--json goes with --version"}
 			}
 			return errors.Join(cmd.Help(), cli.Exit{Code: check.ExitUsage})
 		},
 	}
 	root.Flags().BoolVar(&list, "list-configs", false, "list the embedded configurations")
+	root.Flags().BoolVar(&version, "version", false, "print the version")
+	root.Flags().BoolVar(&asJSON, "json", false, "with --version: as JSON")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cli.FlagError(cmd, err)} })
+	root.SetHelpCommand(cli.HelpCommand(root, func(msg string) error { return usageError{msg} }))
 	root.AddCommand(newSample(), newPPO(), newShielded(), newGRPO(), newArc(), newSFT())
 	return root
 }

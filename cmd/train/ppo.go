@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/internal/bind"
+	"plumbline/internal/config"
 	"plumbline/internal/dataset"
 	"plumbline/internal/rng"
 	"plumbline/internal/train"
@@ -52,22 +53,21 @@ func newPPO() *cobra.Command {
 					name = bind.Tiny
 				}
 			}
+			list, err := questions(c.Dataset.Name, c.Dataset.AdditionsMost, c.Dataset.NumSamples, c.Seed)
+			if err != nil {
+				return err
+			}
+			asked, held, err := dataset.HoldOut(list, c.Dataset.HeldOut, rng.New(c.Seed, 5))
+			if err != nil {
+				return usageError{"dataset.held_out: " + err.Error()}
+			}
 			keep := f.dumps(&c.Dump)
 			x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
 			if err != nil {
 				return err
 			}
 			defer x.close()
-			list, err := questions(c.Dataset.Name, c.Dataset.AdditionsMost, c.Dataset.NumSamples, c.Seed)
-			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("dataset.name: %w; give a file of JSON lines {question, answer}, or dataset.name=additions", err)
-			}
-			if err != nil {
-				return err
-			}
-			if x.Questions, x.HeldOut, err = dataset.HoldOut(list, c.Dataset.HeldOut, rng.New(c.Seed, 5)); err != nil {
-				return usageError{"dataset.held_out: " + err.Error()}
-			}
+			x.Questions, x.HeldOut = asked, held
 			if err := x.load(name, c.LoRA, c.Seed, bind.Options{ValueHead: true, Checkpointing: c.Checkpointing}); err != nil {
 				return err
 			}
@@ -91,6 +91,7 @@ func newPPO() *cobra.Command {
 	}
 	f.bind(cmd)
 	f.bindDumps(cmd)
+	f.withKeys(cmd, func(string) (*config.Settings, string) { return new(train.PPO).Settings(), "config_debug" })
 	return cmd
 }
 

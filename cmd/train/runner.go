@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/bind"
 	"plumbline/internal/config"
 	"plumbline/internal/dataset"
@@ -27,14 +27,16 @@ import (
 
 // trainFlags are the flags that all trainers have.
 type trainFlags struct {
-	config string
-	resume string
-	allow  []string
-	verify bool
-	dump   string
+	command string // the trainer's
+	config  string
+	resume  string
+	allow   []string
+	verify  bool
+	dump    string
 }
 
 func (f *trainFlags) bind(cmd *cobra.Command) {
+	f.command = cmd.Name()
 	cmd.Flags().StringVar(&f.config, "config", "", "file or embedded configuration (train --list-configs)")
 	cmd.Flags().StringVar(&f.resume, "resume", "auto", "auto: go on where the folder of the run is; never: refuse one that is not empty; or a checkpoint")
 	cmd.Flags().StringSliceVar(&f.allow, "allow-config-change", nil, "keys that may differ from those of the run that is resumed")
@@ -58,7 +60,11 @@ func (f *trainFlags) settle(s *config.Settings, fallback string, overrides []str
 	}
 	for _, o := range overrides {
 		if err := s.Override(o); err != nil {
-			return usageError{err.Error()}
+			msg := err.Error()
+			if strings.Contains(msg, "unknown key") && !strings.Contains(msg, "did you mean") {
+				msg += fmt.Sprintf(" (train %s --help lists the keys)", f.command)
+			}
+			return usageError{msg}
 		}
 	}
 	if err := s.Resolve(); err != nil {
@@ -79,6 +85,17 @@ type session struct {
 
 // start opens the folder of a run, the checkpoint that it goes on from, and the model.
 func (f *trainFlags) start(out io.Writer, dir string, keep int, s *config.Settings, without []string) (*session, error) {
+	if dir == "" {
+		return nil, usageError{"the folder of the run has no name: give output_dir (training.output_dir of ppo, out_dir of grpo)"}
+	}
+	if f.resume != "auto" && f.resume != "never" {
+		if _, err := os.Stat(f.resume); errors.Is(err, fs.ErrNotExist) {
+			return nil, usageError{fmt.Sprintf("--resume %q: want auto, never, or the folder of a checkpoint, and there is none of that name", f.resume)}
+		}
+	}
+	if err := f.foreignDumps(dir); err != nil {
+		return nil, err
+	}
 	run, err := rundir.Create(dir, rundir.Options{Keep: keep})
 	var locked *rundir.LockedError
 	if errors.As(err, &locked) {
@@ -196,6 +213,9 @@ func (x *session) record(s *config.Settings) error {
 // and whether the base is quantised.
 func (x *session) load(name string, lora train.LoRA, seed uint64, o bind.Options) error {
 	m, extra, err := bind.Open(name, seed)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("model.name: %w", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -242,6 +262,9 @@ func questions(name string, most, count int, seed uint64) ([]dataset.Question, e
 		return dataset.WordLists(rng.New(seed, 4), count), nil
 	}
 	list, err := dataset.ReadGSM8K(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("dataset.name: %w; give a file of JSON lines {question, answer}, or dataset.name=additions", err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +277,7 @@ func questions(name string, most, count int, seed uint64) ([]dataset.Question, e
 // ended turns the end of a trainer into that of the program.
 func ended(err error) error {
 	if errors.Is(err, train.ErrInterrupted) {
-		return fmt.Errorf("%w: the run is saved", context.Canceled)
+		return fmt.Errorf("%w: the run is saved", cli.ErrInterrupted)
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/internal/bind"
+	"plumbline/internal/config"
 	"plumbline/internal/train"
 )
 
@@ -22,14 +23,16 @@ func newSFT() *cobra.Command {
 			if err := f.settle(s, "sft", overrides); err != nil {
 				return err
 			}
+			list, err := questions(c.Dataset, c.AdditionsMost, c.NumSamples, c.Seed)
+			if err != nil {
+				return err
+			}
 			x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
 			if err != nil {
 				return err
 			}
 			defer x.close()
-			if x.Questions, err = questions(c.Dataset, c.AdditionsMost, c.NumSamples, c.Seed); err != nil {
-				return err
-			}
+			x.Questions = list
 			if err := x.load(c.Model, c.LoRA, c.Seed, bind.Options{}); err != nil {
 				return err
 			}
@@ -38,5 +41,11 @@ func newSFT() *cobra.Command {
 		},
 	}
 	f.bind(cmd)
+	f.withKeys(cmd, func(trainer string) (*config.Settings, string) {
+		if trainer == train.TrainerGenerator || trainer == train.TrainerJudge {
+			return new(train.SFTMasked).Settings(), "sft_masked"
+		}
+		return new(train.SFT).Settings(), "sft"
+	})
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/internal/bind"
+	"plumbline/internal/config"
 	"plumbline/internal/dataset"
 	"plumbline/internal/format"
 	"plumbline/internal/train"
@@ -63,6 +64,9 @@ from which the part in the span of a basis is taken away. Without a configuratio
 			if cfg != "" {
 				f.config = cfg
 			}
+			if err := once(flags, overrides); err != nil {
+				return err
+			}
 			if err := f.settle(s, "shielded_toy", append(flags, overrides...)); err != nil {
 				return err
 			}
@@ -75,16 +79,17 @@ from which the part in the span of a basis is taken away. Without a configuratio
 			if err := planMemory(cmd, &c); err != nil {
 				return err
 			}
+			env := train.ShieldedEnv{}
+			var err error
+			if env.Prompts, err = prompts(&c); err != nil {
+				return err
+			}
 			keep := f.dumps(&c.Dump)
 			x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
 			if err != nil {
 				return err
 			}
 			defer x.close()
-			env := train.ShieldedEnv{}
-			if env.Prompts, err = prompts(&c); err != nil {
-				return err
-			}
 			if err := x.loadShielded(&c); err != nil {
 				return err
 			}
@@ -105,13 +110,14 @@ from which the part in the span of a basis is taken away. Without a configuratio
 	}
 	f.bind(cmd)
 	f.bindDumps(cmd)
+	f.withKeys(cmd, func(string) (*config.Settings, string) { return new(train.Shielded).Settings(), "shielded_toy" })
 	for i, a := range shieldedFlags {
-		cmd.Flags().StringVar(&values[i], a.flag, "", a.key+"=VALUE")
+		cmd.Flags().StringVar(&values[i], a.flag, "", "the key "+a.key)
 	}
-	cmd.Flags().StringVar(&cfg, "cfg", "", "--config")
-	cmd.Flags().BoolVar(&int8, "int8", true, "int8=true")
+	cmd.Flags().StringVar(&cfg, "cfg", "", "as --config")
+	cmd.Flags().BoolVar(&int8, "int8", true, "the key int8; --int8=false leaves the base as it is")
 	cmd.Flags().BoolVar(&noWandb, "no-wandb", false, "has no effect: metrics go to metrics.jsonl")
-	cmd.Flags().BoolVar(&verifyOnly, "verify-only", false, "verify_only=true")
+	cmd.Flags().BoolVar(&verifyOnly, "verify-only", false, "the key verify_only: look at configuration, basis, targets and memory, and train nothing")
 	cmd.Flags().BoolVar(&noProjection, "no-projection", false, "projection.mode=off: an ablation")
 	return cmd
 }
@@ -255,9 +261,24 @@ func (x *session) basis(c *train.Shielded, prompts []string) (*train.Basis, erro
 		return nil, nil // nothing to measure by
 	}
 	if c.BasisFrom != "" {
+		if filepath.Ext(path) != ".safetensors" {
+			return nil, usageError{fmt.Sprintf("projection.basis %s: basis.from=%s makes a .safetensors file; name one, or say basis.from= to read the basis that is there", path, c.BasisFrom)}
+		}
 		b, err := x.makeBasis(c, prompts)
 		if err != nil {
 			return nil, err
+		}
+		if c.BasisRank > b.K {
+			warn("basis.rank %d: the basis has %d columns, since the vectors span no more or a quarter of the %d rows is reached (H4b)", c.BasisRank, b.K, b.D)
+		}
+		if p.Basis != "" { // named by the user, who may have made it
+			switch same, err := b.IsIn(path, c.BasisFrom); {
+			case errors.Is(err, fs.ErrNotExist):
+			case err != nil:
+				return nil, err
+			case !same:
+				return nil, usageError{fmt.Sprintf("projection.basis %s is there and is another basis than basis.from=%s makes, which would be written over it: say basis.from= to read it, or name another file", path, c.BasisFrom)}
+			}
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, err
@@ -302,6 +323,9 @@ func (x *session) makeBasis(c *train.Shielded, prompts []string) (*train.Basis, 
 		vectors, d, err = train.ProtectedGradients(x.Policy, x.Tokenizer, prompts, kind)
 	default:
 		vectors, d, err = train.ReadVectors(c.BasisFrom)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, usageError{fmt.Sprintf("basis.from %q: want embeddings, gradients, or a file of vectors, and there is none of that name", c.BasisFrom)}
+		}
 		if err == nil && c.Projection.Kind == "auto" && d == total(params) {
 			kind = train.Flat
 		}

@@ -57,6 +57,8 @@ func TestShieldedRefuses(t *testing.T) {
 		{"basis.from= projection.basis=" + basisFile(t, 64, 64), "spans the whole space (H4b)", 1},
 		{"basis.from= projection.basis=" + truncated, truncated, 4},
 		{"basis.from=" + basisFile(t, 5, 201) + " projection.basis=" + filepath.Join(t.TempDir(), "Q.safetensors"), "a side basis of d = 201 rows", 1},
+		{"basis.from=foo", `basis.from "foo": want embeddings, gradients, or a file of vectors`, 2},
+		{"projection.basis=Q.npy", "basis.from=embeddings makes a .safetensors file", 2},
 		{"lora.targets=q_proj,o_proj", "no module of tiny-gptj is called o_proj (H4a", 2},
 		{"lora.targets=q_proj,o_proj", "did you mean out_proj?", 2},
 		{"lora.targets=q_prj", "did you mean q_proj?", 2},
@@ -83,6 +85,27 @@ func TestShieldedRefuses(t *testing.T) {
 	}
 }
 
+// A basis that the user has made is not written over by one that the run makes; the run's own is.
+func TestShieldedKeepsBasis(t *testing.T) {
+	dir := t.TempDir()
+	theirs := basisFile(t, 64, 3)
+	before, err := os.ReadFile(theirs)
+	require.NoError(t, err)
+	_, errs, code := shieldedIn(t, dir, "projection.basis="+theirs)
+	require.Equal(t, 2, code, errs)
+	require.Contains(t, errs, "is there and is another basis than basis.from=embeddings makes")
+	after, err := os.ReadFile(theirs)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+
+	ours := filepath.Join(t.TempDir(), "Q.safetensors")
+	for range 2 {
+		out, errs, code := shieldedIn(t, dir, "verify_only=true", "projection.basis="+ours)
+		require.Zero(t, code, errs)
+		require.Contains(t, out, "is in "+ours)
+	}
+}
+
 // What is legal and may not be meant.
 func TestShieldedWarns(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "")
@@ -93,6 +116,7 @@ func TestShieldedWarns(t *testing.T) {
 		"projection.mode=grad": "projection.mode grad with adam (H3a)",
 		"device_map=auto":      "device_map auto with int8 (A6)",
 		"basis.from= projection.basis=" + basisFile(t, 64, 3): "the basis is not orthonormal (A5)",
+		"basis.rank=64":     "basis.rank 64: the basis has 16 columns",
 		"memory_limit=10MB": "is above 0.95 of memory_limit 10MB",
 	} {
 		_, errs, code := shieldedIn(t, t.TempDir(), append(strings.Fields(args), "verify_only=true")...)

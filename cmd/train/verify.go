@@ -28,10 +28,29 @@ func (f *trainFlags) dumps(d *train.Dump) (keep bool) {
 	if f.dump != "" {
 		d.Dir = f.dump
 	}
+	f.dump = d.Dir
 	if d.Every == 0 && keep || f.verify {
 		d.Every = 1
 	}
 	return keep
+}
+
+// foreignDumps refuses a folder for dumps that holds some while the folder of the run is a new one: those of two runs would be judged
+// as one.
+func (f *trainFlags) foreignDumps(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "effective_config.yaml")); f.dump == "" || f.resume != "auto" && f.resume != "never" || !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	entries, err := os.ReadDir(f.dump)
+	if err != nil {
+		return nil // there is none: it is made
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "step_") && filepath.Ext(e.Name()) == ".safetensors" {
+			return usageError{fmt.Sprintf("--dump %s: holds the dumps of another run (%s): name another folder, or take them away", f.dump, e.Name())}
+		}
+	}
+	return nil
 }
 
 // failedError says that a run did not pass its own checks.

@@ -31,7 +31,11 @@ func repeatCommand(cmd *cobra.Command, args ...string) string {
 			}
 		default:
 			if f.Value.Type() == "bool" {
-				parts = append(parts, "--"+f.Name)
+				if f.Value.String() == "true" {
+					parts = append(parts, "--"+f.Name)
+				} else {
+					parts = append(parts, "--"+f.Name+"=false")
+				}
 				return
 			}
 			parts = append(parts, "--"+f.Name, format.ShellQuote(f.Value.String()))

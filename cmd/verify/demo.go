@@ -112,7 +112,7 @@ a broken training run. Exit 0 if every finding is the expected one.`,
 }
 
 func runDemo(cmd *cobra.Command, c demoCase, dir, plot string, verbose bool) (bool, error) {
-	r := &report.Report{Command: "projection", Tool: report.Tool{Name: "verify", Version: version}}
+	r := &report.Report{Command: "projection", Tool: report.Tool{Name: "verify", Version: cli.Version}}
 	var err error
 	if c.dump != "" {
 		r.Command = "dump"

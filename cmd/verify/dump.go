@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/internal/format/npy"
@@ -33,7 +35,8 @@ func newDump() *cobra.Command {
 		Use:   "dump FILE|DIR|GLOB...",
 		Short: "recomputes what a trainer dumped and says what is wrong, under whose convention it would be right, and which bug it is",
 		Long: `verify dump recomputes everything that the files of a run allow: masks, log-probs, KL, rewards, advantages, ratios,
-losses, denominators, gradients and logged numbers. Files are .safetensors or .npz with metadata as described in the README.
+losses, denominators, gradients and logged numbers. Files are .safetensors or .npz with metadata: verify explain dump
+prints their format.
 
 Declarations, weakest first: --profile, options in the files, --config, --set. What is declared is judged; what is left open
 is searched, and the options and profiles that fit are named. What fails is explained: by another legal option (CONVENTION),
@@ -70,6 +73,9 @@ by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
 			o.Progress = show
 			err = func() error {
 				run, err := dumpfile.OpenWith(cmd.Context(), args, reader)
+				if errors.Is(err, fs.ErrNotExist) && slices.Contains(args, "-") {
+					return usageError{"-: a dump is not read from stdin, since it is read in any order: name its file"}
+				}
 				if err != nil {
 					return err
 				}
@@ -81,7 +87,11 @@ by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
 					run = run.Only(wanted)
 				}
 				if len(run.Steps()) == 0 {
-					return usageError{fmt.Sprintf("--steps %s: the files have none of these, but %d from %d to %d", stepRange, len(whole), whole[0], whole[len(whole)-1])}
+					has := fmt.Sprintf("step %d alone", whole[0])
+					if n := len(whole); n > 1 {
+						has = fmt.Sprintf("%d from %d to %d", n, whole[0], whole[n-1])
+					}
+					return usageError{fmt.Sprintf("--steps %s: the files have none of these, but %s", stepRange, has)}
 				}
 				if err := judgeRun(cmd.Context(), run, o, &out, r); err != nil {
 					return err
@@ -92,7 +102,7 @@ by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
 			end()
 			if err != nil {
 				if errors.Is(err, context.Canceled) {
-					err = fmt.Errorf("interrupted: %w", err)
+					err = cli.ErrInterrupted
 				}
 				r.Err, r.Exit = err.Error(), exitCode(err)
 				if out.format == "human" || r.Exit == check.ExitInterrupted && out.file != "" { // what an earlier run has left there stays

@@ -305,7 +305,7 @@ func TestDumpInterrupted(t *testing.T) {
 		_ = cmd.Wait()
 		cancel()
 		require.Equal(t, check.ExitInterrupted, cmd.ProcessState.ExitCode(), errs.String())
-		require.Equal(t, "verify: interrupted: context canceled\n", errs.String())
+		require.Equal(t, "verify: interrupted\n", errs.String())
 		left, err := filepath.Glob(filepath.Join(dir, "*r.json*"))
 		require.NoError(t, err)
 		require.Empty(t, left)

@@ -172,7 +172,7 @@ func TestDumpConfig(t *testing.T) {
 		{"lines", "clip.high = 0.28\nadv.ddof = 1 # sample\n", 0, "adv.ddof=1 → adv.ddof=1"},
 		{"JSON", `{"options": {"clip": {"high": 0.28}}}`, 0, "options taken from the configuration"},
 		{"a framework's names", "framework = trl-grpo\nepsilon_high = 0.28\n", 0, "epsilon_high=0.28 → clip.high=0.28"},
-		{"a framework's names, one mistyped", "framework = trl-grpo\nepsilon_hihg = 0.28\n", 0, "options of --config that nobody knows: epsilon_hihg (nearest: epsilon)"},
+		{"a framework's names, one mistyped", "framework = trl-grpo\nepsilon_hihg = 0.28\n", 0, "options of --config that nobody knows: epsilon_hihg (nearest: epsilon_high)"},
 		{"against the dump", "clip.high = 0.5\n", 1, "clip.high 0.5, by clip.high=0.5"},
 		{"unknown name", "adv.dof = 1\n", 2, `did you mean "adv.ddof"`},
 		{"illegal value", "adv.ddof = 7\n", 2, "adv.ddof"},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
@@ -22,11 +23,12 @@ func newExplain() *cobra.Command {
 		Use:   "explain ID",
 		Short: "prints the formula, the source, the faults and the fix of a check, or what a fault is",
 		Long: `verify explain takes the id of a check (advantage/group), of a fault (AGG-GA-MISSING, H3a), or a row of the fault catalogue
-(P012), which lists the faults that stand for it.`,
+(P012), which lists the faults that stand for it. verify explain dump prints the format of a dump.`,
 		Example: `  verify explain basis/orthonormal
   verify explain advantage/group
   verify explain AGG-GA-MISSING
   verify explain P012
+  verify explain dump
   verify explain --schema > report.schema.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			w := cmd.OutOrStdout()
@@ -36,6 +38,10 @@ func newExplain() *cobra.Command {
 			}
 			if len(args) != 1 {
 				return usageError{"explain takes the id of a check or a fault, or a row of the catalogue (verify list prints the checks)"}
+			}
+			if args[0] == "dump" {
+				_, err := io.WriteString(w, dump.Description())
+				return err
 			}
 			return explain(w, args[0])
 		},
@@ -75,6 +81,9 @@ func explain(w io.Writer, id string) error {
 	nearest := check.Nearest(id, explainable())
 	if catalogueRow.MatchString(id) { // every row is near to another
 		return usageError{fmt.Sprintf("no fault stands for row %s of the catalogue; did you mean %q?", id, nearest)}
+	}
+	if check.Similar(id, explainable()) == "" {
+		return usageError{fmt.Sprintf("no check or fault %.64q (verify list prints the checks, verify faults the faults)", id)}
 	}
 	return usageError{fmt.Sprintf("no check or fault %.64q; did you mean %q?", id, nearest)}
 }

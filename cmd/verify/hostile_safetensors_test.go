@@ -268,7 +268,7 @@ func adapterRows() []hostile {
 		{name: "link out of the folder", args: args, says: "leads out of the folder", make: link("../lora/adapter_model.safetensors")},
 		{name: "absolute link", args: args, says: "leads out of the folder", make: link("/etc/passwd")},
 		{name: "link to a device", args: args, says: "leads out of the folder", make: link("/dev/zero")},
-		{name: "link to itself", args: args, says: "or nowhere", make: link("adapter_model.safetensors")},
+		{name: "link to itself", args: args, says: "leads back to itself", make: link("adapter_model.safetensors")},
 		{name: "link to nothing", args: args, says: "or nowhere", make: link("nothing")},
 		{name: "link to the folder", args: args, says: "is a directory", make: link(".")},
 		{name: "FIFO", args: args, says: "is a FIFO", make: func(dir string) error {

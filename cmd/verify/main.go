@@ -66,7 +66,9 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 			case len(args) > 0:
 				return usageError{cli.UnknownCommand(cmd, args[0])}
 			case version:
-				return printVersion(cmd.OutOrStdout(), asJSON)
+				return cli.PrintVersion(cmd.OutOrStdout(), cmd.Name(), asJSON)
+			case asJSON:
+				return usageError{"--json goes with --version; reports have --format json"}
 			}
 			return errors.Join(cmd.Help(), cli.Exit{Code: check.ExitUsage})
 		},
@@ -76,6 +78,7 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{cli.FlagError(cmd, err)}
 	})
+	root.SetHelpCommand(cli.HelpCommand(root, func(msg string) error { return usageError{msg} }))
 	root.AddCommand(newProjection(), newDump(), newCheckpoint(), newVRAM(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport())
 	return root
 }

@@ -308,6 +308,23 @@ func TestOutputFiles(t *testing.T) {
 	require.Empty(t, left, "no half-written file stays behind")
 }
 
+// The command that repeats a run has its flags as they were given: a flag that was turned off stays off.
+func TestRepeatTurnsOff(t *testing.T) {
+	args := []string{"vram", "--model", "gpt-j-6b", "--int8", "--lora-r", "16", "--targets", "q_proj", "--batch", "4", "--seq", "424", "--limit", "18GB", "--checkpointing=false"}
+	stdout, stderr, code := verify(t, t.TempDir(), args...)
+	require.Equal(t, 1, code, stderr)
+	require.Regexp(t, `repeat +verify vram .*--checkpointing=false --int8 `, stdout)
+}
+
+// The file - is stdout.
+func TestOutputDash(t *testing.T) {
+	dir := workspace(t)
+	stdout, _, code := verify(t, dir, "projection", "--basis", "q.npy", "--format", "json", "-o", "-")
+	require.Zero(t, code)
+	require.True(t, json.Valid([]byte(stdout)))
+	require.NoFileExists(t, filepath.Join(dir, "-"))
+}
+
 func TestBaseline(t *testing.T) {
 	dir := workspace(t)
 	_, _, code := verify(t, dir, "projection", "--basis", "q.npy", "--grad", "g_projected.npy", "--format", "json", "-o", "old.json")
@@ -328,9 +345,12 @@ func TestOtherCommands(t *testing.T) {
 	}{
 		{"list", "basis/orthonormal", 0},
 		{"explain basis/orthonormal", "max|QᵀQ − I| < tol", 0},
+		{"explain dump", "∂loss/∂logp_new", 0},
 		{"explain h3a", "optimiser's leak", 0},
 		{"explain basis/orthonormall", "basis/orthonormal", 2},
 		{"explain", "id of a check", 2},
+		{"explain xyzzyxyzzy", "(verify list prints the checks", 2},
+		{"dump -", "is not read from stdin", 2},
 		{"faults --suite projection --healthy 20", "faults caught", 0},
 		{"faults --suite dumps", "vram or dump", 2},
 		{"faults --left-out", "why no plant", 0},
@@ -341,6 +361,14 @@ func TestOtherCommands(t *testing.T) {
 		{"projecton", "projection", 2},
 		{"", "Usage", 2},
 		{"projection --help", "--orthonormalize", 0},
+		{"help projection", "--orthonormalize", 0},
+		{"help", "Available Commands", 0},
+		{"help projecton", `unknown command "projecton"; did you mean "projection"?`, 2},
+		{"help projection list", `got "list" too`, 2},
+		{"xyzzy", `unknown command "xyzzy" (verify --help)`, 2},
+		{"list --xyzzy", "unknown flag: --xyzzy (verify list --help)", 2},
+		{"--json", "--json goes with --version", 2},
+		{"list x", `list takes no arguments, got "x"`, 2},
 	} {
 		stdout, stderr, code := verify(t, dir, strings.Fields(c.args)...)
 		require.Equal(t, c.code, code, "%s\n%s%s", c.args, stdout, stderr)

@@ -33,7 +33,7 @@ type output struct {
 func (o *output) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.format, "format", "human", "form of the report: "+strings.Join(report.Formats, ", "))
-	f.StringVarP(&o.file, "output", "o", "", "write the report to this file, whole or not at all, in place of stdout")
+	f.StringVarP(&o.file, "output", "o", "", "write the report to this file, whole or not at all, in place of stdout (-)")
 	f.StringSliceVar(&o.sel.Select, "select", nil, "only checks with these ids (a group such as basis, or a glob; see verify list)")
 	f.StringSliceVar(&o.sel.Ignore, "ignore", nil, "not the checks with these ids")
 	f.StringSliceVar(&o.sel.Require, "require", nil, "checks that must be decided: exit 6 if one is not")
@@ -51,6 +51,9 @@ func (o *output) validate(ids []string) error {
 	}
 	if o.failOn != "fail" && o.failOn != "warn" {
 		return usageError{fmt.Sprintf("--fail-on %q: want fail or warn", o.failOn)}
+	}
+	if o.file == "-" { // as no file is
+		o.file = ""
 	}
 	if err := o.sel.Validate(ids); err != nil {
 		return usageError{err.Error()}
@@ -93,7 +96,7 @@ func (o *output) policy() check.Policy {
 // conclude reports a run that ended with err, nil at its end. A report in a file is not replaced by that of a run that was interrupted.
 func (o *output) conclude(cmd *cobra.Command, r *report.Report, started time.Time, err error) error {
 	if errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("interrupted: %w", err)
+		err = cli.ErrInterrupted
 		if o.file != "" {
 			return err
 		}
@@ -110,7 +113,7 @@ func (o *output) conclude(cmd *cobra.Command, r *report.Report, started time.Tim
 
 // emit writes the report to stdout or to the file asked for, and returns the exit code as an error.
 func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) error {
-	r.Tool = report.Tool{Name: "verify", Version: version}
+	r.Tool = report.Tool{Name: "verify", Version: cli.Version}
 	r.Run = report.Run{Started: started.UTC().Format(time.RFC3339), Seconds: time.Since(started).Seconds(),
 		Machine: report.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}}
 	if o.baseline != "" && r.Err == "" { // of a run that ended early every later result would be gone

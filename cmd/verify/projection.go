@@ -107,7 +107,7 @@ The limit is relative: max|Qᵀv| / max(1, ‖v‖) < tol.`,
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError{fmt.Sprintf("%s takes no arguments, got %q: files are named with flags (%s --help)", cmd.CommandPath(), args[0], cmd.CommandPath())}
+		return usageError{fmt.Sprintf("%s takes no arguments, got %q (%s --help)", cmd.Name(), args[0], cmd.CommandPath())}
 	}
 	return nil
 }

@@ -71,6 +71,9 @@ func oneCommand(words []word) (c *File, n int) {
 		case w.text == "--" || launcher && strings.HasSuffix(w.text, ".py"):
 			c, n, launcher = &File{Tree: map[string]any{}}, 0, false
 			program = append(program, w.text)
+		case launcher && (w.text == "--module" || w.text == "-m"): // of what comes next
+			c, n, launcher = &File{Tree: map[string]any{}}, 0, false
+			program = append(program, w.text)
 		case flag != nil && !strings.HasPrefix(w.text, "--"): // -m, -x
 			if n == 0 {
 				program = append(program, w.text)

@@ -78,7 +78,7 @@ func Parse(name string, data []byte) (*File, error) {
 
 // JSON reads one object. Duplicate keys, depth above 64 and bare NaN are errors.
 func JSON(text string) (*File, error) {
-	s := format.NewScanner("JSON", []byte(text), maxDepth)
+	s := format.NewScanner("JSON", []byte(text), 0)
 	v, err := jsonValue(s)
 	if err == nil {
 		err = s.End()

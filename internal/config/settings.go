@@ -41,6 +41,21 @@ type Field struct {
 	raw  *value
 }
 
+// String returns the key and what it is set to as an argument of the command line.
+func (f *Field) String() string {
+	switch v := f.get().(type) {
+	case []string:
+		return f.Name + "=" + strings.Join(v, ",")
+	case string:
+		if strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' }) {
+			return f.Name + "=" + strconv.Quote(v)
+		}
+		return f.Name + "=" + v
+	default:
+		return fmt.Sprintf("%s=%v", f.Name, v)
+	}
+}
+
 // value is what a layer says of a key.
 type value struct {
 	text   string
@@ -119,11 +134,24 @@ func (s *Settings) Float(name string, p *float64, least, most float64, doc strin
 			return errors.New("want a number")
 		}
 		if !(x >= least && x <= most) {
-			return fmt.Errorf("want a number from %g to %g", least, most)
+			return errors.New("want a number " + span(least, most))
 		}
 		*p = x
 		return nil
 	}})
+}
+
+// span says in words between which limits a number is.
+func span(least, most float64) string {
+	switch {
+	case most < math.MaxFloat64:
+		return fmt.Sprintf("from %g to %g", least, most)
+	case least == math.SmallestNonzeroFloat64:
+		return "above 0"
+	case least > -math.MaxFloat64:
+		return fmt.Sprintf("from %g up", least)
+	}
+	return "that is finite"
 }
 
 // Text binds a key to text.
@@ -159,6 +187,8 @@ func (s *Settings) Texts(name string, p *[]string, doc string) {
 func (s *Settings) Override(assignment string) error {
 	name, text, ok := strings.Cut(strings.TrimPrefix(assignment, "--"), "=")
 	switch {
+	case !ok && s.byName[name] != nil:
+		return fmt.Errorf("%s lacks its value: %s=VALUE", name, name)
 	case !ok:
 		return fmt.Errorf("%q is no key=value", assignment)
 	case strings.HasPrefix(name, "+") || strings.HasPrefix(name, "~"):
@@ -173,8 +203,13 @@ func (s *Settings) Override(assignment string) error {
 	f.raw = &value{text: text, typed: true, where: assignment}
 	if f.list != nil {
 		f.raw.isList, f.raw.list = true, nil
-		if text != "" {
-			f.raw.list = strings.Split(text, ",")
+		if inner, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inner, "]") { // as YAML and Hydra write lists
+			text = strings.TrimSuffix(inner, "]")
+		}
+		if strings.TrimSpace(text) != "" {
+			for _, name := range strings.Split(text, ",") {
+				f.raw.list = append(f.raw.list, strings.TrimSpace(name))
+			}
 		}
 	}
 	return nil

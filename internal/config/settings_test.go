@@ -122,7 +122,7 @@ func TestSettingsRefuse(t *testing.T) {
 		"model: {name: '${lora.targets}'}":                  "is a list",
 		"training: {total_steps: '${model.name}'}":          "want an integer",
 		"[1, 2]":                             "want a mapping",
-		"":                                   "no YAML",
+		"":                                   "is empty",
 		"a: \x00":                            "NUL byte",
 		"a: \xff":                            "UTF-8",
 		deep:                                 "in each other",
@@ -146,7 +146,7 @@ func TestSettingsRefuse(t *testing.T) {
 		require.ErrorContains(t, err, want, "%.100q", text)
 	}
 	for assignment, want := range map[string]string{
-		"+ppo.x=1": "neither added nor taken away", "~ppo.learning_rate=": "neither added", "ppo.learning_rate": "no key=value",
+		"+ppo.x=1": "neither added nor taken away", "~ppo.learning_rate=": "neither added", "ppo.learning_rate": "lacks its value", "ppo.lr": "no key=value",
 		"ppo.lerning_rate=1": "did you mean ppo.learning_rate?", "ppo.use_8bit_adam=True": "want true or false", "training.total_steps=": "has no value",
 	} {
 		var v sample

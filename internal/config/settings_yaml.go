@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -33,7 +34,9 @@ func parseSettings(file string, data []byte) (values []namedValue, defaults stri
 	}()
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
-	if err := dec.Decode(&doc); err != nil {
+	if err := dec.Decode(&doc); err == io.EOF {
+		return nil, "", fmt.Errorf("%s: is empty", file)
+	} else if err != nil {
 		return nil, "", fmt.Errorf("%s: no YAML: %w", file, err)
 	}
 	if err := dec.Decode(new(yaml.Node)); err == nil {

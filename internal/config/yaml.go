@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"regexp"
 	"strconv"
@@ -27,7 +28,9 @@ func YAML(text string) (c *File, err error) {
 	}()
 	dec := yaml.NewDecoder(strings.NewReader(text))
 	var doc yaml.Node
-	if err := dec.Decode(&doc); err != nil {
+	if err := dec.Decode(&doc); err == io.EOF {
+		return nil, errors.New("is empty")
+	} else if err != nil {
 		return nil, fmt.Errorf("no YAML: %w", err)
 	}
 	if dec.Decode(new(yaml.Node)) == nil {

@@ -1,11 +1,13 @@
 package format
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // Dir is a directory of a model or an adapter. Files are opened inside it: a name or symbolic link that leads out of it
@@ -50,6 +52,13 @@ func (d *Dir) Open(name string) (*File, error) {
 	f, err := OpenIn(d.root, filepath.Join(d.prefix, name), filepath.Join(d.path, name))
 	if err != nil && strings.HasSuffix(err.Error(), "path escapes from parent") { // package os has no name for it
 		return nil, Malformed(filepath.Join(d.path, name), "", "path escapes from parent: a link that leads out of the folder is refused")
+	}
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, Malformed(filepath.Join(d.path, name), "", "is a symbolic link that leads back to itself")
+	}
+	var at *fs.PathError
+	if errors.As(err, &at) { // its path is inside root, and its operation none that the user knows
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: at.Err}
 	}
 	if err != nil && !IsMalformed(err) {
 		return nil, fmt.Errorf("%s: %w", d.path, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -15,8 +16,12 @@ import (
 // openFolder opens a folder of Hugging Face.
 func openFolder(path string) (_ *source, err error) {
 	f, err := hf.Open(path)
-	if errors.Is(err, fs.ErrNotExist) { // path is there, so it is a file of it that is not
-		return nil, format.Malformed(path, "", "is no folder of a model: %v", err)
+	var absent *fs.PathError
+	if errors.Is(err, fs.ErrNotExist) && errors.As(err, &absent) && absent.Path != path {
+		if info, lerr := os.Lstat(absent.Path); lerr == nil && info.Mode()&fs.ModeSymlink != 0 {
+			return nil, format.Malformed(absent.Path, "", "is a symbolic link that leads nowhere")
+		}
+		return nil, format.Malformed(path, "", "is no folder of a model: it holds no %s", filepath.Base(absent.Path))
 	}
 	if err != nil {
 		return nil, err

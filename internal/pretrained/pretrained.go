@@ -122,6 +122,8 @@ func open(path string) (*source, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	switch ext := filepath.Ext(path); {
+	case f.Size == 0:
+		return nil, format.Malformed(path, "", "is empty")
 	case string(magic) == "GGUF":
 		return openGGUF(path)
 	case string(magic[:2]) == "PK" || magic[0] == 0x80 || slices.Contains([]string{".bin", ".pt", ".pth", ".ckpt", ".pkl"}, ext):

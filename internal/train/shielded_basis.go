@@ -253,6 +253,28 @@ func parseOrder(path, text string) ([]Span, error) {
 
 // Write stores the basis as float32 in a .safetensors file, with its kind, and the order of a flat one, in the metadata.
 func (b *Basis) Write(path, from string) error {
+	return format.WriteFile(path, func(w io.Writer) error { return b.encode(w, from) })
+}
+
+// IsIn reports whether the file at path is the one that Write would make. The error is fs.ErrNotExist where there is none.
+func (b *Basis) IsIn(path, from string) (bool, error) {
+	var made bytes.Buffer
+	if err := b.encode(&made, from); err != nil {
+		return false, err
+	}
+	f, err := format.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	if f.Size != int64(made.Len()) {
+		return false, nil
+	}
+	there, err := f.ReadAll(int64(made.Len()))
+	return bytes.Equal(made.Bytes(), there), err
+}
+
+func (b *Basis) encode(w io.Writer, from string) error {
 	metadata := map[string]string{"kind": b.Kind, "from": from}
 	if b.Kind == Flat {
 		pairs := make([][2]any, len(b.Order))
@@ -265,9 +287,7 @@ func (b *Basis) Write(path, from string) error {
 		}
 		metadata["order"] = string(text)
 	}
-	return format.WriteFile(path, func(w io.Writer) error {
-		return safetensors.Write(w, metadata, []safetensors.Tensor{{Name: "Q", DType: format.F32, Shape: []int{b.D, b.K}, Data: b.Q}})
-	})
+	return safetensors.Write(w, metadata, []safetensors.Tensor{{Name: "Q", DType: format.F32, Shape: []int{b.D, b.K}, Data: b.Q}})
 }
 
 // Fingerprint identifies the numbers of the basis and its kind.

@@ -136,20 +136,30 @@ func (s Suite[P]) Run(in P, sel Selection) ([]Result, error) {
 	return all, nil
 }
 
-// Nearest returns the candidate with the smallest edit distance to s. What one has more than the other at its end does
-// not count from the third character on: tolerance is near to tol.
+// Nearest returns the candidate with the smallest edit distance to s. From the third character on, all that one has more than
+// the other at its end counts between two letters and three: tolerance is near to tol, epsilon_hihg nearer to epsilon_high than to
+// epsilon.
 func Nearest(s string, candidates []string) string {
 	best, min := "", 1<<30
 	for _, c := range candidates {
-		d := editDistance(s, c)
-		if len(s) >= 3 && len(c) >= 3 && (strings.HasPrefix(s, c) || strings.HasPrefix(c, s)) {
-			d = 0
+		d := 2 * editDistance(s, c)
+		if d > 5 && len(s) >= 3 && len(c) >= 3 && (strings.HasPrefix(s, c) || strings.HasPrefix(c, s)) {
+			d = 5
 		}
 		if d < min {
 			best, min = c, d
 		}
 	}
 	return best
+}
+
+// Similar returns the [Nearest] candidate, or "" where more than half of s would have to be written anew.
+func Similar(s string, candidates []string) string {
+	best := Nearest(s, candidates)
+	if best == "" || strings.HasPrefix(s, best) || strings.HasPrefix(best, s) || 2*editDistance(s, best) <= len(s) {
+		return best
+	}
+	return ""
 }
 
 func editDistance(a, b string) int {

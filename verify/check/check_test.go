@@ -146,3 +146,14 @@ func TestVerdictNames(t *testing.T) {
 	_, err := check.ParseVerdict("(no verdict)")
 	require.Error(t, err)
 }
+
+func TestNearest(t *testing.T) {
+	words := []string{"epsilon", "epsilon_high", "tol", "output", "steps"}
+	for word, want := range map[string]string{"epsilonn_high": "epsilon_high", "epsilon_hihg": "epsilon_high", "tolerance": "tol", "ouput": "output", "xyzzy": ""} {
+		require.Equal(t, want, check.Similar(word, words), word)
+		if want != "" {
+			require.Equal(t, want, check.Nearest(word, words), word)
+		}
+	}
+	require.Empty(t, check.Similar("x", nil))
+}

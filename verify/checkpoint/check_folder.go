@@ -71,6 +71,7 @@ func refusal(msg string) (id, title string) {
 		{"lies in two shards", "TENSOR-TWICE", "a tensor in two shards: shards of two saves, or of two ranks"},
 		{"leads out", "LINK-OUT", "a link leads out of the folder"},
 		{"escapes from parent", "LINK-OUT", "a link leads out of the folder"},
+		{"leads back to itself", "LINK-OUT", "a link leads back to itself"},
 		{"leads nowhere", "LINK-OUT", "a link leads nowhere: the target was not copied"},
 		{"link to a folder", "LINK-OUT", "a link to a folder"},
 		{"want a regular file", "SPECIAL-FILE", "no regular file"},

@@ -103,6 +103,9 @@ func (t *track) result(s *session) (check.Result, bool) {
 		res.Reason = t.lacking
 		if t.searched && len(t.fits) == 0 {
 			res.Reason = "no combination of the options that are open gives these numbers, and no profile judges them: " + t.lacking
+			if t.absent != "" {
+				res.Reason = "not in the dump: " + t.absent
+			}
 			if t.first != nil && len(t.first.Case.B.Missing) > 0 {
 				res.Reason = "files of the step are missing, over which its sums may run (" + t.first.Case.B.Missing[0] + ")"
 			}

@@ -2,6 +2,7 @@ package dump
 
 import (
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -36,8 +37,9 @@ type track struct {
 	fits     []stage.Fit
 	all      bool // the search tried everything
 
-	searchedAt int  // the step of the first search
-	repeated   bool // a step that told more was searched, too
+	absent     string // what no profile's options can do without, and the files do not have
+	searchedAt int    // the step of the first search
+	repeated   bool   // a step that told more was searched, too
 
 	why explanation
 }
@@ -146,7 +148,30 @@ func (t *track) search(b *dump.Batch, set *convention.Set, s *session) *stage.Ou
 	}
 	o := stage.Judge(t.check, b, set)
 	o.Verdict = check.Undetermined
+	if len(t.undecided) == 0 {
+		t.absent = t.withoutInputs(b, set)
+	}
 	return o
+}
+
+// withoutInputs names what a batch lacks where no profile's options can be tried on it for want of data, each profile's need once;
+// "" if some can.
+func (t *track) withoutInputs(b *dump.Batch, set *convention.Set) string {
+	var needs []string
+	for _, p := range convention.Profiles() {
+		under, _ := convention.FromProfile(p).Over(set)
+		o := stage.Judge(t.check, b, under)
+		if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
+			continue
+		}
+		if o.Verdict != check.Undetermined || len(o.Case.Absent) == 0 {
+			return ""
+		}
+		if need := strings.Join(o.Case.Absent, " and "); !slices.Contains(needs, need) {
+			needs = append(needs, need)
+		}
+	}
+	return strings.Join(needs, ", or ")
 }
 
 // complete searches the options that set leaves open, with what the checks before this one have found of them first: stages

@@ -189,6 +189,10 @@ func (c *Case) sequenceRewards() Input {
 	b := c.B
 	place := c.Enum("kl.place")
 	if place == "token_reward" && c.Has("token_rewards") || !c.Has("scores") && !c.Has("rewards_per_func") {
+		if !c.Has("token_rewards") {
+			note(&c.Absent, "scores") // of which token_rewards would be made
+			return Input{}
+		}
 		r := c.Token("token_rewards")
 		if r.X == nil {
 			return Input{}

@@ -80,7 +80,10 @@ func assertLogpRange(c *Case) *Assertion {
 			}
 		}
 		if n > most {
-			a.Note += fmt.Sprintf("%s: %d cells above 0; ", name, n)
+			if a.Note != "" {
+				a.Note += "; "
+			}
+			a.Note += fmt.Sprintf("%s: %d cells above 0", name, n)
 		}
 	}
 	return a

@@ -88,6 +88,10 @@ func assertIDs(c *Case) *Assertion {
 	a := &Assertion{}
 	vocab := c.vocabulary()
 	response := b.Token("response_ids")
+	outside := fmt.Sprintf("token id outside the vocabulary of %g", vocab)
+	if math.IsNaN(vocab) {
+		outside = "token id below 0"
+	}
 	out := 0
 	for i, id := range response {
 		if !b.Mask[i] {
@@ -96,7 +100,7 @@ func assertIDs(c *Case) *Assertion {
 		a.Checked++
 		if id < 0 || id >= vocab {
 			if out++; out <= most {
-				a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf("token id outside the vocabulary of %g", vocab), Row: i / b.Cols, Col: i % b.Cols, Got: id})
+				a.Violations = append(a.Violations, Violation{Reason: outside, Row: i / b.Cols, Col: i % b.Cols, Got: id})
 			}
 		}
 	}

@@ -184,6 +184,9 @@ func TestIDs(t *testing.T) {
 	require.Equal(t, check.Pass, rules(t, "masks/ids", g.Batch, s).Verdict)
 	require.Equal(t, check.Fail, rules(t, "masks/ids", g.Batch, set(t, "").WithFact("vocab_size", 6.0)).Verdict)
 	require.Contains(t, rules(t, "masks/ids", g.Batch, set(t, "")).Rules.Note, "vocab_size is not known")
+	g.Tensors["response_ids"].Data[0] = -1
+	require.Equal(t, "token id below 0", rules(t, "masks/ids", g.Batch, set(t, "")).Rules.Violations[0].Reason)
+	g.Tensors["response_ids"].Data[0] = 5
 	// One id differs; then all of them stand one column further on.
 	o := rules(t, "masks/ids", g.token("response_ids", 5, 7, 2, 0, 0).Batch, s)
 	require.Equal(t, check.Fail, o.Verdict)

@@ -24,6 +24,14 @@ type Exit struct{ Code int }
 
 func (e Exit) Error() string { return fmt.Sprintf("exit %d", e.Code) }
 
+// ErrInterrupted is [context.Canceled] in words for the user.
+var ErrInterrupted error = interrupted{}
+
+type interrupted struct{}
+
+func (interrupted) Error() string { return "interrupted" }
+func (interrupted) Unwrap() error { return context.Canceled }
+
 // output remembers the first error of a write: text that was lost must not end in exit code 0.
 type output struct {
 	*os.File
@@ -65,6 +73,9 @@ func Run(root *cobra.Command, args []string, exitCode func(error) int) (code int
 	case errors.As(err, &done):
 		return done.Code
 	}
+	if errors.Is(err, context.Canceled) && !errors.Is(err, ErrInterrupted) {
+		err = ErrInterrupted
+	}
 	Complain(root.Name(), err.Error())
 	return exitCode(err)
 }
@@ -89,7 +100,11 @@ func UnknownCommand(root *cobra.Command, name string) string {
 	for _, c := range root.Commands() {
 		names = append(names, c.Name())
 	}
-	return fmt.Sprintf("unknown command %q; did you mean %q? (%s --help)", name, check.Nearest(name, names), root.Name())
+	msg := fmt.Sprintf("unknown command %q", name)
+	if near := check.Similar(name, names); near != "" {
+		msg += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return fmt.Sprintf("%s (%s --help)", msg, root.Name())
 }
 
 // FlagError is the message about a flag, for one that is unknown with the nearest.
@@ -102,5 +117,37 @@ func FlagError(cmd *cobra.Command, err error) string {
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return fmt.Sprintf("%s; did you mean --%s? (%s --help)", msg, check.Nearest(name, names), cmd.CommandPath())
+	name, _, _ = strings.Cut(name, "=")
+	if near := check.Similar(name, names); near != "" {
+		msg += fmt.Sprintf("; did you mean --%s?", near)
+	}
+	return fmt.Sprintf("%s (%s --help)", msg, cmd.CommandPath())
+}
+
+// HelpCommand is help [COMMAND] of root. That of cobra answers a command that root does not have with success.
+func HelpCommand(root *cobra.Command, usage func(msg string) error) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "prints the help of a command",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			for _, c := range root.Commands() {
+				if len(args) == 0 && c.IsAvailableCommand() {
+					names = append(names, c.Name())
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(args) > 0 && cmd == root {
+				return usage(UnknownCommand(root, args[0]))
+			}
+			if len(rest) > 0 {
+				return usage(fmt.Sprintf("help takes one command, got %q too", rest[0]))
+			}
+			cmd.InitDefaultHelpFlag()
+			return cmd.Help()
+		},
+	}
 }

@@ -138,7 +138,9 @@ func TestPatterns(t *testing.T) {
 		require.ErrorContains(t, err, pattern)
 		require.False(t, format.IsMalformed(err))
 	}
-	_, err := Open(t.Context(), nil)
+	_, err := Open(t.Context(), []string{join(dir, "empty")})
+	require.ErrorContains(t, err, "name one of the 1, such as "+join(dir, "empty", "sub.npz"))
+	_, err = Open(t.Context(), nil)
 	require.ErrorIs(t, err, ErrNothing)
 }
 

@@ -44,7 +44,7 @@ func find(patterns []string) (found []location, ignored int, err error) {
 			case err != nil:
 				return nil, 0, err
 			case info.IsDir():
-				names, others, err := inFolder(path)
+				names, folders, others, err := inFolder(path)
 				if err != nil {
 					return nil, 0, err
 				}
@@ -53,7 +53,11 @@ func find(patterns []string) (found []location, ignored int, err error) {
 					add(location{path, name})
 				}
 				if len(names) == 0 && !glob {
-					return nil, 0, fmt.Errorf("%s: %w among the %d files of the folder", path, ErrNothing, others)
+					err := fmt.Errorf("%s: %w among the %d files of the folder", path, ErrNothing, others)
+					if len(folders) > 0 {
+						err = fmt.Errorf("%w; folders in it are not looked into: name one of the %d, such as %s", err, len(folders), filepath.Join(path, folders[0]))
+					}
+					return nil, 0, err
 				}
 			case isDump(path):
 				add(location{"", path})
@@ -70,12 +74,12 @@ func find(patterns []string) (found []location, ignored int, err error) {
 	return found, ignored, nil
 }
 
-// inFolder returns the names of the dumps in a folder, sorted, and the number of other files. Metadata beside a dump and
-// hidden files are neither.
-func inFolder(path string) (names []string, others int, err error) {
+// inFolder returns the names of the dumps and of the folders in a folder, sorted, and the number of other files. Metadata beside
+// a dump and what is hidden are none of these.
+func inFolder(path string) (names, folders []string, others int, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
 	beside := map[string]bool{}
 	for _, e := range entries {
@@ -85,11 +89,15 @@ func inFolder(path string) (names []string, others int, err error) {
 		}
 	}
 	for _, e := range entries {
-		if name := e.Name(); !isDump(name) && !e.IsDir() && name[0] != '.' && !beside[name] {
+		switch name := e.Name(); {
+		case name[0] == '.' || beside[name]:
+		case e.IsDir():
+			folders = append(folders, name)
+		case !isDump(name):
 			others++
 		}
 	}
-	return names, others, nil
+	return names, folders, others, nil
 }
 
 func isDump(path string) bool {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"encoding/json"
@@ -10,8 +10,8 @@ import (
 	"plumbline/verify/report"
 )
 
-// version is the release; a build from a checkout adds the commit.
-const version = "0.1.0"
+// Version is the release; a build from a checkout adds the commit.
+const Version = "0.1.0"
 
 type versionInfo struct {
 	Name     string `json:"name"`
@@ -24,8 +24,8 @@ type versionInfo struct {
 	Schema   int    `json:"report_schema"`
 }
 
-func readVersion() versionInfo {
-	v := versionInfo{Name: "verify", Version: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, Schema: report.SchemaVersion}
+func readVersion(name string) versionInfo {
+	v := versionInfo{Name: name, Version: Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, Schema: report.SchemaVersion}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
 			switch s.Key {
@@ -39,8 +39,9 @@ func readVersion() versionInfo {
 	return v
 }
 
-func printVersion(w io.Writer, asJSON bool) error {
-	v := readVersion()
+// PrintVersion writes what a program was built from.
+func PrintVersion(w io.Writer, name string, asJSON bool) error {
+	v := readVersion(name)
 	if asJSON {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/config"
+	"plumbline/internal/train"
+)
+
+// The help of a trainer has every key, what it is without a configuration, and what it means.
+func TestHelpHasEveryKey(t *testing.T) {
+	for args, keys := range map[string]*config.Settings{
+		"ppo": new(train.PPO).Settings(), "shielded": new(train.Shielded).Settings(), "arc": new(train.Arc).Settings(),
+		"grpo": new(train.GRPO).Settings(), "grpo --config grpo_causal": new(train.GRPOCausal).Settings(),
+		"sft": new(train.SFT).Settings(), "sft --config sft_judge": new(train.SFTMasked).Settings(),
+	} {
+		out, errs, code := program(t, append(strings.Fields(args), "--help")...)
+		require.Zero(t, code, errs)
+		for _, key := range keys.Fields() {
+			require.Regexp(t, `(?m)^  `+key.Name+`=`, out, args)
+			require.Contains(t, out, key.Doc+"\n", args)
+			require.NotEmpty(t, key.Doc, key.Name)
+		}
+	}
+	out, _, _ := program(t, "help", "ppo")
+	require.Contains(t, out, "ppo.learning_rate=0.001 ", "of the configuration that is read without --config")
+}
+
+func TestVersion(t *testing.T) {
+	out, errs, code := program(t, "--version", "--json")
+	require.Zero(t, code, errs)
+	require.Contains(t, out, `"name": "train"`)
+	out, _, _ = program(t, "--version")
+	require.Regexp(t, `^train \d+\.\d+\.\d+ `, out)
+}
+
+// What a trainer refuses before it makes the folder of the run.
+func TestTrainerUsage(t *testing.T) {
+	for _, c := range []struct{ args, says string }{
+		{"ppo --resume maybe", `--resume "maybe": want auto, never, or the folder of a checkpoint`},
+		{"ppo model.name=nope", "model.name: stat nope: no such file"},
+		{"ppo dataset.name=nope.jsonl", "dataset.name: stat nope.jsonl: no such file or directory; give a file of JSON lines"},
+		{"sft dataset.name=nope.jsonl", "dataset.name: stat nope.jsonl"},
+		{"grpo --config grpo_causal dataset.name=nope.jsonl", "dataset.name: stat nope.jsonl"},
+		{"ppo dataset.held_out=100000", "dataset.held_out: "},
+		{"ppo --ppo.epochs", "ppo.epochs lacks its value: ppo.epochs=VALUE"},
+		{"ppo ppo.epochs", "ppo.epochs lacks its value"},
+		{"ppo ppo.kl_coeff=-1", `want a number from 0 up, not "-1"`},
+		{"ppo --nokey 5", "unknown flag: --nokey (train ppo --help)"},
+		{"ppo nokey=5", `unknown key "nokey" (train ppo --help lists the keys)`},
+		{"ppo lora.r=2 lora.targets=[q_proj,foo]", "the model has no layer foo;"},
+		{"shielded prompts=nope.txt", "stat nope.txt: no such file"},
+		{"shielded --lr 0.1 lr=0.2", "lr is given twice, by a flag and by lr=0.2"},
+		{"arc --epochs x epochs=1", "epochs is given twice"},
+		{"help trian", `unknown command "trian"`},
+		{"--json", "--json goes with --version"},
+	} {
+		args := strings.Fields(c.args)
+		dir := filepath.Join(t.TempDir(), "run")
+		switch args[0] {
+		case "ppo", "sft":
+			args = slices.Insert(args, 1, "training.output_dir="+dir)
+		case "grpo", "shielded", "arc":
+			args = slices.Insert(args, 1, "output_dir="+dir)
+		}
+		_, errs, code := program(t, args...)
+		require.Equal(t, 2, code, "%s\n%s", c.args, errs)
+		require.Contains(t, errs, c.says, c.args)
+		if !strings.Contains(c.args, "model") && !strings.Contains(c.args, "lora") { // these are looked for with the folder locked
+			require.NoDirExists(t, dir, c.args)
+		}
+	}
+	_, errs, code := program(t, "ppo", "training.output_dir=")
+	require.Equal(t, 2, code)
+	require.Contains(t, errs, "the folder of the run has no name")
+}
+
+// The dumps of two runs in one folder would be judged as one run.
+func TestForeignDumps(t *testing.T) {
+	dumps := filepath.Join(t.TempDir(), "dumps")
+	dir := filepath.Join(t.TempDir(), "run")
+	one := small(dir, "--dump", dumps, "training.total_ppo_steps=1")
+	trains(t, one...)
+	trains(t, one...) // a run may be started again
+	_, errs, code := program(t, small(filepath.Join(t.TempDir(), "other"), "--dump", dumps, "training.total_ppo_steps=1")...)
+	require.Equal(t, 2, code, errs)
+	require.Contains(t, errs, "holds the dumps of another run (step_000001_mb_0.safetensors)")
+}

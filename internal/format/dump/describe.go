@@ -1,0 +1,93 @@
+package dump
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// MetadataKeys are the keys of a dump's metadata and what they mean.
+var MetadataKeys = [][2]string{
+	{"schema", "1; the only key that is needed"},
+	{"framework", "trl, verl, openrlhf or another name: whose names the options have, and which profile is suggested"},
+	{"version", "of the framework"},
+	{"algorithm", "ppo, grpo, rloo, …; sft and dpo have masks and tensors of their own"},
+	{"profile", "the convention that the trainer follows, such as trl-grpo@1.16"},
+	{"step", "of the run; 0 where it is not said"},
+	{"rank", "of this file, from 0"},
+	{"world_size", "how many ranks there are"},
+	{"micro_batch", "of this file in its step, from 0"},
+	{"micro_batches", "how many a step has"},
+	{"align", "response (column t is response token t), shifted ([B, S-1], entry s is of ids[s+1]) or unshifted ([B, S], entry 0 is a dummy)"},
+	{"options", "an object of plumbline's options (clip.low, kl.beta: verify profiles prints them) or the framework's own (epsilon, beta)"},
+	{"scalars", "an object of the numbers that the trainer logged; null for one that is not finite"},
+	{"scalars_scope", "optimizer_step (the same numbers in every file of a step) or micro_batch"},
+	{"token_loss_includes_kl", "true if token_loss holds kl.beta·KL"},
+	{"masked_fill", "what the trainer keeps outside the mask"},
+	{"dlogp_scale", "what dlogp and dvalues are still to be multiplied by"},
+	{"compute_dtype", "float64, float32, bfloat16 or float16: what the trainer computed in; else recognised from the numbers"},
+	{"lossy", "names of tensors that were cast down for the dump"},
+	{"logits_rows", "the rows that logits are of, where they are not of all"},
+	{"bf16", "names of tensors of an .npz file that are uint16 views of bfloat16"},
+}
+
+// meanings are what the tensors are, by name.
+var meanings = map[string]string{
+	responseMask: "true where the token is the policy's own; every dump needs it", labelsMask: "in its place where algorithm is sft",
+	segmentIDs: "packed rows: another number begins another sequence; 0 or less where the mask is false is padding", cuSeqlens: "packed rows: the columns where the sequences of a row end, after a first 0; in place of segment_ids",
+	"input_ids": "prompt and response with padding", "attention_mask": "1 where input_ids are no padding",
+	"response_ids": "tokens of the response", "prompt_len": "tokens of the prompt without padding",
+	"logp_new": "log-probabilities under the policy being trained", "logp_old": "under the policy when the update began",
+	"logp_gen": "as the engine that sampled gave them", "logp_ref": "under the reference",
+	"values": "of the value head at rollout", "values_new": "of the value head now", "token_rewards": "rewards after shaping",
+	"kl": "the estimate of KL as it was used", "returns": "targets of the values", "entropy": "of the distribution at each token",
+	"token_loss": "policy loss of each token before it is aggregated", "dlogp": "∂loss/∂logp_new", "dvalues": "∂loss/∂values_new",
+	"dones": "packed rows: 1 where an episode ends", "scores": "reward of each response", "rewards_per_func": "one column for each reward function",
+	"group_id": "equal for the responses to one prompt", "advantages": "as used in the loss", "is_weights": "importance weights between engine and trainer",
+	"loss": "as back-propagated", "pg_loss": "the policy term of loss", "kl_loss": "the KL term of loss", "value_loss": "the value term of loss", "entropy_loss": "the entropy term of loss",
+	"logits": "of small vocabularies, or of some rows", "logp_chosen": "of the chosen answers", "logp_rejected": "of the rejected ones",
+	"ref_chosen": "of the chosen answers under the reference", "ref_rejected": "of the rejected ones",
+	"grad": "gradients, one or many as grad/NAME", "update": "what the optimiser added", "weights": "weights now", "weights_init": "weights before training",
+}
+
+// extents are the shapes in words.
+var extents = map[extent]string{perToken: "[B, T]", perRow: "[B]", tokenOrRow: "[B] or [B, T]", rowVector: "[B, F]", idGrid: "[B, S]",
+	tokenVector: "[B, T, V]", scalar: "[]", anyShape: "any"}
+
+// contents are the element types in words.
+var contents = map[content]string{number: "float", integer: "integer", natural: "integer ≥ 0", flag: "bool or 0, 1"}
+
+// Description returns the format of a dump as text: container, keys of the metadata, tensors with shape and element type.
+func Description() string {
+	var b strings.Builder
+	b.WriteString(`A dump is one file for one micro-batch of one rank at one step: NAME.safetensors, or NAME.npz. Its metadata are one JSON object,
+the entry plumbline of the safetensors metadata, or the file NAME.json beside it. A run is a folder of such files.
+
+What was not there is left out, never filled with zeros. B rows, T response tokens, S tokens of prompt and response.
+
+Metadata:
+`)
+	for _, k := range MetadataKeys {
+		fmt.Fprintf(&b, "  %-22s  %s\n", k[0], k[1])
+	}
+	b.WriteString("\nTensors:\n")
+	line := func(name, shape, elements string) {
+		fmt.Fprintf(&b, "  %-16s  %-13s  %-12s  %s\n", name, shape, elements, meanings[name])
+	}
+	line(responseMask, extents[perToken], contents[flag])
+	line(labelsMask, extents[perToken], contents[flag])
+	line(segmentIDs, extents[perToken], contents[integer])
+	line(cuSeqlens, "[B, n]", contents[integer])
+	for _, pair := range []bool{false, true} {
+		if pair {
+			b.WriteString("\nWhere algorithm is dpo:\n")
+		}
+		for _, name := range slices.Sorted(maps.Keys(definitions)) {
+			if d := definitions[name]; d.pair == pair {
+				line(name, extents[d.extent], contents[d.content])
+			}
+		}
+	}
+	return b.String()
+}
