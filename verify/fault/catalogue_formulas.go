@@ -1,0 +1,499 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// formulaFaults are slips in one formula: a term that is missing, a bound on the wrong side, a tensor in place of another.
+var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreForms(), []*Hypothesis{
+	{ID: "OLD-IS-REF", Rows: []string{"P163"}, Checks: ratioed,
+		Title:   "the reference's log-probs stand in for the old ones",
+		Cause:   "logp_ref is taken where logp_old belongs",
+		Fix:     "ρ = exp(logp_new − logp_old)",
+		Predict: policyTerm(1, instead("logp_old", "logp_ref"))},
+	{ID: "ADV-SHIFT", Rows: []string{"C5", "P163"}, Checks: policyOutputs,
+		Title:   "the loss reads the advantages one position early",
+		Cause:   "advantages and log-probs are cut by different slices",
+		Fix:     "cut both by [p−1 : p+r−1]",
+		Predict: policyTerm(1, shifted("advantages", -1))},
+	{ID: "ADV-SHIFT", Rows: []string{"C5", "P163"}, Checks: policyOutputs,
+		Title:   "the loss reads the advantages one position late",
+		Cause:   "advantages and log-probs are cut by different slices",
+		Fix:     "cut both by [p−1 : p+r−1]",
+		Predict: policyTerm(1, shifted("advantages", 1))},
+	{ID: "ADV-NOT-WHITENED", Rows: []string{"C19"}, Checks: []string{"token_loss", "gradient/dlogp"},
+		Title:   "the loss uses the advantages from before whitening",
+		Cause:   "the whitened ones are stored, and the raw ones handed on",
+		Fix:     "hand on what the whitening returns",
+		Predict: unwhitened},
+	{ID: "IS-TWICE", Rows: []string{"P210"}, Checks: []string{"token_loss", "gradient/dlogp"},
+		Title: "the importance weights are multiplied in twice",
+		Cause: "in the loss function, and by its caller",
+		Fix:   "multiply the policy term by the weight once",
+		Input: token("is_weights", func(_ *stage.Case, x []float64) []float64 {
+			y := make([]float64, len(x))
+			for i := range x {
+				y[i] = float64(x[i] * x[i])
+			}
+			return y
+		})},
+	{ID: "KL-TIMES-WEIGHTS", Rows: []string{"P114"}, Checks: []string{"kl/token"},
+		Title: "the estimate of KL is multiplied by the importance weights",
+		Cause: "the weight is applied to the whole token loss",
+		Fix:   "weight the policy term alone, or declare kl.under_is_weight",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			p, w := under(sameInput, c, ch), c.Optional("is_weights")
+			if p == nil || len(w.X) != len(p.Want) {
+				return nil
+			}
+			q := *p
+			q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+			for i, x := range w.X {
+				q.Want[i] *= x
+				q.Bound[i] = q.Bound[i]*math.Abs(x) + 2*c.Unit*math.Abs(q.Want[i])
+			}
+			return &q
+		}},
+	{ID: "VALUE-TARGET", Rows: []string{"P171"}, Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
+		Title: "the critic is fitted to the rewards of single tokens",
+		Cause: "token_rewards stand where the returns belong",
+		Fix:   "fit it to R = A + V",
+		Input: instead("returns", "token_rewards")},
+	{ID: "VALUE-TARGET", Rows: []string{"P171"}, Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
+		Title: "the critic is fitted to the scores",
+		Cause: "the score of a response stands where the returns belong",
+		Fix:   "fit it to R = A + V",
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			score := c.B.Row("scores")
+			if score == nil || len(score) != c.B.Rows || c.B.Token("returns") == nil {
+				return nil, nil, false
+			}
+			x := make([]float64, len(c.B.Mask))
+			for i := range x {
+				x[i] = score[i/c.B.Cols]
+			}
+			return c.B.With("returns", x), c.Set, true
+		}},
+	{ID: "VALUE-TARGET-SHIFT", Rows: []string{"C5", "P059"}, Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
+		Title: "values and their targets are one position apart",
+		Cause: "the two are cut by different slices",
+		Fix:   "values of [p−1 : p+r−1], as for the logits",
+		Input: shifted("returns", -1)},
+	{ID: "VALUE-TARGET-SHIFT", Rows: []string{"C5", "P059"}, Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
+		Title: "values and their targets are one position apart",
+		Cause: "the two are cut by different slices",
+		Fix:   "values of [p−1 : p+r−1], as for the logits",
+		Input: shifted("returns", 1)},
+	{ID: "GAE-VALUES-LATE", Rows: []string{"C5", "P059"}, Checks: []string{"gae"},
+		Title:   "values are cut out one position late",
+		Cause:   "the value slice is not that of the tokens",
+		Fix:     "values of [p−1 : p+r−1], as for the logits",
+		Predict: recursion(shifted("values", -1))},
+	{ID: "GAE-REWARD-EARLY", Rows: []string{"P170", "P190"}, Checks: []string{"gae"},
+		Title:   "the rewards are one position early",
+		Cause:   "an index of one before the token",
+		Fix:     "the reward of a token stands in its own column",
+		Predict: recursion(shifted("token_rewards", -1))},
+	{ID: "KL-OF-NEW", Rows: []string{"P003"}, Checks: []string{"kl", "reward/token"},
+		Title: "the KL of the reward is that of the policy being trained, not of the one at the rollout",
+		Cause: "logp_new is used where the rewards were made of logp_old",
+		Fix:   "take the KL of the reward once, at the rollout",
+		Input: instead("logp_old", "logp_new")},
+	{ID: "IS-NORMALISED", Rows: []string{"P070"}, Checks: []string{"ratio/is_weights"},
+		Title:   "the importance weights are divided by their mean",
+		Cause:   "a self-normalised estimate that is not declared",
+		Fix:     "declare tis.normalize, or leave the weights as they are",
+		Predict: overTheirMean},
+	{ID: "RETURNS-OF-NEW-VALUES", Rows: []string{"P162"}, Checks: []string{"gae/returns"},
+		Title: "the returns are made of the values of the critic being trained",
+		Cause: "A + V with V recomputed after the update",
+		Fix:   "R = A + V, V of the rollout",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			p, v, lately := under(sameInput, c, ch), c.B.Token("values"), c.B.Token("values_new")
+			if p == nil || len(v) != len(p.Want) || len(lately) != len(p.Want) {
+				return nil
+			}
+			q := *p
+			q.Want, q.Bound = slices.Clone(p.Want), slices.Clone(p.Bound)
+			for i := range q.Want {
+				q.Want[i] += lately[i] - v[i]
+				q.Bound[i] += 4 * c.Unit * (math.Abs(lately[i]) + math.Abs(v[i]))
+			}
+			return &q
+		}},
+})
+
+// unwhitened predicts an output of a policy loss whose advantages are A = R − V. That is a difference of rounded numbers: the errors
+// of both are those of its bound.
+func unwhitened(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	ret, v, adv := c.B.Token("returns"), c.B.Token("values"), c.B.Token("advantages")
+	if ret == nil || v == nil || adv == nil {
+		return nil
+	}
+	x, err := make([]float64, len(ret)), make([]float64, len(ret))
+	for i := range x {
+		x[i] = ret[i] - v[i]
+		err[i] = 2 * c.Unit * (math.Abs(ret[i]) + math.Abs(v[i]))
+	}
+	p := policyTerm(1, token("advantages", func(*stage.Case, []float64) []float64 { return x }))(c, ch)
+	if p == nil || len(p.Want) != len(x) {
+		return p
+	}
+	for i, a := range x {
+		if a != 0 { // the policy term is as many times its advantage as its error is
+			p.Bound[i] += err[i] * math.Abs(p.Want[i]/a)
+		}
+	}
+	return p
+}
+
+// overTheirMean predicts importance weights that are divided by their mean over the mask, of the step or of a file.
+func overTheirMean(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	p, got := under(sameInput, c, ch), c.B.Tensors[ch.Output]
+	if p == nil || got == nil || len(p.Want) != len(c.B.Mask) || len(got.Data) != len(p.Want) {
+		return nil
+	}
+	mean := func(lo, hi int) float64 {
+		var sum, n float64
+		for i := lo; i < hi; i++ {
+			if c.B.Mask[i] {
+				sum += p.Want[i]
+				n++
+			}
+		}
+		return sum / max(n, 1)
+	}
+	whole := mean(0, len(p.Want))
+	over := func(by func(f int) float64) (*stage.Prediction, float64) {
+		q := scaled(p, c.B, func(f int) float64 { return 1 / by(f) })
+		var off float64
+		for i, m := range c.B.Mask {
+			if m {
+				q.Bound[i] += 16 * c.Unit * math.Abs(q.Want[i])
+				off += math.Abs(got.Data[i] - q.Want[i])
+			}
+		}
+		return q, off
+	}
+	q, off := over(func(int) float64 { return whole })
+	r, lower := over(func(f int) float64 { return mean(c.B.Files[f].Lo*c.B.Cols, c.B.Files[f].Hi*c.B.Cols) })
+	if lower < off {
+		return r
+	}
+	return q
+}
+
+// klForms are slips in the estimator k3 = eˣ − x − 1 of x = logp_ref − logp, and in k2 = ½x². Each gives the estimate and its
+// derivative by x.
+func klForms() []*Hypothesis {
+	var list []*Hypothesis
+	for _, f := range []struct {
+		title, kind  string
+		value, slope func(x float64) float64
+	}{
+		{"eˣ − x, without the −1", "k3", func(x float64) float64 { return math.Exp(x) - x }, func(x float64) float64 { return math.Exp(x) - 1 }},
+		{"eˣ − 1, without the −x", "k3", math.Expm1, math.Exp},
+		{"eˣ − 1 + x: the sign of x is wrong in one place", "k3", func(x float64) float64 { return math.Expm1(x) + x }, func(x float64) float64 { return math.Exp(x) + 1 }},
+		{"e⁻ˣ − x − 1: the sign of x is wrong in one place", "k3", func(x float64) float64 { return math.Expm1(-x) - x }, func(x float64) float64 { return -math.Exp(-x) - 1 }},
+		{"eˣ − x − 1 of the exchanged policies", "k3", func(x float64) float64 { return math.Expm1(-x) + x }, func(x float64) float64 { return 1 - math.Exp(-x) }},
+		{"|x|", "", math.Abs, func(x float64) float64 { return math.Copysign(1, x) }},
+		{"x², without the ½", "", func(x float64) float64 { return x * x }, func(x float64) float64 { return 2 * x }},
+	} {
+		list = append(list, &Hypothesis{ID: "KL-FORMULA", Rows: []string{"P181", "P129"}, Checks: []string{"kl/token", "gradient/dlogp"},
+			Title: "the estimate of KL is " + f.title, Cause: "a slip in the estimator", Fix: "k3 = eˣ − x − 1, k2 = ½x², x = logp_ref − logp",
+			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				if v := c.Set.Value("kl.kind"); f.kind != "" && (v.Kind() != convention.Enum || v.Text() != f.kind) {
+					return nil
+				}
+				return estimated(c, ch, f.value, f.slope)
+			}})
+	}
+	return append(list, &Hypothesis{ID: "KL-CUT-OFF", Rows: []string{"P081"}, Checks: []string{"kl/token"},
+		Title: "the estimate of KL is cut off at a bound that is not declared", Cause: "a clamp of the estimate, or of its input",
+		Fix: "declare kl.clamp_in and kl.clamp_out", Predict: cutOff})
+}
+
+// estimated predicts the estimate of KL by another formula, or the gradient of a loss that has it.
+func estimated(c *stage.Case, ch *stage.Check, value, slope func(x float64) float64) *stage.Prediction {
+	place, ref := c.Set.Value("kl.place"), c.B.Token("logp_ref")
+	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
+	inLoss := place.Kind() == convention.Enum && (place.Text() == "loss" || place.Text() == "none")
+	if !inLoss {
+		lp = old
+	}
+	if lp == nil || ref == nil || place.Kind() != convention.Enum {
+		return nil
+	}
+	corrected := false
+	if v := c.Set.Value("kl.grad"); v.Kind() == convention.Enum && inLoss && v.Text() != "naive" {
+		if corrected = v.Text() == "is_corrected"; !corrected || old == nil || c.EnumOr("ratio.level", "token") != "token" {
+			return nil
+		}
+	}
+	want, bound := make([]float64, len(lp)), make([]float64, len(lp))
+	for i := range want {
+		x, r := ref[i]-lp[i], 1.0
+		if corrected {
+			r = math.Exp(lp[i] - old[i])
+		}
+		want[i] = r * value(x)
+		if ch.Stage == convention.Gradient {
+			want[i] = -slope(x)
+			if corrected {
+				want[i] = r * (value(x) - slope(x))
+			}
+		}
+		size := math.Abs(lp[i]) + math.Abs(ref[i])
+		if corrected {
+			size += math.Abs(old[i])
+		}
+		bound[i] = 8 * c.Unit * r * (1 + size) * (1 + math.Exp(math.Abs(x)) + x*x)
+	}
+	if ch.Stage != convention.Gradient {
+		return &stage.Prediction{Want: want, Bound: bound}
+	}
+	beta := c.Set.Value("kl.beta")
+	if beta.Kind() != convention.Number || place.Text() != "loss" {
+		return nil
+	}
+	for i := range want {
+		want[i] *= beta.Num()
+	}
+	return added(under(noKL, c, ch), weightsOf(c, ch), want)
+}
+
+// policyForms are slips in the clipped objective −min(ρA, clip(ρ)A). Each gives the loss of a token, and its derivative by log ρ.
+func policyForms() []*Hypothesis {
+	inside := func(r, low, high float64) bool { return r >= low && r <= high }
+	var list []*Hypothesis
+	for _, f := range []struct {
+		id, title, cause string
+		form             func(r, a, low, high float64) (value, slope float64)
+	}{
+		{"CLIP-WITHOUT-MIN", "the clipped ratio alone makes the loss, without the min", "clip(ρ)·A is taken also where ρ·A is the smaller one", func(r, a, low, high float64) (float64, float64) {
+			if inside(r, low, high) {
+				return -a * r, -a * r
+			}
+			return -a * min(max(r, low), high), 0
+		}},
+		{"CLIP-WRONG-SIDE", "of negative advantages the side is clipped that does not bind", "max in place of min where A < 0", func(r, a, low, high float64) (float64, float64) {
+			if r > high { // max(ρA, cA) of a negative A is A times the smaller of the two, as min(ρA, cA) of a positive one is
+				return -a * high, 0
+			}
+			return -a * r, -a * r
+		}},
+		{"CLIP-DROPS", "tokens whose ratio is outside the bounds have no loss", "a mask in place of the clip", func(r, a, low, high float64) (float64, float64) {
+			if inside(r, low, high) {
+				return -a * r, -a * r
+			}
+			return 0, 0
+		}},
+		{"CLIP-LOG-RATIO", "the log-ratio is clipped to the bounds of the ratio", "clip before exp: exp(clip(log ρ, −ε, ε))", func(r, a, low, high float64) (float64, float64) {
+			if c := min(max(r, math.Exp(low-1)), math.Exp(high-1)); a*c < a*r {
+				return -a * c, 0
+			}
+			return -a * r, -a * r
+		}},
+		{"CLIP-RANGE-ABSOLUTE", "the ratio is clipped to [ε, ε], not to [1 − ε, 1 + ε]", "the bounds are handed on without the 1", func(r, a, low, high float64) (float64, float64) {
+			if c := min(max(r, 1-low), high-1); a*c < a*r {
+				return -a * c, 0
+			}
+			return -a * r, -a * r
+		}},
+		{"ADV-ABSOLUTE", "the loss uses the size of the advantage, not its sign", "an abs, or a square root of a square", func(r, a, low, high float64) (float64, float64) {
+			a = math.Abs(a)
+			if r > high {
+				return -a * high, 0
+			}
+			return -a * r, -a * r
+		}},
+	} {
+		list = append(list, &Hypothesis{ID: f.id, Rows: []string{"P016", "C3"}, Checks: []string{"token_loss", "gradient/dlogp"},
+			Title: f.title, Cause: f.cause, Fix: "loss = −min(ρA, clip(ρ, 1 − clip.low, 1 + clip.high)·A)",
+			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return objective(c, ch, f.form) }})
+	}
+	return list
+}
+
+// objective predicts an output of a policy loss of another form: that of an unclipped loss whose advantages give it.
+func objective(c *stage.Case, ch *stage.Check, form func(r, a, low, high float64) (value, slope float64)) *stage.Prediction {
+	lp, old, adv := c.B.Token("logp_new"), c.B.Token("logp_old"), c.Optional("advantages")
+	low, high := c.Set.Value("clip.low"), c.Set.Value("clip.high")
+	kind, level := c.Set.Value("loss.kind"), c.Set.Value("ratio.level")
+	if lp == nil || old == nil || adv.X == nil || low.Kind() != convention.Number || high.Kind() != convention.Number ||
+		kind.Kind() != convention.Enum || kind.Text() != "ppo" || level.Kind() != convention.Enum || level.Text() != "token" {
+		return nil
+	}
+	if v := c.Set.Value("ratio.old"); v.Kind() == convention.Enum && v.Text() != "stored" {
+		return nil
+	}
+	for _, name := range []string{"clip.dual", "clip.delta"} {
+		if c.Set.Value(name).Kind() == convention.Number {
+			return nil // more bounds than these forms have
+		}
+	}
+	a := make([]float64, len(lp))
+	for i := range a {
+		r := math.Exp(lp[i] - old[i])
+		value, slope := form(r, adv.X[i], 1-low.Num(), 1+high.Num())
+		if a[i] = -value / r; ch.Stage == convention.Gradient {
+			a[i] = -slope / r
+		}
+	}
+	unclipped := both(option("clip.low", "none"), option("clip.high", "none"))
+	return combined(1, policyOnly(both(perToken("advantages", a), unclipped), c, ch), 1, klOnly(c, ch))
+}
+
+// gaeForms are slips in the recursion A = δ + γλA', δ = r + γV' − V.
+func gaeForms() []*Hypothesis {
+	var list []*Hypothesis
+	for _, f := range []struct {
+		title        string
+		value, trace func(gamma, lambda float64) float64
+	}{
+		{"A = δ + λA': γ is missing behind it", func(g, _ float64) float64 { return g }, func(_, l float64) float64 { return l }},
+		{"δ = r + V' − V: γ is missing before the next value", func(float64, float64) float64 { return 1 }, func(g, l float64) float64 { return g * l }},
+		{"δ = r − V: the next value is missing", func(float64, float64) float64 { return 0 }, func(g, l float64) float64 { return g * l }},
+		{"A = δ: nothing is summed over the future", func(g, _ float64) float64 { return g }, func(float64, float64) float64 { return 0 }},
+		{"A = δ + γλ²A'", func(g, _ float64) float64 { return g }, func(g, l float64) float64 { return g * l * l }},
+		{"A = δ + γ²λA'", func(g, _ float64) float64 { return g }, func(g, l float64) float64 { return g * g * l }},
+	} {
+		list = append(list, &Hypothesis{ID: "GAE-RECURSION", Rows: []string{"C3", "P171"}, Checks: []string{"gae"},
+			Title: "the recursion is " + f.title, Cause: "a factor or a term is left out", Fix: "δ = r + γV' − V, A = δ + γλA'",
+			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return recursed(c, ch, f.value, f.trace) }})
+	}
+	return list
+}
+
+// recursed predicts advantages and returns of another recursion, over the tokens of the mask one after the other.
+func recursed(c *stage.Case, ch *stage.Check, value, trace func(gamma, lambda float64) float64) *stage.Prediction {
+	r, v := c.B.Token("token_rewards"), c.B.Token("values")
+	g, l := c.Set.Value("gae.gamma"), c.Set.Value("gae.lambda")
+	if r == nil || v == nil || g.Kind() != convention.Number || l.Kind() != convention.Number {
+		return nil
+	}
+	x := make([]float64, len(r))
+	for row := range c.B.Rows {
+		var next, sum float64
+		last := -1
+		for t := c.B.Cols - 1; t >= 0; t-- {
+			i := row*c.B.Cols + t
+			if !c.B.Mask[i] {
+				continue
+			}
+			if last >= 0 && last != t+1 {
+				if hole := c.Set.Value("gae.hole"); hole.Kind() != convention.Enum || hole.Text() != "carry" {
+					return nil // what a hole does is another matter
+				}
+			}
+			sum = r[i] + value(g.Num(), l.Num())*next - v[i] + trace(g.Num(), l.Num())*sum
+			x[i], next, last = sum, v[i], t
+		}
+	}
+	if ch.Output == "returns" {
+		p := under(sameInput, c, ch)
+		if p == nil || len(p.Want) != len(x) {
+			return nil
+		}
+		q := *p
+		q.Want, q.Bound, q.Alt = x, slices.Clone(p.Bound), nil
+		for i := range x {
+			x[i] += v[i]
+			q.Bound[i] += 8 * c.Unit * math.Abs(x[i])
+		}
+		return &q
+	}
+	return recursion(func(*stage.Case) (*dump.Batch, *convention.Set, bool) {
+		b, _, _ := perToken("token_rewards", x)(c)
+		b, _, ok := constant("values", 0)(c.Of(b, c.Set))
+		return b, c.Set.With("gae.gamma", convention.NumberValue(0), "hypothesis"), ok
+	})(c, ch)
+}
+
+// scoreForms are other places for the score of a response among the rewards of its tokens, and for the KL beside it.
+func scoreForms() []*Hypothesis {
+	var list []*Hypothesis
+	for _, f := range []struct {
+		title string
+		place func(row []bool, score float64, kl []float64, out []float64)
+	}{
+		{"the score is given to every token", func(row []bool, score float64, kl, out []float64) {
+			for t, m := range row {
+				if out[t] = kl[t]; m {
+					out[t] += score
+				}
+			}
+		}},
+		{"the score is spread over the tokens in equal shares", func(row []bool, score float64, kl, out []float64) {
+			for t, m := range row {
+				if out[t] = kl[t]; m {
+					out[t] += score / count(row)
+				}
+			}
+		}},
+		{"the score is put on the first token", func(row []bool, score float64, kl, out []float64) {
+			copy(out, kl)
+			if first, _ := firstLast(row); first >= 0 {
+				out[first] += score
+			}
+		}},
+		{"the KL of the token that has the score is missing", func(row []bool, score float64, kl, out []float64) {
+			copy(out, kl)
+			if _, last := firstLast(row); last >= 0 {
+				out[last] = score
+			}
+		}},
+		{"the KL of the whole response is put on its last token", func(row []bool, score float64, kl, out []float64) {
+			if _, last := firstLast(row); last >= 0 {
+				out[last] = score
+				for _, x := range kl {
+					out[last] += x
+				}
+			}
+		}},
+		{"score and KL are put on the last token, the KL of the others stays", func(row []bool, score float64, kl, out []float64) {
+			copy(out, kl)
+			if _, last := firstLast(row); last >= 0 {
+				out[last] = score
+				for _, x := range kl {
+					out[last] += x
+				}
+			}
+		}},
+	} {
+		list = append(list, &Hypothesis{ID: "REWARD-PLACE", Rows: []string{"P036", "P053", "P170"}, Checks: []string{"reward/token"},
+			Title: f.title, Cause: "the score is added by broadcasting, or written over what stands there", Fix: "r = −β·KL per token, + score on the last one of the response",
+			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				with, kl := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
+				score := combined(1, with, -1, kl)
+				if score == nil || len(score.Want) != len(c.B.Mask) {
+					return nil
+				}
+				q := &stage.Prediction{Judge: with.Judge, Scale: with.Scale, Want: make([]float64, len(with.Want)), Bound: make([]float64, len(with.Want))}
+				w := c.B.Cols
+				for r := range c.B.Rows {
+					lo, hi := r*w, (r+1)*w
+					var s, e float64
+					shaped := make([]float64, w)
+					for i := lo; i < hi; i++ {
+						s += score.Want[i]
+						e += score.Bound[i]
+						if c.B.Mask[i] {
+							shaped[i-lo] = kl.Want[i]
+						}
+					}
+					f.place(c.B.Mask[lo:hi], s, shaped, q.Want[lo:hi])
+					for i := lo; i < hi; i++ {
+						q.Bound[i] = e
+					}
+				}
+				return q
+			}})
+	}
+	return list
+}
