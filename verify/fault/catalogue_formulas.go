@@ -4,13 +4,14 @@ import (
 	"math"
 	"slices"
 
+	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
 
 // formulaFaults are slips in one formula: a term that is missing, a bound on the wrong side, a tensor in place of another.
-var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreForms(), []*Hypothesis{
+var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreForms(), correctedForms(), []*Hypothesis{
 	{ID: "OLD-IS-REF", Rows: []string{"P163"}, Checks: ratioed,
 		Title:   "the reference's log-probs stand in for the old ones",
 		Cause:   "logp_ref is taken where logp_old belongs",
@@ -150,6 +151,49 @@ func unwhitened(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		}
 	}
 	return p
+}
+
+// correctedForms are bugs of the old log-probs where the ratio enters the estimate of KL as well as the policy term.
+func correctedForms() []*Hypothesis {
+	corrected := func(in input) input {
+		return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			if v := c.Set.Value("kl.grad"); v.Kind() != convention.Enum || v.Text() != "is_corrected" {
+				return nil, nil, false
+			}
+			return in(c)
+		}
+	}
+	coarse := token("logp_old", func(_ *stage.Case, x []float64) []float64 {
+		y := make([]float64, len(x))
+		for i := range x {
+			y[i] = format.Round(x[i], format.BF16)
+		}
+		return y
+	})
+	var list []*Hypothesis
+	for _, f := range []struct {
+		id, title string
+		in        input
+	}{
+		{"OLD-IS-REF", "the reference's log-probs stand in for the old ones", instead("logp_old", "logp_ref")},
+		{"OLD-IS-GEN", "the engine's log-probs stand in for the old ones", instead("logp_old", "logp_gen")},
+		{"OLD-RECOMPUTED", "the ratio is 1 everywhere: the old log-probs are those of the policy being trained", instead("logp_old", "logp_new")},
+		{"OLD-ROWS-ROLLED", "the old log-probs belong to other rows", rolled("logp_old", 1)},
+		{"OLD-ROWS-ROLLED-BACK", "the old log-probs belong to other rows", rolled("logp_old", -1)},
+		{"OLD-SHIFT", "the old log-probs are one position late", shifted("logp_old", 1)},
+		{"OLD-SHIFT-BACK", "the old log-probs are one position early", shifted("logp_old", -1)},
+		{"OLD-BF16", "the old log-probs are rounded to bfloat16 before the ratio", coarse},
+	} {
+		list = append(list, &Hypothesis{ID: f.id, Rows: []string{"P163", "P023", "P162"}, Checks: []string{"kl/token", "gradient/dlogp"},
+			Title: f.title, Cause: "the ratio, which multiplies the estimate of KL too, is made of the wrong log-probs", Fix: "ρ = exp(logp_new − logp_old), of the log-probs at the start of the update",
+			Input: corrected(f.in)})
+	}
+	return append(list,
+		&Hypothesis{ID: "OLD-BF16", Rows: []string{"P093"}, Checks: []string{"token_loss", "gradient/dlogp"},
+			Title: "the old log-probs are rounded to bfloat16 before the ratio", Cause: "they are stored in 16 bits between rollout and update", Fix: "keep log-probs in float32",
+			Predict: policyTerm(1, coarse)},
+		&Hypothesis{ID: "GRAD-CUT-OFF", Rows: []string{"P122"}, Checks: []string{"gradient"},
+			Title: "gradients are cut off at a bound", Cause: "a clamp by value, in a hook or in the loss", Fix: "clip the norm of the parameters' gradient, behind the backward pass", Predict: cutOff})
 }
 
 // overTheirMean predicts importance weights that are divided by their mean over the mask, of the step or of a file.
