@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/dump"
@@ -186,6 +187,56 @@ var edits = []edit{
 			copy(d[f.Lo*b.Cols:(f.Lo+1)*b.Cols], rows[len(rows)-b.Cols:])
 		}
 	}, "gradient/dlogp", "GRAD-ROWS-PERMUTED", ""},
+	{"gradients that are bounded", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
+		for i, d := range b.Token("dlogp") {
+			b.Token("dlogp")[i] = single(min(max(d, -2e-3), 2e-3))
+		}
+	}, "gradient/dlogp", "GRAD-CUT-OFF", ""},
+	{"old log-probs in 16 bits", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
+		old := slices.Clone(b.Token("logp_old"))
+		for i, x := range old {
+			b.Token("logp_old")[i] = format.Round(x, format.BF16)
+		}
+		estimates(b, func(x float64) float64 { return math.Expm1(x) - x })
+		copy(b.Token("logp_old"), old)
+	}, "kl/token", "OLD-BF16", ""},
+	{"the mean of the other group", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
+		score, id, a := b.Row("scores"), b.Row("group_id"), b.Row("advantages")
+		for r := range a {
+			var n, mean, square, others, other float64
+			for q := range a {
+				if id[q] == id[r] {
+					n, mean = n+1, mean+score[q]
+				} else {
+					others, other = others+1, other+score[q]
+				}
+			}
+			for q := range a {
+				if id[q] == id[r] {
+					square += (score[q] - mean/n) * (score[q] - mean/n)
+				}
+			}
+			a[r] = single((score[r] - other/others) / (math.Sqrt(square/(n-1)) + 1e-4))
+		}
+	}, "advantage/group", "ADV-OTHER-GROUP", ""},
+	{"one reward function", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
+		all, id, a := b.Tensors["rewards_per_func"], b.Row("group_id"), b.Row("advantages")
+		of := func(r int) float64 { return all.Data[r*all.Width] }
+		for r := range a {
+			var n, mean, square float64
+			for q := range a {
+				if id[q] == id[r] {
+					n, mean = n+1, mean+of(q)
+				}
+			}
+			for q := range a {
+				if id[q] == id[r] {
+					square += (of(q) - mean/n) * (of(q) - mean/n)
+				}
+			}
+			a[r] = single((of(r) - mean/n) / (math.Sqrt(square/(n-1)) + 1e-4))
+		}
+	}, "advantage/group", "REWARD-ONE-FUNCTION", ""},
 	{"another ε", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
 		score, id, a := b.Row("scores"), b.Row("group_id"), b.Row("advantages")
 		for r := range a {

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"math"
 	"slices"
 
 	"plumbline/internal/format/dump"
@@ -159,7 +160,77 @@ func positive(c *stage.Case, row int) bool {
 	return a.X != nil && first >= 0 && a.X[row*c.B.Cols+first] > 0
 }
 
-var reductionFaults = []*Hypothesis{
+// byAdvantages predicts an output of a loss whose every file is Σ ℓ·A/Σ A, over the cells of the mask or over all of them: that of a
+// mean over the file's own tokens, of token losses times A·n/Σ A.
+func byAdvantages(all bool, terms ...string) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		a := c.Optional("advantages")
+		if a.X == nil || len(a.X) != len(c.B.Mask) {
+			return nil
+		}
+		b, m := c.B, slices.Clone(c.B.Mask)
+		by := make([]float64, len(m))
+		doubt := 0.0 // relative, of a sum of advantages that may cancel
+		for _, f := range b.Files {
+			var sum, size, n float64
+			for i := f.Lo * b.Cols; i < f.Hi*b.Cols; i++ {
+				if m[i] = all && i%b.Cols < f.Cols || b.Mask[i]; m[i] {
+					sum += a.X[i]
+					size += math.Abs(a.X[i])
+					n++
+				}
+			}
+			for i := f.Lo * b.Cols; i < f.Hi*b.Cols; i++ {
+				by[i] = a.X[i] * n / sum
+			}
+			doubt = max(doubt, n*c.Unit*size/math.Abs(sum))
+		}
+		set := c.Set.With("agg.kind", parsed("agg.kind", "token"), "hypothesis").With("agg.denominator", parsed("agg.denominator", "micro"), "hypothesis")
+		b = b.WithMask(m)
+		if ch.Stage != convention.Gradient {
+			for _, name := range terms {
+				in := c.Of(c.B, c.Set).Token(name)
+				if in.X == nil || in.Err != nil {
+					continue
+				}
+				x := slices.Clone(in.X)
+				for i := range x {
+					x[i] *= by[i]
+				}
+				b = b.With(name, x)
+			}
+		}
+		p := under(func(*stage.Case) (*dump.Batch, *convention.Set, bool) { return b, set, true }, c, ch)
+		if p == nil {
+			return nil
+		}
+		q := *p
+		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		for i := range q.Want {
+			if ch.Stage == convention.Gradient && len(q.Want) == len(by) {
+				q.Want[i] *= by[i]
+				q.Bound[i] *= math.Abs(by[i])
+			}
+			q.Bound[i] += doubt * math.Abs(q.Want[i])
+		}
+		return &q
+	}
+}
+
+// asMask are the bugs of advantages that stand where the mask belongs.
+func asMask() []*Hypothesis {
+	var list []*Hypothesis
+	for _, all := range []bool{false, true} {
+		for _, terms := range [][]string{{"token_loss", "kl"}, reduced} {
+			list = append(list, &Hypothesis{ID: "LOSS-MASKED-BY-ADVANTAGES-TWICE", Rows: []string{"P063"}, Checks: []string{"aggregate", "gradient/dlogp"},
+				Title: "the advantages stand for the mask, in the sum of every file and in its denominator", Cause: "response_mask=advantages is passed", Fix: "pass the response mask",
+				Predict: byAdvantages(all, terms...)})
+		}
+	}
+	return list
+}
+
+var reductionFaults = append(asMask(), []*Hypothesis{
 	{ID: "LOSS-MASK-FIRST", Rows: []string{"P068", "C5"}, Checks: []string{"aggregate", "gradient"},
 		Title: "the first token of every response is left out",
 		Cause: "labels or mask are cut by [:, 1:] once too often",
@@ -233,4 +304,4 @@ var reductionFaults = []*Hypothesis{
 			}
 			return perToken("advantages", x)(c)
 		})},
-}
+}...)
