@@ -110,7 +110,7 @@ func counted(tokens func(c *stage.Case, row int, n float64) float64) func(*stage
 	}
 }
 
-// The changes of a mask that bugs of both its uses share, in a row of which some cell is marked.
+// withoutLast, withoutFirst, oneMore and early are the changes of a row of a mask that bugs of both its uses share.
 func withoutLast(row []bool) {
 	if _, last := firstLast(row); last >= 0 {
 		row[last] = false
@@ -131,7 +131,7 @@ func oneMore(row []bool) {
 
 func early(row []bool) { copy(row, row[1:]); row[len(row)-1] = false }
 
-// whole rows of a mask, by what the batch says of them
+// rowsWithout returns the input in whose mask whole rows are left out, by what the batch says of them.
 func rowsWithout(drop func(c *stage.Case, row int) bool) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		b := c.B
