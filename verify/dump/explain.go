@@ -3,6 +3,7 @@ package dump
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -18,6 +19,8 @@ type explanation struct {
 	faults []fault.Explanation // bugs that reproduce every step looked at, or leads
 	coarse *stage.Outcome      // arithmetic in 16 bits that the failure is as large as
 	steps  int                 // that were looked at
+
+	against []string // checks that are right under the declared options and would be wrong under every fit
 }
 
 // witnesses is the number of steps on which explanations are confirmed beside the first failing one.
@@ -43,8 +46,9 @@ func (s *session) explain(ctx context.Context) error {
 	if len(failing) == 0 {
 		return nil
 	}
-	for _, t := range failing {
+	for i, t := range failing {
 		t.candidates(s.o.Deep)
+		t.inherit(failing[:i])
 		t.why.steps = 1
 	}
 	steps := make([]int, 0, len(wanted))
@@ -73,9 +77,65 @@ func (s *session) explain(ctx context.Context) error {
 		}
 	}
 	for _, t := range failing {
+		s.contradict(t)
 		t.decide()
 	}
 	return nil
+}
+
+// contradict looks for checks that pass under the declared options, and would fail under those that explain t: a program has one
+// value of an option. A fit that some check contradicts gives way to those that none does, and to bugs that fit; if that leaves
+// none, it says what the number is as if of, and no convention.
+func (s *session) contradict(t *track) {
+	if len(t.why.fits) == 0 || t.first.Rules != nil || len(t.first.Case.B.Missing) > 0 {
+		return
+	}
+	b, set := t.first.Case.B, t.first.Case.Set
+	against := func(f stage.Fit) string {
+		for _, u := range s.tracks {
+			if u == t || u.silent || len(u.failing) > 0 || u.worst == nil || u.check.Predict == nil || !sameTerm(t.check, u.check, f) ||
+				!slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return c.From.Known() && slices.Contains(u.worst.Case.Read, c.Option) }) {
+				continue
+			}
+			if stage.Judge(u.check, b, set).Verdict == check.Pass && stage.Judge(u.check, b, changed(set, f.Changes)).Verdict == check.Fail {
+				return u.check.ID
+			}
+		}
+		return ""
+	}
+	const most = 16 // of the fits, the first of which are shown
+	var free []stage.Fit
+	for i, f := range t.why.fits {
+		id := ""
+		if i < most {
+			id = against(f)
+		}
+		if id == "" {
+			free = append(free, f)
+		} else if !slices.Contains(t.why.against, id) {
+			t.why.against = append(t.why.against, id)
+		}
+	}
+	switch {
+	case len(free) > 0:
+		t.why.fits, t.why.against = free, nil
+	case slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }):
+		t.why.fits, t.why.against = nil, nil
+	}
+}
+
+// gradientOf are the losses that the gradients are those of.
+var gradientOf = map[string]string{"gradient/dlogp": "aggregate/loss", "gradient/dvalues": "aggregate/value_loss"}
+
+// sameTerm reports whether two checks must agree on the options of a fit. The terms of a loss, which are judged side by side, may be
+// reduced each in its own way; a gradient is reduced as its loss is.
+func sameTerm(a, b *stage.Check, f stage.Fit) bool {
+	if gradientOf[a.ID] == b.ID || gradientOf[b.ID] == a.ID {
+		return true
+	}
+	return a.Stage != b.Stage && !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
+		return strings.HasPrefix(c.Option, "agg.") || strings.HasPrefix(c.Option, "kl.agg") || strings.HasPrefix(c.Option, "mask.") || strings.HasPrefix(c.Option, "mean.")
+	})
 }
 
 // explainable reports whether a failure is one of numbers, or of a rule that an option decides.
@@ -91,6 +151,7 @@ func (s *session) explainFirst() {
 		if t.explainable() {
 			t.why.steps = 1
 			t.candidates(s.o.Deep)
+			s.contradict(t)
 			t.decide()
 		}
 		if t.why.coarse == nil {
@@ -132,6 +193,27 @@ func (t *track) candidates(deep bool) {
 	t.why.faults = fault.Explain(t.first)
 	if deep && len(t.why.faults) == 0 {
 		t.why.faults = fault.ExplainPairs(t.first)
+	}
+}
+
+// inherit tries what explains the stages before, where nothing else explains t: a bound that was solved for from token losses is that
+// of their gradient, too.
+func (t *track) inherit(before []*track) {
+	if t.first.Rules != nil || len(t.why.fits) > 0 || slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
+		return
+	}
+	const most = 4 // of the fits of a stage
+	b, set := t.first.Case.B, t.first.Case.Set
+	for _, u := range before {
+		if u.first.Rules != nil {
+			continue
+		}
+		for _, f := range u.why.fits[:min(most, len(u.why.fits))] {
+			full := changed(set, f.Changes)
+			if o := stage.Judge(t.check, b, full); o.Verdict == check.Pass {
+				t.why.fits = append(t.why.fits, stage.Fit{Changes: f.Changes, Set: full, Outcome: o})
+			}
+		}
 	}
 }
 

@@ -52,6 +52,18 @@ func cell(b *dump.Batch, row, col int, redact bool) string {
 // pattern describes where the cells are that are wrong, which often says enough.
 func pattern(o *stage.Outcome) string {
 	b, p := o.Case.B, o.Pred
+	if n := len(b.Files); p != nil && n > 1 && len(o.Got) == n && perFile(o.Check.Output) && !strings.HasPrefix(o.Check.Output, "scalars/") {
+		var bad []string
+		for i, f := range b.Files {
+			if !(math.Abs(o.Got[i]-p.Want[i]) <= 4*(p.Bound[i]+1e-7*math.Abs(p.Want[i]))) {
+				bad = append(bad, fmt.Sprintf("rank %d, micro-batch %d (× %.4g)", f.Rank, f.MicroBatch, o.Got[i]/p.Want[i]))
+			}
+		}
+		if len(bad) > 0 && len(bad) <= max(1, n/2) && len(bad) < n {
+			return "only these are wrong: " + strings.Join(bad[:min(3, len(bad))], ", ")
+		}
+		return ""
+	}
 	if p == nil || len(o.Got) != b.Rows*b.Cols || b.Cols < 2 {
 		return ""
 	}

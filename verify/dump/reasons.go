@@ -96,6 +96,14 @@ func (t *track) convention(res *check.Result) {
 	res.Explanations = append(found, res.Explanations...)
 	best := res.Explanations[0]
 	res.Fix = t.check.Fix
+	if len(why.against) > 0 {
+		res.Verdict = check.Fail
+		for i := range found {
+			res.Explanations[i].Title = "as if " + res.Explanations[i].Title
+			res.Explanations[i].Evidence += fmt.Sprintf("; but %s is right under what is declared, and would not be under this: the program uses two values", strings.Join(why.against, ", "))
+		}
+		return
+	}
 	if h := fault.Find(best.Fault); h != nil {
 		res.Fix = h.Fix
 	}

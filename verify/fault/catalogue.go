@@ -14,8 +14,10 @@ func All() []*Hypothesis { return all }
 
 // Find returns the hypothesis of that id, nil if there is none.
 func Find(id string) *Hypothesis {
-	if id == factorHypothesis.ID {
-		return factorHypothesis
+	for _, h := range []*Hypothesis{factorHypothesis, extraTerm, otherTensor} {
+		if h.ID == id {
+			return h
+		}
 	}
 	if i := slices.IndexFunc(all, func(h *Hypothesis) bool { return h.ID == id }); i >= 0 {
 		return all[i]
@@ -23,7 +25,7 @@ func Find(id string) *Hypothesis {
 	return nil
 }
 
-var all = slices.Concat(maskFaults, logpFaults, klFaults, rewardFaults, advantageFaults, lossFaults, aggregateFaults, gradientFaults, engineFaults, sequenceFaults, metricFaults, signFaults)
+var all = slices.Concat(maskFaults, logpFaults, klFaults, rewardFaults, advantageFaults, lossFaults, aggregateFaults, gradientFaults, engineFaults, rowFaults, groupFaults, reductionFaults, formulaFaults, sequenceFaults, metricFaults, signFaults)
 
 var masked = []string{"reward", "gae", "advantage", "token_loss", "aggregate", "gradient", "scalars"}
 

@@ -23,7 +23,7 @@ func roughly(p *stage.Prediction) *stage.Prediction {
 var clipMetrics = []string{"scalars/clip_frac", "scalars/actor_pg_clipfrac", "scalars/ppo_clip_ratio", "scalars/clip_ratio_low_mean", "scalars/clip_ratio_high_mean", "scalars/clip_ratio_region_mean",
 	"scalars/clip_ratio_low_min", "scalars/clip_ratio_high_max"}
 
-var metricFaults = []*Hypothesis{
+var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 	{ID: "METRIC-CLIP-SIGN-BLIND", Rows: []string{"P016"}, Checks: clipMetrics,
 		Title: "ratios outside the bounds count whatever the sign of the advantage",
 		Cause: "|ρ − 1| > ε is counted where only the binding side clips",
@@ -268,7 +268,7 @@ var metricFaults = []*Hypothesis{
 			}
 			return c.B.With("scores", sums), c.Set, true
 		}},
-}
+})
 
 // meanOfRows averages over the rows of the files what ch would say of each row alone, and over the files where the numbers are
 // those of the step.
@@ -303,4 +303,89 @@ func meanOfRows(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		}
 	}
 	return q
+}
+
+// updateMetrics are logged means of log π_old − log π_new, or of an estimate made of it.
+var updateMetrics = []string{"scalars/ppo_kl", "scalars/approx_kl", "scalars/actor_ppo_kl"}
+
+// klMetrics are other estimates than the declared one of how far an update has gone.
+func klMetrics() []*Hypothesis {
+	var list []*Hypothesis
+	for _, f := range []struct {
+		title string
+		of    func(d float64) float64 // d = logp_new − logp_old
+	}{
+		{"½(log ρ)²", func(d float64) float64 { return d * d / 2 }},
+		{"ρ − 1 − log ρ", func(d float64) float64 { return math.Expm1(d) - d }},
+		{"|log ρ|", math.Abs},
+		{"−log ρ", func(d float64) float64 { return -d }},
+	} {
+		list = append(list, &Hypothesis{ID: "METRIC-UPDATE-KL", Rows: []string{"P003"}, Checks: updateMetrics,
+			Title: "the logged number is the mean of " + f.title, Cause: "another estimator than the name says, or than the framework logs", Fix: "log the estimator that is meant, under its name",
+			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				lp, old, mask := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Mask
+				if lp == nil || old == nil || len(lp) != len(mask) {
+					return nil
+				}
+				p := under(sameInput, c, ch)
+				if p == nil || len(p.Want) != len(c.B.Files) {
+					return nil
+				}
+				q := &stage.Prediction{Judge: p.Judge, Scale: p.Scale, Got: p.Got, GotUnit: p.GotUnit, Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
+				for i, info := range c.B.Files {
+					var sum, size, n float64
+					for k := info.Lo * c.B.Cols; k < info.Hi*c.B.Cols; k++ {
+						if mask[k] {
+							sum += f.of(lp[k] - old[k])
+							size += math.Abs(lp[k]) + math.Abs(old[k])
+							n++
+						}
+					}
+					q.Want[i], q.Bound[i] = sum/max(n, 1), 8*c.Unit*size/max(n, 1)
+				}
+				return q
+			}})
+	}
+	return list
+}
+
+// rowMetrics are means over responses of their means or sums where a mean over tokens is meant.
+func rowMetrics() []*Hypothesis {
+	var list []*Hypothesis
+	for _, m := range []struct {
+		tensor string
+		checks []string
+	}{{"kl", []string{"scalars/kl"}}, {"entropy", []string{"scalars/entropy", "scalars/actor_entropy"}}} {
+		for _, sums := range []bool{false, true} {
+			h := &Hypothesis{ID: "METRIC-ROW-MEANS", Rows: []string{"P034", "P123"}, Checks: m.checks,
+				Title: "the logged number is the mean over responses of their means", Cause: "a mean over columns first, then over rows", Fix: "take one mean over the tokens of the mask"}
+			if sums {
+				h.ID, h.Title, h.Cause = "METRIC-ROW-SUMS", "the logged number is the mean over responses of their sums", "a sum over columns, then a mean over rows"
+			}
+			h.Input = token(m.tensor, func(c *stage.Case, x []float64) []float64 {
+				if len(x) != len(c.B.Mask) {
+					return nil
+				}
+				y, n := slices.Clone(x), tokensOf(c.B, c.B.Mask)
+				for _, f := range c.B.Files {
+					var all float64
+					for r := f.Lo; r < f.Hi; r++ {
+						all += n[r]
+					}
+					for r := f.Lo; r < f.Hi; r++ {
+						weight := all / float64(f.Hi-f.Lo)
+						if !sums {
+							weight /= max(n[r], 1)
+						}
+						for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+							y[i] *= weight
+						}
+					}
+				}
+				return y
+			})
+			list = append(list, h)
+		}
+	}
+	return list
 }

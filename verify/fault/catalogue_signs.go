@@ -9,6 +9,7 @@ var signFaults = []*Hypothesis{
 	sign("LOGP-FIRST-TOKEN", "the first token's log-prob is off where the prompt is short", "prompts padded on the right", "pad prompts on the left", "H13c"),
 	sign("OLD-OTHER-PASS", "the two passes of the first update differ", "dropout, other kernels or padding in one of them", "evaluation mode in both passes", "H7a", "P038", "P073", "P084", "P160", "P161", "P209"),
 	sign("REF-NOT-POLICY", "at the first step the reference is another model than the policy", "another checkpoint, or the adapter is on in one of them", "make the reference of the policy before training", "P018", "P039"),
+	sign("REF-IS-POLICY", "the reference is the policy being trained: KL is 0 in every update", "the adapter is on in the reference's pass, or both names hold one module", "disable the adapter for the reference, or copy and freeze the model", "P018", "P039"),
 	sign("ROWS-SWAPPED", "log-probs of a row belong to another row", "one tensor was filtered, sorted or shuffled and another was not", "permute all tensors of a batch together", "P023", "P077"),
 	sign("GEN-UNADAPTED", "the engine samples from the weights before training", "the sync sends the base without the adapter, or was rolled back", "send the merged weights after every update, and compare logp_gen with logp_old", "P013", "P024", "P085", "P134", "P168"),
 	sign("GEN-RAW", "the engine reports log-probs before the temperature", "logprobs_mode raw", "ask the engine for processed log-probs, or divide by the temperature", "P025", "P121", "P185", "P188"),

@@ -113,6 +113,9 @@ func Explain(o *stage.Outcome) []Explanation {
 	if len(exact) == 0 || t.multiple(exact) {
 		exact = append(exact, t.factors()...)
 	}
+	if len(exact) == 0 {
+		exact = append(t.solved(), t.extraTerms()...)
+	}
 	if len(exact) > 0 {
 		return finest(exact)
 	}
@@ -140,7 +143,10 @@ func byWeight(a, b Explanation) int {
 // Contradicts reports whether an explanation that fits one batch does not fit o, the outcome of another.
 func Contradicts(e Explanation, o *stage.Outcome) bool {
 	if e.Factor != "" {
-		return o.Verdict == check.Fail && !slices.ContainsFunc(newTrial(o).factors(), func(f Explanation) bool { return f.Factor == e.Factor })
+		t := newTrial(o)
+		return o.Verdict == check.Fail && !slices.ContainsFunc(append(t.factors(), t.solved()...), func(f Explanation) bool {
+			return f.Factor == e.Factor || strings.HasPrefix(e.Factor, "× "+unnamed) && strings.HasPrefix(f.Factor, "× "+unnamed) // a count may be that of the step
+		})
 	}
 	as := o
 	if a := e.Outcome.Arithmetic; a != o.Arithmetic {

@@ -13,7 +13,18 @@ import (
 func numerator(change func(row []bool)) func(*stage.Case, *stage.Check) *stage.Prediction {
 	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		b, _, ok := mask(change)(c)
-		if !ok || c.Set.Value("agg.kind").Kind() != convention.Enum || c.Set.Value("agg.kind").Text() != "token" {
+		if !ok {
+			return nil
+		}
+		switch aggregation(c) {
+		case "token":
+		case "seq_mean_token_mean":
+			by, was := tokensOf(b, b.Mask), tokensOf(c.B, c.B.Mask)
+			for r := range by {
+				by[r] /= max(was[r], 1)
+			}
+			return weighted(b, c, ch, by)
+		default:
 			return nil
 		}
 		p := under(func(*stage.Case) (*dump.Batch, *convention.Set, bool) { return b, c.Set, true }, c, ch)

@@ -17,7 +17,11 @@ func agreementChecks() []*Check {
 		{ID: "agreement/old", Stage: convention.Ratio, Output: "logp_old", Title: "old and new log-probs are of the same tokens",
 			Formula: "|logp_new − logp_old| is no smaller one column or some rows off", Source: source,
 			Fix:    "cut all log-probs of a batch by the same slice, and permute, filter and sort its tensors together",
-			Assert: func(c *Case) *Assertion { return agree(c, "logp_new", "logp_old") }},
+			Assert: oldAgrees},
+		{ID: "agreement/reference", Stage: convention.Ratio, Output: "logp_ref", Title: "the reference's log-probs are of the same tokens, and of another model than the policy",
+			Formula: "|logp_old − logp_ref| is no smaller one column or some rows off, and logp_ref does not move with logp_new", Source: source,
+			Fix:    "switch the adapter off, or use a frozen copy, for the reference, and permute it together with the other tensors of a batch",
+			Assert: referenceAgrees},
 		{ID: "agreement/engine", Stage: convention.Ratio, Output: "logp_gen", Title: "the engine's log-probs are of the same tokens, weights and temperature",
 			Formula: "logp_gen − logp_old has no pattern: no shift, no slope of the temperature, no kept mass of top-p, not that of the reference", Source: source,
 			Fix:    "compare weights, temperature and sampling options of engine and trainer",
@@ -101,6 +105,70 @@ func agree(c *Case, one, other string) *Assertion {
 	if row, from, own, best := strayRow(c, a, b); row >= 0 {
 		out.Violations = append(out.Violations, Violation{Row: row, Col: -1, Fault: "ROWS-SWAPPED", Got: own,
 			Reason: fmt.Sprintf("%s of row %d fits %s of row %d: mean |difference| %.3g with its own row, %.3g there, and so for most rows that disagree", one, row, other, from, own, best)})
+	}
+	return out
+}
+
+// tempered returns the temperature by which b is a line through a: T or 1/T, of log-probs of the same tokens that lack it on one
+// side. It is 0 if there is none.
+func tempered(c *Case, a, b []float64) (by, slope float64) {
+	v := c.Set.Value("logp.temperature")
+	if v.Kind() != convention.Number || math.Abs(v.Num()-1) <= 0.02 {
+		return 0, 1
+	}
+	slope, before, after := line(c, a, b)
+	if !(before > 2*after) || !(before > 0.02) {
+		return 0, slope
+	}
+	for _, k := range []float64{v.Num(), 1 / v.Num()} {
+		if math.Abs(slope-k) < 0.5*math.Abs(1-k) && (slope < 1) == (k < 1) {
+			return k, slope
+		}
+	}
+	return 0, slope
+}
+
+// oldAgrees looks for old log-probs of other cells, and of another temperature.
+func oldAgrees(c *Case) *Assertion {
+	out := agree(c, "logp_new", "logp_old")
+	if out == nil || len(out.Violations) > 0 || out.Checked < few {
+		return out
+	}
+	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
+	if by, slope := tempered(c, lp, old); by != 0 {
+		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: "LOGP-TEMPERATURE", Got: slope,
+			Reason: fmt.Sprintf("logp_old ≈ %.3g·logp_new + const with the temperature %.3g: one of the two is not divided by it", slope, c.Set.Value("logp.temperature").Num())})
+	}
+	return out
+}
+
+// referenceAgrees looks for reference log-probs of other cells, and for a reference that is the policy: its log-probs are those
+// being trained bit by bit although these have left the old ones. That they have is known behind the first step, of old log-probs
+// that are the trainer's own: neither the engine's, which other kernels computed, nor those of a pass that the engine contradicts.
+func referenceAgrees(c *Case) *Assertion {
+	name := "logp_old"
+	if c.B.Token(name) == nil {
+		name = "logp_new"
+	}
+	out := agree(c, name, "logp_ref")
+	if out == nil || len(out.Violations) > 0 || out.Checked < few {
+		return out
+	}
+	lp, old, ref, gen := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Token("logp_ref"), c.B.Token("logp_gen")
+	if lp == nil || old == nil || gen == nil || c.B.Meta.Step < 2 || c.EnumOr("ratio.old", "stored") != "stored" {
+		return out
+	}
+	if beta := c.Set.Value("kl.beta"); beta.Kind() == convention.Number && beta.Num() == 0 {
+		return out // nothing asks for a reference
+	}
+	same, engine := gaps(c, lp, ref, 0, 0), gaps(c, old, gen, 0, 0)
+	if len(same) < few || len(engine) < few {
+		return out
+	}
+	moved, noise := medianSize(gaps(c, lp, old, 0, 0)), medianSize(engine)
+	if slices.Max(absolute(same)) == 0 && moved > 1e-3 && noise > 0 && 2*noise < moved {
+		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: "REF-IS-POLICY", Got: moved,
+			Reason: fmt.Sprintf("logp_ref is logp_new bit by bit although the policy has moved (median |logp_new − logp_old| %.3g): the KL to it is 0 for ever", moved)})
 	}
 	return out
 }
@@ -191,23 +259,39 @@ func engineAgrees(c *Case) *Assertion {
 	if medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 {
 		return nil // a placeholder: masks/finite says so
 	}
-	if lp := c.B.Token("logp_new"); name == "logp_old" && lp != nil && median > 1e-3 && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 &&
+	raw := c.EnumOr("logp.source", "processed") == "raw"
+	lp := c.B.Token("logp_new")
+	if name == "logp_old" && lp != nil && median > 1e-3 {
+		// What the engine and the policy agree on, the old log-probs have left: no bug of the engine.
+		if toNew := gaps(c, lp, gen, 0, 0); len(toNew) >= few && medianSize(toNew) < median/20 && !raw {
+			return say("OLD-OTHER-PASS", "logp_gen is that of logp_new (median |gen − new| %.3g), and logp_old is not (median |gen − old| %.3g): the old log-probs come from another pass, temperature or model",
+				medianSize(toNew), median)
+		}
+	}
+	if by, slope := tempered(c, old, gen); by != 0 && !raw && !offReference(c, old, gen) {
+		T := c.Num("logp.temperature")
+		if by == T {
+			return say("GEN-RAW", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the engine reports log-probs before the temperature", slope, name, T)
+		}
+		return say("GEN-TEMPERATURE-TWICE", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the trainer lacks the temperature, or the engine applies it twice", slope, name, T)
+	}
+	if name == "logp_old" && lp != nil && median > 1e-3 && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 &&
 		c.EnumOr("ratio.old", "stored") == "stored" {
 		if ref := c.B.Token("logp_ref"); ref == nil || medianSize(gaps(c, ref, gen, 0, 0)) < median/20 {
 			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit while logp_gen is not (median |difference| %.3g): the old log-probs were recomputed with the new weights, or the engine has older ones", median)
 		}
 	}
 	if first, known := c.Set.Fact("first_step"); known && first == false && name == "logp_old" {
-		if lp := c.B.Token("logp_new"); lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 && c.EnumOr("ratio.old", "stored") == "stored" {
+		if lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 && c.EnumOr("ratio.old", "stored") == "stored" {
 			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit although this is not the first update of its batch: the ratio is 1 for ever")
 		}
 	}
 	if ref := c.B.Token("logp_ref"); ref != nil {
 		toRef := medianSize(gaps(c, ref, gen, 0, 0))
 		// Log-probs at another temperature agree up to a line, and what the line leaves. First tokens have a bug of their own.
-		if later := c.Of(c.B.WithMask(withoutFirst(c)), c.Set); c.EnumOr("logp.source", "processed") == "raw" {
+		if later := c.Of(c.B.WithMask(withoutFirst(c)), c.Set); raw {
 			residual := offLine(later, old, gen)
-			if lp := c.B.Token("logp_new"); lp != nil {
+			if lp != nil {
 				residual = min(residual, offLine(later, lp, gen)) // the old log-probs may be those of another pass
 			}
 			slope, _, _ := line(later, ref, gen)
@@ -225,19 +309,8 @@ func engineAgrees(c *Case) *Assertion {
 		}
 		return say("GEN-TRUNCATED", "logp_gen is never below %s (smallest difference %.3g, mean %.3g): the engine renormalises over the mass that top-p or top-k kept", name, lowest, mean)
 	}
-	if c.EnumOr("logp.source", "processed") == "raw" {
+	if raw {
 		return out
-	}
-	slope, before, after := line(c, old, gen)
-	if c.Set.Value("logp.temperature").Kind() == convention.Number {
-		if T := c.Set.Value("logp.temperature").Num(); math.Abs(T-1) > 0.02 && before > 2*after && before > 0.02 {
-			switch {
-			case math.Abs(slope-T) < 0.5*math.Abs(1-T) && (slope < 1) == (T < 1):
-				return say("GEN-RAW", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the engine reports log-probs before the temperature", slope, name, T)
-			case math.Abs(slope-1/T) < 0.5*math.Abs(1-1/T) && (slope < 1) == (1/T < 1):
-				return say("GEN-TEMPERATURE-TWICE", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the trainer lacks the temperature, or the engine applies it twice", slope, name, T)
-			}
-		}
 	}
 	if median < 0.1*high && high > 1 && mean > 0.1 {
 		return say("GEN-OTHER-TOKEN", "most tokens agree and some are far off (median |difference| %.3g, 95th percentile %.3g): another token's log-prob, or other kernels", median, high)
@@ -245,151 +318,15 @@ func engineAgrees(c *Case) *Assertion {
 	return out
 }
 
+// offReference reports whether the reference explains what an engine reports far better than a line through the old log-probs does.
+func offReference(c *Case, old, gen []float64) bool {
+	ref := c.B.Token("logp_ref")
+	return ref != nil && medianSize(gaps(c, ref, gen, 0, 0)) < offLine(c, old, gen)/20
+}
+
 func absolute(d []float64) []float64 {
 	for i, x := range d {
 		d[i] = math.Abs(x)
 	}
 	return d
-}
-
-// engineDrifts warns of differences that noise hides token by token and that their mean or slope shows. Tokens that were sampled
-// from gen have gen above old by half the variance of the difference, on average.
-func engineDrifts(c *Case) *Assertion {
-	name := "logp_old"
-	if c.B.Token(name) == nil {
-		name = "logp_new"
-	}
-	old, gen := c.B.Token(name), c.B.Token("logp_gen")
-	if old == nil || gen == nil {
-		return nil
-	}
-	d := gaps(c, old, gen, 0, 0)
-	out := &Assertion{Checked: len(d), Warning: true}
-	if len(d) < 2*few || medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 || medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) == 0 {
-		return out
-	}
-	var mean, square float64
-	for _, x := range d {
-		mean += x / float64(len(d))
-	}
-	for _, x := range d {
-		square += float64((x - mean) * (x - mean))
-	}
-	variance := square / float64(len(d)-1)
-	say := func(fault, format string, args ...any) *Assertion {
-		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: fault, Got: mean, Reason: fmt.Sprintf(format, args...)})
-		return out
-	}
-	if T := c.Set.Value("logp.temperature"); T.Kind() == convention.Number && math.Abs(T.Num()-1) > 0.02 {
-		raw := c.EnumOr("logp.source", "processed") == "raw"
-		slope, _, after := line(c, old, gen)
-		spread := deviation(c, old)
-		for _, e := range []struct {
-			fault string
-			slope float64
-		}{{"GEN-RAW", T.Num()}, {"GEN-TEMPERATURE-TWICE", 1 / T.Num()}} {
-			if !raw && math.Abs(slope-1) < 2*math.Abs(e.slope-1) && math.Abs(slope-1) > 6*after/spread && math.Abs(slope-1) > 0.35*math.Abs(e.slope-1) && (slope < 1) == (e.slope < 1) {
-				return say(e.fault, "logp_gen ≈ %.3g·%s + const, %.2g standard errors from 1, with the temperature %.3g", slope, name, math.Abs(slope-1)*spread/after, T.Num())
-			}
-		}
-		if raw && math.Abs(slope-T.Num()) > 6*after/spread && math.Abs(slope-1) < 0.35*math.Abs(T.Num()-1) {
-			return say("GEN-RAW", "logp_gen ≈ %.3g·%s + const with the temperature %.3g, %.2g standard errors from it: the engine reports log-probs after the temperature, where logp.source says raw",
-				slope, name, T.Num(), math.Abs(slope-T.Num())*spread/after)
-		}
-	}
-	if slope, _, after := line(c, old, gen); after > 0 {
-		T := 1.0
-		if v := c.Set.Value("logp.temperature"); v.Kind() == convention.Number {
-			T = v.Num()
-		}
-		spread := deviation(c, old)
-		if least := 0.5 * min(1, T, 1/T); slope+6*after/spread < least {
-			return say("GEN-OTHER-TOKEN", "logp_gen hardly follows %s: ≈ %.3g·%s + const, where a slope of 1, or of the temperature, is expected: it is that of other tokens, or of other prompts", name, slope, name)
-		}
-	}
-	above := 0.0
-	for _, x := range d {
-		if x > 0 {
-			above++
-		}
-	}
-	sizes := slices.Sorted(slices.Values(absolute(slices.Clone(d))))
-	if z := (above/float64(len(d)) - 0.55) * 2 * math.Sqrt(float64(len(d))); z > 6 && mean > 6*math.Sqrt(variance/float64(len(d))) && sizes[len(sizes)*95/100] > 5*sizes[len(sizes)/2] {
-		return say("GEN-OTHER-TOKEN", "logp_gen is above %s for %.0f %% of the tokens, equal for most and far above for some: it may be that of another token than the sampled one", name, 100*above/float64(len(d)))
-	}
-	if excess := mean - 1.5*variance; excess > 6*math.Sqrt(variance/float64(len(d))) && excess > 1e-4 {
-		return say("GEN-TRUNCATED", "logp_gen is above %s by %.3g on average, %.2g standard errors: the engine renormalises over what top-p or top-k kept, or has other weights", name, mean, mean/math.Sqrt(variance/float64(len(d))))
-	}
-	return out
-}
-
-// line fits b = const + slope·a over the mask, and returns the standard deviation of b − a and of what the line leaves.
-func line(c *Case, a, b []float64) (slope, before, after float64) {
-	var n, sa, sb float64
-	each := func(do func(x, y float64)) {
-		for i, m := range c.B.Mask {
-			if m && !math.IsNaN(a[i]+b[i]) && !math.IsInf(a[i]+b[i], 0) {
-				do(a[i], b[i])
-			}
-		}
-	}
-	each(func(x, y float64) { n++; sa += x; sb += y })
-	ma, mb := sa/n, sb/n
-	var saa, sab, sbb, sdd float64
-	each(func(x, y float64) {
-		saa += float64((x - ma) * (x - ma))
-		sab += float64((x - ma) * (y - mb))
-		sbb += float64((y - mb) * (y - mb))
-		d := (y - mb) - (x - ma)
-		sdd += float64(d * d)
-	})
-	if saa == 0 || n == 0 {
-		return 1, 0, 0
-	}
-	slope = sab / saa
-	return slope, math.Sqrt(sdd / n), math.Sqrt(max(0, sbb-slope*sab) / n)
-}
-
-// withoutFirst returns the mask without the first tokens of responses.
-func withoutFirst(c *Case) []bool {
-	m := slices.Clone(c.B.Mask)
-	for i, on := range c.B.Mask {
-		if on && (i%c.B.Cols == 0 || !c.B.Mask[i-1]) {
-			m[i] = false
-		}
-	}
-	return m
-}
-
-// deviation returns the square root of the sum of squared distances of x from its mean over the mask.
-func deviation(c *Case, x []float64) float64 {
-	var n, sum, squares float64
-	for i, m := range c.B.Mask {
-		if m && !math.IsNaN(x[i]) && !math.IsInf(x[i], 0) {
-			n++
-			sum += x[i]
-			squares += float64(x[i] * x[i])
-		}
-	}
-	return math.Sqrt(max(0, squares-sum*sum/n))
-}
-
-// offLine returns the median distance of b from the line through a: a few tokens that are wrong do not move it far.
-func offLine(c *Case, a, b []float64) float64 {
-	slope, _, _ := line(c, a, b)
-	var rest []float64
-	for i, m := range c.B.Mask {
-		if d := b[i] - slope*a[i]; m && !math.IsNaN(d) && !math.IsInf(d, 0) {
-			rest = append(rest, d)
-		}
-	}
-	if len(rest) == 0 {
-		return 0
-	}
-	slices.Sort(rest)
-	middle := rest[len(rest)/2]
-	for i := range rest {
-		rest[i] -= middle
-	}
-	return medianSize(rest)
 }

@@ -104,6 +104,97 @@ func TestEngineAtTheTemperature(t *testing.T) {
 	}
 }
 
+// Old log-probs that lack the temperature, or that neither the policy nor the engine agrees with, are not blamed on the engine.
+func TestOldBesideTheEngine(t *testing.T) {
+	const rows, cols = 32, 16
+	lengths := slices.Repeat([]int{cols}, rows)
+	of := func(id, options string, g grid) (faults []string) {
+		for _, v := range rules(t, id, g.Batch, set(t, options)).Rules.Violations {
+			faults = append(faults, v.Fault)
+		}
+		return faults
+	}
+	const options = "logp.temperature=0.7 ratio.old=stored logp.source=processed kl.beta=0.1"
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 54))
+		own, other, _ := policies(r, rows*cols, 0.7)
+		noisy := func(x []float64, by float64) []float64 {
+			y := make([]float64, len(x))
+			for i := range x {
+				y[i] = math.Min(0, x[i]+by*r.NormFloat64())
+			}
+			return y
+		}
+		dumped := func(lp, old, ref, gen []float64) grid {
+			g := newGrid(cols, lengths...).token("logp_new", lp...).token("logp_old", old...).token("logp_ref", ref...).token("logp_gen", gen...)
+			g.Meta.Step = 2
+			return g
+		}
+		healthy := dumped(noisy(own.tempered, 0.1), own.tempered, other.tempered, noisy(own.tempered, 0.01))
+		for _, id := range []string{"agreement/old", "agreement/reference", "agreement/engine"} {
+			require.Empty(t, of(id, options, healthy), id)
+		}
+		raw := dumped(own.tempered, own.raw, own.tempered, noisy(own.tempered, 1e-5))
+		require.Equal(t, []string{"LOGP-TEMPERATURE"}, of("agreement/old", options, raw))
+		require.Equal(t, []string{"OLD-OTHER-PASS"}, of("agreement/engine", options, raw), "the engine agrees with the policy")
+		require.Empty(t, of("agreement/reference", options, raw), "nothing says that the policy has moved")
+		both := dumped(own.raw, own.raw, own.raw, noisy(own.tempered, 1e-5))
+		require.Equal(t, []string{"GEN-TEMPERATURE-TWICE"}, of("agreement/engine", options, both), "and not that the ratio is 1")
+	}
+}
+
+// A reference that follows the policy is no reference, unless nothing has been trained or nobody asks for it; one of other rows is
+// found by its neighbours.
+func TestReferenceThatIsThePolicy(t *testing.T) {
+	const rows, cols = 8, 16
+	lengths := slices.Repeat([]int{cols}, rows)
+	r := rand.New(rand.NewPCG(3, 55))
+	own, other, _ := policies(r, rows*cols, 1)
+	near := func(x []float64, by float64) []float64 {
+		y := make([]float64, len(x))
+		for i := range x {
+			y[i] = math.Min(0, x[i]+by*r.NormFloat64())
+		}
+		return y
+	}
+	lp, gen := near(own.raw, 0.1), near(own.raw, 0.01)
+	faults := func(step int, options string, old, ref, gen []float64) (list []string) {
+		g := newGrid(cols, lengths...).token("logp_new", lp...).token("logp_old", old...).token("logp_ref", ref...).token("logp_gen", gen...)
+		g.Meta.Step = step
+		for _, v := range rules(t, "agreement/reference", g.Batch, set(t, options)).Rules.Violations {
+			list = append(list, v.Fault)
+		}
+		return list
+	}
+	const options = "ratio.old=stored kl.beta=0.1"
+	require.Equal(t, []string{"REF-IS-POLICY"}, faults(2, options, own.raw, lp, gen))
+	require.Empty(t, faults(2, options, own.raw, other.raw, gen))
+	require.Empty(t, faults(1, options, own.raw, lp, gen), "an adapter of zeros is the base")
+	require.Empty(t, faults(2, "ratio.old=stored kl.beta=0", own.raw, lp, gen), "no KL")
+	require.Empty(t, faults(2, options, gen, lp, gen), "the old log-probs are the engine's")
+	require.Empty(t, faults(2, options, near(lp, 0.1), lp, near(lp, 1e-3)), "the old log-probs are those of another pass")
+	rolled := append(slices.Clone(own.raw[cols:]), own.raw[:cols]...)
+	require.Equal(t, []string{"ROWS-SWAPPED"}, faults(2, options, own.raw, near(rolled, 0.02), gen))
+}
+
+// Some tokens that are nats off among others that agree are not noise.
+func TestEngineWithFewTokensFarOff(t *testing.T) {
+	const rows, cols = 8, 16
+	r := rand.New(rand.NewPCG(4, 56))
+	own, _, _ := policies(r, rows*cols, 1)
+	gen := make([]float64, len(own.raw))
+	for i, x := range own.raw {
+		gen[i] = x + 1e-4*r.NormFloat64()
+	}
+	for _, i := range []int{3, 40, 77, 100} {
+		gen[i] -= 2.5
+	}
+	g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_new", own.raw...).token("logp_old", own.raw...).token("logp_gen", gen...)
+	require.Equal(t, []string{"GEN-OTHER-TOKEN"}, named(t, g, "ratio.old=stored"))
+	gen[40], gen[77], gen[100] = own.raw[40], own.raw[77], own.raw[100]
+	require.Empty(t, named(t, g.token("logp_gen", gen...), "ratio.old=stored"), "one token may be off by the engine's own kernels")
+}
+
 // What top-p leaves alone is certain, and no token that somebody else wrote.
 func TestEngineThatIsCertain(t *testing.T) {
 	const n = 64

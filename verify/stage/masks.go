@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 )
 
@@ -267,6 +268,43 @@ var (
 		"advantages": "ADV-NAN", "returns": "ADV-NAN"}
 )
 
+// copied returns a file of a step whose completions are those of an earlier one, row by row, and that file; −1 if there is none. A
+// file of one completion, or of nothing but copies of one, says nothing, and neither do answers of a few tokens.
+func copied(b *dump.Batch) (file, as int) {
+	ids := b.Token("response_ids")
+	if ids == nil || b.Cols == 0 {
+		return -1, -1
+	}
+	row := func(r int) string {
+		var text strings.Builder
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if b.Mask[i] {
+				fmt.Fprintf(&text, "%d:%g ", i-r*b.Cols, ids[i])
+			}
+		}
+		return text.String()
+	}
+	seen := map[string]int{}
+	for f, info := range b.Files {
+		var all strings.Builder
+		different, tokens := false, 0
+		for r := info.Lo; r < info.Hi; r++ {
+			text := row(r)
+			tokens += strings.Count(text, " ")
+			different = different || text != row(info.Lo) && text != "" && row(info.Lo) != ""
+			all.WriteString(text + "\n")
+		}
+		if !different || tokens < 6*(info.Hi-info.Lo) {
+			continue
+		}
+		if earlier, ok := seen[all.String()]; ok {
+			return f, earlier
+		}
+		seen[all.String()] = f
+	}
+	return -1, -1
+}
+
 func assertDuplicates(c *Case) *Assertion {
 	b := c.B
 	id := b.Row("group_id")
@@ -311,6 +349,10 @@ func assertDuplicates(c *Case) *Assertion {
 			a.Note = fmt.Sprintf("all completions are the same in %d of %d groups", n, a.Checked)
 		}
 		a.Violations = nil
+	}
+	if f, as := copied(b); f >= 0 && len(a.Violations) == 0 {
+		a.Violations = append(a.Violations, Violation{Row: b.Files[f].Lo, Col: -1, Fault: "ROWS-REPEATED",
+			Reason: fmt.Sprintf("the completions of %s are those of %s, row by row: two ranks or micro-batches were given the same data", b.Files[f].Name, b.Files[as].Name)})
 	}
 	return a
 }

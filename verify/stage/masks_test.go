@@ -227,3 +227,25 @@ func TestDuplicates(t *testing.T) {
 	g = newGrid(1, 1, 1, 1, 1).row("group_id", 0, 0, 1, 1).token("response_ids", 3, 3, 3, 3)
 	require.Equal(t, check.Pass, rules(t, "masks/duplicates", g.Batch, s).Verdict, "answers of one token")
 }
+
+// Two files of one step with the same completions are data that were handed out twice, unless their groups are all alike anyway.
+func TestCopiedFiles(t *testing.T) {
+	const cols = 8
+	ids := make([]float64, 4*cols)
+	for i := range ids {
+		ids[i] = float64(2 + i*i%19)
+	}
+	copy(ids[2*cols:], ids[:2*cols])
+	g := newGrid(cols, cols, cols, cols, cols).row("group_id", 0, 1, 2, 3).token("response_ids", ids...)
+	g.Files = []dump.FileInfo{{Name: "rank 0", Hi: 2, Cols: cols}, {Name: "rank 1", Rank: 1, Lo: 2, Hi: 4, Cols: cols}}
+	o := rules(t, "masks/duplicates", g.Batch, set(t, ""))
+	require.Equal(t, check.Warn, o.Verdict)
+	require.Contains(t, o.Rules.Violations[0].Reason, "rank 1 are those of rank 0")
+	ids[3*cols]++
+	o = rules(t, "masks/duplicates", g.token("response_ids", ids...).Batch, set(t, ""))
+	require.Empty(t, o.Rules.Violations, "one row differs")
+	copy(ids[cols:2*cols], ids[:cols])
+	copy(ids[2*cols:], ids[:2*cols])
+	o = rules(t, "masks/duplicates", g.token("response_ids", ids...).Batch, set(t, ""))
+	require.Empty(t, o.Rules.Violations, "one answer throughout")
+}

@@ -3,7 +3,6 @@ package stage
 import (
 	"math"
 	"slices"
-	"strconv"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -176,6 +175,13 @@ func (s *search) candidates(set *convention.Set, name string) []convention.Value
 			}
 		}
 	}
+	if s.first != nil && !s.listed { // what is open is told by names, not by numbers that make everything fit
+		for _, v := range s.implied(set, name) {
+			if !slices.Contains(list, v) {
+				list = append(list, v)
+			}
+		}
+	}
 	return list
 }
 
@@ -205,13 +211,7 @@ func (s *search) solve(set *convention.Set, name string) (float64, bool) {
 	if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
 		return 0, false
 	}
-	for digits := 1; digits <= 4; digits++ {
-		short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'e', digits-1, 64), 64)
-		if err == nil && math.Abs(short-x) <= 1e-4*x {
-			return short, true
-		}
-	}
-	return x, true
+	return written(x, 1e-4), true
 }
 
 // sample returns the first rows of b, whole groups, that hold about n cells; b itself if it is no larger, or packed groups

@@ -40,7 +40,12 @@ func (o *Outcome) Reproduces(failed *Outcome) bool {
 // there is none. It is a finding, not a pass. Rounding leaves its mark on most cells: an output of which a few are wrong, or
 // that has only a few, is no sign of it. A bound too wide to tell is a finding only for what lies on a grid of 16 bits.
 func Coarser(o *Outcome) *Outcome {
-	if o.Verdict != check.Fail || o.Check.Predict == nil || o.Tally.N < fewCells {
+	if o.Verdict != check.Fail || o.Check.Predict == nil {
+		return nil
+	}
+	grid := Grid(o.Got)
+	onGrid := grid > tol.U32
+	if o.Tally.N < fewCells && !onGrid {
 		return nil
 	}
 	narrow := o // as if no input were a rounded copy
@@ -50,10 +55,9 @@ func Coarser(o *Outcome) *Outcome {
 	if narrow.Tally == nil || 4*narrow.Tally.Failed < o.nonzero() {
 		return nil
 	}
-	onGrid := Grid(o.Got) > tol.U32
 	for _, u := range []float64{tol.U16, tol.UB} {
 		for _, cast := range []bool{false, true} {
-			if u <= o.Arithmetic.Unit || cast && len(casts(o.Case.B)) == 0 {
+			if u <= o.Arithmetic.Unit || onGrid && u < grid || cast && len(casts(o.Case.B)) == 0 {
 				continue
 			}
 			if p := JudgeAs(o.Check, o.Case.B, o.Case.Set, Arithmetic{Unit: u, Casts: cast}); p.Verdict == check.Pass || onGrid && p.Verdict == check.Undetermined && p.Tally != nil {

@@ -1,0 +1,307 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// aggregation returns the way in which token losses are reduced, "" if it is not known.
+func aggregation(c *stage.Case) string {
+	if v := c.Set.Value("agg.kind"); v.Kind() == convention.Enum {
+		return v.Text()
+	}
+	return ""
+}
+
+// reduced are the per-token tensors that a loss is reduced from.
+var reduced = []string{"token_loss", "kl", "entropy"}
+
+// weighted predicts an output of a loss in whose mean over rows every row has a factor of its own.
+func weighted(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) *stage.Prediction {
+	set := func(*stage.Case) (*dump.Batch, *convention.Set, bool) { return b, c.Set, true }
+	if ch.Stage == convention.Gradient {
+		p := under(set, c, ch)
+		if p == nil || len(p.Want) != len(c.B.Mask) {
+			return nil
+		}
+		q := *p
+		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		for i := range q.Want {
+			q.Want[i] *= by[i/c.B.Cols]
+			q.Bound[i] *= by[i/c.B.Cols]
+		}
+		return &q
+	}
+	for _, name := range reduced {
+		in := c.Of(c.B, c.Set).Token(name)
+		if in.X == nil || in.Err != nil { // its error would be lost
+			continue
+		}
+		x := slices.Clone(in.X)
+		for i := range x {
+			x[i] *= by[i/c.B.Cols]
+		}
+		b = b.With(name, x)
+	}
+	return under(set, c, ch)
+}
+
+// tokensOf returns the number of tokens of every row in a mask.
+func tokensOf(b *dump.Batch, mask []bool) []float64 {
+	n := make([]float64, b.Rows)
+	for r := range n {
+		n[r] = count(mask[r*b.Cols : (r+1)*b.Cols])
+	}
+	return n
+}
+
+// counted predicts an output of a loss whose denominator counts other tokens: of the rows that have some, what tokens returns in
+// place of their number. Nothing shows where a loss has no such denominator.
+func counted(tokens func(c *stage.Case, row int, n float64) float64) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		n := tokensOf(c.B, c.B.Mask)
+		m := make([]float64, len(n))
+		for r := range n {
+			if m[r] = n[r]; n[r] > 0 {
+				if m[r] = tokens(c, r, n[r]); !(m[r] > 0) {
+					return nil
+				}
+			}
+		}
+		if slices.Equal(n, m) {
+			return nil
+		}
+		switch aggregation(c) {
+		case "seq_mean_token_mean":
+			by := make([]float64, len(n))
+			for r := range by {
+				if n[r] > 0 {
+					by[r] = n[r] / m[r]
+				}
+			}
+			return weighted(c.B, c, ch, by)
+		case "token":
+			sum := func(x []float64, lo, hi int) (s float64) {
+				for _, v := range x[lo:hi] {
+					s += v
+				}
+				return s
+			}
+			micro := false
+			if v := c.Set.Value("agg.denominator"); v.Kind() == convention.Enum {
+				micro = v.Text() == "micro"
+			}
+			if items := c.FactOr("num_items_in_batch", 0); items > 0 && !micro && items != count(c.B.Mask) {
+				return nil // counted over more than these rows
+			}
+			return scaled(under(sameInput, c, ch), c.B, func(f int) float64 {
+				lo, hi := 0, c.B.Rows
+				if micro {
+					lo, hi = c.B.Files[f].Lo, c.B.Files[f].Hi
+				}
+				return sum(n, lo, hi) / sum(m, lo, hi)
+			})
+		}
+		return nil
+	}
+}
+
+// withoutLast, withoutFirst, oneMore and early are the changes of a row of a mask that bugs of both its uses share.
+func withoutLast(row []bool) {
+	if _, last := firstLast(row); last >= 0 {
+		row[last] = false
+	}
+}
+
+func withoutFirst(row []bool) {
+	if first, _ := firstLast(row); first >= 0 {
+		row[first] = false
+	}
+}
+
+func oneMore(row []bool) {
+	if _, last := firstLast(row); last >= 0 && last+1 < len(row) {
+		row[last+1] = true
+	}
+}
+
+func early(row []bool) { copy(row, row[1:]); row[len(row)-1] = false }
+
+// rowsWithout returns the input in whose mask whole rows are left out, by what the batch says of them.
+func rowsWithout(drop func(c *stage.Case, row int) bool) input {
+	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		b := c.B
+		m := slices.Clone(b.Mask)
+		for r := range b.Rows {
+			if drop(c, r) {
+				clear(m[r*b.Cols : (r+1)*b.Cols])
+			}
+		}
+		if slices.Equal(m, b.Mask) || count(m) == 0 {
+			return nil, nil, false
+		}
+		return b.WithMask(m), c.Set, true
+	}
+}
+
+// truncated reports whether a row was cut off by its length, as far as its ids tell.
+func truncated(c *stage.Case, row int) bool {
+	return c.FactList("eos_token_id") != nil && count(c.B.Mask[row*c.B.Cols:(row+1)*c.B.Cols]) > 0 && !ended(c, row)
+}
+
+// positive reports whether the advantage of a row is above 0, of per-token advantages that of its first token.
+func positive(c *stage.Case, row int) bool {
+	a := c.Optional("advantages")
+	first, _ := firstLast(c.B.Mask[row*c.B.Cols : (row+1)*c.B.Cols])
+	return a.X != nil && first >= 0 && a.X[row*c.B.Cols+first] > 0
+}
+
+// byAdvantages predicts an output of a loss whose every file is Σ ℓ·A/Σ A, over the cells of the mask or over all of them: that of a
+// mean over the file's own tokens, of token losses times A·n/Σ A.
+func byAdvantages(all bool, terms ...string) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		a := c.Optional("advantages")
+		if a.X == nil || len(a.X) != len(c.B.Mask) {
+			return nil
+		}
+		b, m := c.B, slices.Clone(c.B.Mask)
+		by := make([]float64, len(m))
+		doubt := 0.0 // relative, of a sum of advantages that may cancel
+		for _, f := range b.Files {
+			var sum, size, n float64
+			for i := f.Lo * b.Cols; i < f.Hi*b.Cols; i++ {
+				if m[i] = all && i%b.Cols < f.Cols || b.Mask[i]; m[i] {
+					sum += a.X[i]
+					size += math.Abs(a.X[i])
+					n++
+				}
+			}
+			for i := f.Lo * b.Cols; i < f.Hi*b.Cols; i++ {
+				by[i] = a.X[i] * n / sum
+			}
+			doubt = max(doubt, n*c.Unit*size/math.Abs(sum))
+		}
+		set := c.Set.With("agg.kind", parsed("agg.kind", "token"), "hypothesis").With("agg.denominator", parsed("agg.denominator", "micro"), "hypothesis")
+		b = b.WithMask(m)
+		if ch.Stage != convention.Gradient {
+			for _, name := range terms {
+				in := c.Of(c.B, c.Set).Token(name)
+				if in.X == nil || in.Err != nil {
+					continue
+				}
+				x := slices.Clone(in.X)
+				for i := range x {
+					x[i] *= by[i]
+				}
+				b = b.With(name, x)
+			}
+		}
+		p := under(func(*stage.Case) (*dump.Batch, *convention.Set, bool) { return b, set, true }, c, ch)
+		if p == nil {
+			return nil
+		}
+		q := *p
+		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		for i := range q.Want {
+			if ch.Stage == convention.Gradient && len(q.Want) == len(by) {
+				q.Want[i] *= by[i]
+				q.Bound[i] *= math.Abs(by[i])
+			}
+			q.Bound[i] += doubt * math.Abs(q.Want[i])
+		}
+		return &q
+	}
+}
+
+// asMask are the bugs of advantages that stand where the mask belongs.
+func asMask() []*Hypothesis {
+	var list []*Hypothesis
+	for _, all := range []bool{false, true} {
+		for _, terms := range [][]string{{"token_loss", "kl"}, reduced} {
+			list = append(list, &Hypothesis{ID: "LOSS-MASKED-BY-ADVANTAGES-TWICE", Rows: []string{"P063"}, Checks: []string{"aggregate", "gradient/dlogp"},
+				Title: "the advantages stand for the mask, in the sum of every file and in its denominator", Cause: "response_mask=advantages is passed", Fix: "pass the response mask",
+				Predict: byAdvantages(all, terms...)})
+		}
+	}
+	return list
+}
+
+var reductionFaults = append(asMask(), []*Hypothesis{
+	{ID: "LOSS-MASK-FIRST", Rows: []string{"P068", "C5"}, Checks: []string{"aggregate", "gradient"},
+		Title: "the first token of every response is left out",
+		Cause: "labels or mask are cut by [:, 1:] once too often",
+		Fix:   "cut the mask by the same slice as the tokens that it marks",
+		Input: mask(withoutFirst)},
+	{ID: "LOSS-MASK-FIRST", Rows: []string{"P068", "C5"}, Checks: []string{"aggregate", "gradient"},
+		Title:   "the first token of every response is left out of the sum, and counted",
+		Cause:   "labels or mask are cut by [:, 1:] once too often",
+		Fix:     "cut the mask by the same slice as the tokens that it marks",
+		Predict: numerator(withoutFirst)},
+	{ID: "LOSS-MASK-NO-EOS-ABOVE", Rows: []string{"H13f", "P033", "P054"}, Checks: []string{"aggregate", "gradient"},
+		Title:   "the last token of every response, its EOS, is left out of the sum, and counted",
+		Cause:   "the mask of the sum ends before the first EOS, the denominator was counted elsewhere",
+		Fix:     "let the mask run up to and including the first EOS",
+		Predict: numerator(withoutLast)},
+	{ID: "LOSS-MASK-P1-ABOVE", Rows: []string{"P170", "P190", "C4"}, Checks: []string{"aggregate", "gradient"},
+		Title:   "the token after the last one of a response is summed over, and not counted",
+		Cause:   "an end index of sum(mask) + 1; the denominator was counted elsewhere",
+		Fix:     "the last index of a response of n tokens is n − 1",
+		Predict: numerator(oneMore)},
+	{ID: "LOSS-MASK-EARLY-ABOVE", Rows: []string{"P059", "P133"}, Checks: []string{"aggregate", "gradient"},
+		Title:   "the mask of the sum is one position early, that of the denominator is not",
+		Cause:   "the two are cut by different slices",
+		Fix:     "cut the mask by the same slice as the tokens that it marks",
+		Predict: numerator(early)},
+	{ID: "LOSS-MASK-TRUNCATED", Rows: []string{"P030"}, Checks: []string{"aggregate", "gradient"},
+		Title: "responses that were cut off by their length are left out of the loss",
+		Cause: "an overlong filter that is not declared",
+		Fix:   "put the filter into response_mask, or keep those rows",
+		Input: rowsWithout(truncated)},
+	{ID: "LOSS-MASK-NEGATIVE", Rows: []string{"P063"}, Checks: []string{"aggregate", "gradient"},
+		Title: "responses whose advantage is not above 0 are left out of the loss",
+		Cause: "advantages are filtered or clamped on one side behind the baseline",
+		Fix:   "train on both signs",
+		Input: rowsWithout(func(c *stage.Case, row int) bool { return !positive(c, row) })},
+	{ID: "AGG-LENGTH-OFF-BY-ONE", Rows: []string{"P047"}, Checks: []string{"aggregate", "gradient"},
+		Title:   "the denominator counts one token of every response too few",
+		Cause:   "lengths are those of the shifted labels, or without EOS",
+		Fix:     "divide by the number of tokens that are summed over",
+		Predict: counted(func(_ *stage.Case, _ int, n float64) float64 { return max(n-1, 1) })},
+	{ID: "AGG-LENGTH-OFF-BY-ONE", Rows: []string{"P047"}, Checks: []string{"aggregate", "gradient"},
+		Title:   "the denominator counts one token of every response too many",
+		Cause:   "lengths are indices of one past the end, or an ε of 1",
+		Fix:     "divide by the number of tokens that are summed over",
+		Predict: counted(func(_ *stage.Case, _ int, n float64) float64 { return n + 1 })},
+	{ID: "AGG-PROMPT-COUNTED", Rows: []string{"P047", "P030"}, Checks: []string{"aggregate", "gradient"},
+		Title: "the denominator counts the tokens of prompts, too",
+		Cause: "tokens are counted in the attention mask of the whole sequence",
+		Fix:   "count in the mask of the loss",
+		Predict: counted(func(c *stage.Case, row int, n float64) float64 {
+			p := c.B.Row("prompt_len")
+			if p == nil {
+				return 0
+			}
+			return n + p[row]
+		})},
+	{ID: "ADV-DIVIDED-BY-LENGTH", Rows: []string{"P047"}, Checks: []string{"token_loss", "gradient/dlogp"},
+		Title: "the advantage is divided by the length of its response, and so is the loss",
+		Cause: "a normalisation by length on top of that of the aggregation",
+		Fix:   "divide by lengths once",
+		Predict: policyTerm(1, func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			a := c.Optional("advantages")
+			if a.X == nil || len(a.X) != len(c.B.Mask) {
+				return nil, nil, false
+			}
+			x := slices.Clone(a.X)
+			for r, n := range tokensOf(c.B, c.B.Mask) {
+				for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+					x[i] /= max(n, 1)
+				}
+			}
+			return perToken("advantages", x)(c)
+		})},
+}...)

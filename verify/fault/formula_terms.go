@@ -1,0 +1,169 @@
+package fault
+
+import (
+	"math"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// klForms are slips in the estimator k3 = eˣ − x − 1 of x = logp_ref − logp, and in k2 = ½x². Each gives the estimate and its
+// derivative by x.
+func klForms() []*Hypothesis {
+	var list []*Hypothesis
+	for _, f := range []struct {
+		title, kind  string
+		value, slope func(x float64) float64
+	}{
+		{"eˣ − x, without the −1", "k3", func(x float64) float64 { return math.Exp(x) - x }, func(x float64) float64 { return math.Exp(x) - 1 }},
+		{"eˣ − 1, without the −x", "k3", math.Expm1, math.Exp},
+		{"eˣ − 1 + x: the sign of x is wrong in one place", "k3", func(x float64) float64 { return math.Expm1(x) + x }, func(x float64) float64 { return math.Exp(x) + 1 }},
+		{"e⁻ˣ − x − 1: the sign of x is wrong in one place", "k3", func(x float64) float64 { return math.Expm1(-x) - x }, func(x float64) float64 { return -math.Exp(-x) - 1 }},
+		{"eˣ − x − 1 of the exchanged policies", "k3", func(x float64) float64 { return math.Expm1(-x) + x }, func(x float64) float64 { return 1 - math.Exp(-x) }},
+		{"|x|", "", math.Abs, func(x float64) float64 { return math.Copysign(1, x) }},
+		{"x², without the ½", "", func(x float64) float64 { return x * x }, func(x float64) float64 { return 2 * x }},
+	} {
+		list = append(list, &Hypothesis{ID: "KL-FORMULA", Rows: []string{"P181", "P129"}, Checks: []string{"kl/token", "gradient/dlogp"},
+			Title: "the estimate of KL is " + f.title, Cause: "a slip in the estimator", Fix: "k3 = eˣ − x − 1, k2 = ½x², x = logp_ref − logp",
+			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				if v := c.Set.Value("kl.kind"); f.kind != "" && (v.Kind() != convention.Enum || v.Text() != f.kind) {
+					return nil
+				}
+				return estimated(c, ch, f.value, f.slope)
+			}})
+	}
+	return append(list, &Hypothesis{ID: "KL-CUT-OFF", Rows: []string{"P081"}, Checks: []string{"kl/token"},
+		Title: "the estimate of KL is cut off at a bound that is not declared", Cause: "a clamp of the estimate, or of its input",
+		Fix: "declare kl.clamp_in and kl.clamp_out", Predict: cutOff})
+}
+
+// estimated predicts the estimate of KL by another formula, or the gradient of a loss that has it.
+func estimated(c *stage.Case, ch *stage.Check, value, slope func(x float64) float64) *stage.Prediction {
+	place, ref := c.Set.Value("kl.place"), c.B.Token("logp_ref")
+	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
+	inLoss := place.Kind() == convention.Enum && (place.Text() == "loss" || place.Text() == "none")
+	if !inLoss {
+		lp = old
+	}
+	if lp == nil || ref == nil || place.Kind() != convention.Enum {
+		return nil
+	}
+	corrected := false
+	if v := c.Set.Value("kl.grad"); v.Kind() == convention.Enum && inLoss && v.Text() != "naive" {
+		if corrected = v.Text() == "is_corrected"; !corrected || old == nil || c.EnumOr("ratio.level", "token") != "token" {
+			return nil
+		}
+	}
+	want, bound := make([]float64, len(lp)), make([]float64, len(lp))
+	for i := range want {
+		x, r := ref[i]-lp[i], 1.0
+		if corrected {
+			r = math.Exp(lp[i] - old[i])
+		}
+		want[i] = r * value(x)
+		if ch.Stage == convention.Gradient {
+			want[i] = -slope(x)
+			if corrected {
+				want[i] = r * (value(x) - slope(x))
+			}
+		}
+		size := math.Abs(lp[i]) + math.Abs(ref[i])
+		if corrected {
+			size += math.Abs(old[i])
+		}
+		bound[i] = 8 * c.Unit * r * (1 + size) * (1 + math.Exp(math.Abs(x)) + x*x)
+	}
+	if ch.Stage != convention.Gradient {
+		return &stage.Prediction{Want: want, Bound: bound}
+	}
+	beta := c.Set.Value("kl.beta")
+	if beta.Kind() != convention.Number || place.Text() != "loss" {
+		return nil
+	}
+	for i := range want {
+		want[i] *= beta.Num()
+	}
+	return added(under(noKL, c, ch), weightsOf(c, ch), want)
+}
+
+// policyForms are slips in the clipped objective −min(ρA, clip(ρ)A). Each gives the loss of a token, and its derivative by log ρ.
+func policyForms() []*Hypothesis {
+	inside := func(r, low, high float64) bool { return r >= low && r <= high }
+	var list []*Hypothesis
+	for _, f := range []struct {
+		id, title, cause string
+		form             func(r, a, low, high float64) (value, slope float64)
+	}{
+		{"CLIP-WITHOUT-MIN", "the clipped ratio alone makes the loss, without the min", "clip(ρ)·A is taken also where ρ·A is the smaller one", func(r, a, low, high float64) (float64, float64) {
+			if inside(r, low, high) {
+				return -a * r, -a * r
+			}
+			return -a * min(max(r, low), high), 0
+		}},
+		{"CLIP-WRONG-SIDE", "of negative advantages the side is clipped that does not bind", "max in place of min where A < 0", func(r, a, low, high float64) (float64, float64) {
+			if r > high { // max(ρA, cA) of a negative A is A times the smaller of the two, as min(ρA, cA) of a positive one is
+				return -a * high, 0
+			}
+			return -a * r, -a * r
+		}},
+		{"CLIP-DROPS", "tokens whose ratio is outside the bounds have no loss", "a mask in place of the clip", func(r, a, low, high float64) (float64, float64) {
+			if inside(r, low, high) {
+				return -a * r, -a * r
+			}
+			return 0, 0
+		}},
+		{"CLIP-LOG-RATIO", "the log-ratio is clipped to the bounds of the ratio", "clip before exp: exp(clip(log ρ, −ε, ε))", func(r, a, low, high float64) (float64, float64) {
+			if c := min(max(r, math.Exp(low-1)), math.Exp(high-1)); a*c < a*r {
+				return -a * c, 0
+			}
+			return -a * r, -a * r
+		}},
+		{"CLIP-RANGE-ABSOLUTE", "the ratio is clipped to [ε, ε], not to [1 − ε, 1 + ε]", "the bounds are handed on without the 1", func(r, a, low, high float64) (float64, float64) {
+			if c := min(max(r, 1-low), high-1); a*c < a*r {
+				return -a * c, 0
+			}
+			return -a * r, -a * r
+		}},
+		{"ADV-ABSOLUTE", "the loss uses the size of the advantage, not its sign", "an abs, or a square root of a square", func(r, a, low, high float64) (float64, float64) {
+			a = math.Abs(a)
+			if r > high {
+				return -a * high, 0
+			}
+			return -a * r, -a * r
+		}},
+	} {
+		list = append(list, &Hypothesis{ID: f.id, Rows: []string{"P016", "C3"}, Checks: []string{"token_loss", "gradient/dlogp"},
+			Title: f.title, Cause: f.cause, Fix: "loss = −min(ρA, clip(ρ, 1 − clip.low, 1 + clip.high)·A)",
+			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return objective(c, ch, f.form) }})
+	}
+	return list
+}
+
+// objective predicts an output of a policy loss of another form: that of an unclipped loss whose advantages give it.
+func objective(c *stage.Case, ch *stage.Check, form func(r, a, low, high float64) (value, slope float64)) *stage.Prediction {
+	lp, old, adv := c.B.Token("logp_new"), c.B.Token("logp_old"), c.Optional("advantages")
+	low, high := c.Set.Value("clip.low"), c.Set.Value("clip.high")
+	kind, level := c.Set.Value("loss.kind"), c.Set.Value("ratio.level")
+	if lp == nil || old == nil || adv.X == nil || low.Kind() != convention.Number || high.Kind() != convention.Number ||
+		kind.Kind() != convention.Enum || kind.Text() != "ppo" || level.Kind() != convention.Enum || level.Text() != "token" {
+		return nil
+	}
+	if v := c.Set.Value("ratio.old"); v.Kind() == convention.Enum && v.Text() != "stored" {
+		return nil
+	}
+	for _, name := range []string{"clip.dual", "clip.delta"} {
+		if c.Set.Value(name).Kind() == convention.Number {
+			return nil // more bounds than these forms have
+		}
+	}
+	a := make([]float64, len(lp))
+	for i := range a {
+		r := math.Exp(lp[i] - old[i])
+		value, slope := form(r, adv.X[i], 1-low.Num(), 1+high.Num())
+		if a[i] = -value / r; ch.Stage == convention.Gradient {
+			a[i] = -slope / r
+		}
+	}
+	unclipped := both(option("clip.low", "none"), option("clip.high", "none"))
+	return combined(1, policyOnly(both(perToken("advantages", a), unclipped), c, ch), 1, klOnly(c, ch))
+}

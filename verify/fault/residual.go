@@ -1,0 +1,178 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/stage"
+)
+
+// extraTerms looks for the one tensor of the batch that what is wrong is a multiple of, got − want = k·x, and for one that the
+// output itself is a multiple of. One number fitted to two dozen cells explains nothing by chance.
+func (t *trial) extraTerms() []Explanation {
+	o := t.levels[0]
+	c, want := o.Case, o.Pred.Want
+	b := c.B
+	if t := b.Tensors[o.Check.Output]; t == nil || t.Layout != dump.PerToken || t.Width > 1 || len(want) != len(b.Mask) {
+		return nil
+	}
+	names := slices.DeleteFunc(b.Names(), func(name string) bool {
+		t := b.Tensors[name]
+		return name == o.Check.Output || t.Width > 1 || t.Layout != dump.PerToken && t.Layout != dump.PerRow || !numeric[name]
+	})
+	var found []Explanation
+	for _, name := range append(names, "1") {
+		x := c.Optional(name).X
+		if name == "1" {
+			x = make([]float64, len(want))
+			for i := range x {
+				x[i] = 1
+			}
+		}
+		if len(x) != len(want) {
+			continue
+		}
+		for _, instead := range []bool{false, true} {
+			k, ok := multipleOf(o, x, instead)
+			if !ok || instead && name == "1" {
+				continue
+			}
+			h := &Hypothesis{ID: "EXTRA-TERM", Rows: extraTerm.Rows, Checks: []string{o.Check.ID}, Cause: extraTerm.Cause, Fix: extraTerm.Fix,
+				Title: fmt.Sprintf("a term of %.6g × %s is in it that does not belong there", k, name), Predict: withTerm(name, k, instead)}
+			switch {
+			case name == "1":
+				h.Title = fmt.Sprintf("every number is off by %.6g", k)
+			case instead && math.Abs(k-1) < 1e-6:
+				h.ID, h.Title = "OTHER-TENSOR", fmt.Sprintf("the numbers are those of %s", name)
+			case instead:
+				h.ID, h.Title = "OTHER-TENSOR", fmt.Sprintf("the numbers are %.6g × %s", k, name)
+			}
+			if e, ok := t.try(h, "", h.judge); ok && !e.Lead {
+				found = append(found, e)
+			}
+		}
+	}
+	return found
+}
+
+// numeric are the tensors that a term can be made of.
+var numeric = map[string]bool{"logp_new": true, "logp_old": true, "logp_gen": true, "logp_ref": true, "values": true, "values_new": true, "scores": true, "token_rewards": true,
+	"kl": true, "advantages": true, "returns": true, "entropy": true, "is_weights": true, "token_loss": true, "dlogp": true, "dvalues": true}
+
+var extraTerm = &Hypothesis{ID: "EXTRA-TERM", Rows: []string{"P075"},
+	Title: "what is wrong is one tensor of the dump times a number",
+	Cause: "a term is added, or added twice, that the options do not have",
+	Fix:   "take the term out, or declare its coefficient"}
+
+var otherTensor = &Hypothesis{ID: "OTHER-TENSOR", Rows: []string{"P075"},
+	Title: "the output is another tensor of the dump, or a multiple of it",
+	Cause: "one tensor is stored under the name of another, or a step is skipped",
+	Fix:   "store what the step returns"}
+
+// multipleOf fits k of got − want = k·x, or of got = k·x, and reports whether it leaves next to nothing on enough cells.
+func multipleOf(o *stage.Outcome, x []float64, instead bool) (k float64, ok bool) {
+	const least = 24
+	residual := func(i int) float64 {
+		if instead {
+			return o.Got[i]
+		}
+		return o.Got[i] - o.Pred.Want[i]
+	}
+	var num, den float64
+	n := 0
+	judged := func(i int) bool {
+		return (o.Pred.Judge == nil || o.Pred.Judge[i]) && (o.Pred.Judge != nil || o.Case.B.Mask[i])
+	}
+	for i := range x {
+		if !judged(i) || x[i] == 0 {
+			continue
+		}
+		d := residual(i)
+		if math.IsNaN(d) || math.IsInf(d, 0) || math.IsNaN(x[i]) {
+			return 0, false
+		}
+		num, den, n = num+float64(d*x[i]), den+float64(x[i]*x[i]), n+1
+	}
+	if k = num / den; n < least || !(math.Abs(k) > 1e-9) || math.IsInf(k, 0) {
+		return 0, false
+	}
+	for digits := 1; digits <= 4; digits++ { // what people write
+		if short := rounded(k, digits); math.Abs(short-k) <= 1e-5*math.Abs(k) {
+			k = short
+			break
+		}
+	}
+	for i := range x {
+		if judged(i) && !(math.Abs(residual(i)-k*x[i]) <= 4*o.Limit(i)+1e-4*math.Abs(k*x[i])) {
+			return 0, false
+		}
+	}
+	return k, true
+}
+
+func rounded(x float64, digits int) float64 {
+	if x == 0 {
+		return 0
+	}
+	scale := math.Pow(10, float64(digits-1)-math.Floor(math.Log10(math.Abs(x))))
+	return math.Round(x*scale) / scale
+}
+
+// withTerm returns the predictor of an output with k times a tensor added, or in its place.
+func withTerm(name string, k float64, instead bool) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		p := under(sameInput, c, ch)
+		x := c.Optional(name).X
+		if p == nil || name != "1" && len(x) != len(p.Want) {
+			return nil
+		}
+		q := *p
+		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		for i := range q.Want {
+			term := k
+			if name != "1" {
+				term = k * x[i]
+			}
+			if instead {
+				q.Want[i] = 0
+			}
+			q.Want[i] += term
+			q.Bound[i] += 4 * c.Unit * math.Abs(term)
+		}
+		return &q
+	}
+}
+
+// unnamed stands for a factor that no count of the run gives.
+const unnamed = "a number that is none of the run's"
+
+// solved looks for a factor that is none of those by which results are usually wrong: the one that most cells of a per-token output
+// are off by.
+func (t *trial) solved() []Explanation {
+	o := t.levels[0]
+	var quotients []float64
+	for i, w := range o.Pred.Want {
+		if (o.Pred.Judge == nil || o.Pred.Judge[i]) && math.Abs(w) > 100*o.Pred.Bound[i] && !math.IsNaN(o.Got[i]) && !math.IsInf(o.Got[i], 0) {
+			quotients = append(quotients, o.Got[i]/w)
+		}
+	}
+	const least = 6 // that one fitted number explains
+	if len(quotients) < least {
+		return nil
+	}
+	slices.Sort(quotients)
+	k := quotients[len(quotients)/2]
+	if k == 0 || math.Abs(k-1) < 1e-6 || len(o.Pred.Want) != len(o.Case.B.Mask) {
+		return nil
+	}
+	name := unnamed
+	if exponent := math.Round(math.Log2(math.Abs(k))); math.Abs(exponent) >= 3 && math.Abs(math.Abs(k)-math.Exp2(exponent)) <= 1e-5*math.Abs(k) {
+		name, k = fmt.Sprintf("2^%.0f, as a loss scale of mixed precision is", exponent), math.Copysign(math.Exp2(exponent), k)
+	}
+	if e, ok := t.tryFactor(fmt.Sprintf("× %s (%.6g)", name, k), k, false); ok && !e.Lead {
+		return []Explanation{e}
+	}
+	return nil
+}
