@@ -20,7 +20,8 @@ import (
 // Limits of a file.
 const (
 	maxBytes = 1 << 20
-	maxDepth = 64 // of lists and mappings in each other
+	maxDepth = 64  // of lists and mappings in each other
+	maxName  = 256 // bytes of a name with dots; a file can hold as many names as bytes, each under a long one
 )
 
 // File is a configuration. Trees hold nil, bool, float64, string, []any and map[string]any.
@@ -55,6 +56,18 @@ func Read(file string) (*File, error) {
 	return c, nil
 }
 
+// Bytes returns the content of the regular file of that name, which may have as many bytes as a configuration. What is refused is an
+// error of no kind, what cannot be opened that of package os.
+func Bytes(file string) ([]byte, error) {
+	f, err := format.Open(file)
+	if err != nil {
+		return nil, plain(err)
+	}
+	defer f.Close()
+	text, err := f.ReadAll(maxBytes)
+	return text, plain(err)
+}
+
 // Parse is Read for the bytes of a file of that name.
 func Parse(name string, data []byte) (*File, error) {
 	switch {
@@ -78,7 +91,7 @@ func Parse(name string, data []byte) (*File, error) {
 
 // JSON reads one object. Duplicate keys, depth above 64 and bare NaN are errors.
 func JSON(text string) (*File, error) {
-	s := format.NewScanner("JSON", []byte(text), maxDepth)
+	s := format.NewScanner("JSON", []byte(text), 0)
 	v, err := jsonValue(s)
 	if err == nil {
 		err = s.End()

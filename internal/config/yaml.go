@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"regexp"
 	"strconv"
@@ -30,8 +31,10 @@ func YAML(text string) (c *File, err error) {
 	if err := dec.Decode(&doc); err != nil {
 		return nil, fmt.Errorf("no YAML: %w", err)
 	}
-	if dec.Decode(new(yaml.Node)) == nil {
+	if err := dec.Decode(new(yaml.Node)); err == nil {
 		return nil, errors.New("a second document")
+	} else if err != io.EOF {
+		return nil, fmt.Errorf("no YAML: %w", err)
 	}
 	if len(doc.Content) != 1 {
 		return nil, errors.New("no YAML document")
