@@ -139,7 +139,7 @@ func (f *Folder) unreferenced() error {
 	}
 	known := f.Shards()
 	for _, e := range entries {
-		if shardName.MatchString(e) && !slices.Contains(known, e) {
+		if _, listed := slices.BinarySearch(known, e); !listed && shardName.MatchString(e) {
 			f.Notes = append(f.Notes, fmt.Sprintf("%s is not in the weight_map and is not read", f.file(e)))
 		}
 	}
