@@ -8,8 +8,11 @@ import (
 	"runtime/metrics"
 	"strings"
 	"testing"
+	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"plumbline/internal/format"
 )
@@ -208,6 +211,115 @@ func TestMemory(t *testing.T) {
 	require.NoError(t, err)
 	_, err = measure(t, []byte(document("merges", "["+merges.String()[1:]+"]")))
 	require.ErrorContains(t, err, "merge 0 once more")
+	_, err = measure(t, []byte(document("merges", "["+strings.Repeat(`"a b",`, maxVocab-1)+`"a b"]`)))
+	require.ErrorContains(t, err, "merge 0 once more")
+
+	// Added tokens that are not normal, each sorted by its normal form.
+	var forms strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&forms, `,{"id":%d,"content":"%s%d","normalized":true}`, i+1, strings.Repeat("e\u0301", 300), i)
+	}
+	_, err = measure(t, []byte(document("vocab", `{"z":0}`, "merges", "[]", "normalizer", `{"type":"NFC"}`, "added_tokens", "["+forms.String()[1:]+"]")))
+	require.NoError(t, err)
+}
+
+// Texts and added tokens that are made to cost as much as they can.
+func TestTime(t *testing.T) {
+	added := func(tokens ...string) string {
+		var b strings.Builder
+		for i, c := range tokens {
+			fmt.Fprintf(&b, `,{"id":%d,"content":%q,"lstrip":true,"rstrip":true}`, i+1, c)
+		}
+		return document("vocab", `{"z":0}`, "merges", "[]", "added_tokens", "["+b.String()[1:]+"]")
+	}
+	var chain, ends []string
+	for i := range 1000 {
+		chain = append(chain, strings.Repeat("a", i+1))
+		ends = append(ends, strings.Repeat("a", 1000)+fmt.Sprint(i))
+	}
+	const n = 1 << 18
+	started := time.Now()
+	for _, c := range []struct{ document, text string }{
+		{added(" "), strings.Repeat(" ", n)},
+		{added("x", " "), strings.Repeat(" ", n/2) + "x" + strings.Repeat(" ", n/2)},
+		{added(ends...), strings.Repeat("a", n)},
+		{added(append(chain, strings.Repeat("a", 1000)+"b")...), strings.Repeat("ab", n/2)},
+		{added(append(chain, strings.Repeat("a", 999)+"!")...), strings.Repeat("a", n)},
+		{document(), strings.Repeat("ab", n)},
+	} {
+		tok, err := Parse("tokenizer.json", []byte(c.document))
+		require.NoError(t, err)
+		tok.Encode(c.text, EncodeOptions{ParseSpecial: true})
+	}
+	require.Less(t, time.Since(started), 20*time.Second)
+}
+
+// A matcher finds what comparing with every token finds.
+func TestLongest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		word := rapid.StringMatching(`[ab]{1,6}|[a-c]é?`)
+		var list []spelled
+		for _, w := range rapid.SliceOfNDistinct(word, 0, 12, rapid.ID[string]).Draw(t, "tokens") {
+			list = append(list, spelled{w, &addedToken{content: w}})
+		}
+		m := newMatcher(list)
+		s := rapid.StringMatching(`[abcé]{1,12}`).Draw(t, "text")
+		want := ""
+		for _, x := range list {
+			if strings.HasPrefix(s, x.text) && len(x.text) > len(want) {
+				want = x.text
+			}
+		}
+		got, size := m.longest(s)
+		require.Equal(t, len(want), size)
+		if want != "" {
+			require.Equal(t, want, got.content)
+		} else {
+			require.Nil(t, got)
+		}
+	})
+}
+
+// White space that tokens swallow belongs to the first of them, however many there are: what scanning anew for each gives.
+func TestStrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var list []spelled
+		for _, w := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{" ", "  ", "x", " x", "\u00a0", "ab"}), 1, 4, rapid.ID[string]).Draw(t, "tokens") {
+			list = append(list, spelled{w, &addedToken{content: w, lstrip: rapid.Bool().Draw(t, "l"), rstrip: rapid.Bool().Draw(t, "r"), singleWord: rapid.Bool().Draw(t, "w")}})
+		}
+		m := newMatcher(list)
+		s := rapid.StringMatching(`[ xab\x{a0}\n]{0,16}`).Draw(t, "text")
+		var got, want []string
+		m.cut(s, true, func(p string) { got = append(got, "text "+p) }, func(a *addedToken, n int) { got = append(got, fmt.Sprint(a.content, n)) })
+		done := 0
+		for i := 0; i < len(s); {
+			a, size := m.longest(s[i:])
+			if a == nil {
+				i++
+				continue
+			}
+			from, to := i, i+size
+			i = to
+			if a.singleWord && (endsInWord(s[:from]) || startsWithWord(s[to:])) {
+				continue
+			}
+			if a.lstrip {
+				from = max(len(strings.TrimRightFunc(s[:from], unicode.IsSpace)), done)
+			}
+			if a.rstrip {
+				to = len(s) - len(strings.TrimLeftFunc(s[to:], unicode.IsSpace))
+			}
+			if done < from {
+				want = append(want, "text "+s[done:from])
+			}
+			want = append(want, fmt.Sprint(a.content, to-max(from, done)))
+			done = to
+		}
+		if done < len(s) {
+			want = append(want, "text "+s[done:])
+		}
+		require.Equal(t, want, got)
+	})
 }
 
 // The file is opened as every file is.
