@@ -126,6 +126,17 @@ func Open(path string) (*Adapter, error) {
 		f.Close()
 		return nil, err
 	}
+	err = a.Config.affordable(filepath.Join(path, ConfigFile), func(yield func(string) bool) {
+		for key := range a.weights.Tensors() {
+			if !yield(key) {
+				return
+			}
+		}
+	})
+	if err != nil {
+		a.weights.Close()
+		return nil, err
+	}
 	a.Fingerprint = a.weights.Metadata[fingerprintKey]
 	for key, array := range a.weights.Tensors() {
 		t := Tensor{Key: key, Array: array}
