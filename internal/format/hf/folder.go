@@ -94,7 +94,7 @@ func (f *Folder) index() error {
 	}
 	f.weights = make([]weight, 0, n)
 	for i := range f.shards {
-		for stored := range f.shards[i].Tensors() {
+		for stored := range f.shards[i].Names() {
 			name := family.canonical(stored)
 			if family.buffer(name) {
 				f.Ignored = append(f.Ignored, stored)

@@ -126,13 +126,7 @@ func Open(path string) (*Adapter, error) {
 		f.Close()
 		return nil, err
 	}
-	err = a.Config.affordable(filepath.Join(path, ConfigFile), func(yield func(string) bool) {
-		for key := range a.weights.Tensors() {
-			if !yield(key) {
-				return
-			}
-		}
-	})
+	err = a.Config.affordable(filepath.Join(path, ConfigFile), a.weights.Names())
 	if err != nil {
 		a.weights.Close()
 		return nil, err
