@@ -92,7 +92,7 @@ func TestHostile(t *testing.T) {
 			metrics.Read(s)
 			got := s[0].Value.Uint64() - before
 			t.Logf("%d MiB, %v, %.80v", got>>20, took, err)
-			require.Less(t, took, 10*time.Second)
+			require.Less(t, took, time.Minute)
 			require.Less(t, got, uint64(512<<20))
 		})
 	}
@@ -149,7 +149,7 @@ func TestSettingsBombs(t *testing.T) {
 	require.ErrorContains(t, read(settings(), "k00: '"+strings.Repeat("x", 400_000)+"'\nk01: '"+strings.Repeat("${k00}", 100_000)+"'\n"), "grows beyond all bounds")
 	require.ErrorContains(t, read(settings(), "? "+strings.Repeat("k", 500_000)+"\n: "+strings.Repeat("{a: 1}", 1)+"\n"), "a key of more than")
 	require.ErrorContains(t, settings().Override(strings.Repeat("k", 1<<20)+"=1"), "unknown key")
-	require.Less(t, time.Since(started), 20*time.Second)
+	require.Less(t, time.Since(started), time.Minute)
 }
 
 // Only a regular file of the size of a configuration is read.

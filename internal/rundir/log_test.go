@@ -80,7 +80,7 @@ func TestLogManyResumes(t *testing.T) {
 	started := time.Now()
 	lines, err := ReadLog(path)
 	require.NoError(t, err)
-	require.Less(t, time.Since(started), 10*time.Second)
+	require.Less(t, time.Since(started), time.Minute)
 	require.Len(t, lines, n+2)
 	require.Equal(t, `{"step":6}`, string(lines[n].Text))
 	require.Equal(t, Line{-1, []byte(`{"x":1}`)}, lines[n+1])

@@ -378,7 +378,7 @@ func TestLongLossyLists(t *testing.T) {
 	started, before := time.Now(), allocated()
 	b, err := batch(t, dir)
 	require.NoError(t, err)
-	require.Less(t, time.Since(started), 10*time.Second)
+	require.Less(t, time.Since(started), time.Minute)
 	require.Less(t, allocated()-before, int64(64<<20+16*size))
 	require.True(t, b.Tensors["kl"].Casts)
 	require.Len(t, b.Meta.Lossy, 3*60_000+1)
