@@ -217,14 +217,14 @@ func TestBombs(t *testing.T) {
 		fmt.Fprintf(&distinct, "\x8c\x05%05dNs", i)
 	}
 	for name, file := range map[string]string{
-		"long keys in a long key": half("k") + "\x94}" + half("j") + "}" + strings.Repeat("h\x00}s", 1<<18) + "s.",
+		"long keys in a long key": half("k") + "\x94}" + half("j") + "}" + strings.Repeat("h\x00}s", 1<<16) + "s.",
 		"a wide tuple":            "}" + half("j") + strings.Repeat("(", 1<<10) + strings.Repeat(strings.Repeat("N", 1023)+"t", 1<<10) + "s.",
 		"wide tuples":             "}" + half("j") + "(" + strings.Repeat("("+strings.Repeat("N", 1000)+"t", 1000) + "ts.",
-		"tensors of rank 64":      "}" + shared + "0" + strings.Repeat("Nh\x01s", 1<<18) + ".",
-		"named tensors":           "}" + half("j") + "}" + strings.Replace(shared, "_v2\n((X", "_v2\n(("+"X", 1) + "0" + strings.Repeat("Nh\x01s", 1<<18) + "s.",
-		"quoted keys":             "S'" + strings.Repeat("k", 1000) + "'\n\x94}" + strings.Repeat("h\x00Ns", 1<<18) + ".",
-		"keys that are not UTF-8": "X\x00\x04\x00\x00" + strings.Repeat("\xffk", 512) + "\x94}" + strings.Repeat("h\x00Ns", 1<<18) + ".",
-		"a text too many":         "X\x00\x04\x00\x00" + strings.Repeat("k", 1024) + "\x940}" + distinct.String() + strings.Repeat("h\x00Ns", 1<<18) + ".",
+		"tensors of rank 64":      "}" + shared + "0" + strings.Repeat("Nh\x01s", 1<<16) + ".",
+		"named tensors":           "}" + half("j") + "}" + strings.Replace(shared, "_v2\n((X", "_v2\n(("+"X", 1) + "0" + strings.Repeat("Nh\x01s", 1<<16) + "s.",
+		"quoted keys":             "S'" + strings.Repeat("k", 1000) + "'\n\x94}" + strings.Repeat("h\x00Ns", 1<<16) + ".",
+		"keys that are not UTF-8": "X\x00\x04\x00\x00" + strings.Repeat("\xffk", 512) + "\x94}" + strings.Repeat("h\x00Ns", 1<<16) + ".",
+		"a text too many":         "X\x00\x04\x00\x00" + strings.Repeat("k", 1024) + "\x940}" + distinct.String() + strings.Repeat("h\x00Ns", 1<<16) + ".",
 		"everything":              everything(),
 		"objects on the stack":    strings.Repeat("N", 1<<20) + ".",
 		"duplicates":              "N" + strings.Repeat("2", 1<<20) + ".",
@@ -248,7 +248,7 @@ func TestBombs(t *testing.T) {
 		require.NoError(t, err, name)
 		t.Logf("%s: %d bytes, %.1f times as many, %v", name, len(file), float64(got)/float64(len(file)), time.Since(started))
 		require.LessOrEqual(t, got, limit(len(file))+int64(len(file)), "%s", name) // the copy of the file is ours
-		require.Less(t, time.Since(started), 20*time.Second, name)
+		require.Less(t, time.Since(started), time.Minute, name)
 		require.NotEmpty(t, s.Opcodes, name)
 	}
 	for name, file := range map[string][]byte{"distinct names": nil, "distinct keys": nil} {

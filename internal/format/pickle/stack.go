@@ -242,6 +242,9 @@ func (m *machine) text(kind value, sp span) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if t, ok := m.texts[string(b)]; ok && kind == text {
+		return t.s, nil
+	}
 	m.decoded = decode(m.decoded[:0], kind, b)
 	if t, ok := m.texts[string(m.decoded)]; ok {
 		return t.s, nil

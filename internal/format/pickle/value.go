@@ -64,6 +64,9 @@ func decode(dst []byte, kind value, s []byte) []byte {
 
 // appendValid appends s to dst, with U+FFFD in the place of each run of bytes that are not UTF-8.
 func appendValid(dst, s []byte) []byte {
+	if utf8.Valid(s) {
+		return append(dst, s...)
+	}
 	bad := false
 	for len(s) > 0 {
 		r, n := utf8.DecodeRune(s)
