@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+
+	"plumbline/internal/config"
 )
 
 //go:embed configs
@@ -24,7 +26,7 @@ func openConfig(name string) ([]byte, error) {
 			return embedded, nil
 		}
 	}
-	text, err := os.ReadFile(name)
+	text, err := config.Bytes(name)
 	if err == nil || !os.IsNotExist(err) {
 		return text, err
 	}

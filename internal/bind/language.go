@@ -5,11 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -386,12 +387,22 @@ func lastNames(c model.Config) []string {
 
 // ReadExtra reads the files of a model's folder that a checkpoint takes along, those that are there.
 func ReadExtra(dir string) (map[string][]byte, error) {
+	folder, err := format.OpenDir(dir) // a link that leads out of it would put another file into the checkpoint
+	if err != nil {
+		return nil, err
+	}
+	defer folder.Close()
 	extra := map[string][]byte{}
 	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"} {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if os.IsNotExist(err) {
+		f, err := folder.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		if err != nil {
+			return nil, err
+		}
+		text, err := f.ReadAll(format.MaxIndex)
+		f.Close()
 		if err != nil {
 			return nil, err
 		}

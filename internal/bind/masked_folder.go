@@ -257,8 +257,8 @@ func (f *MaskedFolder) load(c model.MaskedGPTConfig, embedded fs.FS) error {
 	known := map[string]bool{}
 	for _, t := range c.Tensors() {
 		var data []float64
-		if a, ok := file.Tensor(t.Name); ok {
-			data = make([]float64, a.Len()) // as many as the file holds; ReadTensor compares the shapes
+		if a, ok := file.Tensor(t.Name); ok && slices.Equal(a.Shape, t.Shape) && a.DType != format.Unknown { // else ReadTensor says what is wrong
+			data = make([]float64, a.Len())
 		}
 		if err := train.ReadTensor(file, t.Name, t.Shape, data); err != nil {
 			return err

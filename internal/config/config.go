@@ -20,7 +20,8 @@ import (
 // Limits of a file.
 const (
 	maxBytes = 1 << 20
-	maxDepth = 64 // of lists and mappings in each other
+	maxDepth = 64  // of lists and mappings in each other
+	maxName  = 256 // bytes of a name with dots; a file can hold as many names as bytes, each under a long one
 )
 
 // File is a configuration. Trees hold nil, bool, float64, string, []any and map[string]any.
@@ -53,6 +54,18 @@ func Read(file string) (*File, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return c, nil
+}
+
+// Bytes returns the content of the regular file of that name, which may have as many bytes as a configuration. What is refused is an
+// error of no kind, what cannot be opened that of package os.
+func Bytes(file string) ([]byte, error) {
+	f, err := format.Open(file)
+	if err != nil {
+		return nil, plain(err)
+	}
+	defer f.Close()
+	text, err := f.ReadAll(maxBytes)
+	return text, plain(err)
 }
 
 // Parse is Read for the bytes of a file of that name.

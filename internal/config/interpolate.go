@@ -29,15 +29,14 @@ func (c *File) interpolate() {
 
 func (c *File) resolveIn(tree map[string]any, prefix string) {
 	for _, k := range slices.Sorted(maps.Keys(tree)) {
-		name := prefix + k
 		switch v := tree[k].(type) {
 		case map[string]any:
-			c.resolveIn(v, name+".")
+			c.resolveIn(v, cut(prefix+k)+".")
 		case string:
 			w, ok := c.resolve(v)
 			if !ok {
 				delete(tree, k)
-				c.Unread = append(c.Unread, Unread{name, v})
+				c.Unread = append(c.Unread, Unread{cut(prefix + k), v})
 			} else {
 				tree[k] = w
 			}
@@ -45,13 +44,24 @@ func (c *File) resolveIn(tree map[string]any, prefix string) {
 			for _, e := range v {
 				if s, is := e.(string); is && strings.Contains(s, "${") {
 					delete(tree, k)
-					c.Unread = append(c.Unread, Unread{name, s})
+					c.Unread = append(c.Unread, Unread{cut(prefix + k), s})
 					break
 				}
 			}
 		}
 	}
 }
+
+// cut returns the start of a name that is longer than any that a program has.
+func cut(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	return strings.ToValidUTF8(name[:maxName-len("…")], "") + "…"
+}
+
+// maxReference bounds the text that is looked at for a reference, as often as others refer to it.
+const maxReference = 512
 
 // resolve follows the references from a value.
 func (c *File) resolve(s string) (v any, ok bool) {
@@ -66,6 +76,8 @@ func (c *File) resolve(s string) (v any, ok bool) {
 			return nil, false
 		case !strings.Contains(s, "${"):
 			return s, true
+		case len(s) > maxReference:
+			return nil, false
 		}
 		if m := reference.FindStringSubmatch(s); m != nil {
 			if v, ok = at(c.Tree, m[1]); !ok {

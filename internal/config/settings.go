@@ -246,6 +246,9 @@ func (s *Settings) find(name string) (*Field, error) {
 
 // didYouMean names the candidate with the fewest changed letters, if they are few.
 func didYouMean(word string, candidates []string) string {
+	if len(word) > maxName {
+		return ""
+	}
 	best, least := "", 1+len(word)/2
 	for _, c := range candidates {
 		d := distance(word, c)
@@ -285,6 +288,7 @@ func distance(a, b string) int {
 // Resolve replaces every ${key} and sets the variables. It reports the first error by the order of the keys.
 func (s *Settings) Resolve() error {
 	s.Warnings = nil
+	whole := map[string]string{}
 	for _, f := range s.fields {
 		if f.raw == nil {
 			if text, is := f.def.(string); is && strings.Contains(text, "${") {
@@ -304,7 +308,7 @@ func (s *Settings) Resolve() error {
 		if v.isList {
 			return fmt.Errorf("%s: %s: want one value, not a list", v.where, f.Name)
 		}
-		text, err := s.interpolated(v.text, []string{f.Name})
+		text, err := s.interpolated(v.text, []string{f.Name}, whole)
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", v.where, f.Name, err)
 		}
@@ -323,38 +327,6 @@ func (s *Settings) Resolve() error {
 		}
 	}
 	return nil
-}
-
-var interpolation = regexp.MustCompile(`\$\{([^{}$]*)\}`)
-
-// interpolated replaces ${key} in text. path holds the keys that led here.
-func (s *Settings) interpolated(text string, path []string) (string, error) {
-	var failed error
-	out := interpolation.ReplaceAllStringFunc(text, func(m string) string {
-		name := interpolation.FindStringSubmatch(m)[1]
-		f, err := s.find(name)
-		switch {
-		case failed != nil:
-		case err != nil:
-			failed = fmt.Errorf("%s: %w", m, err)
-		case slices.Contains(path, f.Name):
-			failed = fmt.Errorf("%s leads back to itself: %s", m, strings.Join(append(path, f.Name), " -> "))
-		case f.list != nil:
-			failed = fmt.Errorf("%s is a list", m)
-		default:
-			inner := fmt.Sprint(f.def)
-			if f.raw != nil {
-				inner = f.raw.text
-			}
-			inner, failed = s.interpolated(inner, append(slices.Clone(path), f.Name))
-			return inner
-		}
-		return m
-	})
-	if failed == nil && len(out) > maxBytes {
-		failed = errors.New("grows beyond all bounds")
-	}
-	return out, failed
 }
 
 // JSON returns the settings as one canonical JSON object with dotted names: keys in order, numbers as short as they can be.
@@ -420,7 +392,7 @@ func (s *Settings) readFile(name string, from []string) error {
 	}
 	open := s.Open
 	if open == nil {
-		open = os.ReadFile
+		open = Bytes
 	}
 	data, err := open(name)
 	if err != nil {

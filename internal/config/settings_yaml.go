@@ -41,6 +41,8 @@ func parseSettings(file string, data []byte) (values []namedValue, defaults stri
 	}
 	if err := dec.Decode(new(yaml.Node)); err == nil {
 		return nil, "", fmt.Errorf("%s: a second document", file)
+	} else if err != io.EOF {
+		return nil, "", fmt.Errorf("%s: no YAML: %w", file, err)
 	}
 	if len(doc.Content) != 1 || doc.Content[0].Kind != yaml.MappingNode {
 		return nil, "", fmt.Errorf("%s: want a mapping", file)
@@ -90,6 +92,9 @@ func (w *walker) walk(n *yaml.Node, prefix string, depth int) error {
 		}
 		if key.Value == "<<" && key.Style == 0 {
 			return fmt.Errorf("%s: merge keys are not read: write the values out", w.where(key))
+		}
+		if len(prefix)+len(key.Value) > maxName {
+			return fmt.Errorf("%s: a key of more than %d bytes: %.64q", w.where(key), maxName, key.Value)
 		}
 		name := prefix + key.Value
 		if w.seen[name] {

@@ -88,7 +88,11 @@ func shellWords(text string) ([]word, error) {
 				continue
 			}
 			if bare.MatchString(raw) && list == "" && strings.ContainsAny(w.text, " \t\n") { // the shell splits it
-				for _, part := range strings.Fields(w.text) {
+				parts := strings.Fields(w.text)
+				if s.expanded += 16 * len(parts); s.expanded > maxExpanded {
+					return nil, fmt.Errorf("line %d: variables stand for too many words", s.line)
+				}
+				for _, part := range parts {
 					words = append(words, word{text: part, unknown: w.unknown})
 				}
 				head = false

@@ -33,8 +33,10 @@ func YAML(text string) (c *File, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("no YAML: %w", err)
 	}
-	if dec.Decode(new(yaml.Node)) == nil {
+	if err := dec.Decode(new(yaml.Node)); err == nil {
 		return nil, errors.New("a second document")
+	} else if err != io.EOF {
+		return nil, fmt.Errorf("no YAML: %w", err)
 	}
 	if len(doc.Content) != 1 {
 		return nil, errors.New("no YAML document")

@@ -163,50 +163,51 @@ func arcPairs(s *format.Scanner, t *ArcTask, part string) error {
 	}
 	*to = nil // a key that is given twice is refused where its object ends
 	return s.Array(func(i int) error {
-		where := fmt.Sprintf("task %.80q, %s pair %d", t.Name, part, i)
+		where := func(grid string) string { return fmt.Sprintf("task %.80q, %s pair %d%s", t.Name, part, i, grid) }
 		var p ArcPair
 		err := s.Object(func(key string) (err error) {
 			switch key {
 			case "input":
-				p.Input, err = arcGrid(s, where+", input")
+				p.Input, err = arcGrid(s, func() string { return where(", input") })
 			case "output":
-				p.Output, err = arcGrid(s, where+", output")
+				p.Output, err = arcGrid(s, func() string { return where(", output") })
 			default:
 				err = s.Skip()
 			}
 			return err
 		})
 		if err == nil && p.Input.H == 0 {
-			err = s.Malformed("%s has no input", where)
+			err = s.Malformed("%s has no input", where(""))
 		}
 		*to = append(*to, p)
 		return err
 	})
 }
 
-func arcGrid(s *format.Scanner, where string) (g Grid, err error) {
+// arcGrid reads a grid; where names it in messages, of which a file that is right needs none.
+func arcGrid(s *format.Scanner, where func() string) (g Grid, err error) {
 	err = s.Array(func(row int) error {
 		if row == ArcSide {
-			return s.Malformed("%s has more than %d rows", where, ArcSide)
+			return s.Malformed("%s has more than %d rows", where(), ArcSide)
 		}
 		n := 0
 		err := s.Array(func(column int) error {
 			if column == ArcSide {
-				return s.Malformed("%s, row %d has more than %d cells", where, row, ArcSide)
+				return s.Malformed("%s, row %d has more than %d cells", where(), row, ArcSide)
 			}
-			at := fmt.Sprintf("%s, row %d, column %d", where, row, column)
+			at := func() string { return fmt.Sprintf("%s, row %d, column %d", where(), row, column) }
 			if s.Kind() != format.KindNumber {
-				return s.Malformed("%s: want a colour, an integer from 0 to %d", at, ArcColors-1)
+				return s.Malformed("%s: want a colour, an integer from 0 to %d", at(), ArcColors-1)
 			}
 			text, err := s.Number()
 			if err != nil {
 				return err
 			}
 			if strings.ContainsAny(text, ".eE") {
-				return s.Malformed("%s: the colour %.40s is no integer (D1): targets are classes, target.long() and not target.float()", at, text)
+				return s.Malformed("%s: the colour %.40s is no integer (D1): targets are classes, target.long() and not target.float()", at(), text)
 			}
 			if len(text) != 1 {
-				return s.Malformed("%s: the colour %.40s is not from 0 to %d", at, text, ArcColors-1)
+				return s.Malformed("%s: the colour %.40s is not from 0 to %d", at(), text, ArcColors-1)
 			}
 			g.Cells = append(g.Cells, int(text[0]-'0'))
 			n++
@@ -216,13 +217,13 @@ func arcGrid(s *format.Scanner, where string) (g Grid, err error) {
 			return err
 		}
 		if n == 0 || row > 0 && n != g.W {
-			return s.Malformed("%s, row %d has %d cells, row 0 has %d", where, row, n, g.W)
+			return s.Malformed("%s, row %d has %d cells, row 0 has %d", where(), row, n, g.W)
 		}
 		g.W, g.H = n, row+1
 		return nil
 	})
 	if err == nil && g.H == 0 {
-		err = s.Malformed("%s has no rows", where)
+		err = s.Malformed("%s has no rows", where())
 	}
 	return g, err
 }

@@ -1,9 +1,7 @@
 package dataset
 
 import (
-	"errors"
 	"fmt"
-	"io"
 
 	"plumbline/internal/format"
 	"plumbline/internal/rng"
@@ -19,14 +17,8 @@ func ReadText(path string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	if f.Size > maxText {
-		return "", format.Malformed(path, "", "has %d bytes, want at most %d", f.Size, maxText)
-	}
-	data := make([]byte, f.Size)
-	if _, err := f.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
-		return "", fmt.Errorf("%s: %w", path, err)
-	}
-	return string(data), nil
+	data, err := f.ReadAll(maxText)
+	return string(data), err
 }
 
 // Corpus is a text as ids of characters, of which windows are drawn.

@@ -3,9 +3,7 @@ package dataset
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"regexp"
 	"strconv"
@@ -35,12 +33,9 @@ func ReadGSM8K(path string) ([]Question, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if f.Size > maxFile {
-		return nil, format.Malformed(path, "", "has %d bytes, want at most %d", f.Size, maxFile)
-	}
-	data := make([]byte, f.Size)
-	if _, err := f.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	data, err := f.ReadAll(maxFile)
+	if err != nil {
+		return nil, err
 	}
 	return ParseGSM8K(path, data)
 }
@@ -48,11 +43,13 @@ func ReadGSM8K(path string) ([]Question, error) {
 // ParseGSM8K is ReadGSM8K for the bytes of a file.
 func ParseGSM8K(path string, data []byte) ([]Question, error) {
 	var list []Question
-	for line, text := range bytes.Split(data, []byte("\n")) {
-		where := fmt.Sprintf("line %d", line+1)
+	line := 0
+	for text := range bytes.Lines(data) {
+		line++
 		if len(bytes.TrimSpace(text)) == 0 {
 			continue
 		}
+		where := fmt.Sprintf("line %d", line)
 		if len(list) == maxRows {
 			return nil, format.Malformed(path, where, "more than %d rows", maxRows)
 		}
@@ -96,16 +93,20 @@ func ParseGSM8K(path string, data []byte) ([]Question, error) {
 }
 
 // marked is a number after ####: thousands commas, a dollar sign and a final full stop are not part of it.
-var marked = regexp.MustCompile(`####\s*\$?(-?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+))`)
+var marked = regexp.MustCompile(`^####\s*\$?(-?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+))`)
 
-// Number returns the number after the last #### of a text.
+// Number returns the number after the last #### of a text that one follows.
 func Number(text string) (float64, bool) {
-	all := marked.FindAllStringSubmatch(text, -1)
-	if len(all) == 0 {
-		return 0, false
+	for at := strings.LastIndex(text, "####"); at >= 0; at = strings.LastIndex(text[:at+3], "####") {
+		if strings.HasPrefix(text[at+4:], "#") {
+			continue // a longer run, whose end was looked at
+		}
+		if m := marked.FindStringSubmatch(text[at:]); m != nil {
+			x, err := strconv.ParseFloat(strings.ReplaceAll(m[1], ",", ""), 64)
+			return x, err == nil && !math.IsInf(x, 0)
+		}
 	}
-	x, err := strconv.ParseFloat(strings.ReplaceAll(all[len(all)-1][1], ",", ""), 64)
-	return x, err == nil && !math.IsInf(x, 0)
+	return 0, false
 }
 
 // Reward is 1 for a response whose number is the true one (to 1e-9 of it, or 1e-6), 0.1 for another number, and 0 for none.

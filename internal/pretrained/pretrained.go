@@ -65,6 +65,10 @@ func Open(path string, o Options) (_ *Model, err error) {
 		return nil, err
 	}
 	defer s.close()
+	// Before the weights of every layer are named: a configuration of two lines can claim thousands.
+	if s.config.Layers > len(s.names) {
+		return nil, format.Malformed(s.configFile, "", "describes %d layers, but %s holds %d tensors", s.config.Layers, path, len(s.names))
+	}
 	m := &Model{Path: path, EOS: s.eos, Template: s.template, Notes: s.notes}
 	if !o.NoTokenizer {
 		var notes []string

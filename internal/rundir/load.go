@@ -79,15 +79,15 @@ func sameFiles(root *os.Root, path string, m *Manifest) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	want := m.names()
-	var got []string
+	var got []string // sorted, as they come
 	for _, e := range entries {
 		got = append(got, e.Name())
-		if !slices.Contains(want, e.Name()) {
+		if _, ok := slices.BinarySearch(want, e.Name()); !ok {
 			return format.Malformed(path, "", "holds %.80q, which its manifest does not name", e.Name())
 		}
 	}
 	for _, name := range want {
-		if !slices.Contains(got, name) {
+		if _, ok := slices.BinarySearch(got, name); !ok {
 			return format.Malformed(path, "", "lacks %s", name)
 		}
 	}
@@ -131,7 +131,7 @@ func openRegular(root *os.Root, name string) (*os.File, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("is no regular file")
 	}
-	return root.Open(name)
+	return root.OpenFile(name, os.O_RDONLY|openFlags, 0)
 }
 
 // Newest returns the newest checkpoint of a run's folder that is whole, nil if there is none, and those newer ones that are

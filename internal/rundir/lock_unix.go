@@ -9,10 +9,13 @@ import (
 	"syscall"
 )
 
+// openFlags keeps an open from following a link and from waiting for a FIFO that took a file's place.
+const openFlags = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+
 // lock takes the exclusive lock of a file, which ends with the process however it ends. A process that was killed leaves the
 // file and no lock.
 func lock(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := openOwn(name, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, err
 	}

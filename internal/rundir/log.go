@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"slices"
@@ -17,6 +18,9 @@ import (
 // Log is a file of JSON lines that only grows: metrics.jsonl. Every line is on the disk when Append returns.
 type Log struct{ f *os.File }
 
+// maxLog is the size of a log that is read: a million steps have less than half of it.
+const maxLog = 1 << 30
+
 // Field is one member of a line, in the order in which it is written.
 type Field struct {
 	Key   string
@@ -26,7 +30,7 @@ type Field struct {
 // OpenLog opens a log to append to. A last line without its end, which a process that was killed left, is no line and is taken
 // away; whole lines are never touched.
 func OpenLog(path string) (*Log, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := openOwn(path, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, err
 	}
@@ -46,11 +50,24 @@ func OpenLog(path string) (*Log, error) {
 
 // CreateLog opens a log that begins anew, whatever the file held.
 func CreateLog(path string) (*Log, error) {
-	f, err := os.Create(path)
+	f, err := openOwn(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return nil, err
 	}
 	return &Log{f}, nil
+}
+
+// openOwn opens a file of the run's folder to write to. What lies there in its place is refused if it is not a regular file: a link
+// would have the file that it names cut short, a FIFO would be waited on.
+func openOwn(path string, flags int) (*os.File, error) {
+	info, err := os.Lstat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return nil, format.Malformed(path, "", "is no regular file: a run writes to files of its own folder only")
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(path, flags|openFlags, 0o644)
 }
 
 // lastLineEnd returns the offset after the last newline of f.
@@ -143,15 +160,15 @@ func ReadLog(path string) ([]Line, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data := make([]byte, f.Size)
-	if _, err := f.ReadAt(data, 0); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	data, err := f.ReadAll(maxLog)
+	if err != nil {
+		return nil, err
 	}
 	var lines []Line
 	for at := 0; ; {
 		n := bytes.IndexByte(data[at:], '\n')
 		if n < 0 {
-			return lines, nil
+			return held(lines), nil
 		}
 		text := data[at : at+n]
 		step, from, err := lineSteps(path, text, int64(at))
@@ -160,11 +177,25 @@ func ReadLog(path string) ([]Line, error) {
 		}
 		at += n + 1
 		if from >= 0 {
-			lines = slices.DeleteFunc(lines, func(l Line) bool { return l.Step > from })
+			lines = append(lines, Line{from, nil})
 			continue
 		}
 		lines = append(lines, Line{step, text})
 	}
+}
+
+// held returns the lines that no resume behind them took back. A resume is a line without text; from the last to the first, the
+// lowest of those met decides, so that it takes one pass however many there are.
+func held(lines []Line) []Line {
+	lowest := math.MaxInt
+	for i := range slices.Backward(lines) {
+		if l := &lines[i]; l.Text == nil {
+			lowest = min(lowest, l.Step)
+		} else if l.Step > lowest {
+			l.Text = nil
+		}
+	}
+	return slices.DeleteFunc(lines, func(l Line) bool { return l.Text == nil })
 }
 
 // lineSteps returns the step of a line and that of a resume, -1 for what it does not have.

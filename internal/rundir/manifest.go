@@ -19,8 +19,12 @@ const ManifestName = "MANIFEST.json"
 // Schema is the version of the manifest.
 const Schema = 1
 
-// maxManifest is the size of a manifest that is read.
-const maxManifest = 16 << 20
+// Limits of a manifest that is read.
+const (
+	maxManifest = 16 << 20 // bytes
+	maxRNG      = 1024     // generators
+	maxFiles    = 65_536
+)
 
 // Manifest is what a checkpoint says of itself.
 type Manifest struct {
@@ -100,12 +104,18 @@ func parseManifest(file string, data []byte) (*Manifest, error) {
 			err = text(&m.SHA256)
 		case "rng":
 			err = s.Object(func(name string) error {
+				if len(m.RNG) == maxRNG {
+					return s.Malformed("more than %d generators", maxRNG)
+				}
 				v, err := s.Uint()
 				m.RNG[name] = v
 				return err
 			})
 		case "files":
 			err = s.Object(func(name string) error {
+				if len(m.Files) == maxFiles {
+					return s.Malformed("more than %d files", maxFiles)
+				}
 				e, err := parseEntry(s, name)
 				m.Files[name] = e
 				return err

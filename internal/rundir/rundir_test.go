@@ -377,6 +377,24 @@ func TestManifest(t *testing.T) {
 	}
 }
 
+// Lists of millions are refused while they are read, not when the manifest has been written again to be compared.
+func TestManifestLists(t *testing.T) {
+	for _, head := range []string{`{"rng":{`, `{"files":{`} {
+		var b strings.Builder
+		b.WriteString(head)
+		for i := range 100_000 {
+			if head == `{"rng":{` {
+				fmt.Fprintf(&b, `"%d":0,`, i)
+			} else {
+				fmt.Fprintf(&b, `"%d":{"size":0,"sha256":"%s"},`, i, config)
+			}
+		}
+		_, err := parseManifest("m", []byte(b.String()))
+		require.True(t, format.IsMalformed(err), "%v", err)
+		require.ErrorContains(t, err, "more than")
+	}
+}
+
 func FuzzManifest(f *testing.F) {
 	m := &Manifest{Schema: 1, Step: 3, Files: map[string]Entry{"a": {Size: 1, SHA256: config}}, RNG: map[string]uint64{"x": 1}}
 	f.Add(m.encode())

@@ -12,14 +12,14 @@ const (
 	maxToken = 16 << 10 // bytes of a token
 	maxAdded = 1 << 10  // bytes of an added token, which bounds the time of looking for one
 
-	maxAddedTokens = 1 << 15 // of a tokenizer.json; Llama 3 has 256
+	maxAddedTokens = 1 << 15 // Llama 3 has 256
 )
 
 // source is what a file says of a tokenizer.
 type source struct {
 	file         string
 	vocab        list[token]
-	merges       list[[2]string]
+	merges       list[pair]
 	added        []addedToken
 	normalize    func(string) string
 	steps        []step
@@ -30,6 +30,14 @@ type source struct {
 	ignoreMerges bool
 	places       places
 }
+
+// pair is a merge as the file has it: two tokens in one text, which takes less than two texts.
+type pair struct {
+	text      string
+	left, gap int32 // bytes of the first, and between the two
+}
+
+func (p *pair) parts() [2]string { return [2]string{p.text[:p.left], p.text[p.left+p.gap:]} }
 
 // places are the names, in the file, of the parts of a source.
 type places struct{ vocab, merges, added, template string }
@@ -126,34 +134,32 @@ func (s *source) addTokens(t *Tokenizer) error {
 
 // markAdded makes the added tokens known to Encode and Decode. The vocabulary of t is sorted.
 func (t *Tokenizer) markAdded(added []addedToken) {
-	var raw, normal []*addedToken
-	spelling := func(a *addedToken) string { return a.content }
-	normalised := func(a *addedToken) string {
-		if t.normalize != nil {
-			return t.normalize(a.content)
-		}
-		return a.content
-	}
+	var raw, normal []spelled
 	for i := range added {
 		a := &added[i]
 		tok := t.vocab.at(a.id)
 		tok.special = a.special
 		if a.normalized {
-			normal = append(normal, a)
-			if form := normalised(a); form != a.content {
+			form := a.content
+			if t.normalize != nil {
+				form = t.normalize(form)
+			}
+			normal = append(normal, spelled{form, a})
+			if form != a.content {
 				tok.other, t.normalForms[tok.id] = true, form
 			}
 		} else {
-			raw = append(raw, a)
+			raw = append(raw, spelled{a.content, a})
 		}
 	}
-	t.raw, t.normal = newMatcher(raw, spelling), newMatcher(normal, normalised)
+	t.raw, t.normal = newMatcher(raw), newMatcher(normal)
 }
 
 func (s *source) addMerges(t *Tokenizer) error {
-	t.model.merges = make(map[uint64]merge, s.merges.n)
+	t.model.merges = make(map[uint64]merge, min(s.merges.n, len(t.vocab.tokens))) // hardly more: each makes a token
 	var joined []byte
-	return s.merges.each(func(rank int, m *[2]string) error {
+	return s.merges.each(func(rank int, p *pair) error {
+		m := p.parts()
 		bad := func(msg string, args ...any) error {
 			return format.Malformed(s.file, fmt.Sprintf("%s[%d]", s.places.merges, rank), msg, args...)
 		}

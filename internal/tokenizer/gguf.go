@@ -69,17 +69,20 @@ func FromGGUF(file string, g GGUF) (*Tokenizer, error) {
 		switch g.Types[id] {
 		case ggufNormal, ggufUnknown, ggufUnused:
 		case ggufControl, ggufUserDefined:
+			if len(s.added) == maxAddedTokens {
+				return bad("token_type", "more than %d tokens are control tokens or user-defined", maxAddedTokens)
+			}
 			s.added = append(s.added, addedToken{id: id, content: text, special: g.Types[id] == ggufControl})
 		default:
 			return bad("token_type", "token %d %.64q has the type %d, which byte-level BPE does not have", id, text, g.Types[id])
 		}
 	}
-	for i, m := range g.Merges {
-		parts, ok := splitMerge(m)
+	for i, text := range g.Merges {
+		m, ok := splitMerge(text)
 		if !ok {
-			return bad(fmt.Sprintf("merges[%d]", i), "%.64q, want two tokens with a space between", m)
+			return bad(fmt.Sprintf("merges[%d]", i), "%.64q, want two tokens with a space between", text)
 		}
-		s.merges.add(parts)
+		s.merges.add(m)
 	}
 	for _, end := range []struct {
 		add  bool

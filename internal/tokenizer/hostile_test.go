@@ -8,6 +8,7 @@ import (
 	"runtime/metrics"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -208,6 +209,47 @@ func TestMemory(t *testing.T) {
 	require.NoError(t, err)
 	_, err = measure(t, []byte(document("merges", "["+merges.String()[1:]+"]")))
 	require.ErrorContains(t, err, "merge 0 once more")
+	_, err = measure(t, []byte(document("merges", "["+strings.Repeat(`"a b",`, maxVocab-1)+`"a b"]`)))
+	require.ErrorContains(t, err, "merge 0 once more")
+
+	// Added tokens that are not normal, each sorted by its normal form.
+	var forms strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&forms, `,{"id":%d,"content":"%s%d","normalized":true}`, i+1, strings.Repeat("e\u0301", 300), i)
+	}
+	_, err = measure(t, []byte(document("vocab", `{"z":0}`, "merges", "[]", "normalizer", `{"type":"NFC"}`, "added_tokens", "["+forms.String()[1:]+"]")))
+	require.NoError(t, err)
+}
+
+// Texts and added tokens that are made to cost as much as they can.
+func TestTime(t *testing.T) {
+	added := func(tokens ...string) string {
+		var b strings.Builder
+		for i, c := range tokens {
+			fmt.Fprintf(&b, `,{"id":%d,"content":%q,"lstrip":true,"rstrip":true}`, i+1, c)
+		}
+		return document("vocab", `{"z":0}`, "merges", "[]", "added_tokens", "["+b.String()[1:]+"]")
+	}
+	var chain, ends []string
+	for i := range 1000 {
+		chain = append(chain, strings.Repeat("a", i+1))
+		ends = append(ends, strings.Repeat("a", 1000)+fmt.Sprint(i))
+	}
+	const n = 1 << 18
+	started := time.Now()
+	for _, c := range []struct{ document, text string }{
+		{added(" "), strings.Repeat(" ", n)},
+		{added("x", " "), strings.Repeat(" ", n/2) + "x" + strings.Repeat(" ", n/2)},
+		{added(ends...), strings.Repeat("a", n)},
+		{added(append(chain, strings.Repeat("a", 1000)+"b")...), strings.Repeat("ab", n/2)},
+		{added(append(chain, strings.Repeat("a", 999)+"!")...), strings.Repeat("a", n)},
+		{document(), strings.Repeat("ab", n)},
+	} {
+		tok, err := Parse("tokenizer.json", []byte(c.document))
+		require.NoError(t, err)
+		tok.Encode(c.text, EncodeOptions{ParseSpecial: true})
+	}
+	require.Less(t, time.Since(started), time.Minute)
 }
 
 // The file is opened as every file is.

@@ -194,18 +194,19 @@ func (r *reader) merge() error {
 		r.s.Skip()
 		return r.s.Malformed("more than %d merges", maxVocab)
 	}
-	var parts [2]string
+	var m pair
 	if r.s.Kind() == format.KindString {
 		t, err := r.s.String()
 		if err != nil || strings.HasPrefix(t, "#version") { // the first line of a merges.txt
 			return err
 		}
 		var ok bool
-		if parts, ok = splitMerge(t); !ok {
+		if m, ok = splitMerge(t); !ok {
 			return r.s.Malformed("merge %.64q, want two tokens with a space between", t)
 		}
 	} else {
 		n := 0
+		var parts [2]string
 		err := r.s.Array(func(i int) (err error) {
 			if n++; i < 2 {
 				parts[i], err = r.s.String()
@@ -219,12 +220,13 @@ func (r *reader) merge() error {
 		if err != nil {
 			return err
 		}
+		m = pair{parts[0] + parts[1], int32(len(parts[0])), 0}
 	}
-	r.source.merges.add(parts)
+	r.source.merges.add(m)
 	return nil
 }
 
-func splitMerge(t string) (parts [2]string, ok bool) {
+func splitMerge(t string) (m pair, ok bool) {
 	left, right, ok := strings.Cut(t, " ")
-	return [2]string{left, right}, ok && left != "" && right != "" && !strings.Contains(right, " ")
+	return pair{t, int32(len(left)), 1}, ok && left != "" && right != "" && !strings.Contains(right, " ")
 }

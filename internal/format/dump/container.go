@@ -106,7 +106,7 @@ func (c *container) tensorNames() []string {
 	var names []string
 	if c.st != nil {
 		names = make([]string, 0, c.st.Len())
-		for name := range c.st.Tensors() {
+		for name := range c.st.Names() {
 			names = append(names, name)
 		}
 	} else {

@@ -3,7 +3,6 @@ package dump
 import (
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	"plumbline/internal/format"
@@ -61,6 +60,7 @@ type merger struct {
 	Meta
 	said  map[string]claim
 	by    map[string]string // the file that said it first
+	lossy map[string]bool   // the names of Lossy
 	notes *notes
 }
 
@@ -69,7 +69,8 @@ func (g *merger) add(m *metadata, path string) error {
 	first := g.said == nil
 	if first {
 		g.Meta = m.Meta
-		g.said, g.by = map[string]claim{}, map[string]string{}
+		g.said, g.by, g.lossy = map[string]claim{}, map[string]string{}, map[string]bool{}
+		g.Lossy = nil
 	}
 	for _, c := range m.claims() {
 		switch old, ok := g.said[c.key]; {
@@ -88,8 +89,9 @@ func (g *merger) add(m *metadata, path string) error {
 		}
 	}
 	for _, name := range m.Lossy {
-		if !slices.Contains(g.Lossy, name) {
-			g.Lossy = append(g.Lossy[:len(g.Lossy):len(g.Lossy)], name)
+		if !g.lossy[name] {
+			g.lossy[name] = true
+			g.Lossy = append(g.Lossy, name)
 		}
 	}
 	return nil

@@ -217,7 +217,7 @@ func (r *metaReader) special(key string) error {
 		return err
 	}
 	if old, ok := r.m.said[key]; ok && !reflect.DeepEqual(old, v) {
-		return r.s.Malformed("is %v among the options and %v at the top of the metadata, or the reverse: want one value", v, old)
+		return r.s.Malformed("is %s among the options and %s at the top of the metadata, or the reverse: want one value", show(v), show(old))
 	}
 	r.m.said[key] = v
 	return nil

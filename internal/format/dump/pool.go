@@ -69,7 +69,7 @@ func (r *Run) Batch(ctx context.Context, step int) (_ *Batch, err error) {
 		}
 	}
 	b := &Batch{Meta: g.Meta}
-	if err := b.layOut(parts, files, n); err != nil {
+	if err := b.layOut(parts, files, g.lossy, n); err != nil {
 		return nil, err
 	}
 	for i, p := range parts {
@@ -113,8 +113,8 @@ func (p *part) reopen(o *opener) error {
 	return nil
 }
 
-// layOut makes the grid and its tensors, the elements 0.
-func (b *Batch) layOut(parts []*part, files []File, n *notes) error {
+// layOut makes the grid and its tensors, the elements 0; lossy are those that were cast down.
+func (b *Batch) layOut(parts []*part, files []File, lossy map[string]bool, n *notes) error {
 	for i, p := range parts {
 		info := FileInfo{
 			Name: files[i].Path, Step: files[i].Step, Rank: files[i].Rank, MicroBatch: files[i].MicroBatch, Lo: b.Rows, Cols: p.width,
@@ -148,6 +148,7 @@ func (b *Batch) layOut(parts []*part, files []File, n *notes) error {
 		if err != nil {
 			return err
 		}
+		t.Casts = lossy[name]
 		if t.Layout == Free {
 			keepFirst(name, parts, n)
 		}
@@ -217,7 +218,7 @@ func isFree(name string) bool {
 
 // join decides layout, shape and type of the tensor called name.
 func (b *Batch) join(name string, parts []*part) (*Tensor, error) {
-	t := &Tensor{Name: name, Width: 1, Casts: slices.Contains(b.Meta.Lossy, name)}
+	t := &Tensor{Name: name, Width: 1}
 	first := -1 // the file whose source decides the layout
 	for i, p := range parts {
 		s, ok := p.sources[name]

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -359,4 +360,26 @@ func TestRefusedContainers(t *testing.T) {
 			require.True(t, format.IsMalformed(err), err)
 		})
 	}
+}
+
+// Lists of names that differ from file to file are joined in a time and memory that grow with their length.
+func TestLongLossyLists(t *testing.T) {
+	dir := t.TempDir()
+	size := 0
+	for rank := range 3 {
+		var names strings.Builder
+		for i := range 60_000 {
+			fmt.Fprintf(&names, `,"%d%c"`, i, 'a'+rank)
+		}
+		text := fmt.Sprintf(`{"schema":1,"rank":%d,"lossy":["kl"%s]}`, rank, names.String())
+		size += len(text)
+		require.NoError(t, os.WriteFile(join(dir, fmt.Sprintf("%d.safetensors", rank)), image(t, text, mask("response_mask", "01"), f32("kl", 0, 1, 2)), 0o644))
+	}
+	started, before := time.Now(), allocated()
+	b, err := batch(t, dir)
+	require.NoError(t, err)
+	require.Less(t, time.Since(started), time.Minute)
+	require.Less(t, allocated()-before, int64(64<<20+16*size))
+	require.True(t, b.Tensors["kl"].Casts)
+	require.Len(t, b.Meta.Lossy, 3*60_000+1)
 }

@@ -18,7 +18,8 @@ import (
 
 // Limits of a file.
 const (
-	MaxCount     = 1_000_000 // tensors; metadata keys
+	MaxCount     = 1_000_000 // tensors
+	MaxKeys      = 65_536    // of the metadata
 	MaxName      = 64        // bytes of a tensor's name, GGML_MAX_NAME
 	MaxKey       = 1 << 16   // bytes of a metadata key
 	MaxString    = 1 << 20   // bytes of a string

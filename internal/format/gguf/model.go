@@ -308,6 +308,9 @@ func (m *Model) Read(name string, shape ...int) ([]float64, error) {
 // halves returns the rows of v, of which heads have 2·half each, with row 2j+p of a head at p·half+j.
 func halves(v []float64, rows, heads int) []float64 {
 	out := make([]float64, len(v))
+	if len(v) == 0 {
+		return out // no rows, or rows of no columns: of those a file may declare any number
+	}
 	n, size := len(v)/rows, rows/heads
 	for h := range heads {
 		for p := range 2 {

@@ -26,8 +26,10 @@ type parser struct {
 	f     *File
 	r     *bufio.Reader
 	at    int64  // of the next byte
-	where string // key or tensor at hand, for messages
+	where string // what is at hand, for messages: "key count", "key", "tensor"
+	name  string // of the key or tensor
 	buf   [8]byte
+	long  []byte // of the string at hand
 	err   error
 }
 
@@ -36,7 +38,10 @@ func (p *parser) fail(at int64, msg string, args ...any) {
 		return
 	}
 	where := format.Offset(at)
-	if p.where != "" {
+	switch {
+	case p.name != "":
+		where = fmt.Sprintf("%s %.64q, %s", p.where, p.name, where)
+	case p.where != "":
 		where = p.where + ", " + where
 	}
 	p.err = format.Malformed(p.f.Path, where, msg, args...)
@@ -94,9 +99,12 @@ func (p *parser) text(what string, most uint64) string {
 		p.fail(at, "%s of %d bytes, the file has %d more", what, n, p.left())
 		return ""
 	}
-	b := make([]byte, n)
-	p.bytes(b)
-	return string(b)
+	if uint64(cap(p.long)) < n {
+		p.long = make([]byte, max(n, 1024))
+	}
+	p.long = p.long[:n]
+	p.bytes(p.long)
+	return string(p.long)
 }
 
 // parse reads the head, the metadata and the table of tensors.
@@ -119,9 +127,9 @@ func (f *File) parse() error {
 	}
 	f.Version = int(version)
 	p.where = "tensor count"
-	tensors := p.count(leastInfo)
+	tensors := p.count(leastInfo, MaxCount)
 	p.where = "key count"
-	keys := p.count(leastValue)
+	keys := p.count(leastValue, MaxKeys)
 	p.where = ""
 	for i := 0; i < keys && p.err == nil; i++ {
 		p.entry()
@@ -138,15 +146,15 @@ func (f *File) parse() error {
 	return f.layout(p.at)
 }
 
-// count reads a count of things of at least least bytes.
-func (p *parser) count(least int64) int {
+// count reads a count of at most most things of at least least bytes.
+func (p *parser) count(least int64, most uint64) int {
 	at := p.at
 	n := p.u64()
 	switch {
 	case p.err != nil:
 		return 0
-	case n > MaxCount:
-		p.fail(at, "%d, want at most %d", n, MaxCount)
+	case n > most:
+		p.fail(at, "%d, want at most %d", n, most)
 		return 0
 	case int64(n) > p.left()/least:
 		p.fail(at, "%d, but %d bytes hold at most %d", n, p.left(), p.left()/least)
@@ -169,13 +177,13 @@ func (p *parser) entry() {
 		p.fail(at, "duplicate key %.64q", key)
 		return
 	}
-	p.where = fmt.Sprintf("key %.64q", key)
+	p.where, p.name = "key", key
 	v := p.value(p.kind(), true)
 	if p.err == nil {
 		p.f.keys = append(p.f.keys, key)
 		p.f.values[key] = v
 	}
-	p.where = ""
+	p.where, p.name = "", ""
 }
 
 // align takes the alignment from the metadata and refuses what is only a part of a model.
@@ -206,7 +214,7 @@ func (p *parser) table(n int) {
 		if p.err == nil && (e.name == "" || !utf8.ValidString(e.name)) {
 			p.fail(at, "a tensor's name that is empty or not UTF-8")
 		}
-		p.where = fmt.Sprintf("tensor %.64q", e.name)
+		p.where, p.name = "tensor", e.name
 		at = p.at
 		dims := p.u32()
 		if p.err == nil && dims > maxDims {
@@ -246,27 +254,28 @@ func (p *parser) table(n int) {
 		}
 		e.offset = int64(offset)
 		p.f.infos = append(p.f.infos, e)
-		p.where = ""
+		p.where, p.name = "", ""
 	}
 }
 
 // size returns the bytes of the elements, or what is wrong with the dimensions.
 func (e *info) size() (size int64, bad string) {
-	shape := make([]int, e.n)
-	for i := range shape {
-		shape[i] = int(e.dims[i])
+	var dims [maxDims]int
+	for i := range e.n {
+		dims[i] = int(e.dims[i])
 	}
+	shape := dims[:e.n]
 	t := &types[e.kind]
 	elems, _, ok := format.CheckedSize(shape, 1)
 	if !ok {
-		return 0, fmt.Sprintf("dimensions %v: the number of elements overflows", shape)
+		return 0, fmt.Sprintf("dimensions %v: the number of elements overflows", slices.Clone(shape))
 	}
 	if e.n == 0 && t.block > 1 || e.n > 0 && e.dims[0]%t.block != 0 {
-		return 0, fmt.Sprintf("dimensions %v: the first is no multiple of the %d of a block of %s", shape, t.block, t.name)
+		return 0, fmt.Sprintf("dimensions %v: the first is no multiple of the %d of a block of %s", slices.Clone(shape), t.block, t.name)
 	}
 	hi, lo := bits.Mul64(uint64(elems/t.block), uint64(t.bytes))
 	if hi != 0 || lo > math.MaxInt64 {
-		return 0, fmt.Sprintf("dimensions %v: the number of bytes overflows", shape)
+		return 0, fmt.Sprintf("dimensions %v: the number of bytes overflows", slices.Clone(shape))
 	}
 	return int64(lo), ""
 }
@@ -280,12 +289,11 @@ func (f *File) layout(end int64) error {
 	for i := range f.infos {
 		e := &f.infos[i]
 		size, _ := e.size()
-		where := fmt.Sprintf("tensor %.64q", e.name)
 		if size > 0 && e.offset < at {
-			return format.Malformed(f.Path, where, "begins at byte %d of the data, where tensor %.64q ends at %d", e.offset, last, at)
+			return format.Malformed(f.Path, place(e.name), "begins at byte %d of the data, where tensor %.64q ends at %d", e.offset, last, at)
 		}
 		if size > f.Size-f.data || e.offset > f.Size-f.data-size {
-			return format.Malformed(f.Path, where, "%d bytes at byte %d of the data, of which the file has %d", size, e.offset, max(0, f.Size-f.data))
+			return format.Malformed(f.Path, place(e.name), "%d bytes at byte %d of the data, of which the file has %d", size, e.offset, max(0, f.Size-f.data))
 		}
 		if size > 0 {
 			last, at = e.name, e.offset+size
@@ -301,8 +309,10 @@ func (f *File) layout(end int64) error {
 	slices.SortFunc(f.names, func(a, b int32) int { return strings.Compare(f.infos[a].name, f.infos[b].name) })
 	for i := 1; i < len(f.names); i++ {
 		if name := f.infos[f.names[i]].name; name == f.infos[f.names[i-1]].name {
-			return format.Malformed(f.Path, fmt.Sprintf("tensor %.64q", name), "is there twice")
+			return format.Malformed(f.Path, place(name), "is there twice")
 		}
 	}
 	return nil
 }
+
+func place(name string) string { return fmt.Sprintf("tensor %.64q", name) }

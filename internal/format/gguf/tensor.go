@@ -149,7 +149,7 @@ func (t *Tensor) readable() error {
 	return format.Malformed(t.file.Path, t.where(), "unsupported GGUF type %s (%d), want one of F32, F16, BF16, F64, Q8_0, Q4_0, Q4_1", t.Type, t.Type)
 }
 
-func (t *Tensor) where() string { return fmt.Sprintf("tensor %.64q", t.Name) }
+func (t *Tensor) where() string { return place(t.Name) }
 
 func plain(d format.DType) func([]float64, []byte) {
 	return func(dst []float64, src []byte) { format.Decode(dst, src, d, binary.LittleEndian) }

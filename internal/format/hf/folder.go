@@ -94,7 +94,7 @@ func (f *Folder) index() error {
 	}
 	f.weights = make([]weight, 0, n)
 	for i := range f.shards {
-		for stored := range f.shards[i].Tensors() {
+		for stored := range f.shards[i].Names() {
 			name := family.canonical(stored)
 			if family.buffer(name) {
 				f.Ignored = append(f.Ignored, stored)
@@ -284,8 +284,8 @@ func (f *Folder) Fingerprint() (string, error) {
 		var size [8]byte
 		binary.LittleEndian.PutUint64(size[:], uint64(s.Size))
 		sum.Write(size[:])
-		for _, r := range []io.Reader{io.NewSectionReader(s.file, 8, s.Header), io.NewSectionReader(s.file, data, n), io.NewSectionReader(s.file, s.Size-n, n)} {
-			if _, err := io.Copy(sum, r); err != nil {
+		for _, from := range [][2]int64{{8, s.Header}, {data, n}, {s.Size - n, n}} { // where, and how many bytes
+			if _, err := io.Copy(sum, &format.Section{R: s.file, Off: from[0], End: from[0] + from[1]}); err != nil {
 				return "", fmt.Errorf("%s: %w", s.Path, err)
 			}
 		}

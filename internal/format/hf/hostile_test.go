@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/internal/format"
+	"plumbline/internal/format/safetensors"
 )
 
 // Each row breaks a sound folder of two shards in one way.
@@ -136,4 +138,32 @@ func TestPickle(t *testing.T) {
 		"python -c 'import sys, torch; ", "weights_only=True",
 		quoted(filepath.Join(dir, "model.safetensors"))+" "+quoted(filepath.Join(dir, "pytorch_model-00001-of-00002.bin"))+" "+quoted(filepath.Join(dir, "pytorch_model-00002-of-00002.bin")))
 	require.NotContains(t, err.Error(), "training_args")
+}
+
+// A weight_format is one number, whatever the file holds under its name.
+func TestLongWeightFormat(t *testing.T) {
+	dir := t.TempDir()
+	file(t, dir, "config.json", llamaConfig)
+	const n = 8 << 20
+	require.NoError(t, safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), nil, []safetensors.Tensor{
+		{Name: "lm_head.weight", DType: format.I8, Shape: []int{2, 2}, Raw: []byte{1, 2, 3, 4}},
+		{Name: "lm_head.SCB", DType: format.F32, Shape: []int{2}, Data: []float64{1, 1}},
+		{Name: "lm_head.weight_format", DType: format.U8, Shape: []int{n}, Raw: make([]byte, n)},
+	}))
+	f := open(t, dir)
+	var err error
+	require.Less(t, allocated(func() { _, err = f.Int8("lm_head.weight", 2, 2) }), int64(1<<20))
+	refused(t, err, "lm_head.weight_format", "want one number")
+	require.Less(t, len(err.Error()), 500)
+}
+
+// A file that was cut after it was opened has no fingerprint.
+func TestFingerprintOfACutFile(t *testing.T) {
+	dir := single(t, llamaConfig, values{"lm_head.weight": make([]float64, 1000)})
+	f := open(t, dir)
+	_, err := f.Fingerprint()
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(filepath.Join(dir, "model.safetensors"), f.shards[0].Size-4))
+	_, err = f.Fingerprint()
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }

@@ -53,11 +53,14 @@ func (f *Folder) Int8(name string, out, in int) (*Int8, error) {
 		return nil, format.Malformed(scales.Name, "", "%s %s, want F32 (%d,), a scale for each row of the weight", scales.Type, scales.ShapeString(), out)
 	}
 	if layout, ok := f.Tensor(strings.TrimSuffix(name, ".weight") + ".weight_format"); ok {
+		if layout.Len() != 1 {
+			return nil, format.Malformed(layout.Name, "", "has shape %s, want one number", layout.ShapeString())
+		}
 		v, err := layout.Float64s()
 		if err != nil {
 			return nil, err
 		}
-		if len(v) != 1 || v[0] != 0 {
+		if v[0] != 0 {
 			return nil, format.Malformed(layout.Name, "", "is %v, want 0: rows. The tiled layouts of old versions of bitsandbytes (1 col32, 2 col_turing, 3 col_ampere) are not read", v)
 		}
 	}

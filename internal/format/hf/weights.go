@@ -97,18 +97,18 @@ func (f *Folder) sharded(name string) error {
 func (f *Folder) agree(path string, tensors []mapped) error {
 	for _, m := range tensors {
 		s := &f.shards[m.shard]
-		if _, ok := s.Tensor(m.tensor); ok {
+		if s.Has(m.tensor) {
 			continue
 		}
 		for i := range f.shards {
-			if _, ok := f.shards[i].Tensor(m.tensor); ok {
+			if f.shards[i].Has(m.tensor) {
 				return format.Malformed(path, fmt.Sprintf("weight_map, tensor %.128q", m.tensor), "is in %q, not in %q", f.shards[i].name, s.name)
 			}
 		}
 		return format.Malformed(path, fmt.Sprintf("weight_map, tensor %.128q", m.tensor), "is missing from shard %q", s.name)
 	}
 	for i := range f.shards {
-		for name := range f.shards[i].Tensors() {
+		for name := range f.shards[i].Names() {
 			at, ok := slices.BinarySearchFunc(tensors, name, func(m mapped, name string) int { return strings.Compare(m.tensor, name) })
 			if !ok {
 				return format.Malformed(f.shards[i].Path, fmt.Sprintf("tensor %.128q", name), "is not in the weight_map of %s", filepath.Base(path))
@@ -139,7 +139,7 @@ func (f *Folder) unreferenced() error {
 	}
 	known := f.Shards()
 	for _, e := range entries {
-		if shardName.MatchString(e) && !slices.Contains(known, e) {
+		if _, listed := slices.BinarySearch(known, e); !listed && shardName.MatchString(e) {
 			f.Notes = append(f.Notes, fmt.Sprintf("%s is not in the weight_map and is not read", f.file(e)))
 		}
 	}

@@ -138,8 +138,8 @@ func (p *parser) shape(h *header, value literal) error {
 	if value.kind != tuple {
 		return p.fail(value.pos, "shape is %s, want a tuple of integers", value)
 	}
-	if len(value.items) > format.MaxRank {
-		return p.fail(value.pos, "shape has rank %d, want at most %d", len(value.items), format.MaxRank)
+	if value.n > format.MaxRank {
+		return p.fail(value.pos, "shape has rank %d, want at most %d", value.n, format.MaxRank)
 	}
 	h.shape = make([]int, len(value.items))
 	for i, item := range value.items {
@@ -208,8 +208,8 @@ func (l literal) String() string {
 	case word:
 		return fmt.Sprintf("%.40s", l.text)
 	case tuple:
-		return fmt.Sprintf("a tuple of %d", len(l.items))
+		return fmt.Sprintf("a tuple of %d", l.n)
 	default:
-		return fmt.Sprintf("a list of %d", len(l.items))
+		return fmt.Sprintf("a list of %d", l.n)
 	}
 }

@@ -22,10 +22,14 @@ const (
 // literal is a value of the part of Python's literal grammar that a header is written in.
 type literal struct {
 	kind  kind
-	text  string // the content of a str without its quotes, escapes as they stand; the characters of a word
-	items []literal
-	pos   int // of its first byte in the header
+	text  string    // the content of a str without its quotes, escapes as they stand; the characters of a word
+	n     int       // items of a tuple or list
+	items []literal // the first maxItems of a tuple; a header can have thousands in a list that is refused as a whole
+	pos   int       // of its first byte in the header
 }
+
+// maxItems is one more than a shape may have.
+const maxItems = format.MaxRank + 1
 
 // parser reads the header of a .npy file. Its grammar:
 //
@@ -174,10 +178,12 @@ func (p *parser) sequence(l literal, end byte, depth int) (literal, error) {
 		if err != nil {
 			return l, err
 		}
-		l.items = append(l.items, item)
+		if l.n++; l.kind == tuple && l.n <= maxItems {
+			l.items = append(l.items, item)
+		}
 		comma = p.skip(',')
 	}
-	if l.kind == tuple && len(l.items) == 1 && !comma {
+	if l.kind == tuple && l.n == 1 && !comma {
 		return l, p.fail(l.pos, "header: %s in parentheses, want a tuple (x,)", l.items[0])
 	}
 	return l, nil

@@ -1,7 +1,9 @@
 package npy
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -261,4 +263,30 @@ func TestReadAfterClose(t *testing.T) {
 	require.NoError(t, f.Close())
 	_, err = f.Float64s()
 	require.True(t, errors.Is(err, os.ErrClosed), "%v", err)
+}
+
+// Headers of thousands of items, one in each member of an archive, cost a small multiple of their bytes.
+func TestLongHeaders(t *testing.T) {
+	for name, descr := range map[string]string{
+		"a list":     "[" + strings.Repeat("0,", 4900) + "]",
+		"a tuple":    "(" + strings.Repeat("0,", 4900) + ")",
+		"nested":     strings.Repeat("[", 60) + strings.Repeat("0,", 4800) + strings.Repeat("]", 60),
+		"of strings": "[" + strings.Repeat("'',", 3200) + "]",
+	} {
+		member := npyFile(1, "{'descr': "+descr+", 'fortran_order': False, 'shape': (1,)}")
+		var entries []zipEntry
+		for i := range 300 {
+			entries = append(entries, zipEntry{name: fmt.Sprintf("%d.npy", i), content: member})
+		}
+		file := zipFile(zipEnd{}, entries...)
+		before := allocated()
+		a, err := parseArchive(bytes.NewReader(file), int64(len(file)), "x.npz", Options{})
+		require.NoError(t, err)
+		for _, n := range a.Names() {
+			_, err := a.Array(n)
+			require.True(t, isRefusal(err), "%v", err)
+			require.ErrorContains(t, err, "dtype is not supported")
+		}
+		require.LessOrEqual(t, allocated()-before, bound(len(file)), name)
+	}
 }

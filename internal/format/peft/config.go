@@ -49,6 +49,7 @@ type Config struct {
 	// Of a Config that was checked, so that a list of ten thousand names is not walked for each of a million tensors.
 	expressions      map[pattern]*regexp.Regexp
 	targets, exclude map[string]bool // of the lists
+	steps            int             // of the expressions
 }
 
 // known are the keys of peft@0.21.2's LoraConfig and of the classes below it.
@@ -204,6 +205,9 @@ func (c *Config) check(file string) error {
 	for _, p := range c.LayersPattern {
 		compile("layers_pattern", layer, p)
 	}
+	if len(c.ModulesToSave) > maxSaved {
+		bad("modules_to_save", "has %d names, want at most %d", len(c.ModulesToSave), maxSaved)
+	}
 	for _, m := range c.ModulesToSave {
 		compile("modules_to_save", within, m)
 	}
@@ -219,7 +223,7 @@ func (c *Config) check(file string) error {
 			bad("alpha_pattern", "%.64q is %v, want a finite number", p.Key, p.Value)
 		}
 	}
-	c.expressions, c.targets, c.exclude = all.done, c.Targets.set(), c.Exclude.set()
+	c.expressions, c.targets, c.exclude, c.steps = all.done, c.Targets.set(), c.Exclude.set(), all.program
 	return firstErr
 }
 

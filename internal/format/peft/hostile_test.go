@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -91,10 +92,11 @@ func TestConfigRefused(t *testing.T) {
 		"look-ahead":               {string(config(`,"exclude_modules":"(?!lm_head).*"`)), "exclude_modules: \"(?!lm_head).*\" is no regular expression that can be read: invalid or unsupported Perl syntax"},
 		"open bracket":             {`{"peft_type":"LORA","target_modules":"q("}`, "target_modules: \"q(\" is no regular expression that can be read: missing closing )"},
 		"brackets that fit ours":   {`{"peft_type":"LORA","target_modules":"a)|(b"}`, "target_modules: \"a)|(b\" is no regular expression"},
-		"repetitions":              {`{"peft_type":"LORA","target_modules":"` + strings.Repeat("x{1000}", 25) + `"}`, "more than 20000 steps"},
-		"classes":                  {string(config(`,"rank_pattern":{"` + strings.Repeat(`\\pL`, 200) + `":1}`)), "more than 20000 steps"},
+		"repetitions":              {`{"peft_type":"LORA","target_modules":"` + strings.Repeat("x{1000}", 25) + `"}`, "more than 10000 steps"},
+		"classes":                  {string(config(`,"rank_pattern":{"` + strings.Repeat(`\\pL`, 200) + `":1}`)), "more than 10000 steps"},
 		"long expressions":         {`{"peft_type":"LORA","target_modules":"` + strings.Repeat("(q)", 3000) + `"}`, "more than 8192 bytes together"},
-		"many patterns":            {string(config(`,"modules_to_save":[` + repeated(`"a"`, 17_000) + `]`)), "more than 16384 patterns"},
+		"many patterns":            {string(config(`,"modules_to_save":[` + repeated(`"a"`, 17_000) + `]`)), "has 17000 names, want at most 512"},
+		"many ranks":               {`{"peft_type":"LORA","target_modules":["q"],"rank_pattern":{` + numberedRanks(17_000) + `}}`, "more than 16384 patterns"},
 		"many values":              {string(config(`,"x":[` + repeated(`0`, 66_000) + `]`)), "more than 65536 values"},
 		"layers with a pattern":    {`{"peft_type":"LORA","target_modules":"q","layers_to_transform":[1]}`, "goes with a list"},
 		"layers_pattern alone":     {string(config(`,"layers_pattern":["h"]`)), "needs layers_to_transform"},
@@ -276,4 +278,49 @@ func TestNotes(t *testing.T) {
 		"pytorch_model.bin is a pickle and was not read",
 	}, a.Notes)
 	require.Equal(t, float64(8), a.Config.Alpha)
+}
+
+// Expressions that take long for one name, or lists that are compared with every part of it, and many long names.
+func TestTime(t *testing.T) {
+	started := time.Now()
+	var tensors []safetensors.Tensor
+	for i := range 200 {
+		tensors = append(tensors, tensor(fmt.Sprintf("%s%d.q.lora_A.weight", strings.Repeat("a.", 450), i), format.F32, 0))
+	}
+	_, err := Open(folder(t, []byte(`{"peft_type":"LORA","target_modules":"(((a|b|c?){9}){9}){9}x"}`), weights(t, tensors...)))
+	require.True(t, format.IsMalformed(err), "%v", err)
+	require.ErrorContains(t, err, "regular expressions")
+
+	_, _, err = ParseConfig("f", config(`,"modules_to_save":["s`+strings.Repeat(`","s`, maxSaved)+`"]`))
+	require.ErrorContains(t, err, "has 513 names")
+	var names strings.Builder
+	for i := range maxSaved - 1 {
+		fmt.Fprintf(&names, `,"s.%d"`, i)
+	}
+	a, err := Open(folder(t, config(`,"modules_to_save":["s"`+names.String()+`]`), weights(t, tensors...)))
+	require.NoError(t, err)
+	defer a.Close()
+	for i := range a.Tensors {
+		a.Config.Target(a.Tensors[i].Module)
+	}
+
+	a, err = Open(folder(t, config(`,"exclude_modules":"`+strings.Repeat("(a|b)?", 1000)+`x"`), weights(t, good()...)))
+	require.NoError(t, err)
+	defer a.Close()
+	base := make([]Base, 100_000)
+	for i := range base {
+		base[i].Path = strings.Repeat("a", 100)
+	}
+	_, err = a.Fit(nil, base)
+	require.ErrorContains(t, err, "regular expressions")
+	require.Less(t, time.Since(started), time.Minute)
+}
+
+// numberedRanks returns n members of a rank_pattern.
+func numberedRanks(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"q%d":1`, i)
+	}
+	return b.String()[1:]
 }

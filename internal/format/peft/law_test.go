@@ -69,7 +69,7 @@ func TestWriteReadIdentity(t *testing.T) {
 		require.Empty(t, a.Notes)
 		require.Equal(t, c.Fingerprint, a.Fingerprint)
 		got := a.Config
-		got.expressions, got.targets, got.exclude = nil, nil, nil
+		got.expressions, got.targets, got.exclude, got.steps = nil, nil, nil, 0
 		require.Equal(t, c.Config, got)
 		modules, err := a.Modules()
 		require.NoError(t, err)
@@ -219,8 +219,8 @@ func FuzzConfig(f *testing.F) {
 		require.NoError(t, err)
 		again, _, err := ParseConfig("f", b)
 		require.NoError(t, err, "%s", b)
-		c.expressions, c.targets, c.exclude = nil, nil, nil
-		again.expressions, again.targets, again.exclude = nil, nil, nil
+		c.expressions, c.targets, c.exclude, c.steps = nil, nil, nil, 0
+		again.expressions, again.targets, again.exclude, again.steps = nil, nil, nil, 0
 		require.Equal(t, c, again)
 	})
 }

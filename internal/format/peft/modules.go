@@ -154,6 +154,16 @@ type Base struct {
 // PEFT would keep the factors it drew at random. The notes name entries of target_modules that match nothing, over which
 // PEFT passes in silence if another entry matches, and patterns that match nothing, of which it warns.
 func (a *Adapter) Fit(modules []Module, base []Base) (notes []string, err error) {
+	err = a.Config.affordable(filepath.Join(a.Path, ConfigFile), func(yield func(string) bool) {
+		for i := range base {
+			if !yield(base[i].Path) {
+				return
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	in := make(map[string]*Base, len(base))
 	for i := range base {
 		in[base[i].Path] = &base[i]

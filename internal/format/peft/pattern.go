@@ -6,14 +6,34 @@ import (
 	"regexp"
 	"regexp/syntax"
 	"strings"
+
+	"plumbline/internal/format"
 )
 
 // Bounds of the patterns of one configuration; the last two are of those that are not plain names.
 const (
 	maxPatterns = 16_384  // names included
 	maxRegex    = 8 << 10 // bytes, together
-	maxProgram  = 20_000  // characters and classes with counted repetitions written out, together
+	maxProgram  = 10_000  // characters and classes with counted repetitions written out, together
 )
+
+// maxSaved bounds modules_to_save, of which each name is compared with every part of a path.
+const maxSaved = 512
+
+// maxWork bounds the steps of all expressions for the bytes of all names that they are asked about: each step may be taken at
+// each byte.
+const maxWork = 1 << 29
+
+// affordable refuses expressions that would take minutes for so many names; file is that of the configuration.
+func (c *Config) affordable(file string, names func(yield func(string) bool)) error {
+	bytes := 0
+	for name := range names {
+		if bytes += len(name); c.steps > 0 && bytes > maxWork/c.steps {
+			return format.Malformed(file, "", "its regular expressions, of %d steps together, are too long for the names that they are asked about", c.steps)
+		}
+	}
+	return nil
+}
 
 // form is what PEFT makes of a pattern of a configuration (tuners/tuners_utils.py, utils/other.py).
 type form uint8

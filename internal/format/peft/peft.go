@@ -126,6 +126,11 @@ func Open(path string) (*Adapter, error) {
 		f.Close()
 		return nil, err
 	}
+	err = a.Config.affordable(filepath.Join(path, ConfigFile), a.weights.Names())
+	if err != nil {
+		a.weights.Close()
+		return nil, err
+	}
 	a.Fingerprint = a.weights.Metadata[fingerprintKey]
 	for key, array := range a.weights.Tensors() {
 		t := Tensor{Key: key, Array: array}

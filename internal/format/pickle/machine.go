@@ -41,11 +41,13 @@ type machine struct {
 	storages map[string]int      // index in out.Storages
 	counts   [256]int
 	filled   map[string]bool
+	decoded  []byte // of the text at hand
+	budget   int64  // bytes of texts, names and shapes
 }
 
 // room reports whether one more of have things may be kept, of which the file may have base and one per bytes.
 func (m *machine) room(have int, per int64, what string) bool {
-	if int64(have) < base+m.size/per {
+	if int64(have) < base+min(m.size, 1<<34)/per { // an index has 31 bits
 		return true
 	}
 	m.full(what, have)
@@ -64,7 +66,7 @@ func (m *machine) full(what string, have int) {
 // program runs one pickle up to its STOP and returns what it leaves.
 func (m *machine) program() (value, error) {
 	m.stack = m.stack[:0]
-	m.memo.n, m.memo.sparse, m.memo.most, m.memo.few = 0, nil, int(base+m.size/4), int(base/2+m.size/64)
+	m.memo.n, m.memo.sparse, m.memo.most, m.memo.few = 0, nil, int(base+m.size/8), int(base/2+m.size/64)
 	m.lost = false
 	start := m.pos
 	for {
@@ -194,11 +196,11 @@ func (m *machine) step(code byte, op opcode, at int64, a operand) error {
 	case 'T', 'U', 'X', 0x8c, 0x8d:
 		m.push(textual(text, a.sp))
 	case 'c', 'i':
-		module, err := m.name(text, a.sp)
+		module, err := m.name(a.sp)
 		if err != nil {
 			return err
 		}
-		name, err := m.name(text, a.s2)
+		name, err := m.name(a.s2)
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,9 @@ import (
 // maxEntries is the most members of a checkpoint's archive: one for each storage.
 const maxEntries = 1_000_000
 
+// maxPrograms is the most pickles of a file that are followed.
+const maxPrograms = 1000
+
 // Container is what the program lies in.
 type Container string
 
@@ -118,7 +121,7 @@ func newMachine(r io.ReaderAt, from, end int64, path string, size int64) *machin
 	return &machine{
 		stream: stream{r: r, path: path, start: from, pos: from, end: end, buf: make([]byte, 0, min(end-from, 256<<10)), at: from},
 		out:    &Summary{Path: path, Container: Plain}, size: size,
-		globals: map[[2]string]int{}, texts: map[string]interned{}, storages: map[string]int{}, filled: map[string]bool{},
+		globals: map[[2]string]int{}, texts: map[string]interned{}, storages: map[string]int{}, filled: map[string]bool{}, budget: 1<<20 + size,
 	}
 }
 
@@ -133,7 +136,7 @@ func (m *machine) sequence() error {
 		return m.legacy()
 	}
 	m.walk(top)
-	for m.pos < m.end && m.out.Programs < 1000 {
+	for m.pos < m.end && m.out.Programs < maxPrograms {
 		from := m.pos
 		if b, err := m.take(1); err != nil || b[0] != opProto {
 			m.pos = from
@@ -151,7 +154,10 @@ func (m *machine) sequence() error {
 		m.out.Programs++
 		m.walk(top)
 	}
-	if m.pos < m.end {
+	switch {
+	case m.pos < m.end && m.out.Programs == maxPrograms:
+		m.out.note("%d bytes behind the first %d pickles are not followed", m.end-m.pos, maxPrograms)
+	case m.pos < m.end:
 		m.out.Notes = append(m.out.Notes, fmt.Sprintf("%d bytes behind the last pickle", m.end-m.pos))
 	}
 	m.finish()
@@ -172,12 +178,14 @@ func (m *machine) legacy() error {
 			m.walk(top)
 		}
 	}
-	var want int64
+	have, want := uint64(m.end-m.pos), uint64(0)
 	for _, s := range m.out.Storages {
-		want += 8 + s.Bytes
+		if want += 8 + uint64(s.Bytes); want > have {
+			break // before a sum of many wraps around
+		}
 	}
-	if have := m.end - m.pos; have != want {
-		m.out.Problems = append(m.out.Problems, fmt.Sprintf("%d bytes of storages, want %d for the %d that are declared", have, want, len(m.out.Storages)))
+	if have != want {
+		m.out.problem("%d bytes of storages, want %d or more for the %d that are declared", have, want, len(m.out.Storages))
 	}
 	m.finish()
 	return nil
@@ -261,7 +269,11 @@ func (m *machine) members(entries []*zip.Entry, prefix string) error {
 			continue
 		}
 		m.out.Storages[i].Stored = e.Size
-		if big || e.Method != zip.Stored || e.Size != e.Packed {
+		if e.Method != zip.Stored || e.Size != e.Packed {
+			m.out.problem("storage %q is compressed (method %d, %d of %d bytes); torch stores it", key, e.Method, e.Packed, e.Size)
+			continue
+		}
+		if big {
 			continue
 		}
 		switch at, err := e.Data(m.r, m.path); {

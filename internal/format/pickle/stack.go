@@ -17,7 +17,7 @@ func (m *machine) push(v value) {
 	if m.lost {
 		return
 	}
-	if !m.room(len(m.stack), 8, "objects on the stack") {
+	if !m.room(len(m.stack), 16, "objects on the stack") {
 		m.lost, m.stack = true, m.stack[:0]
 		return
 	}
@@ -74,7 +74,7 @@ func (m *machine) items() []value {
 
 // node keeps n and returns a value for it.
 func (m *machine) node(n node) value {
-	if !m.room(m.nodes.n, 16, "containers and objects") {
+	if !m.room(m.nodes.n, 32, "containers and objects") {
 		return opaque
 	}
 	if n.kind != tupleNode {
@@ -88,7 +88,7 @@ func (m *machine) tuple(items []value) value {
 	if len(items) > maxTuple {
 		return opaque
 	}
-	if !m.room(m.children.n, 8, "members of tuples") {
+	if !m.room(m.children.n, 16, "members of tuples") {
 		return opaque
 	}
 	from := m.children.run(items)
@@ -119,7 +119,7 @@ func (m *machine) add(to, key, v value) {
 	} else if v.kind() != object {
 		return
 	}
-	if to.kind() != object || m.nodes.at(to.index()).kind == tupleNode || !m.room(m.pairs.n, 16, "members of containers") {
+	if to.kind() != object || m.nodes.at(to.index()).kind == tupleNode || !m.room(m.pairs.n, 32, "members of containers") {
 		return
 	}
 	n := m.nodes.at(to.index())
@@ -159,7 +159,7 @@ func (m *machine) set(dict value, items []value) error {
 		if err != nil {
 			return err
 		}
-		if t := m.texts[key]; !t.key && m.room(len(m.out.Keys), 64, "keys of dicts") {
+		if t, there := m.texts[key]; there && !t.key && m.room(len(m.out.Keys), 128, "keys of dicts") {
 			m.texts[key] = interned{key, true}
 			m.out.Keys = add(m.out.Keys, key)
 		}
@@ -230,10 +230,7 @@ func (m *machine) slot(a operand, op opcode) (uint64, error) {
 }
 
 // name returns the text at sp as a part of a global's name.
-func (m *machine) name(kind value, sp span) (string, error) {
-	b, err := m.bytes(sp)
-	return decode(kind, string(b)), err
-}
+func (m *machine) name(sp span) (string, error) { return m.text(text, sp) }
 
 // interned is a text that is held once.
 type interned struct {
@@ -241,22 +238,31 @@ type interned struct {
 	key bool // of a dict, listed
 }
 
-// read returns the text of v, equal texts as one string: a program can name the same text in every second byte.
-func (m *machine) read(v value) (string, error) {
-	b, err := m.bytes(v.span())
+// read returns the text of v.
+func (m *machine) read(v value) (string, error) { return m.text(v.kind(), v.span()) }
+
+// text returns the text at sp, equal texts as one string: a program can name the same text in every second byte. What there
+// is no room for is "".
+func (m *machine) text(kind value, sp span) (string, error) {
+	b, err := m.bytes(sp)
 	if err != nil {
 		return "", err
 	}
-	if t, ok := m.texts[string(b)]; ok && v.kind() == text {
+	if t, ok := m.texts[string(b)]; ok && kind == text {
 		return t.s, nil
 	}
-	s := decode(v.kind(), string(b))
-	if t, ok := m.texts[s]; ok {
+	m.decoded = decode(m.decoded[:0], kind, b)
+	if t, ok := m.texts[string(m.decoded)]; ok {
 		return t.s, nil
 	}
-	if len(m.texts) < base+int(m.size/64) {
-		m.texts[s] = interned{s: s}
+	n := int64(len(m.decoded))
+	if len(m.texts) >= base+int(m.size/256) || n > m.budget {
+		m.full("texts", len(m.texts))
+		return "", nil
 	}
+	m.budget -= n
+	s := string(m.decoded)
+	m.texts[s] = interned{s: s}
 	return s, nil
 }
 

@@ -95,7 +95,7 @@ func (m *machine) persistent() error {
 		}
 		return nil
 	}
-	if m.room(len(m.storages), 64, "storages") {
+	if m.room(base/2+len(m.storages), 512, "storages") {
 		m.storages[key] = len(m.out.Storages)
 		m.out.Storages = add(m.out.Storages, st)
 	}
@@ -104,25 +104,29 @@ func (m *machine) persistent() error {
 
 // walk lists the tensors that root leads to, in the order of the file.
 func (m *machine) walk(root value) {
-	w := &walker{machine: m, seen: make([]bool, m.nodes.n), budget: m.size + 1<<20}
-	w.visit(root, "", 0)
+	w := &walker{machine: m, seen: make([]bool, m.nodes.n)}
+	w.visit(root, 0)
 	m.nodes.n, m.pairs.n, m.children.n = 0, 0, 0
 }
 
 type walker struct {
 	*machine
-	seen   []bool // containers
-	budget int64  // bytes of names
+	seen []bool // containers
+	path []byte // names that lead to what is visited, joined by full stops
 }
 
-func (w *walker) visit(v value, path string, depth int) {
+func (w *walker) visit(v value, depth int) {
 	if v.kind() != object {
 		return
 	}
 	n := w.nodes.at(v.index())
 	if n.kind == callNode {
+		if w.budget < 0 || !w.room(base/2+len(w.out.Tensors), 512, "tensors") {
+			w.full("tensors", len(w.out.Tensors))
+			return
+		}
 		if t, ok := w.tensor(v, 0); ok {
-			w.list(t, path)
+			w.list(t)
 			return
 		}
 	}
@@ -136,49 +140,52 @@ func (w *walker) visit(v value, path string, depth int) {
 	}
 	if n.kind == tupleNode {
 		for i, c := range w.elements(v) {
-			w.visit(c, join(path, strconv.Itoa(i)), depth+1)
+			if c.kind() == object {
+				w.under(integral(int64(i)), c, depth)
+			}
 		}
 		return
 	}
 	for i := n.first; i >= 0; i = w.pairs.at(int(i)).next {
 		p := w.pairs.at(int(i))
-		key, under := "", path
-		switch {
-		case p.key.textual():
-			var err error
-			if key, err = w.read(p.key); err != nil {
+		w.under(p.key, p.val, depth)
+	}
+}
+
+// under visits v under the name that key is.
+func (w *walker) under(key, v value, depth int) {
+	start := len(w.path)
+	if key.textual() || key.kind() == integer {
+		if start > 0 {
+			w.path = append(w.path, '.')
+		}
+		if key.textual() {
+			text, err := w.read(key)
+			if err != nil {
 				w.out.note("%v", err)
+				w.path = w.path[:start]
 				return
 			}
-			under = join(path, key)
-		case p.key.kind() == integer:
-			under = join(path, strconv.FormatInt(p.key.int(), 10))
+			w.path = append(w.path, text...)
+		} else {
+			w.path = strconv.AppendInt(w.path, key.int(), 10)
 		}
-		if len(under) > maxText {
-			w.out.note("keys that lead deeper than %d bytes of names are not followed", maxText)
-			continue
-		}
-		if p.val.kind() == integer && len(w.out.Numbers) < maxNumbers && w.budget > int64(len(under)) {
-			w.budget -= int64(len(under))
-			w.out.Numbers = append(w.out.Numbers, Number{under, p.val.int()})
-		}
-		w.visit(p.val, under, depth+1)
 	}
+	if len(w.path) > maxText {
+		w.out.note("keys that lead deeper than %d bytes of names are not followed", maxText)
+	} else {
+		if v.kind() == integer && len(w.out.Numbers) < maxNumbers && w.budget > int64(len(w.path)) {
+			w.budget -= int64(len(w.path))
+			w.out.Numbers = append(w.out.Numbers, Number{string(w.path), v.int()})
+		}
+		w.visit(v, depth+1)
+	}
+	w.path = w.path[:start]
 }
 
-func join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
-}
-
-func (w *walker) list(t Tensor, name string) {
-	w.budget -= int64(len(name))
-	if w.budget < 0 || !w.room(len(w.out.Tensors), 64, "tensors") {
-		return
-	}
-	t.Name = name
+func (w *walker) list(t Tensor) {
+	w.budget -= int64(len(w.path) + 8*len(t.Shape) + 8*len(t.Strides))
+	t.Name = string(w.path)
 	if t.Storage != "" {
 		if i, ok := w.storages[t.Storage]; ok {
 			w.fits(&t, &w.out.Storages[i])

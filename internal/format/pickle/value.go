@@ -1,6 +1,7 @@
 package pickle
 
 import (
+	"bytes"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -46,70 +47,84 @@ func integral(n int64) value {
 
 func (v value) textual() bool { return v.kind() == text || v.kind() == quoted || v.kind() == escaped }
 
-// decode returns what Python makes of the text s of a value of that kind.
-func decode(kind value, s string) string {
+// decode appends to dst what Python makes of the text s of a value of that kind.
+func decode(dst []byte, kind value, s []byte) []byte {
 	switch kind {
 	case quoted:
-		s = strings.Trim(s, " \t\r")
+		s = bytes.Trim(s, " \t\r")
 		if len(s) >= 2 && (s[0] == '\'' || s[0] == '"') && s[len(s)-1] == s[0] {
 			s = s[1 : len(s)-1]
 		}
-		s = unescape(s, "xuU01234567abfnrtv\\'\"")
+		return unescape(dst, s, "xuU01234567abfnrtv\\'\"")
 	case escaped:
-		s = unescape(s, "uU")
+		return unescape(dst, s, "uU")
 	}
-	return strings.ToValidUTF8(s, "\uFFFD")
+	return appendValid(dst, s)
 }
 
-// unescape replaces the escapes of s whose letter is one of letters, and leaves those that are malformed.
-func unescape(s, letters string) string {
-	if !strings.Contains(s, `\`) {
-		return s
+// appendValid appends s to dst, with U+FFFD in the place of each run of bytes that are not UTF-8.
+func appendValid(dst, s []byte) []byte {
+	if utf8.Valid(s) {
+		return append(dst, s...)
 	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' || i+1 == len(s) || strings.IndexByte(letters, s[i+1]) < 0 {
-			b.WriteByte(s[i])
+	bad := false
+	for len(s) > 0 {
+		r, n := utf8.DecodeRune(s)
+		if r == utf8.RuneError && n == 1 {
+			if !bad {
+				dst = utf8.AppendRune(dst, utf8.RuneError)
+			}
+			bad = true
+		} else {
+			dst, bad = append(dst, s[:n]...), false
+		}
+		s = s[n:]
+	}
+	return dst
+}
+
+// unescape appends s with the escapes replaced whose letter is one of letters; those that are malformed stay.
+func unescape(dst, s []byte, letters string) []byte {
+	for {
+		at := bytes.IndexByte(s, '\\')
+		if at < 0 {
+			return appendValid(dst, s)
+		}
+		dst, s = appendValid(dst, s[:at]), s[at:]
+		if len(s) == 1 || strings.IndexByte(letters, s[1]) < 0 {
+			dst, s = append(dst, '\\'), s[1:]
 			continue
 		}
-		c, digits, base := s[i+1], 0, 16
-		switch c {
-		case 'x':
+		from, digits, base := 2, 0, 16
+		switch c := s[1]; {
+		case c == 'x':
 			digits = 2
-		case 'u':
+		case c == 'u':
 			digits = 4
-		case 'U':
+		case c == 'U':
 			digits = 8
-		case '0', '1', '2', '3', '4', '5', '6', '7':
-			base = 8
-			for digits < 3 && i+1+digits < len(s) && s[i+1+digits] >= '0' && s[i+1+digits] <= '7' {
+		case '0' <= c && c <= '7':
+			from, base = 1, 8
+			for digits < 3 && 1+digits < len(s) && s[1+digits] >= '0' && s[1+digits] <= '7' {
 				digits++
 			}
-		}
-		from := i + 2
-		if base == 8 {
-			from = i + 1
-		}
-		switch {
-		case digits > 0 && from+digits <= len(s):
-			n, err := strconv.ParseUint(s[from:from+digits], base, 32)
-			if err != nil || !utf8.ValidRune(rune(n)) {
-				b.WriteByte(s[i])
-				continue
-			}
-			b.WriteRune(rune(n))
-			i = from + digits - 1
-		case digits > 0:
-			b.WriteByte(s[i])
 		default:
 			if j := strings.IndexByte("abfnrtv", c); j >= 0 {
 				c = "\a\b\f\n\r\t\v"[j]
 			}
-			b.WriteByte(c)
-			i++
+			dst, s = append(dst, c), s[2:]
+			continue
 		}
+		n, err := uint64(0), strconv.ErrSyntax
+		if from+digits <= len(s) {
+			n, err = strconv.ParseUint(string(s[from:from+digits]), base, 32)
+		}
+		if err != nil || n > utf8.MaxRune || !utf8.ValidRune(rune(n)) {
+			dst, s = append(dst, '\\'), s[1:]
+			continue
+		}
+		dst, s = utf8.AppendRune(dst, rune(n)), s[from+digits:]
 	}
-	return b.String()
 }
 
 // arena holds things in blocks: a slice that grows would allocate several times what it holds in the end.

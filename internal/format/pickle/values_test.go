@@ -52,8 +52,11 @@ func TestValues(t *testing.T) {
 func TestNumbersAreBounded(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("\x80\x02}(")
-	for range 3 * maxNumbers {
+	for i := range 3 * maxNumbers {
 		text.WriteString("X\x01\x00\x00\x00aK\x01")
+		if i%1000 == 999 { // as Python batches them
+			text.WriteString("u(")
+		}
 	}
 	path := t.TempDir() + "/data.pt"
 	require.NoError(t, os.WriteFile(path, []byte(text.String()+"u."), 0o600))

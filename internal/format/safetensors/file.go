@@ -106,15 +106,40 @@ func (f *File) Tensors() iter.Seq2[string, *format.Array] {
 	}
 }
 
+// Names returns the names of the tensors, in the order of Tensors.
+func (f *File) Names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := range f.entries {
+			if !yield(f.entries[i].name) {
+				return
+			}
+		}
+	}
+}
+
+// Has reports whether there is a tensor called name.
+func (f *File) Has(name string) bool {
+	_, ok := f.find(name)
+	return ok
+}
+
 // Tensor returns the tensor called name, or false.
 func (f *File) Tensor(name string) (*format.Array, bool) {
+	e, ok := f.find(name)
+	if !ok {
+		return nil, false
+	}
+	return f.array(e), true
+}
+
+func (f *File) find(name string) (*entry, bool) {
 	i, ok := slices.BinarySearchFunc(f.names, name, func(i int32, name string) int {
 		return strings.Compare(f.entries[i].name, name)
 	})
 	if !ok {
 		return nil, false
 	}
-	return f.array(&f.entries[f.names[i]]), true
+	return &f.entries[f.names[i]], true
 }
 
 func (f *File) array(e *entry) *format.Array {

@@ -25,9 +25,10 @@ func Read(path string, each func(Event) error) (cut bool, err error) {
 	defer f.Close()
 	in := bufio.NewReaderSize(io.NewSectionReader(f, 0, f.Size), 1<<16)
 	var buf []byte
+	var head [12]byte
 	for at, n := int64(0), 0; ; n++ {
-		where := fmt.Sprintf("record %d at byte %d", n, at)
-		var head [12]byte
+		from := at
+		where := func() string { return fmt.Sprintf("record %d at byte %d", n, from) }
 		if _, err := io.ReadFull(in, head[:]); errors.Is(err, io.EOF) {
 			return false, nil
 		} else if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -36,10 +37,13 @@ func Read(path string, each func(Event) error) (cut bool, err error) {
 			return false, fmt.Errorf("%s: %w", path, err)
 		}
 		if got, want := binary.LittleEndian.Uint32(head[8:]), mask(head[:8]); got != want {
-			return false, format.Malformed(path, where, "the checksum of the length is %08x, want %08x", got, want)
+			return false, format.Malformed(path, where(), "the checksum of the length is %08x, want %08x", got, want)
 		}
 		at += 12
 		length := binary.LittleEndian.Uint64(head[:8])
+		if length > maxRecord {
+			return false, format.Malformed(path, where(), "an event of %d bytes, want at most %d, as protocol buffers have", length, maxRecord)
+		}
 		if left := f.Size - at; left < 4 || length > uint64(left-4) {
 			return true, nil // the length is right by its checksum, so the end is missing
 		}
@@ -53,17 +57,20 @@ func Read(path string, each func(Event) error) (cut bool, err error) {
 		at += int64(len(buf))
 		payload := buf[:length]
 		if got, want := binary.LittleEndian.Uint32(buf[length:]), mask(payload); got != want {
-			return false, format.Malformed(path, where, "the checksum of the event is %08x, want %08x", got, want)
+			return false, format.Malformed(path, where(), "the checksum of the event is %08x, want %08x", got, want)
 		}
 		e, err := decode(payload)
 		if err != nil {
-			return false, format.Malformed(path, where, "no event: %v", err)
+			return false, format.Malformed(path, where(), "no event: %v", err)
 		}
 		if err := each(e); err != nil {
 			return false, err
 		}
 	}
 }
+
+// maxRecord is the most that protocol buffers serialise. A length above it is no record whose end is missing.
+const maxRecord = 1<<31 - 1
 
 var errWire = errors.New("a field ends too early or is of an unknown type")
 
@@ -135,6 +142,9 @@ func decode(b []byte) (e Event, err error) {
 				return nil
 			})
 		case f.id == eventSummary && f.wire == wireBytes:
+			if e.Scalars == nil {
+				e.Scalars = make([]Scalar, 0, values(b)) // once: a slice that grows takes several times what it ends with
+			}
 			return fields(f.bytes, func(f field) error {
 				if f.id != summaryValue || f.wire != wireBytes {
 					return nil
@@ -150,6 +160,25 @@ func decode(b []byte) (e Event, err error) {
 	})
 	return e, err
 }
+
+// values counts the values in the summaries of an event, as far as it can be read.
+func values(b []byte) (n int) {
+	fields(b, func(f field) error {
+		if f.id != eventSummary || f.wire != wireBytes {
+			return nil
+		}
+		return fields(f.bytes, func(f field) error {
+			if f.id == summaryValue && f.wire == wireBytes && len(f.bytes) >= leastScalar {
+				n++
+			}
+			return nil
+		})
+	})
+	return n
+}
+
+// leastScalar is the bytes of a value that is a scalar: its tag of no bytes left out, one float32.
+const leastScalar = 5
 
 func text(b []byte) (string, error) {
 	if !utf8.Valid(b) {

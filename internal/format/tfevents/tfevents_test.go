@@ -1,11 +1,13 @@
 package tfevents
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/metrics"
 	"testing"
 	"time"
 
@@ -102,11 +104,6 @@ func TestWriter(t *testing.T) {
 }
 
 func TestRefused(t *testing.T) {
-	record := func(payload []byte) []byte {
-		head := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
-		b := binary.LittleEndian.AppendUint32(head, mask(head))
-		return binary.LittleEndian.AppendUint32(append(b, payload...), mask(payload))
-	}
 	for name, payload := range map[string][]byte{
 		"field 0":         {0, 0},
 		"a group":         {1<<3 | 3},
@@ -136,13 +133,59 @@ func FuzzRead(f *testing.F) {
 	f.Add(binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, 1<<40), mask(binary.LittleEndian.AppendUint64(nil, 1<<40))))
 	path := filepath.Join(f.TempDir(), "f")
 	f.Fuzz(func(t *testing.T, data []byte) {
-		require.NoError(t, os.WriteFile(path, data, 0o644))
-		_, _, err := read(t, path)
-		require.True(t, err == nil || format.IsMalformed(err), "%v", err)
-		if e, err := decode(data); err == nil { // without the checksums, which a fuzzer cannot guess
+		for _, file := range [][]byte{data, record(data)} { // whose checksums a fuzzer cannot guess
+			require.NoError(t, os.WriteFile(path, file, 0o644))
+			_, _, err := read(t, path)
+			require.True(t, err == nil || format.IsMalformed(err), "%v", err)
+		}
+		if e, err := decode(data); err == nil {
 			again, err := decode(e.encode())
 			require.NoError(t, err)
 			require.Equal(t, len(e.Scalars), len(again.Scalars))
 		}
 	})
+}
+
+// TestHostile reads files that are made to cost as much memory per byte as they can, and lengths that no record has.
+func TestHostile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	var small, many []byte
+	for range 20_000 {
+		small = Append(small, Event{})
+	}
+	value := appendBytes(nil, summaryValue, []byte{valueSimple<<3 | wire32, 0, 0, 128, 63})
+	payload := appendBytes(nil, eventSummary, bytes.Repeat(value, 500_000))
+	payload = append(payload, bytes.Repeat(appendBytes(nil, eventSummary, value), 100_000)...)
+	many = record(payload)
+	empty := record(appendBytes(nil, eventSummary, bytes.Repeat([]byte{summaryValue<<3 | wireBytes, 0}, 1<<20)))
+	for name, c := range map[string]struct {
+		file    []byte
+		events  int
+		scalars int
+	}{"small events": {small, 20_000, 0}, "many scalars": {many, 1, 600_000}, "values without anything": {empty, 1, 0}} {
+		require.NoError(t, os.WriteFile(path, c.file, 0o644))
+		s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+		metrics.Read(s)
+		before, events, scalars := s[0].Value.Uint64(), 0, 0
+		_, err := Read(path, func(e Event) error { events, scalars = events+1, scalars+len(e.Scalars); return nil })
+		metrics.Read(s)
+		require.NoError(t, err, name)
+		require.Less(t, s[0].Value.Uint64()-before, uint64(1<<20+9*len(c.file)/2), name)
+		require.Equal(t, []int{c.events, c.scalars}, []int{events, scalars}, name)
+	}
+	for _, length := range []uint64{1 << 31, 1 << 40, 1 << 63, 1<<64 - 1} {
+		head := binary.LittleEndian.AppendUint64(nil, length)
+		file := append(Append(nil, Event{Step: 1}), binary.LittleEndian.AppendUint32(head, mask(head))...)
+		require.NoError(t, os.WriteFile(path, Append(file, Event{Step: 2}), 0o644)) // would be hidden
+		_, cut, err := read(t, path)
+		require.True(t, format.IsMalformed(err), "%d: %v", length, err)
+		require.False(t, cut)
+	}
+}
+
+// record is a record with any payload.
+func record(payload []byte) []byte {
+	head := binary.LittleEndian.AppendUint64(nil, uint64(len(payload)))
+	b := binary.LittleEndian.AppendUint32(head, mask(head))
+	return binary.LittleEndian.AppendUint32(append(b, payload...), mask(payload))
 }

@@ -66,11 +66,11 @@ func Directory(r io.ReaderAt, size int64, name string, most int, accept func(ful
 		return nil, err
 	}
 	s := &format.Section{R: r, Off: d.off, End: d.end}
-	br := bufio.NewReader(s)
+	br, scratch := bufio.NewReader(s), make([]byte, dirSize, 1024)
 	entries := make([]*Entry, 0, min(d.entries, (d.end-d.off)/dirSize))
 	names := make(map[string]bool, cap(entries))
 	for i := range d.entries {
-		e, err := readEntry(br, name, i, accept)
+		e, err := readEntry(br, &scratch, name, i, accept)
 		if s.Err != nil {
 			return nil, s.Err
 		}
@@ -97,7 +97,8 @@ func Directory(r io.ReaderAt, size int64, name string, most int, accept func(ful
 
 // separate checks that no entry reaches into the next or into the directory, which begins at end, and sets the limits.
 func separate(entries []*Entry, end int64, name string) error {
-	byOffset := slices.SortedFunc(slices.Values(entries), func(a, b *Entry) int { return cmp.Compare(b.local, a.local) })
+	byOffset := slices.Clone(entries)
+	slices.SortFunc(byOffset, func(a, b *Entry) int { return cmp.Compare(b.local, a.local) })
 	for _, e := range byOffset { // from the last to the first
 		least := localSize + int64(len(e.Name))
 		if e.local > end-least || e.Packed > end-least-e.local {
@@ -207,32 +208,30 @@ func notZip(r io.ReaderAt, size int64, name string) error {
 	return format.Malformed(name, "", "not a zip archive: no end record")
 }
 
-// readEntry reads entry i of the central directory.
-func readEntry(r io.Reader, name string, i int64, accept func(string) (string, error)) (*Entry, error) {
-	var buf [dirSize]byte
-	if _, err := io.ReadFull(r, buf[:]); err != nil {
+// readEntry reads entry i of the central directory, into scratch, which grows as it has to.
+func readEntry(r *bufio.Reader, scratch *[]byte, name string, i int64, accept func(string) (string, error)) (*Entry, error) {
+	if _, err := io.ReadFull(r, (*scratch)[:dirSize]); err != nil {
 		return nil, err
 	}
-	if string(buf[:4]) != dirSig {
-		return nil, format.Malformed(name, fmt.Sprintf("central directory entry %d", i+1), "found %q, want %q", buf[:4], dirSig)
+	if string((*scratch)[:4]) != dirSig {
+		return nil, format.Malformed(name, fmt.Sprintf("central directory entry %d", i+1), "found %q, want %q", (*scratch)[:4], dirSig)
 	}
-	full := make([]byte, le.Uint16(buf[28:]))
-	extra := make([]byte, le.Uint16(buf[30:]))
-	if _, err := io.ReadFull(r, full); err != nil {
+	named := dirSize + int(le.Uint16((*scratch)[28:])) // where the name ends
+	all := named + int(le.Uint16((*scratch)[30:]))     // and the extra field
+	*scratch = slices.Grow((*scratch)[:dirSize], all-dirSize)[:all]
+	if _, err := io.ReadFull(r, (*scratch)[dirSize:]); err != nil {
 		return nil, err
 	}
-	if _, err := io.ReadFull(r, extra); err != nil {
-		return nil, err
-	}
-	if _, err := io.CopyN(io.Discard, r, int64(le.Uint16(buf[32:]))); err != nil {
+	buf, full, extra := (*scratch)[:dirSize], string((*scratch)[dirSize:named]), (*scratch)[named:]
+	if _, err := r.Discard(int(le.Uint16(buf[32:]))); err != nil {
 		return nil, err
 	}
 	refuse := func(msg string, args ...any) error {
 		return format.Malformed(name, fmt.Sprintf("entry %.80q", full), msg, args...)
 	}
 	flags := le.Uint16(buf[8:])
-	known, err := accept(string(full))
-	if err == nil && flags&flagUTF8 == 0 && strings.IndexFunc(string(full), func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
+	known, err := accept(full)
+	if err == nil && flags&flagUTF8 == 0 && strings.IndexFunc(full, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
 		err = errNotUTF8
 	}
 	if err == nil {
@@ -252,14 +251,18 @@ func readEntry(r io.Reader, name string, i int64, accept func(string) (string, e
 		return nil, refuse("%v", err)
 	}
 	return &Entry{
-		Name: string(full), Method: le.Uint16(buf[10:]), CRC: le.Uint32(buf[16:]),
+		Name: full, Method: le.Uint16(buf[10:]), CRC: le.Uint32(buf[16:]),
 		Size: int64(v[0]), Packed: int64(v[1]), local: int64(v[2]),
 	}, nil
 }
 
+// unicodePath is the field that gives an entry another name in UTF-8 (APPNOTE 4.6.9), which some readers take and others do
+// not.
+const unicodePath = 0x7075
+
 // zip64 replaces the values of v that do not fit 32 bits by those of the zip64 field in extra.
 func zip64(v *[3]uint64, extra []byte) error {
-	missing := slices.Contains(v[:], math.MaxUint32)
+	missing, seen := slices.Contains(v[:], math.MaxUint32), false
 	for len(extra) >= 4 {
 		id, n := le.Uint16(extra), int(le.Uint16(extra[2:]))
 		if extra = extra[4:]; n > len(extra) {
@@ -267,6 +270,14 @@ func zip64(v *[3]uint64, extra []byte) error {
 		}
 		field := extra[:n]
 		extra = extra[n:]
+		switch {
+		case id == unicodePath:
+			return errors.New("a field with another name in UTF-8, which readers disagree about")
+		case id == 1 && seen:
+			return errors.New("two zip64 fields")
+		case id == 1:
+			seen = true
+		}
 		if id != 1 || !missing {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime/metrics"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -97,11 +98,77 @@ func TestLocalHeader(t *testing.T) {
 	require.ErrorContains(t, err, "reach beyond")
 }
 
+// Fields that make an entry another one for some readers.
+func TestExtraFields(t *testing.T) {
+	zip64 := append([]byte{1, 0, 8, 0}, make([]byte, 8)...)
+	for name, c := range map[string]struct {
+		extra    []byte
+		fragment string
+	}{
+		"another name":     {[]byte("up\x06\x00\x01crc.x"), "another name in UTF-8"},
+		"two zip64 fields": {append(zip64, zip64...), "two zip64 fields"},
+		"longer than it":   {[]byte{9, 9, 5, 0}, "extra field of 5 bytes, 0 are left"},
+		"of no meaning":    {[]byte{9, 9, 1, 0, 7}, ""},
+		"one zip64 field":  {zip64, ""},
+	} {
+		var b bytes.Buffer
+		z := zip.NewWriter(&b)
+		_, err := z.CreateHeader(&zip.FileHeader{Name: "a", Extra: c.extra})
+		require.NoError(t, err)
+		require.NoError(t, z.Close())
+		_, err = Directory(bytes.NewReader(b.Bytes()), int64(b.Len()), "x.zip", 9, anyName)
+		if c.fragment == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorContains(t, err, c.fragment, name)
+		require.True(t, format.IsMalformed(err), name)
+	}
+}
+
+// A directory of as many entries as fit costs a small multiple of itself, also one whose entries are nowhere.
+func TestMemory(t *testing.T) {
+	const n = 300_000
+	var b bytes.Buffer
+	for i := range n {
+		name := fmt.Sprintf("%x", i)
+		record := make([]byte, dirSize)
+		copy(record, dirSig)
+		le.PutUint16(record[28:], uint16(len(name)))
+		b.Write(append(record, name...))
+	}
+	locator := make([]byte, locatorSize)
+	end64, end := make([]byte, end64Size), make([]byte, endSize)
+	copy(end64, end64Sig)
+	le.PutUint64(end64[4:], end64Size-12)
+	le.PutUint64(end64[24:], n)
+	le.PutUint64(end64[32:], n)
+	le.PutUint64(end64[40:], uint64(b.Len()))
+	copy(locator, locatorSig)
+	le.PutUint64(locator[8:], uint64(b.Len()))
+	le.PutUint32(locator[16:], 1)
+	copy(end, endSig)
+	copy(end[8:], bytes.Repeat([]byte{0xff}, 4))
+	le.PutUint32(end[12:], uint32(b.Len()))
+	file := append(append(append(b.Bytes(), end64...), locator...), end...)
+
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	before := s[0].Value.Uint64()
+	_, err := Directory(bytes.NewReader(file), int64(len(file)), "x.zip", n, anyName)
+	metrics.Read(s)
+	require.ErrorContains(t, err, "where the next entry or the directory begins")
+	got := s[0].Value.Uint64() - before
+	t.Logf("%.1f times %d bytes", float64(got)/float64(len(file)), len(file))
+	require.LessOrEqual(t, got, uint64(4*len(file)+4<<20))
+}
+
 func FuzzDirectory(f *testing.F) {
 	f.Add(archive(f, []string{"a/data.pkl", "a/data/0"}, [][]byte{{1}, {2, 3}}, zip.Store), byte(0))
 	f.Add(archive(f, []string{"a"}, [][]byte{bytes.Repeat([]byte{7}, 99)}, zip.Deflate), byte(9))
 	f.Fuzz(func(t *testing.T, file []byte, seed byte) {
 		if len(file) > 0 && seed > 0 {
+			file = bytes.Clone(file) // what the fuzzer holds stays as it is
 			r := rand.New(rand.NewPCG(uint64(seed), 1))
 			file[r.IntN(len(file))] ^= 1 << r.IntN(8)
 		}
