@@ -152,7 +152,7 @@ func TestShieldedConfigs(t *testing.T) {
 	out, errs, code := run("shielded")
 	require.Equal(t, 2, code)
 	require.Contains(t, errs, "model.name gpt-j-6b: only its sizes are known here")
-	require.Regexp(t, regexp.MustCompile(`memory plan: base 6\.47 GB \(6\.0[23] GiB\), rollout .*, update (19\.\d\d) GB`), out) // A.6: 19.5 at B = 4, T = 424
+	require.Regexp(t, regexp.MustCompile(`memory plan: base 6\.47 GB \(6\.0[23] GiB\), rollout .*, update 21\.1\d GB`), out) // A.6: 19.5 at B = 4, T = 424; the adapters of k and out keep 0.84 GB each of their inputs
 	require.Contains(t, errs, "is above 0.95 of memory_limit 18GB: max_new_tokens=20, gradient_checkpointing=true, a smaller micro_batch_size")
 	require.NotContains(t, errs, "device_map", "int8 and device_map auto do not go together")
 	out, errs, _ = run("shielded", "gradient_checkpointing=true")

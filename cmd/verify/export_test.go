@@ -29,7 +29,7 @@ func TestExportPrints(t *testing.T) {
 // A hook has at most 40 lines, needs only torch, safetensors, the standard library and the framework that it is for, says at
 // its top how it is used, which release it was tested with, and warns where a dump fails.
 func TestExportedHooks(t *testing.T) {
-	standard := []string{"dataclasses", "functools", "hashlib", "importlib.metadata", "json", "math", "os", "sys", "warnings", "torch", "safetensors.torch"}
+	standard := []string{"dataclasses", "functools", "hashlib", "importlib.metadata", "json", "math", "os", "sys", "traceback", "warnings", "torch", "safetensors.torch"}
 	releases := map[string]string{"trl": "1.16.0", "verl": "0.9.1", "openrlhf": "0.11.2"}
 	imports := regexp.MustCompile(`(?m)^(?:import (.+)|from (\S+) import .+)$`)
 	for _, target := range exportTargets {
