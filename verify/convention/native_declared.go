@@ -75,6 +75,11 @@ func common(results []*translation) *Set {
 			set = set.WithFact(fact, v)
 		}
 	}
+	for stage, text := range first.beyond {
+		if !slices.ContainsFunc(others, func(r *translation) bool { return r.set.Beyond(stage) != text }) {
+			set = set.withBeyond(stage, text)
+		}
+	}
 	return set
 }
 

@@ -68,8 +68,8 @@ var nativeShared = sync.OnceValue(func() *nativeTable {
 // and conditions hold decides; a name whose value no line has is an error.
 //
 // EFFECT is option=value, where $ is the value itself, $1 and $2 are the numbers of a pair or low_high and @other the value
-// of another name; fact or fact=NAME keeps the value for those who know what to do with it; beyond keeps it and says that no option
-// expresses what it does, NOTE says what that is; ignored does nothing.
+// of another name; fact or fact=NAME keeps the value for those who know what to do with it; beyond=STAGES keeps it and says that no
+// option expresses what it does, NOTE says what that is and STAGES to whose numbers (see [Set.Beyond]); ignored does nothing.
 //
 // COND is other=PATTERN or other!=PATTERN. Of a name that is not declared, only absent and != hold.
 //
@@ -238,7 +238,12 @@ func readEffect(cell, name, full string) (nativeEffect, error) {
 	case "ignored":
 		return nativeEffect{what: isIgnored}, nil
 	case "beyond":
-		return nativeEffect{what: isBeyond, target: full}, nil
+		for _, stage := range strings.Split(text, ",") {
+			if !slices.Contains(Stages, Stage(stage)) {
+				return nativeEffect{}, fmt.Errorf("%q: beyond %q, want stages", name, stage)
+			}
+		}
+		return nativeEffect{what: isBeyond, target: full, text: text}, nil
 	case "fact":
 		if !given {
 			text = name

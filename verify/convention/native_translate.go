@@ -158,6 +158,9 @@ func (r *translation) apply(a applied, declared map[string]NameValue, origin str
 		case isBeyond:
 			r.beyond[a.name] = a.words + ": " + a.rule.note
 			r.set = r.set.WithFact(e.target, a.value)
+			for _, stage := range strings.Split(e.text, ",") {
+				r.set = r.set.withBeyond(Stage(stage), r.beyond[a.name])
+			}
 		case keepsFact:
 			r.set = r.set.WithFact(e.target, a.value)
 			t.Fact = e.target

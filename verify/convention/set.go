@@ -12,6 +12,7 @@ type Set struct {
 	values map[string]assigned
 	among  map[string][]Value // where the value is unknown: it is one of these
 	facts  map[string]any
+	beyond map[Stage]string // what is declared and no option expresses, in words
 }
 
 type assigned struct {
@@ -73,7 +74,7 @@ func (s *Set) Among(option string) []Value {
 
 // With returns s with another value of one option. Unknown takes the value away.
 func (s *Set) With(option string, v Value, origin string) *Set {
-	c := &Set{values: maps.Clone(s.values), among: s.among, facts: s.facts}
+	c := &Set{values: maps.Clone(s.values), among: s.among, facts: s.facts, beyond: s.beyond}
 	if c.values == nil {
 		c.values = map[string]assigned{}
 	}
@@ -87,12 +88,29 @@ func (s *Set) With(option string, v Value, origin string) *Set {
 
 // WithFact returns s with another fact.
 func (s *Set) WithFact(name string, v any) *Set {
-	c := &Set{values: s.values, among: s.among, facts: maps.Clone(s.facts)}
+	c := &Set{values: s.values, among: s.among, facts: maps.Clone(s.facts), beyond: s.beyond}
 	if c.facts == nil {
 		c.facts = map[string]any{}
 	}
 	c.facts[name] = v
 	return c
+}
+
+// Beyond returns what was declared that changes the numbers of a stage and that no option expresses, "" if nothing was:
+// "no_std_norm=true: the mean of the advantages is subtracted, …".
+func (s *Set) Beyond(stage Stage) string { return s.beyond[stage] }
+
+func (s *Set) withBeyond(stage Stage, text string) *Set {
+	c := *s
+	c.beyond = maps.Clone(s.beyond)
+	if c.beyond == nil {
+		c.beyond = map[Stage]string{}
+	}
+	if old := c.beyond[stage]; old != "" && old != text {
+		text = old + "; " + text
+	}
+	c.beyond[stage] = text
+	return &c
 }
 
 // Override is an option of which a stronger declaration says something else than a weaker one.
@@ -104,7 +122,7 @@ type Override struct {
 
 // Over returns s with the values and facts of t, which are stronger, in their place, and what that changed.
 func (s *Set) Over(t *Set) (*Set, []Override) {
-	c := &Set{values: maps.Clone(s.values), among: s.among, facts: maps.Clone(s.facts)}
+	c := &Set{values: maps.Clone(s.values), among: s.among, facts: maps.Clone(s.facts), beyond: s.beyond}
 	if c.values == nil {
 		c.values = map[string]assigned{}
 	}
@@ -120,6 +138,9 @@ func (s *Set) Over(t *Set) (*Set, []Override) {
 		c.values[name] = b
 	}
 	maps.Copy(c.facts, t.facts)
+	for stage, text := range t.beyond {
+		c = c.withBeyond(stage, text)
+	}
 	return c, changed
 }
 
@@ -137,5 +158,5 @@ func (s *Set) Names() []string {
 // NumberValue returns the value x of an option of numbers.
 func NumberValue(x float64) Value { return Value{kind: Number, num: [3]float64{x}} }
 
-// FactsOnly returns the facts of s without its values.
-func (s *Set) FactsOnly() *Set { return &Set{facts: s.facts} }
+// FactsOnly returns the facts of s, and what is beyond options, without its values.
+func (s *Set) FactsOnly() *Set { return &Set{facts: s.facts, beyond: s.beyond} }

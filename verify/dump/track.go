@@ -148,6 +148,9 @@ func (t *track) search(b *dump.Batch, set *convention.Set, s *session) *stage.Ou
 	}
 	o := stage.Judge(t.check, b, set)
 	o.Verdict = check.Undetermined
+	if text := set.Beyond(t.check.Stage); text != "" {
+		o.Case.Absent = append(o.Case.Absent, stage.BeyondOptions(text))
+	}
 	if len(t.undecided) == 0 {
 		t.absent = t.withoutInputs(b, set)
 	}

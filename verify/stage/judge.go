@@ -41,7 +41,21 @@ func (o *Outcome) Half() bool { return o.Arithmetic.Casts || max(o.unit, o.Arith
 // fails is repeated as what the stored formats make possible: an output with float64 bits may come from float32 intermediate
 // results, and inputs stored in 16 bits may be rounded copies. Whether a failure is what arithmetic in 16 bits would do is for
 // [Coarser] to say, after everything else has been tried.
+//
+// A comparison that fails is undetermined where something was declared that changes these numbers and that no option expresses.
 func Judge(ch *Check, b *dump.Batch, set *convention.Set) *Outcome {
+	o := judge(ch, b, set)
+	if text := set.Beyond(ch.Stage); text != "" && o.Verdict == check.Fail && ch.Assert == nil {
+		o.Verdict = check.Undetermined
+		note(&o.Case.Absent, BeyondOptions(text))
+	}
+	return o
+}
+
+// BeyondOptions says what a case lacks where [convention.Set.Beyond] is text.
+func BeyondOptions(text string) string { return "an option for what is declared (" + text + ")" }
+
+func judge(ch *Check, b *dump.Batch, set *convention.Set) *Outcome {
 	c := NewCase(b, set, tol.U32)
 	if !present(ch, c) {
 		return &Outcome{Check: ch, Verdict: check.NotSeen, Case: c}
