@@ -54,6 +54,7 @@ func (s *session) report() *Report {
 				return u.Check == t.check.ID
 			})
 		}
+		t.contradicted(&res, s)
 		res.Check = t.check.ID
 		res.Demanded = s.o.Selection.Demands(t.check.ID)
 		r.Results = append(r.Results, res)

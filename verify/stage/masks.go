@@ -250,7 +250,11 @@ func assertGroups(c *Case) *Assertion {
 		a.Checked++
 		switch n := float64(count[g]); {
 		case n > size:
-			a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf("group_id %g has more rows than num_generations = %g", g, size), Row: r, Col: -1, Got: n, Fault: "ROWS-REPEATED"})
+			v := Violation{Reason: fmt.Sprintf("group_id %s has %g rows, more than num_generations = %g", plain(g), n, size), Row: r, Col: -1, Got: n}
+			if size > 1 { // else the number is more likely to be wrong than the rows
+				v.Fault = "ROWS-REPEATED"
+			}
+			a.Violations = append(a.Violations, v)
 		case n < size:
 			smaller++
 		}
