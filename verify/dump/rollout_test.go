@@ -160,6 +160,8 @@ func TestMiniBatchesOfARollout(t *testing.T) {
 	for folder, c := range map[string][3]string{
 		"verl/clean/ppo":            {"verl-ppo@0.9", "gae/advantage", "whiten.ddof"},
 		"verl/clean/grpo":           {"verl-grpo@0.9", "advantage/group", "adv.ddof"},
+		"verl/clean/grpo_two_ranks": {"verl-grpo@0.9", "advantage/group", "adv.ddof"},
+		"openrlhf/clean/ppo":        {"openrlhf-ppo@0.11", "gae/advantage", "whiten.ddof"},
 		"openrlhf/clean/group_norm": {"openrlhf-group@0.11", "advantage/group", "adv.ddof"},
 	} {
 		steps := cutInto(t, folder, 2)
@@ -174,7 +176,7 @@ func TestMiniBatchesOfARollout(t *testing.T) {
 		require.Equal(t, check.Pass, res.Verdict, "%s: %s", folder, res.Reason)
 		require.Equal(t, "1 rollout", res.Subject, folder)
 		require.Equal(t, check.Undetermined, judged(steps[1:]).Verdict, "%s: half of a rollout", folder)
-		o.Set = []string{map[string]string{"whiten.ddof": "whiten.ddof=0", "adv.ddof": "adv.ddof=0"}[c[2]]}
+		o.Set = []string{map[string]string{"whiten.ddof": "whiten.ddof=" + map[string]string{"verl-ppo@0.9": "0", "openrlhf-ppo@0.11": "1"}[c[0]], "adv.ddof": "adv.ddof=0"}[c[2]]}
 		res = judged(steps)
 		require.Equal(t, check.Convention, res.Verdict, "%s: %s", folder, res.Reason)
 		require.Contains(t, res.Explanations[0].Title, c[2], folder)
