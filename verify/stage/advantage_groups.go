@@ -61,7 +61,7 @@ func (c *Case) groups() (group []int, complete []bool) {
 	cut := len(b.Missing) > 0 || Updates(c.Set) > 1
 	some := false
 	for _, ids := range membersOf(group) {
-		whole := float64(len(ids)) >= size || math.IsNaN(size) && !cut
+		whole := float64(len(ids)) >= size && !c.promptsAlike(len(ids), size) || math.IsNaN(size) && !cut
 		for _, i := range ids {
 			complete[i] = whole
 		}
@@ -96,7 +96,7 @@ func GroupsOverSteps(b *dump.Batch, set *convention.Set) (cut, linked bool) {
 			lo, hi = min(lo, step(i)), max(hi, step(i))
 			cut = cut || prompt != nil && prompt[i] != prompt[ids[0]]
 		}
-		cut = cut || float64(len(ids)) != size
+		cut = cut || float64(len(ids)) != size && !c.promptsAlike(len(ids), size)
 		for k := lo; k < hi; k++ {
 			delete(last, k)
 		}

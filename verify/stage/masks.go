@@ -242,13 +242,15 @@ func assertGroups(c *Case) *Assertion {
 			first[g] = r
 		}
 	}
-	smaller := 0
+	smaller, alike := 0, 0
 	for r, g := range id {
 		if first[g] != r {
 			continue
 		}
 		a.Checked++
 		switch n := float64(count[g]); {
+		case n > size && c.promptsAlike(count[g], size):
+			alike++
 		case n > size:
 			v := Violation{Reason: fmt.Sprintf("group_id %s has %g rows, more than num_generations = %g", plain(g), n, size), Row: r, Col: -1, Got: n}
 			if size > 1 { // else the number is more likely to be wrong than the rows
@@ -262,7 +264,16 @@ func assertGroups(c *Case) *Assertion {
 	if smaller > 0 {
 		a.Note = fmt.Sprintf("%d of %d groups are not complete: their advantages are not judged", smaller, len(count))
 	}
+	if alike > 0 {
+		a.Note = fmt.Sprintf("%d of %d group_ids are those of several prompts that are alike: their advantages are not judged", alike, len(count))
+	}
 	return a
+}
+
+// promptsAlike reports whether n rows of one id are whole groups of prompts with the same text: OpenRLHF keeps nothing else of a
+// group, so that the text is what its hook makes ids of.
+func (c *Case) promptsAlike(n int, size float64) bool {
+	return strings.EqualFold(c.B.Meta.Framework, "openrlhf") && size > 1 && float64(n) > size && math.Mod(float64(n), size) == 0
 }
 
 // Bugs of the catalogue that a tensor of placeholders, or one that is not finite, is a sign of.

@@ -249,3 +249,19 @@ func TestCopiedFiles(t *testing.T) {
 	o = rules(t, "masks/duplicates", g.token("response_ids", ids...).Batch, set(t, ""))
 	require.Empty(t, o.Rules.Violations, "one answer throughout")
 }
+
+// OpenRLHF's groups are told apart by the text of their prompts: two prompts that are alike are no repeated rows.
+func TestGroupsOfPromptsThatAreAlike(t *testing.T) {
+	s := set(t, plainGroup+"adv.center=mean adv.scale=none").WithFact("num_generations", 2.0)
+	g := newGrid(1, 1, 1, 1, 1, 1, 1).row("group_id", 7, 7, 7, 7, 8, 8).row("scores", 1, 0, 3, 0, 1, 0).row("advantages", .5, -.5, 1.5, -1.5, .5, -.5)
+	require.Equal(t, check.Fail, Judge(Find("masks/group"), g.Batch, s).Verdict)
+	g.Meta.Framework = "openrlhf"
+	o := Judge(Find("masks/group"), g.Batch, s)
+	require.Equal(t, check.Pass, o.Verdict)
+	require.Contains(t, o.Rules.Note, "1 of 2 group_ids are those of several prompts")
+	o = Judge(Find("advantage/group"), g.Batch, s)
+	require.Equal(t, check.Pass, o.Verdict)
+	require.Equal(t, 2, o.Tally.N+o.Exact, "the four rows of one id are not judged")
+	g.row("group_id", 7, 7, 7, 8, 8, 8)
+	require.Equal(t, check.Fail, Judge(Find("masks/group"), g.Batch, s).Verdict)
+}
