@@ -107,7 +107,7 @@ func (s *session) contradict(t *track) {
 	var free []stage.Fit
 	for i, f := range t.why.fits {
 		id := ""
-		if i < most {
+		if i < most && declaredChanges(f) == 1 { // several say that another convention was meant, with options that only other checks read
 			id = against(f)
 		}
 		if id == "" {
@@ -249,7 +249,7 @@ func (t *track) decide() {
 	if t.first.Rules != nil {
 		return
 	}
-	if len(t.why.fits) > 0 && against(t.why.fits[0]) > 1 && !t.why.fits[0].Whole && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
+	if len(t.why.fits) > 0 && declaredChanges(t.why.fits[0]) > 1 && !t.why.fits[0].Whole && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
 		t.why.fits = nil
 	}
 	if len(t.why.fits) > 0 {
@@ -261,9 +261,9 @@ func (t *track) decide() {
 	}
 }
 
-// against returns the number of changes of a fit that contradict a declaration. An option that only another value makes
+// declaredChanges returns the number of changes of a fit that contradict a declaration. An option that only another value makes
 // meaningful had none.
-func against(f stage.Fit) int {
+func declaredChanges(f stage.Fit) int {
 	n := 0
 	for _, c := range f.Changes {
 		if c.From.Known() {
