@@ -251,13 +251,11 @@ func ofOtherGroup(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if len(groups) < 2 {
 		return nil
 	}
-	var best *stage.Prediction
-	fewest := len(id) + 1
+	best := closest{got: got.Data}
 	for _, by := range []int{1, len(groups) - 1} {
 		for part := range 3 { // mean and deviation, the mean, the deviation
 			q := *p
 			q.Want, q.Bound, q.Alt = make([]float64, len(id)), make([]float64, len(id)), nil
-			wrong := 0
 			for r, g := range id {
 				at, _ := slices.BinarySearch(groups, g)
 				own, other := fits[g], fits[groups[(at+by)%len(groups)]]
@@ -270,16 +268,11 @@ func ofOtherGroup(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				}
 				q.Want[r] = (score[r] - mean) * slope
 				q.Bound[r] = 8 * (own.bound + other.bound) * (1 + math.Abs(q.Want[r]))
-				if !(math.Abs(got.Data[r]-q.Want[r]) <= q.Bound[r]+1e-6*math.Abs(q.Want[r])) {
-					wrong++
-				}
 			}
-			if wrong < fewest {
-				best, fewest = &q, wrong
-			}
+			best.consider(&q)
 		}
 	}
-	return best
+	return best.p
 }
 
 // oneFunction predicts advantages of the one reward function that leaves the fewest of them wrong.
@@ -289,8 +282,7 @@ func oneFunction(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	weights := c.FactList("reward_weights")
-	var best *stage.Prediction
-	fewest := math.MaxInt
+	best := closest{got: got.Data}
 	for f := range 2 * t.Width {
 		weight := 1.0
 		if f >= t.Width {
@@ -305,21 +297,9 @@ func oneFunction(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				x[r] = weight * v
 			}
 		}
-		p := under(token("scores", func(*stage.Case, []float64) []float64 { return x }), c, ch)
-		if p == nil || len(p.Want) != len(got.Data) {
-			continue
-		}
-		wrong := 0
-		for i, w := range p.Want {
-			if !(math.Abs(got.Data[i]-w) <= 4*p.Bound[i]+1e-6*math.Abs(w)) {
-				wrong++
-			}
-		}
-		if wrong < fewest {
-			best, fewest = p, wrong
-		}
+		best.consider(under(token("scores", func(*stage.Case, []float64) []float64 { return x }), c, ch))
 	}
-	return best
+	return best.p
 }
 
 // cutOff predicts the healthy numbers, those beyond the smallest and the largest that were dumped cut off there: at two cells at

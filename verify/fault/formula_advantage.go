@@ -206,26 +206,11 @@ func merged(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			return c.B.With("group_id", ids), c.Set, true
 		}, c, ch)
 	}
-	var best *stage.Prediction
-	fewest := math.MaxInt
-	consider := func(p *stage.Prediction) {
-		if p == nil || len(p.Want) != len(got.Data) {
-			return
-		}
-		wrong := 0
-		for i, w := range p.Want {
-			if !(math.Abs(got.Data[i]-w) <= 4*p.Bound[i]+1e-6*math.Abs(w)) {
-				wrong++
-			}
-		}
-		if wrong < fewest {
-			best, fewest = p, wrong
-		}
-	}
-	consider(pairwise(func(g int) float64 { return float64(g / 2) }))
+	best := closest{got: got.Data}
+	best.consider(pairwise(func(g int) float64 { return float64(g / 2) }))
 	for i := range groups {
 		for j := i + 1; j < len(groups); j++ {
-			consider(pairwise(func(g int) float64 {
+			best.consider(pairwise(func(g int) float64 {
 				if g == j {
 					return float64(i)
 				}
@@ -233,7 +218,30 @@ func merged(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			}))
 		}
 	}
-	return best
+	return best.p
+}
+
+// closest holds, of several predictions of an output, the first that leaves the fewest of its elements wrong. It only chooses which
+// one is tried; whether that explains a failure is judged within the bounds.
+type closest struct {
+	got   []float64
+	p     *stage.Prediction
+	wrong int
+}
+
+func (c *closest) consider(p *stage.Prediction) {
+	if p == nil || len(p.Want) != len(c.got) {
+		return
+	}
+	wrong := 0
+	for i, w := range p.Want {
+		if !(math.Abs(c.got[i]-w) <= 4*p.Bound[i]+1e-6*math.Abs(w)) {
+			wrong++
+		}
+	}
+	if c.p == nil || wrong < c.wrong {
+		c.p, c.wrong = p, wrong
+	}
 }
 
 // inverted returns the input in which finished responses get the penalty of a missing EOS, and the others do not.
