@@ -124,13 +124,10 @@ func (s *session) contradict(t *track) {
 	}
 }
 
-// gradientOf are the losses that the gradients are those of.
-var gradientOf = map[string]string{"gradient/dlogp": "aggregate/loss", "gradient/dvalues": "aggregate/value_loss"}
-
 // sameTerm reports whether two checks must agree on the options of a fit. The terms of a loss, which are judged side by side, may be
 // reduced each in its own way; a gradient is reduced as its loss is.
 func sameTerm(a, b *stage.Check, f stage.Fit) bool {
-	if gradientOf[a.ID] == b.ID || gradientOf[b.ID] == a.ID {
+	if slices.Contains(losses[a.ID], b.ID) || slices.Contains(losses[b.ID], a.ID) {
 		return true
 	}
 	return a.Stage != b.Stage && !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
