@@ -80,14 +80,6 @@ func (c *Case) policy(gradient bool) *policy {
 	if p.weight.X != nil && p.beta != 0 {
 		p.klInside = c.underWeight()
 	}
-	for _, fact := range []struct {
-		name string
-		off  float64
-	}{{"top_entropy_quantile", 1}, {"off_policy_mask_threshold", math.Inf(1)}} {
-		if c.FactOr(fact.name, fact.off) != fact.off {
-			note(&c.Absent, "the weights of "+fact.name)
-		}
-	}
 	if p.o.Kind == rl.LossGMPO && p.weight.X != nil {
 		note(&c.Absent, "a loss.kind that takes is_weights (gmpo does not)")
 	}
