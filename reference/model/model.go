@@ -39,9 +39,10 @@ func (m *Model) Data(name string) []float64 {
 // A Net is a model on a tape.
 type Net struct {
 	*params
-	Config Config
-	ops    ops
-	act    func(*ad.Var) *ad.Var
+	Config     Config
+	ops        ops
+	act        func(*ad.Var) *ad.Var
+	read, give func(layer string, x *ad.Var) *ad.Var // see [Trainable]
 }
 
 // On puts the model on a tape. Several forward passes may follow and share the parameters. It panics if the adapter does not
@@ -52,7 +53,9 @@ func (m *Model) On(t *ad.Tape, train Trainable) *Net {
 	}
 	p := bind(t, m.tensors, m.data, train.Weight)
 	p.adapt(train.Adapter, train.LoRA)
-	return m.net(p)
+	n := m.net(p)
+	n.read, n.give = train.Read, train.Give
+	return n
 }
 
 func (m *Model) net(p *params) *Net {
@@ -100,12 +103,24 @@ var standard = ops{
 
 // linear applies the layer of a name and its LoRA update.
 func (n *Net) linear(x *ad.Var, name string) *ad.Var {
-	return n.update(n.ops.linear(x, n.Var(name+".weight"), n.bias(name)), x, name)
+	return n.update(n.base(n.ops.linear, x, name, name), x, name)
 }
 
 // conv1d is linear for a layer that stores its weight as [in, out].
 func (n *Net) conv1d(x *ad.Var, name string) *ad.Var {
-	return n.update(n.ops.conv1d(x, n.Var(name+".weight"), n.bias(name)), x, name)
+	return n.update(n.base(n.ops.conv1d, x, name, name), x, name)
+}
+
+// base applies the layer of a name, whose weight may be another's, without its LoRA update.
+func (n *Net) base(op func(x, w, b *ad.Var) *ad.Var, x *ad.Var, name, weight string) *ad.Var {
+	if n.read != nil {
+		x = n.read(name, x)
+	}
+	y := op(x, n.Var(weight+".weight"), n.bias(name))
+	if n.give != nil {
+		y = n.give(name, y)
+	}
+	return y
 }
 
 func (n *Net) update(y, x *ad.Var, name string) *ad.Var {
@@ -130,5 +145,5 @@ func (n *Net) Logits(hidden *ad.Var) *ad.Var {
 	if n.Config.Tied {
 		w = n.Config.embedding()
 	}
-	return n.update(n.ops.linear(hidden, n.Var(w+".weight"), n.bias(head)), hidden, head)
+	return n.update(n.base(n.ops.linear, hidden, head, w), hidden, head)
 }

@@ -85,6 +85,9 @@ type Trainable struct {
 	// Weight tells which weights are parameters; nil: none. A parameter is a copy of the weight and has a gradient of its
 	// size.
 	Weight func(name string) bool
+	// Read and Give, if they are not nil, replace what the weight of a linear layer reads and what it gives, bias included and update
+	// not: by them the rounding of a kernel is modelled.
+	Read, Give func(layer string, x *ad.Var) *ad.Var
 }
 
 // params are named weights on a tape.

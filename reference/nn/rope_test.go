@@ -74,15 +74,17 @@ func TestRoPEValidate(t *testing.T) {
 		require.NoError(t, r.Validate())
 	}
 	for want, change := range map[string]func(r *RoPE){
-		"3 rotated channels":                 func(r *RoPE) { r.Dim = 3 },
-		"0 rotated channels":                 func(r *RoPE) { r.Dim = 0 },
-		"rope_theta NaN":                     func(r *RoPE) { r.Theta = math.NaN() },
-		"rope_theta +Inf":                    func(r *RoPE) { r.Theta = math.Inf(1) },
-		`rope_type "dynamic"`:                func(r *RoPE) { r.Scaling.Type = "dynamic" },
-		`rope_type "longrope"`:               func(r *RoPE) { r.Scaling.Type = "longrope" },
-		"rope_type linear: factor 0":         func(r *RoPE) { r.Scaling.Type = "linear" },
-		"factor NaN":                         func(r *RoPE) { r.Scaling = RoPEScaling{Type: "linear", Factor: math.NaN()} },
-		"original_max_position_embeddings 0": func(r *RoPE) { r.Scaling = RoPEScaling{Type: "yarn", Factor: 2} },
+		"3 rotated channels":                             func(r *RoPE) { r.Dim = 3 },
+		"0 rotated channels":                             func(r *RoPE) { r.Dim = 0 },
+		"rope_theta NaN":                                 func(r *RoPE) { r.Theta = math.NaN() },
+		"rope_theta +Inf":                                func(r *RoPE) { r.Theta = math.Inf(1) },
+		`rope_type "dynamic"`:                            func(r *RoPE) { r.Scaling.Type = "dynamic" },
+		`rope_type "longrope"`:                           func(r *RoPE) { r.Scaling.Type = "longrope" },
+		"rope_type linear: factor 0":                     func(r *RoPE) { r.Scaling.Type = "linear" },
+		"rope_type linear: factor 0.5 is not at least 1": func(r *RoPE) { r.Scaling = RoPEScaling{Type: "linear", Factor: 0.5} },
+		"rope_type yarn: factor 0.999 is not":            func(r *RoPE) { r.Scaling = RoPEScaling{Type: "yarn", Factor: 0.999, OriginalMaxPositions: 8} },
+		"factor NaN":                                     func(r *RoPE) { r.Scaling = RoPEScaling{Type: "linear", Factor: math.NaN()} },
+		"original_max_position_embeddings 0":             func(r *RoPE) { r.Scaling = RoPEScaling{Type: "yarn", Factor: 2} },
 		"low_freq_factor 4 must be positive": func(r *RoPE) {
 			r.Scaling = RoPEScaling{Type: "llama3", Factor: 2, OriginalMaxPositions: 8, LowFreqFactor: 4, HighFreqFactor: 4}
 		},

@@ -7,8 +7,8 @@ import (
 	"go/parser"
 	"go/token"
 	"hash/fnv"
-	"io/fs"
 	"math"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -118,9 +118,14 @@ func TestBits(t *testing.T) {
 
 // TestBitsCoversAll: no exported function is left out of bitCases.
 func TestBitsCoversAll(t *testing.T) {
-	files, err := parser.ParseDir(token.NewFileSet(), ".", func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	names, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, file := range files["optim"].Files {
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Name.IsExported() {
 				name := f.Name.Name

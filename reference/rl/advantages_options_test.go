@@ -37,7 +37,7 @@ func TestAdvantageOptions(t *testing.T) {
 	options(t, ParseOutsideRule, "propagate", "ignore")
 	options(t, ParseSingleRule, "nan", "zero", "error")
 	options(t, ParseScope, "none", "row", "minibatch", "local_batch", "global")
-	options(t, ParseEpsPlace, "inside_sqrt", "floor_var", "add_std")
+	options(t, ParseEpsPlace, "inside_sqrt", "floor_var", "add_std", "no_std")
 	options(t, ParseShiftMean, "true", "false_add_back", "false_plain")
 	options(t, ParseWhitenMask, "response", "length", "none")
 	options(t, ParseHole, "none", "carry", "zero_step", "cut", "cut_next")

@@ -148,8 +148,9 @@ func ReMaxAdvantage(adv, ret, reward, baseline []float64, mask []bool, rows, col
 //	b_t = Σ_i G_it·W_it·m_it / (Σ_i W_it·m_it + eps),   W_it = Σ_{s≤t} (1 − 2π_s + q_s)·m_s,   π_s = exp(old_s)
 //
 // where G is the sum of the rewards from the token on and W the squared norm of the score function of the response so far,
-// with q_s the sum of the squared probabilities at step s. Masked cells are 0. A group of one has baseline 0; so has, beyond
-// the second longest response of a group, the first of the longest ones, which would be compared with itself only.
+// with q_s the sum of the squared probabilities at step s. Masked cells are 0. A group of one has baseline 0; so has the longest
+// response of a group, if it is the only one of its length, from the column on that the second length names: it would be compared
+// with itself only. Lengths are numbers of true cells, also of rows with holes, whose cells then reach further than their length.
 //
 // Source: compute_optimal_token_baseline_advantage of verl 0.9.1 with handle_zero_tail, ε = 1e-8. adv must not be an input.
 func OptimalTokenBaseline(adv, reward, old, sumPiSquared []float64, mask []bool, group []int, rows, cols int, eps float64) []float64 {
@@ -193,7 +194,7 @@ func OptimalTokenBaseline(adv, reward, old, sumPiSquared []float64, mask []bool,
 			}
 			base := sum / (weight + eps)
 			for _, i := range ids {
-				if k := i*cols + t; (mask == nil || mask[k]) && !(i == longest && float64(t) >= second) {
+				if k := i*cols + t; (mask == nil || mask[k]) && !(i == longest && first > second && float64(t) >= second) {
 					adv[k] -= base
 				}
 			}

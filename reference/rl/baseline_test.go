@@ -100,7 +100,7 @@ func TestOptimalTokenBaseline(t *testing.T) {
 					continue
 				}
 				var sum, weight float64
-				size, second, before := 0, -1, false
+				size, second := 0, -1
 				for j := range rows {
 					if group[j] != group[i] {
 						continue
@@ -112,12 +112,11 @@ func TestOptimalTokenBaseline(t *testing.T) {
 					}
 					if j != i {
 						second = max(second, length(j))
-						before = before || j < i && length(j) == length(i)
 					}
 				}
 				g, _ := at(i, s)
 				adv[i*cols+s] = g
-				if alone := length(i) >= second && !before && s >= second; size > 1 && !alone {
+				if alone := length(i) > second && s >= second; size > 1 && !alone {
 					adv[i*cols+s] -= sum / (weight + 1e-8)
 				}
 			}

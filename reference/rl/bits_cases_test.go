@@ -166,6 +166,13 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		}
 		return out
 	},
+	"GAEOptions.Steps": func(b bitBatch) (out []float64) {
+		r := Rollout{Rows: bitRows, Cols: bitCols, Reward: b.adv, Value: b.value, Mask: b.mask}
+		for s := range (GAEOptions{Gamma: .99, Alpha: .05, LambdaPolicy: LambdaVAPO, Hole: HoleZeroStep}).Steps(r) {
+			out = append(out, float64(s.Next), s.R, s.V, s.NextV, s.Gamma, s.Lambda, s.Raw)
+		}
+		return out
+	},
 	"GMPO": func(b bitBatch) []float64 {
 		l, d := GMPO(nil, nil, b.lp, b.old, b.adv, b.mask, bitRows, bitCols, GMPOOptions{Low: .2, High: .4, LogClamp: 20, LenEps: 1e-8})
 		return join(l, d)
@@ -286,6 +293,10 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		return join(must(adv, err), ret)
 	},
 	"Remask": func(b bitBatch) []float64 { return Remask(nil, b.lp, b.mask) },
+	"Rollout.Row": func(b bitBatch) []float64 {
+		r := Rollout{Rows: bitRows, Cols: bitCols, Reward: b.adv, Value: b.value, Mask: b.mask}.Row(1)
+		return join(r.Reward, r.Value)
+	},
 	"Returns": func(b bitBatch) []float64 {
 		return Returns(nil, b.adv, Rollout{Rows: bitRows, Cols: bitCols, Value: b.value, Mask: b.mask}, GAEOptions{Returns: ReturnsMaskedV})
 	},
@@ -328,7 +339,7 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		return TokenRewards(nil, b.rows, b.ref, b.mask, nil, bitRows, bitCols, RewardOptions{Beta: .05})
 	},
 	"VESPOWeight": func(b bitBatch) []float64 {
-		return VESPOWeight(nil, b.lp, b.old, b.adv, b.mask, bitRows, bitCols, VESPODefaults)
+		return VESPOWeight(nil, b.lp, b.old, b.adv, nil, b.mask, bitRows, bitCols, VESPODefaults)
 	},
 	"ValueClipped": func(b bitBatch) []float64 { return ValueClipped(nil, b.value, b.ratio, b.adv, .2) },
 	"ValueLoss": func(b bitBatch) []float64 {

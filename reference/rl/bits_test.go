@@ -7,8 +7,8 @@ import (
 	"go/parser"
 	"go/token"
 	"hash/fnv"
-	"io/fs"
 	"math"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -34,7 +34,7 @@ func bitsOf(x []float64) string {
 // What math.Exp, Log and Expm1 give is not the same on every machine (math.Exp picks its instructions at run time). The
 // digest is that of machines where they give what they gave where it was printed; elsewhere this half is skipped.
 func TestBits(t *testing.T) {
-	const want, wantMath = "68ff52a904834432", "f379850042f2db7a"
+	const want, wantMath = "9ad42949752809b0", "f379850042f2db7a"
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(8))
 	var names []string
 	for name := range bitCases {
@@ -76,9 +76,14 @@ func TestBits(t *testing.T) {
 
 // TestBitsCoversAll: no exported function is left out of bitCases but those that read and print option values.
 func TestBitsCoversAll(t *testing.T) {
-	files, err := parser.ParseDir(token.NewFileSet(), ".", func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	names, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, file := range files["rl"].Files {
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
 		for _, d := range file.Decls {
 			f, ok := d.(*ast.FuncDecl)
 			if !ok || !f.Name.IsExported() || strings.HasPrefix(f.Name.Name, "Parse") || f.Name.Name == "String" || f.Name.Name == "Error" {

@@ -14,7 +14,7 @@ type CovOptions struct {
 	MeanEps      float64 // clip_cov: added to Σm in the means; verl 1e-8
 }
 
-// TokenCovariance stores in dst, for every cell, (A − mean A)·(lp − mean lp) with means over the masked cells, Σxm/(Σm + eps).
+// TokenCovariance stores in dst, for every cell, (A − mean A)·(lp − mean lp) with means over the true cells, Σxm/(Σm + eps).
 // All slices have one length; a nil mask takes every cell, a nil dst is allocated. Masked cells hold a number that nobody reads.
 //
 // Source: Cui et al. 2025, The Entropy Mechanism of RL, Eq. 10.

@@ -1,5 +1,10 @@
 package rl
 
+import (
+	"iter"
+	"slices"
+)
+
 // Hole is what the recursion of GAE does at masked cells (gae.hole).
 type Hole int
 
@@ -13,7 +18,7 @@ const (
 	// HoleCut: a masked cell, and the last true cell of a row, takes nothing from its right; what a hole holds leaks into the
 	// true cell before it. open-instruct, packed rows.
 	HoleCut
-	// HoleCutNext: nothing is taken from a masked cell on the right. The PPO system of this repository.
+	// HoleCutNext: nothing is taken from a masked cell on the right. The trainer of `train ppo`.
 	HoleCutNext
 )
 
@@ -131,6 +136,13 @@ type Rollout struct {
 	Next      []float64 // one per row; needed for BootstrapValue only
 }
 
+// Row returns row i as a rollout of its own.
+func (b Rollout) Row(i int) Rollout {
+	r := Rollout{Rows: 1, Cols: b.Cols, Reward: row(b.Reward, i, b.Cols), Value: row(b.Value, i, b.Cols), Mask: row(b.Mask, i, b.Cols), Done: row(b.Done, i, b.Cols)}
+	r.Truncated, r.Next = row(b.Truncated, i, 1), row(b.Next, i, 1)
+	return r
+}
+
 // GAE stores in adv and ret the generalised advantage estimates and the returns of b, both rows×cols. Right to left, with
 // V and A equal to 0 after the last column,
 //
@@ -168,80 +180,114 @@ func GAE(adv, ret []float64, b Rollout, o GAEOptions) (advantages, returns []flo
 	need(o.Bootstrap == BootstrapNone || len(b.Next) == b.Rows, badLength)
 	adv, ret = output(adv, n), output(ret, n)
 	for i := range b.Rows {
-		lambda := o.Lambda
-		if o.LambdaPolicy == LambdaVAPO {
-			if l := count(b.Cols, row(b.Mask, i, b.Cols)); l > 0 {
-				lambda = 1 - 1/float64(o.Alpha*l)
-			}
-		}
-		gaeRow(row(adv, i, b.Cols), row(ret, i, b.Cols), &b, i, &o, lambda)
+		gaeRow(row(adv, i, b.Cols), row(ret, i, b.Cols), b.Row(i), o)
 	}
 	return adv, ret
 }
 
-// gaeRow computes row i.
-func gaeRow(adv, ret []float64, b *Rollout, i int, o *GAEOptions, lambda float64) {
-	reward, value := row(b.Reward, i, b.Cols), row(b.Value, i, b.Cols)
-	mask, done := row(b.Mask, i, b.Cols), row(b.Done, i, b.Cols)
-	last := lastTrue(mask, b.Cols)
-	cells := o.valueCells(last)
-	boot := -1 // where V_next is that of the state after the row
-	if o.Bootstrap == BootstrapValue && (b.Truncated == nil || b.Truncated[i]) {
-		boot = last
-	}
-	gamma, gl, hole, returns := o.Gamma, o.Gamma*lambda, o.Hole, o.Returns
-
-	var vNext, aNext float64 // V and A that the cell at t+1 hands to the left
-	for t := len(adv) - 1; t >= 0; t-- {
-		m := mask == nil || mask[t]
-		if m && t != last && done == nil && value != nil { // the usual cell, on which all rules agree
-			v := value[t]
-			delta := reward[t] + float64(gamma*vNext) - v
-			vNext, aNext = v, delta+float64(gl*aNext)
-			adv[t], ret[t] = aNext, aNext+v
+// gaeRow computes a row of its own. The cells before the last true one need no rule for holes where there is none, and take a third of
+// the time without.
+func gaeRow(adv, ret []float64, b Rollout, o GAEOptions) {
+	last := lastTrue(b.Mask, b.Cols)
+	plain := b.Done == nil && b.Value != nil && (b.Mask == nil || last >= 0 && !slices.Contains(b.Mask[:last], false))
+	for s := range o.Steps(b) {
+		var a float64
+		if s.Next >= 0 {
+			a = adv[s.Next]
+		}
+		gl := s.Gamma * s.Lambda
+		if s.Step {
+			a = s.R + float64(s.Gamma*s.NextV) - s.V + float64(gl*a)
+		}
+		adv[s.Cell], ret[s.Cell] = a, returnAt(a, s.Raw, s.True, s.Value, o.Returns)
+		if !plain || s.Cell != last {
 			continue
 		}
-		r, raw := reward[t], 0.0
-		if value != nil {
-			raw = value[t]
+		for t, v := last-1, s.V; t >= 0; t-- {
+			next := v
+			v = b.Value[t]
+			a = b.Reward[t] + float64(s.Gamma*next) - v + float64(gl*a)
+			adv[t], ret[t] = a, a+v
 		}
-		v, inV := raw, cells.at(t, m)
-		switch hole {
-		case HoleNone:
-			if !inV {
-				v = 0
-			}
-		case HoleZeroStep:
-			if !inV {
-				v = 0
-			}
-			if !m {
-				r = 0
-			}
-		case HoleCut:
-			if !m || t == last {
-				vNext, aNext = 0, 0
-			}
-		}
-		if t == boot {
-			vNext, aNext = b.Next[i], 0
-		}
-		if done != nil && done[t] {
-			vNext, aNext = 0, 0
-		}
-		a := aNext
-		if m || hole != HoleCarry {
-			delta := r + float64(gamma*vNext) - v
-			a = delta + float64(gl*aNext)
-			vNext = v
-		}
-		aNext = a
-		if hole == HoleCutNext && !m {
-			vNext, aNext = 0, 0
-		}
-		adv[t] = a
-		ret[t] = returnAt(a, raw, m, inV, returns)
+		return
 	}
+}
+
+// GAEStep is a cell of the recursion of GAE: A = R + γ·NextV − V + γλ·NextA, or A = NextA where the cell is no step.
+type GAEStep struct {
+	Cell  int  // its index in the batch
+	Next  int  // the cell whose A is NextA; −1 where nothing comes from the right and NextA is 0
+	True  bool // what the mask says
+	Step  bool // false at a hole under HoleCarry
+	Boot  bool // NextV is Rollout.Next of the row
+	Value bool // the cell belongs to the value mask
+	// What the recursion reads, after the rule for holes.
+	R, V, NextV float64
+	Raw         float64 // V as it was handed in, beyond the value mask, too
+	Gamma       float64
+	Lambda      float64 // of the row, see LambdaVAPO
+}
+
+// Steps yields the cells of b in the order of the recursion: row by row, right to left. A cell is read before it is yielded,
+// so the A computed from it may take the place of its reward or value. What is yielded holds until the next. Shapes are those of GAE, which checks them.
+func (o GAEOptions) Steps(b Rollout) iter.Seq[*GAEStep] {
+	return func(yield func(*GAEStep) bool) {
+		for i := range b.Rows {
+			reward, value := row(b.Reward, i, b.Cols), row(b.Value, i, b.Cols)
+			mask, done := row(b.Mask, i, b.Cols), row(b.Done, i, b.Cols)
+			last := lastTrue(mask, b.Cols)
+			cells := o.valueCells(last)
+			boot := -1 // where V_next is that of the state after the row
+			if o.Bootstrap == BootstrapValue && (b.Truncated == nil || b.Truncated[i]) {
+				boot = last
+			}
+			s := GAEStep{Gamma: o.Gamma, Lambda: o.lambda(b.Cols, mask)}
+			next, v := -1, 0.0 // what the cell at t+1 hands to the left
+			for t := b.Cols - 1; t >= 0; t-- {
+				m := mask == nil || mask[t]
+				s.Cell, s.True, s.Value = i*b.Cols+t, m, cells.at(t, m)
+				s.R, s.Raw = reward[t], 0
+				if value != nil {
+					s.Raw = value[t]
+				}
+				s.V = s.Raw
+				if (o.Hole == HoleNone || o.Hole == HoleZeroStep) && !s.Value {
+					s.V = 0
+				}
+				if o.Hole == HoleZeroStep && !m {
+					s.R = 0
+				}
+				s.Next, s.NextV = next, v
+				if o.Hole == HoleCut && (!m || t == last) || done != nil && done[t] {
+					s.Next, s.NextV = -1, 0
+				}
+				if s.Boot = t == boot && (done == nil || !done[t]); s.Boot {
+					s.Next, s.NextV = -1, b.Next[i]
+				}
+				s.Step = m || o.Hole != HoleCarry
+				switch {
+				case !yield(&s):
+					return
+				case !s.Step: // a hole hands on what it got
+					next, v = s.Next, s.NextV
+				case o.Hole == HoleCutNext && !m:
+					next, v = -1, 0
+				default:
+					next, v = s.Cell, s.V
+				}
+			}
+		}
+	}
+}
+
+// lambda returns λ of a row.
+func (o GAEOptions) lambda(cols int, mask []bool) float64 {
+	if o.LambdaPolicy == LambdaVAPO {
+		if l := count(cols, mask); l > 0 {
+			return 1 - 1/float64(o.Alpha*l)
+		}
+	}
+	return o.Lambda
 }
 
 // valueCells are the cells of a row that belong to the value mask: the true cells, those up to the column upTo, and the

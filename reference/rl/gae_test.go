@@ -353,3 +353,51 @@ func TestGAEMasked(t *testing.T) {
 		}
 	})
 }
+
+// GAE is the recursion over the steps, bit by bit, whether a row has holes or not.
+func TestGAEIsItsSteps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rows, cols := rapid.IntRange(1, 3).Draw(t, "rows"), rapid.IntRange(1, 9).Draw(t, "cols")
+		n := rows * cols
+		numbers := func(name string, n int) []float64 {
+			return rapid.SliceOfN(rapid.Float64Range(-3, 3), n, n).Draw(t, name)
+		}
+		b := Rollout{Rows: rows, Cols: cols, Reward: numbers("reward", n), Next: numbers("next", rows)}
+		if rapid.Bool().Draw(t, "critic") {
+			b.Value = numbers("value", n)
+		}
+		switch rapid.IntRange(0, 2).Draw(t, "mask") {
+		case 1:
+			b.Mask = rapid.SliceOfN(rapid.Bool(), n, n).Draw(t, "holes")
+		case 2:
+			b.Mask = make([]bool, n)
+			for i := range rows {
+				for c := range rapid.IntRange(0, cols).Draw(t, "length") {
+					b.Mask[i*cols+c] = true
+				}
+			}
+		}
+		if rapid.IntRange(0, 3).Draw(t, "packed") == 0 {
+			b.Done = rapid.SliceOfN(rapid.Bool(), n, n).Draw(t, "done")
+		}
+		o := GAEOptions{Gamma: rapid.SampledFrom([]float64{1, .99}).Draw(t, "gamma"), Lambda: rapid.SampledFrom([]float64{1, .95, 0}).Draw(t, "lambda"), Alpha: .05,
+			Hole: Hole(rapid.IntRange(0, len(holes)-1).Draw(t, "hole")), Value: ValueMask(rapid.IntRange(0, 1).Draw(t, "value mask")),
+			LambdaPolicy: LambdaPolicy(rapid.IntRange(0, 1).Draw(t, "policy")), Bootstrap: Bootstrap(rapid.IntRange(0, 1).Draw(t, "bootstrap")),
+			Returns: ReturnsMask(rapid.IntRange(0, 2).Draw(t, "returns"))}
+		adv, ret := GAE(nil, nil, b, o)
+		want := make([]float64, n)
+		for s := range o.Steps(b) {
+			var a float64
+			if s.Next >= 0 {
+				a = want[s.Next]
+			}
+			if s.Step {
+				gl := s.Gamma * s.Lambda
+				a = s.R + float64(s.Gamma*s.NextV) - s.V + float64(gl*a)
+			}
+			want[s.Cell] = a
+			require.Equal(t, returnAt(a, s.Raw, s.True, s.Value, o.Returns), ret[s.Cell])
+		}
+		require.Equal(t, want, adv)
+	})
+}

@@ -190,8 +190,8 @@ func (o *KLOptions) at(d, w float64) (k, dlp, dw float64) {
 	return k, dk, dw
 }
 
-// SequenceProbKL stores in dst, of length rows, exp(O)·(O − N) with O and N the sums of old and lp over the masked cells
-// of a row, and in grad, rows×cols, its derivative −exp(O) with respect to the masked cells of lp. It is kl.kind seq_prob,
+// SequenceProbKL stores in dst, of length rows, exp(O)·(O − N) with O and N the sums of old and lp over the true cells
+// of a row, and in grad, rows×cols, its derivative −exp(O) with respect to the true cells of lp. It is kl.kind seq_prob,
 // one term of Σ p·ln(p/q) over whole sequences, as system A's original takes against its old policy. Nil slices are allocated.
 func SequenceProbKL(dst, grad, lp, old []float64, mask []bool, rows, cols int) (v, g []float64) {
 	checkGrid(rows, cols, mask, lp, old)

@@ -32,7 +32,7 @@ func TestLossAliases(t *testing.T) {
 			return d
 		},
 		"VESPOWeight": func(dst, lp, old, adv, ratio []float64) []float64 {
-			return VESPOWeight(dst, lp, old, adv, mask, rows, cols, VESPODefaults)
+			return VESPOWeight(dst, lp, old, adv, nil, mask, rows, cols, VESPODefaults)
 		},
 		"GMPO": func(dst, lp, old, adv, ratio []float64) []float64 {
 			_, d := GMPO(nil, dst, lp, old, adv, mask, rows, cols, GMPOOptions{Low: .2, High: .2})

@@ -41,6 +41,7 @@ type PolicyBatch struct {
 	Adv        []float64
 	Mask       []bool    // nil: every cell
 	Weight     []float64 // multiplies the policy term: [ISWeights], [OffPolicyMask], [HighEntropyMask]; nil: 1
+	Gamma      []float64 // vespo: engine-mismatch weights of the tokens, which go into its own weight; nil: 1
 	Drop       []bool    // tokens that clip_cov leaves out; nil: all candidates
 }
 
@@ -95,7 +96,7 @@ func Policy(res *PolicyResult, b PolicyBatch, o PolicyOptions) error {
 	}
 	checkGrid(b.Rows, b.Cols, b.Mask, b.LogProbs, old, b.Adv)
 	need(o.Kind >= 0 && int(o.Kind) < len(lossKinds), badOption)
-	need((o.KLBeta == 0 || len(b.Ref) == n) && (b.Weight == nil || len(b.Weight) == n) && (b.Drop == nil || len(b.Drop) == n), badLength)
+	need((o.KLBeta == 0 || len(b.Ref) == n) && (b.Weight == nil || len(b.Weight) == n) && (b.Drop == nil || len(b.Drop) == n) && (b.Gamma == nil || len(b.Gamma) == n), badLength)
 	need(o.Kind != LossGMPO || b.Weight == nil, badOption)
 	need(o.Kind != LossGSPO || o.Ratio.Level == RatioSeqMean, badOption)
 	if o.KLBeta != 0 {
@@ -168,7 +169,7 @@ func (o *PolicyOptions) policyTerm(res *PolicyResult, b *PolicyBatch, old []floa
 		w := CISPOWeight(res.Weights, ratio, o.Clip)
 		Reinforce(res.Token, res.DLogp, lp, b.Adv, w)
 	case LossVESPO:
-		w := VESPOWeight(res.Weights, lp, old, b.Adv, b.Mask, b.Rows, b.Cols, o.VESPO)
+		w := VESPOWeight(res.Weights, lp, old, b.Adv, b.Gamma, b.Mask, b.Rows, b.Cols, o.VESPO)
 		Reinforce(res.Token, res.DLogp, lp, b.Adv, w)
 	case LossDPPOTV, LossDPPOKL:
 		div := DPPOTV

@@ -268,6 +268,9 @@ func TestPolicyReuse(t *testing.T) {
 	require.PanicsWithValue(t, badLength, func() { _ = Policy(&used, PolicyBatch{Rows: 1, Cols: 1}, clipped) })
 	require.PanicsWithValue(t, badOption, func() { _ = Policy(&used, lawBatch, PolicyOptions{Kind: LossGSPO}) })
 	require.PanicsWithValue(t, badOption, func() { _ = Policy(&used, lawBatch, PolicyOptions{Kind: 99}) })
+	weighted := lawBatch
+	weighted.Weight = make([]float64, weighted.Rows*weighted.Cols)
+	require.PanicsWithValue(t, badOption, func() { _ = Policy(&used, weighted, PolicyOptions{Kind: LossGMPO}) }, "gmpo has no weights: they would be left out in silence")
 }
 
 // TestCovariances has both covariance losses on a batch that can be followed by hand.

@@ -30,7 +30,7 @@ type RatioOptions struct {
 	LogClamp float64
 	// SeqLogMax bounds the row's log-ratio from above; 0 means none. verl's GSPO has 10. The gradient passes only below it.
 	SeqLogMax float64
-	// LenEps is added to the number of masked cells of a row by seq_mean; the number itself counts at least 1.
+	// LenEps is added to the number of true cells of a row by seq_mean; the number itself counts at least 1.
 	LenEps float64
 	// PerToken gives every token of a sequence ratio the gradient ∂L/∂ρ_t·ρ of its own cell, with nothing shared along the row:
 	// verl's lp − sg lp + sg(mean). Where the loss is the same in all cells of a row the two agree.
@@ -38,7 +38,7 @@ type RatioOptions struct {
 }
 
 // Ratio stores in dst, rows×cols, the importance ratio of every cell; a sequence ratio is repeated along its row. old nil
-// stands for a detached copy of lp (ratio.old stopgrad_new): every ratio is 1 and still has its gradient. Only masked cells
+// stands for a detached copy of lp (ratio.old stopgrad_new): every ratio is 1 and still has its gradient. Only true cells
 // enter a sequence ratio, by selection; a row without one has ratio 1. A nil mask takes every cell, a nil dst is allocated;
 // dst may alias lp or old.
 //

@@ -99,19 +99,25 @@ var VESPODefaults = VESPOOptions{KPos: 2, LambdaPos: 3, KNeg: 3, LambdaNeg: 2}
 
 // VESPOWeight stores in dst, rows×cols, the detached weight of VESPO, with W the importance weight of the whole row:
 //
-//	φ = W^k·exp(λ(1 − W)),   ln W = clamp(Σ clamp(lp − old, ±20)·m, ln 1e-8, 20)
+//	φ = W^k·exp(λ(1 − W)),   ln W = clamp(Σ clamp(lp − old, ±20)·m + Σ clamp(ln w, ln 1e-8, 20)·m, ln 1e-8, 20)
 //
-// k and λ by the sign of the cell's advantage. A nil mask takes every cell, a nil dst is allocated.
+// k and λ by the sign of the cell's advantage, w the engine-mismatch weights of the tokens ([ISWeights]); nil: 1. A nil mask takes
+// every cell, a nil dst is allocated.
 //
-// Source: TRL 1.16.0 and Liger 0.8.5, pinned by the golden section policy_loss.
-func VESPOWeight(dst, lp, old, adv []float64, mask []bool, rows, cols int, o VESPOOptions) []float64 {
+// Source: TRL 1.16.0 get_gamma_weights and Liger 0.8.5, pinned by the golden section policy_loss; TRL sums ln w over the row without
+// the mask, outside of which its weights are 1.
+func VESPOWeight(dst, lp, old, adv, weight []float64, mask []bool, rows, cols int, o VESPOOptions) []float64 {
 	checkGrid(rows, cols, mask, lp, old, adv)
+	need(weight == nil || len(weight) == rows*cols, badLength)
 	dst = output(dst, rows*cols)
 	for r := range rows {
 		var s float64
 		for i := r * cols; i < (r+1)*cols; i++ {
 			if mask == nil || mask[i] {
 				s += max(min(lp[i]-old[i], 20), -20)
+				if weight != nil {
+					s += max(min(math.Log(weight[i]), 20), math.Log(1e-8))
+				}
 			}
 		}
 		s = max(min(s, 20), math.Log(1e-8))

@@ -81,15 +81,15 @@ func TestDPPOWeight(t *testing.T) {
 
 func TestVESPOWeight(t *testing.T) {
 	lp, old := []float64{-1, -1, nan}, []float64{-1, -1, nan}
-	w := VESPOWeight(nil, lp, old, []float64{1, -1, 1}, []bool{true, true, false}, 1, 3, VESPODefaults)
+	w := VESPOWeight(nil, lp, old, []float64{1, -1, 1}, nil, []bool{true, true, false}, 1, 3, VESPODefaults)
 	require.Equal(t, []float64{1, 1, 1}, w, "on policy the weight is 1")
 	lp = []float64{-1 + math.Ln2}
-	w = VESPOWeight(nil, lp, []float64{-1}, []float64{1}, nil, 1, 1, VESPODefaults)
+	w = VESPOWeight(nil, lp, []float64{-1}, []float64{1}, nil, nil, 1, 1, VESPODefaults)
 	require.InDelta(t, 4*math.Exp(-3), w[0], 1e-15)
-	w = VESPOWeight(nil, []float64{0}, []float64{-60}, []float64{-1}, nil, 1, 1, VESPODefaults)
+	w = VESPOWeight(nil, []float64{0}, []float64{-60}, []float64{-1}, nil, nil, 1, 1, VESPODefaults)
 	require.Equal(t, 0.0, w[0], "far out it vanishes")
 	at := func(adv float64) float64 {
-		return VESPOWeight(nil, lp, []float64{-1}, []float64{adv}, nil, 1, 1, VESPODefaults)[0]
+		return VESPOWeight(nil, lp, []float64{-1}, []float64{adv}, nil, nil, 1, 1, VESPODefaults)[0]
 	}
 	require.Equal(t, at(1), at(0), "A = 0 counts as positive")
 	require.NotEqual(t, at(1), at(-1))

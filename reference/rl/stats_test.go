@@ -151,6 +151,7 @@ func TestWhitenDecides(t *testing.T) {
 		{"ddof 1", []float64{0, 1}, WhitenOptions{Var: VarOptions{DDof: 1}}, []float64{-root, root}, 1e-15},
 		{"inside_sqrt", []float64{0, 1e-4}, WhitenOptions{Eps: 1e-8}, []float64{-.447214, .447214}, 1e-6},
 		{"floor_var", []float64{0, 1e-4}, WhitenOptions{Eps: 1e-8, EpsPlace: FloorVar}, []float64{-.5, .5}, 1e-12},
+		{"no_std", []float64{0, 1e-4}, WhitenOptions{Eps: 1e-8, EpsPlace: NoStd}, []float64{-5e-5, 5e-5}, 1e-18},
 		{"add_std", []float64{0, 1e-4}, WhitenOptions{Eps: 1e-8, EpsPlace: AddStd}, []float64{-.9998, .9998}, 1e-6},
 		{"shift", []float64{3, 7}, WhitenOptions{}, []float64{-1, 1}, 0},
 		{"add back", []float64{3, 7}, WhitenOptions{Shift: ShiftFalseAddBack}, []float64{4, 6}, 0},
@@ -231,7 +232,7 @@ func TestWhitenEdges(t *testing.T) {
 	require.Panics(t, func() { Whiten(nil, []float64{1}, nil, 1, 2, own) })
 	for _, wrong := range []func(o *WhitenOptions){
 		func(o *WhitenOptions) { o.Scope = 5 }, func(o *WhitenOptions) { o.Scope = -1 },
-		func(o *WhitenOptions) { o.EpsPlace = 3 }, func(o *WhitenOptions) { o.Shift = 3 }, func(o *WhitenOptions) { o.Var.DDof = -1 },
+		func(o *WhitenOptions) { o.EpsPlace = 4 }, func(o *WhitenOptions) { o.Shift = 3 }, func(o *WhitenOptions) { o.Var.DDof = -1 },
 	} {
 		o := own
 		wrong(&o)

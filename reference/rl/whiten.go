@@ -30,9 +30,10 @@ const (
 	InsideSqrt EpsPlace = iota // 1/√(v+ε): TRL, verl, NeMo-RL, OpenAI
 	FloorVar                   // 1/√max(v, ε): OpenRLHF
 	AddStd                     // 1/(√v+ε): CleanRL
+	NoStd                      // 1: OpenRLHF no_std_norm
 )
 
-var epsPlaces = []string{"inside_sqrt", "floor_var", "add_std"}
+var epsPlaces = []string{"inside_sqrt", "floor_var", "add_std", "no_std"}
 
 func (p EpsPlace) String() string { return name(epsPlaces, int(p)) }
 
@@ -137,7 +138,7 @@ type WhitenOptions struct {
 // Whiten stores in dst the cells of x, rows×cols, shifted by the mean and divided by the standard deviation of the true
 // cells:
 //
-//	y = (x−μ)·s   with s = 1/√(v+ε), 1/√max(v,ε) or 1/(√v+ε), and μ, v as in MaskedVar
+//	y = (x−μ)·s   with s = 1/√(v+ε), 1/√max(v,ε), 1/(√v+ε) or 1, and μ, v as in MaskedVar
 //
 // For ScopeRow mean and variance are those of the row. For the other scopes they are those of all of x, and which cells x
 // holds is up to the caller. A mask that is nil is true everywhere.
@@ -151,7 +152,7 @@ type WhitenOptions struct {
 // OpenRLHF 0.11.2; goldens masked_stats and gae.
 func Whiten(dst, x []float64, mask []bool, rows, cols int, o WhitenOptions) ([]float64, error) {
 	needMatrix(x, mask, rows, cols)
-	need(o.EpsPlace >= InsideSqrt && o.EpsPlace <= AddStd && o.Shift >= ShiftTrue && o.Shift <= ShiftFalsePlain, badOption)
+	need(o.EpsPlace >= InsideSqrt && o.EpsPlace <= NoStd && o.Shift >= ShiftTrue && o.Shift <= ShiftFalsePlain, badOption)
 	dst = output(dst, len(x))
 	switch o.Scope {
 	case ScopeNone:
@@ -209,6 +210,8 @@ func whiten(dst, x []float64, mask []bool, o WhitenOptions) error {
 		s = 1 / math.Sqrt(max(v, o.Eps))
 	case AddStd:
 		s = 1 / (math.Sqrt(v) + o.Eps)
+	case NoStd:
+		s = 1
 	}
 	zero := n == 1 && o.Var.Single == SingleZero || o.ConstantZero && constant(x, mask)
 	for i, u := range x {
