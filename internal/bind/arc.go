@@ -217,6 +217,9 @@ func (n *arcNet) onTape(name string) *ad.Var {
 	return n.net.Var(name)
 }
 
+// Variant implements [train.Model].
+func (a *Arc) Variant() string { return train.Reference }
+
 // Files implements [train.ArcAgent]: all tensors of the agent, the adapter in a file of its own, the configuration and the tokenizer.
 func (a *Arc) Files() ([]rundir.File, error) {
 	files := extraFiles(a.extra)

@@ -77,7 +77,11 @@ func TestLanguageInt8(t *testing.T) {
 		ids[i], real[i] = int(rng.New(3, 0).Word(uint64(i))%257), true
 	}
 	b := train.Batch{Rows: 2, Prompt: 3, Response: 3, IDs: ids, Real: real}
-	require.Equal(t, p.Reference(b), p.Score(b).LogProbs, "B = 0: the policy is the reference, to the last bit")
+	frozen, err := p.Reference(b)
+	require.NoError(t, err)
+	now, err := p.Score(b)
+	require.NoError(t, err)
+	require.Equal(t, frozen, now.LogProbs, "B = 0: the policy is the reference, to the last bit")
 	require.Panics(t, func() { _, _ = bind.NewLanguage(m.Base, bind.Options{Int8: true}) })
 }
 

@@ -7,19 +7,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"maps"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/peft"
-	"plumbline/internal/format/safetensors"
 	"plumbline/internal/rng"
-	"plumbline/internal/rundir"
 	"plumbline/internal/train"
 	"plumbline/reference/ad"
 	"plumbline/reference/model"
@@ -27,15 +22,6 @@ import (
 	"plumbline/reference/quant"
 	"plumbline/reference/rl"
 )
-
-// The names of the value head in a checkpoint, those of TRL's models with a value head.
-const (
-	headWeight = "v_head.summary.weight" // [1, C]
-	headBias   = "v_head.summary.bias"   // [1]
-)
-
-// WeightsFile is the file of the weights in a checkpoint.
-const WeightsFile = "model.safetensors"
 
 // Options of a [Language].
 type Options struct {
@@ -60,29 +46,18 @@ type Options struct {
 type Language struct {
 	Codes map[string]*quant.Int8 // of the layers of an int8 base, by their names
 
+	masters
 	model, frozen *model.Model
-	options       Options
-	params        []train.Param
-	byName        map[string]int
+	rounding      *model.Rounding // of the passes, nil: none
 }
-
-// streamHead numbers the random numbers of the value head.
-const streamHead = 100
 
 // NewLanguage makes m trainable. The weights of m change from then on; they are rounded to float32, the precision of masters. It
 // panics if a base without an adapter is to be quantised.
 func NewLanguage(m *model.Model, o Options) (*Language, error) {
-	l := &Language{model: m, frozen: m, options: o, byName: map[string]int{}}
-	add := func(name string, shape []int, data []float64) {
-		for i, v := range data {
-			data[i] = float64(float32(v))
-		}
-		l.byName[name] = len(l.params)
-		l.params = append(l.params, train.Param{Name: name, Shape: shape, Data: data, Grad: make([]float64, len(data))})
-	}
+	l := &Language{model: m, frozen: m, masters: newMasters(m.Config, o)}
 	if o.Adapter == nil {
 		for _, t := range m.Config.Tensors() {
-			add(t.Name, t.Shape, m.Data(t.Name))
+			l.add(t.Name, t.Shape, m.Data(t.Name))
 		}
 		var err error
 		l.frozen, err = model.New(m.Config, func(name string, _ ...int) ([]float64, error) { return slices.Clone(m.Data(name)), nil })
@@ -90,27 +65,14 @@ func NewLanguage(m *model.Model, o Options) (*Language, error) {
 			return nil, err
 		}
 	} else {
-		if err := o.Adapter.Validate(m.Config); err != nil {
+		if err := l.addAdapter(); err != nil {
 			return nil, err
 		}
 		if o.Fingerprint == "" {
 			l.options.Fingerprint = numbersHash(m)
 		}
-		for _, t := range m.Config.Linears() {
-			if f, ok := o.Adapter[t.Name]; ok {
-				add(t.Name+".lora_A.weight", []int{f.Rank, t.Shape[1]}, f.A)
-				add(t.Name+".lora_B.weight", []int{t.Shape[0], f.Rank}, f.B)
-			}
-		}
 	}
-	if o.ValueHead {
-		w, stream := make([]float64, m.Config.Hidden), rng.New(o.Seed, streamHead)
-		for i := range w {
-			w[i] = 0.01 * stream.Normal(uint64(i))
-		}
-		add(headWeight, []int{1, m.Config.Hidden}, w)
-		add(headBias, []int{1}, []float64{0})
-	}
+	l.addHead()
 	if o.Int8 {
 		if o.Adapter == nil {
 			panic("bind: int8 weights cannot be trained")
@@ -122,9 +84,6 @@ func NewLanguage(m *model.Model, o Options) (*Language, error) {
 	}
 	return l, nil
 }
-
-// Params returns what is trained, in the order of the forward pass.
-func (l *Language) Params() []train.Param { return l.params }
 
 // pass is the model on a tape.
 type pass struct {
@@ -140,15 +99,18 @@ func (l *Language) on(m *model.Model, adapter model.Adapter, grad bool) pass {
 	if grad && adapter == nil {
 		t.Weight = func(string) bool { return true }
 	}
+	if l.rounding != nil {
+		t.Read, t.Give = l.rounding.Read, l.rounding.Give
+	}
 	p.Net = m.On(p.tape, t)
 	if l.options.ValueHead {
 		leaf := p.tape.View
 		if grad {
 			leaf = p.tape.Param
 		}
-		w := l.params[l.byName[headWeight]]
+		w := l.param(headWeight)
 		p.weight = leaf(w.Data, w.Shape...)
-		p.bias = leaf(l.params[l.byName[headBias]].Data, 1)
+		p.bias = leaf(l.param(headBias).Data, 1)
 	}
 	return p
 }
@@ -185,15 +147,15 @@ func scores(b train.Batch, logits, values *ad.Var, vocab int) train.Scores {
 }
 
 // Score implements [train.Policy].
-func (l *Language) Score(b train.Batch) train.Scores {
+func (l *Language) Score(b train.Batch) (train.Scores, error) {
 	logits, values := l.on(l.model, l.options.Adapter, false).logits(b)
-	return scores(b, logits, values, l.model.Config.Vocab)
+	return scores(b, logits, values, l.model.Config.Vocab), nil
 }
 
 // Reference implements [train.Policy]: the model before training, or without the adapter.
-func (l *Language) Reference(b train.Batch) []float64 {
+func (l *Language) Reference(b train.Batch) ([]float64, error) {
 	logits, _ := l.on(l.frozen, nil, false).logits(b)
-	return rl.LogProbs(nil, logits.Data(), tokens(b), l.model.Config.Vocab, rl.LogProbOptions{})
+	return rl.LogProbs(nil, logits.Data(), tokens(b), l.model.Config.Vocab, rl.LogProbOptions{}), nil
 }
 
 // Accumulate implements [train.Policy].
@@ -243,94 +205,8 @@ func (l *Language) onTape(p pass, name string) *ad.Var {
 	return f.B
 }
 
-// Generate implements [train.Policy], with a cache of keys and values.
-func (l *Language) Generate(prompts train.Batch, choose func(logits []float64) []int) {
-	p := l.on(l.model, l.options.Adapter, false)
-	cache := &model.Cache{}
-	in := model.Input{Batch: prompts.Rows, Time: prompts.Prompt, IDs: prompts.IDs, Real: prompts.Real, Cache: cache}
-	for {
-		hidden := p.Forward(in).Hidden
-		last := ad.Slice(hidden, 1, in.Time-1, in.Time)
-		next := choose(p.Logits(last).Data())
-		if next == nil {
-			return
-		}
-		in = model.Input{Batch: prompts.Rows, Time: 1, IDs: next, Cache: cache}
-	}
-}
-
-// Files implements [train.Policy].
-func (l *Language) Files() ([]rundir.File, error) {
-	var files []rundir.File
-	for _, name := range slices.Sorted(maps.Keys(l.options.Extra)) {
-		if l.options.Adapter != nil && strings.HasSuffix(name, "config.json") && !strings.HasPrefix(name, "tokenizer") {
-			continue // a folder of an adapter is not that of a model
-		}
-		text := l.options.Extra[name]
-		files = append(files, rundir.File{Name: name, Write: func(w io.Writer) error { _, err := w.Write(text); return err }})
-	}
-	var tensors []safetensors.Tensor
-	for _, p := range l.params {
-		if l.options.Adapter == nil || p.Name == headWeight || p.Name == headBias {
-			tensors = append(tensors, safetensors.Tensor{Name: p.Name, DType: format.F32, Shape: p.Shape, Data: p.Data})
-		}
-	}
-	if l.options.Adapter != nil {
-		adapter, err := adapterFiles(l.model.Config, l.options.PEFT, l.options.Adapter, l.options.Fingerprint)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, adapter...)
-	}
-	if len(tensors) > 0 {
-		name := WeightsFile
-		if l.options.Adapter != nil {
-			name = headFile
-		}
-		files = append(files, rundir.File{Name: name, Write: func(w io.Writer) error {
-			return safetensors.Write(w, map[string]string{"format": "pt"}, tensors)
-		}})
-	}
-	return files, nil
-}
-
-// headFile holds the value head beside an adapter.
-const headFile = "value_head.safetensors"
-
-// Restore implements [train.Policy].
-func (l *Language) Restore(dir string) error {
-	open := map[string]*safetensors.File{}
-	for _, p := range l.params {
-		file, name := WeightsFile, p.Name
-		switch {
-		case strings.Contains(name, ".lora_"):
-			file, name = peft.WeightsFile, "base_model.model."+name
-		case l.options.Adapter != nil:
-			file = headFile
-		}
-		if open[file] == nil {
-			f, err := safetensors.Open(filepath.Join(dir, file))
-			if err != nil {
-				return err
-			}
-			defer f.Close()
-			open[file] = f
-		}
-		if err := train.ReadTensor(open[file], name, p.Shape, p.Data); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Fingerprint implements [train.Policy]: that of the base under an adapter, which int8 codes follow from; without one no weights
-// are frozen, and it is "".
-func (l *Language) Fingerprint() string {
-	if l.options.Adapter == nil {
-		return ""
-	}
-	return l.options.Fingerprint
-}
+// Variant implements [train.Policy].
+func (l *Language) Variant() string { return train.Reference }
 
 // numbersHash returns the sha256 over the bits of the weights in the order of the forward pass.
 func numbersHash(m *model.Model) string {

@@ -163,6 +163,9 @@ func (m *Masked) AccumulateScore(x train.Texts, loss func(verdicts []float64) ([
 	return nil
 }
 
+// Variant implements [train.Model].
+func (m *Masked) Variant() string { return train.Reference }
+
 // Files implements [train.MaskedModel].
 func (m *Masked) Files() ([]rundir.File, error) {
 	var files []rundir.File

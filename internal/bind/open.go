@@ -9,6 +9,7 @@ import (
 	"plumbline/internal/assets"
 	"plumbline/internal/format/hf"
 	"plumbline/internal/pretrained"
+	"plumbline/internal/refmodel"
 	"plumbline/internal/rng"
 	"plumbline/internal/tokenizer"
 	"plumbline/reference/model"
@@ -29,27 +30,18 @@ var embedded = map[string]struct {
 	dir   string
 }{Tiny: {assets.Tiny, "tiny"}, TinyInit: {assets.Tiny, "tiny"}, TinyGPTJ: {assets.TinyGPTJ, "tiny_gptj"}, TinyGPTJInit: {assets.TinyGPTJ, "tiny_gptj"}}
 
-// Open returns a model by its name: [Tiny], [TinyInit], [TinyGPTJ], [TinyGPTJInit], or a path that [pretrained.Open] takes. extra are the files of its folder
+// Open returns a model by its name: [Tiny], [TinyInit], [TinyGPTJ], [TinyGPTJInit], or a path that [refmodel.Open] takes. extra are the files of its folder
 // that a checkpoint takes along.
-func Open(name string, seed uint64) (m *pretrained.Model, extra map[string][]byte, err error) {
-	path := name
-	if e, ok := embedded[name]; ok {
-		if path, err = os.MkdirTemp("", "plumbline-tiny-"); err != nil {
-			return nil, nil, err
-		}
-		defer os.RemoveAll(path)
-		tiny, err := fs.Sub(e.files, e.dir)
-		if err == nil {
-			err = os.CopyFS(path, tiny)
-		}
-		if err != nil {
-			return nil, nil, err
-		}
+func Open(name string, seed uint64) (m *refmodel.Model, extra map[string][]byte, err error) {
+	path, done, err := unpack(name)
+	if err != nil {
+		return nil, nil, err
 	}
+	defer done()
 	if name == TinyInit || name == TinyGPTJInit {
 		m, err = initial(path, seed)
 	} else {
-		m, err = pretrained.Open(path, pretrained.Options{Fingerprint: true})
+		m, err = refmodel.Open(path, refmodel.Options{Fingerprint: true})
 	}
 	if err != nil {
 		return nil, nil, err
@@ -63,17 +55,41 @@ func Open(name string, seed uint64) (m *pretrained.Model, extra map[string][]byt
 	return m, extra, nil
 }
 
+// unpack returns the path of a model by its name: those that are part of the program are written into a folder that done takes away.
+func unpack(name string) (path string, done func(), err error) {
+	e, ok := embedded[name]
+	if !ok {
+		return name, func() {}, nil
+	}
+	if path, err = os.MkdirTemp("", "plumbline-tiny-"); err != nil {
+		return "", nil, err
+	}
+	tiny, err := fs.Sub(e.files, e.dir)
+	if err == nil {
+		err = os.CopyFS(path, tiny)
+	}
+	if err != nil {
+		os.RemoveAll(path)
+		return "", nil, err
+	}
+	return path, func() { os.RemoveAll(path) }, nil
+}
+
 // streamInit numbers the random numbers of the first tensor.
 const streamInit = 10_000
 
 // initial returns the model of a folder with weights from a normal distribution of standard deviation 0.02, biases of 0 and norms
 // of 1, whatever weights lie there.
-func initial(path string, seed uint64) (*pretrained.Model, error) {
+func initial(path string, seed uint64) (*refmodel.Model, error) {
 	config, err := hf.ReadConfig(path)
 	if err != nil {
 		return nil, err
 	}
-	c, err := pretrained.Language(config)
+	known, err := pretrained.Language(config)
+	if err != nil {
+		return nil, err
+	}
+	c, err := refmodel.Config(config.File, known)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +123,7 @@ func initial(path string, seed uint64) (*pretrained.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pretrained.Model{Path: path, Base: base, Tokenizer: tok, EOS: config.EOS}, nil
+	return &refmodel.Model{Path: path, Base: base, Text: pretrained.Text{Tokenizer: tok, EOS: config.EOS}}, nil
 }
 
 // Text is a tokenizer as a trainer sees it.
@@ -118,11 +134,13 @@ type Text struct {
 
 // NewText returns the tokenizer of a model. A prompt's special tokens that are written out are text. Padding is by the end, which
 // the masks tell apart. It is an error if the model names no end.
-func NewText(m *pretrained.Model) (*Text, error) {
-	if len(m.EOS) == 0 {
-		return nil, fmt.Errorf("%s: names no end of text (eos_token_id): responses could not end", m.Path)
+func NewText(m *refmodel.Model) (*Text, error) { return newText(m.Path, m.Text) }
+
+func newText(path string, t pretrained.Text) (*Text, error) {
+	if len(t.EOS) == 0 {
+		return nil, fmt.Errorf("%s: names no end of text (eos_token_id): responses could not end", path)
 	}
-	return &Text{m.Tokenizer, m.EOS[0]}, nil
+	return &Text{t.Tokenizer, t.EOS[0]}, nil
 }
 
 // Encode returns the ids of a text, without the tokens that the tokenizer adds.

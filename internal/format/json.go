@@ -291,6 +291,15 @@ func (s *Scanner) Skip() (err error) {
 	return err
 }
 
+// Raw reads past a value and returns its text and the offset of its first byte in the file, so that another Scanner can read it: what
+// is wrong with the value beyond its syntax is then no error of s.
+func (s *Scanner) Raw() (text string, at int64, err error) {
+	s.space()
+	from := s.pos
+	err = s.Skip()
+	return s.text[from:s.pos], s.base + int64(from), err
+}
+
 // End demands that nothing but white space is left.
 func (s *Scanner) End() error {
 	if s.space(); s.err == nil && s.pos < len(s.text) {

@@ -7,14 +7,47 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/hf"
 	"plumbline/internal/tokenizer"
 )
 
+// folder is the files of a Source that is a folder of Hugging Face.
+type folder struct{ *hf.Folder }
+
+func (f folder) fingerprint() (string, error) { return f.Fingerprint() }
+
+func (f folder) weight(name string) (*Weight, error) {
+	a, err := f.Array(name)
+	if err != nil {
+		return nil, err
+	}
+	w := &Weight{Name: name, Shape: a.Shape, Type: a.Type, where: a.Name, path: f.Path}
+	width := w.Width()
+	w.rows = func(dst []float64, first int) error { return a.ReadFloat64(dst, first*width) }
+	switch {
+	case len(a.Shape) == 2 && f.IsInt8(name):
+		w.codes = sync.OnceValues(func() (*hf.Int8, error) { return f.Int8(name, a.Shape[0], a.Shape[1]) })
+		w.rows = func(dst []float64, first int) error {
+			q, err := w.codes()
+			if err != nil {
+				return err
+			}
+			for i := range dst {
+				dst[i] = float64(q.Codes[first*width+i]) * q.AbsMax[first+i/width] / 127
+			}
+			return nil
+		}
+	case !a.DType.Float():
+		w.rows = func([]float64, int) error { return f.Numbers(name) }
+	}
+	return w, nil
+}
+
 // openFolder opens a folder of Hugging Face.
-func openFolder(path string) (_ *source, err error) {
+func openFolder(path string) (_ *Source, err error) {
 	f, err := hf.Open(path)
 	var absent *fs.PathError
 	if errors.Is(err, fs.ErrNotExist) && errors.As(err, &absent) && absent.Path != path {
@@ -31,49 +64,29 @@ func openFolder(path string) (_ *source, err error) {
 			f.Close()
 		}
 	}()
-	s := &source{path: path, configFile: f.Config.File, names: f.Names(), shape: f.Shape, head: "lm_head.weight", eos: f.Config.EOS, notes: slices.Clone(f.Notes),
-		fingerprint: f.Fingerprint, close: f.Close}
-	if s.config, err = Language(f.Config); err != nil {
+	s := &Source{Path: path, ConfigFile: f.Config.File, Text: Text{EOS: f.Config.EOS, path: path}, Notes: slices.Clone(f.Notes), files: folder{f}}
+	if s.Config, err = Language(f.Config); err != nil {
 		return nil, err
 	}
 	if f.Generation != nil && len(f.Generation.EOS) > 0 {
-		s.eos = f.Generation.EOS
-	}
-	s.read = func(name string, shape ...int) ([]float64, error) {
-		if len(shape) == 2 && f.IsInt8(name) {
-			q, err := f.Int8(name, shape[0], shape[1])
-			if err != nil {
-				return nil, err
-			}
-			return dequantize(q), nil
-		}
-		return f.Read(name, shape...)
+		s.EOS = f.Generation.EOS
 	}
 	int8s := 0
-	for _, n := range s.names {
+	for _, n := range f.Names() {
 		if f.IsInt8(n) {
 			int8s++
 		}
 	}
 	if int8s > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%s: %d weights are int8 of bitsandbytes; they are computed with as code·absmax/127", path, int8s))
+		s.Notes = append(s.Notes, fmt.Sprintf("%s: %d weights are int8 of bitsandbytes; they are computed with as code·absmax/127", path, int8s))
 	}
 	config, err := tokenizerConfig(f)
 	if err != nil {
 		return nil, err
 	}
-	s.template = config.template
-	s.tokenizer = func() (*tokenizer.Tokenizer, []string, error) { return folderTokenizer(f, config, s.eos) }
+	s.Template = config.template
+	s.tokenizer = func() (*tokenizer.Tokenizer, []string, error) { return folderTokenizer(f, config, s.EOS) }
 	return s, nil
-}
-
-// dequantize returns the weights that int8 codes stand for, code·absmax/127.
-func dequantize(q *hf.Int8) []float64 {
-	w := make([]float64, len(q.Codes))
-	for i, c := range q.Codes {
-		w[i] = float64(c) * q.AbsMax[i/q.In] / 127
-	}
-	return w
 }
 
 // tokenConfig is what tokenizer_config.json says beside the tokenizer.
@@ -152,23 +165,4 @@ func folderTokenizer(f *hf.Folder, c tokenConfig, eos []int) (_ *tokenizer.Token
 		notes = append(notes, fmt.Sprintf("%s: eos_token %q is token %d, by the configuration %d ends a text", c.file, c.eos, id, eos))
 	}
 	return t, notes, nil
-}
-
-// fits refuses a tokenizer of another model: one with tokens that have no row in the embedding, or without the tokens that
-// end a text.
-func (m *Model) fits(s *source) error {
-	if err := m.Tokenizer.CheckVocab(s.config.Vocab); err != nil {
-		return err
-	}
-	for _, id := range s.eos {
-		if _, ok := m.Tokenizer.Token(id); !ok {
-			return format.Malformed(s.configFile, "eos_token_id", "is %d, which the tokenizer does not have: it is another model's", id)
-		}
-	}
-	if n := m.Tokenizer.MaxID() + 1; s.exact && n != s.config.Vocab {
-		return format.Malformed(m.Path, "tokenizer.ggml.tokens", "has %d tokens, the embedding %d rows", n, s.config.Vocab)
-	} else if n < s.config.Vocab {
-		m.Notes = append(m.Notes, fmt.Sprintf("%s: %d of %d rows of the embedding have no token; they are never sampled", m.Path, s.config.Vocab-n, s.config.Vocab))
-	}
-	return nil
 }

@@ -8,15 +8,28 @@ import (
 	"plumbline/internal/tokenizer"
 )
 
+// ggufFile is the files of a Source that is one GGUF file.
+type ggufFile struct{ *gguf.Model }
+
+func (f ggufFile) fingerprint() (string, error) { return "", nil }
+
+func (f ggufFile) weight(name string) (*Weight, error) {
+	w, err := f.Weight(name)
+	if err != nil {
+		return nil, err
+	}
+	return &Weight{Name: name, Shape: w.Shape, Type: w.Type.String(), where: w.Where(), path: f.Path, rows: w.ReadRows}, nil
+}
+
 // openGGUF opens a GGUF file.
-func openGGUF(path string) (_ *source, err error) {
+func openGGUF(path string) (_ *Source, err error) {
 	f, err := gguf.OpenModel(path)
 	if err != nil {
 		return nil, err
 	}
-	s := &source{path: path, configFile: path, names: f.Names(), read: f.Read, shape: f.Shape, head: "lm_head.weight", eos: f.Config.EOS, template: f.Tokenizer.ChatTemplate,
-		exact: true, notes: slices.Clone(f.Notes), close: f.Close}
-	if s.config, err = Language(f.Config); err != nil {
+	s := &Source{Path: path, ConfigFile: path, Text: Text{EOS: f.Config.EOS, Template: f.Tokenizer.ChatTemplate, path: path},
+		exact: true, Notes: slices.Clone(f.Notes), files: ggufFile{f}}
+	if s.Config, err = Language(f.Config); err != nil {
 		f.Close()
 		return nil, err
 	}

@@ -3,16 +3,18 @@
 package rundir
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -69,32 +71,43 @@ func saved(out []byte) int {
 	return last
 }
 
+// TestKilledAtRandom kills a process somewhere in a save: after it has said that so many are made, and after as many yields of the
+// scheduler as a random number says, so that no clock decides whether the test finds anything.
 func TestKilledAtRandom(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run")
 	rng := rand.New(rand.NewPCG(7, 8))
-	known := 0
+	known, inSave := 0, 0
 	for i := range kills {
 		cmd := victim(path, 0)
-		out := filepath.Join(t.TempDir(), "out")
-		f, err := os.Create(out)
+		out, err := cmd.StdoutPipe()
 		require.NoError(t, err)
-		cmd.Stdout = f
 		require.NoError(t, cmd.Start())
-		time.Sleep(time.Duration(5+rng.IntN(60)) * time.Millisecond)
+		lines := bufio.NewReader(out)
+		for range rng.IntN(3) {
+			line, err := lines.ReadString('\n')
+			require.NoError(t, err)
+			known = max(known, saved([]byte(line)))
+		}
+		for range rng.IntN(2000) {
+			runtime.Gosched()
+		}
 		require.NoError(t, cmd.Process.Kill())
-		cmd.Wait()
-		f.Close()
-		text, err := os.ReadFile(out)
+		rest, err := io.ReadAll(lines)
 		require.NoError(t, err)
-		known = max(known, saved(text))
+		cmd.Wait()
+		known = max(known, saved(rest))
 		if known > 0 {
 			got := newest(t, path)
 			require.GreaterOrEqual(t, got, known, "kill %d", i)
 			require.LessOrEqual(t, got, known+1, "kill %d", i)
 			known = got
 		}
+		if left, err := filepath.Glob(filepath.Join(path, "*.tmp-*")); err == nil && len(left) > 0 {
+			inSave++
+		}
 	}
 	require.Greater(t, known, kills/4, "saves between the kills")
+	t.Logf("%d of %d kills came in the middle of a save", inSave, kills)
 }
 
 // TestKilledAtEveryOperation kills a process before each operation of its first three saves.

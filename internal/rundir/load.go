@@ -154,7 +154,7 @@ func Newest(path string) (*Checkpoint, []Refusal, error) {
 }
 
 // Resume makes c what the next checkpoint follows. Checkpoints that would be in the way, newer than c, are renamed to
-// NAME.aside-N: they are refused ones, or those of a future that is trained anew. It returns their new names.
+// NAME.aside-N: they are refused ones, or those of a future that is trained anew. It returns their new names. The file latest says c.
 func (r *Run) Resume(c *Checkpoint) (aside []string, err error) {
 	names, err := r.disk.Names(r.path)
 	if err != nil {
@@ -166,22 +166,28 @@ func (r *Run) Resume(c *Checkpoint) (aside []string, err error) {
 		at = -1 // of another run: all are in the way
 	}
 	for _, name := range list[at+1:] {
-		for i := 1; ; i++ {
-			to := fmt.Sprintf("%s.aside-%d", name, i)
-			there, err := r.disk.Exists(filepath.Join(r.path, to))
-			if err != nil {
-				return aside, err
-			}
-			if there {
-				continue
-			}
-			if err := r.disk.Rename(filepath.Join(r.path, name), filepath.Join(r.path, to)); err != nil {
-				return aside, err
-			}
-			aside = append(aside, to)
-			break
+		to, err := r.asideName(name)
+		if err != nil {
+			return aside, err
 		}
+		if err := r.disk.Rename(filepath.Join(r.path, name), filepath.Join(r.path, to)); err != nil {
+			return aside, err
+		}
+		aside, r.aside = append(aside, to), true
 	}
 	r.last = c.Name
+	if at >= 0 { // a save that was killed after its rename left latest at the one before
+		return aside, r.point(c.Name)
+	}
 	return aside, r.disk.SyncDir(r.path)
+}
+
+// asideName returns a name that is free for what has another one and is put aside.
+func (r *Run) asideName(name string) (string, error) {
+	for i := 1; ; i++ {
+		to := fmt.Sprintf("%s.aside-%d", name, i)
+		if there, err := r.disk.Exists(filepath.Join(r.path, to)); err != nil || !there {
+			return to, err
+		}
+	}
 }

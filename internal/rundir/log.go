@@ -1,6 +1,7 @@
 package rundir
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -9,7 +10,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"slices"
+	"path/filepath"
 	"strconv"
 
 	"plumbline/internal/format"
@@ -107,11 +108,6 @@ func (l *Log) Append(fields ...Field) error {
 	return l.f.Sync()
 }
 
-// Resume marks that training goes on from a step: the lines after it that are of later steps are of a past that was lost.
-func (l *Log) Resume(step int) error {
-	return l.Append(Field{"event", "resume"}, Field{"from_step", step})
-}
-
 // Close closes the file.
 func (l *Log) Close() error { return l.f.Close() }
 
@@ -152,8 +148,7 @@ type Line struct {
 	Text []byte
 }
 
-// ReadLog returns the lines of a log that hold, as if no process had ever been killed: those that a resume took back are left out,
-// and so are the marks. A last line without its end is left out too; a line that is not JSON is an error.
+// ReadLog returns the lines of a log. A last line without its end is left out; a line that is not JSON is an error.
 func ReadLog(path string) ([]Line, error) {
 	f, err := format.Open(path)
 	if err != nil {
@@ -168,58 +163,110 @@ func ReadLog(path string) ([]Line, error) {
 	for at := 0; ; {
 		n := bytes.IndexByte(data[at:], '\n')
 		if n < 0 {
-			return held(lines), nil
+			return lines, nil
 		}
 		text := data[at : at+n]
-		step, from, err := lineSteps(path, text, int64(at))
+		step, err := lineStep(path, text, int64(at))
 		if err != nil {
 			return nil, err
 		}
 		at += n + 1
-		if from >= 0 {
-			lines = append(lines, Line{from, nil})
-			continue
-		}
 		lines = append(lines, Line{step, text})
 	}
 }
 
-// held returns the lines that no resume behind them took back. A resume is a line without text; from the last to the first, the
-// lowest of those met decides, so that it takes one pass however many there are.
-func held(lines []Line) []Line {
-	lowest := math.MaxInt
-	for i := range slices.Backward(lines) {
-		if l := &lines[i]; l.Text == nil {
-			lowest = min(lowest, l.Step)
-		} else if l.Step > lowest {
-			l.Text = nil
-		}
-	}
-	return slices.DeleteFunc(lines, func(l Line) bool { return l.Text == nil })
-}
-
-// lineSteps returns the step of a line and that of a resume, -1 for what it does not have.
-func lineSteps(path string, text []byte, base int64) (step, from int, err error) {
-	step, from = -1, -1
+// lineStep returns the step of a line, -1 if it has none.
+func lineStep(path string, text []byte, base int64) (step int, err error) {
+	step = -1
 	s := format.NewScanner(path, text, base)
 	err = s.Object(func(key string) error {
-		switch key {
-		case "step", "from_step":
-			n, err := s.Int()
-			if err == nil && n < 0 {
-				return s.Malformed("step %d", n)
-			}
-			if key == "step" {
-				step = int(n)
-			} else {
-				from = int(n)
-			}
-			return err
+		if key != "step" {
+			return s.Skip()
 		}
-		return s.Skip()
+		n, err := s.Int()
+		if err == nil && n < 0 {
+			return s.Malformed("step %d", n)
+		}
+		step = int(n)
+		return err
 	})
 	if err == nil {
 		err = s.End()
 	}
-	return step, from, err
+	return step, err
+}
+
+// CutLogs takes from the logs of these names, those that are there, the lines of steps after step and all behind them: they are of a
+// process that died after it, or of a future that [Run.Resume] has put aside. What is taken from a log then is kept beside it, as
+// NAME.aside-N. A last line without its end is taken away, too. A log that holds another thing than lines of JSON is an error, and stays.
+func (r *Run) CutLogs(step int, names ...string) error {
+	for _, name := range names {
+		if err := r.cutLog(filepath.Join(r.path, name), step); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Run) cutLog(path string, step int) error {
+	f, err := openOwn(path, os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	whole, err := lastLineEnd(f)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	end, err := endOf(path, io.NewSectionReader(f, 0, whole), step)
+	if err != nil {
+		return err
+	}
+	if end < whole && r.aside {
+		to, err := r.asideName(filepath.Base(path))
+		if err != nil {
+			return err
+		}
+		if err := format.WriteFile(filepath.Join(r.path, to), func(w io.Writer) error {
+			_, err := io.Copy(w, io.NewSectionReader(f, end, whole-end))
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	if err := f.Truncate(end); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return f.Sync()
+}
+
+// maxLine is the longest line of a log that is cut.
+const maxLine = 1 << 24
+
+// endOf returns the offset of the first line of a later step than step.
+func endOf(path string, log io.Reader, step int) (end int64, err error) {
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, maxLine)
+	lines.Split(func(data []byte, _ bool) (int, []byte, error) {
+		n := bytes.IndexByte(data, '\n') + 1
+		if n == 0 {
+			return 0, nil, nil
+		}
+		return n, data[:n], nil
+	})
+	for lines.Scan() {
+		line := lines.Bytes()
+		at, err := lineStep(path, line[:len(line)-1], end)
+		if err != nil {
+			return 0, err
+		}
+		if at > step {
+			return end, nil
+		}
+		end += int64(len(line))
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return 0, format.Malformed(path, "", "has a line of more than %d bytes behind byte %d", maxLine, end)
+	}
+	return end, lines.Err()
 }

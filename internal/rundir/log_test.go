@@ -5,10 +5,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -44,14 +42,9 @@ func TestLog(t *testing.T) {
 	require.Equal(t, []string{first, second}, texts(t, path))
 	l, err = OpenLog(path)
 	require.NoError(t, err)
-	require.NoError(t, l.Resume(1))
-	require.NoError(t, l.Append(Field{"step", 2}, Field{"again", true}))
 	require.NoError(t, l.Append(Field{"event", "done"}))
 	require.NoError(t, l.Close())
-	require.Equal(t, []string{first, `{"schema":1,"step":2,"again":true}`, `{"schema":1,"event":"done"}`}, texts(t, path))
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Contains(t, string(raw), second, "what was lost stays in the file")
+	require.Equal(t, []string{first, second, `{"schema":1,"event":"done"}`}, texts(t, path))
 
 	require.NoError(t, os.WriteFile(path, []byte("{\"step\":1}\n{\"st\n{\"step\":2}\n"), 0o644))
 	_, err = ReadLog(path)
@@ -71,19 +64,60 @@ func TestLogLongLine(t *testing.T) {
 	}
 }
 
-// A log that resumes as often as it has lines is read in one pass.
-func TestLogManyResumes(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "metrics.jsonl")
-	const n = 100_000
-	text := strings.Repeat("{\"step\":5}\n", n) + strings.Repeat("{\"from_step\":5}\n", n) + "{\"step\":6}\n{\"from_step\":7}\n{\"step\":9}\n{\"x\":1}\n{\"from_step\":8}\n"
-	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-	started := time.Now()
-	lines, err := ReadLog(path)
+// A run that goes on after a step has the lines up to it: those behind are of a process that died, or of checkpoints that were put aside,
+// and these are kept in a file of their own.
+func TestCutLogs(t *testing.T) {
+	lines := []string{`{"step":1}`, `{"step":1,"epoch":2}`, `{"event":"x"}`, `{"step":2}`, `{"step":3}`, `{"step":3,"event":"validation"}`}
+	const torn = `{"step":4,"lo`
+	for after, want := range [][]string{nil, lines[:3], lines[:4], lines, lines} {
+		for _, future := range []bool{false, true} {
+			run, err := Create(filepath.Join(t.TempDir(), "run"), Options{})
+			require.NoError(t, err)
+			path := filepath.Join(run.Path(), "metrics.jsonl")
+			require.NoError(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"+torn), 0o644))
+			if future {
+				require.NoError(t, save(run, 9))
+				_, err := run.Resume(&Checkpoint{Name: "step_1", Path: filepath.Join(run.Path(), "step_1")})
+				require.NoError(t, err)
+			}
+			require.NoError(t, run.CutLogs(after, "metrics.jsonl", "samples.jsonl"))
+			require.Equal(t, want, texts(t, path))
+			b, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.NotContains(t, string(b), "lo")
+			require.NoFileExists(t, filepath.Join(run.Path(), "samples.jsonl"))
+			kept := filepath.Join(run.Path(), "metrics.jsonl.aside-1")
+			if future && len(want) < len(lines) {
+				require.Equal(t, lines[len(want):], texts(t, kept))
+			} else {
+				require.NoFileExists(t, kept)
+			}
+			require.NoError(t, run.Close())
+		}
+	}
+	run, err := Create(filepath.Join(t.TempDir(), "run"), Options{})
 	require.NoError(t, err)
-	require.Less(t, time.Since(started), time.Minute)
-	require.Len(t, lines, n+2)
-	require.Equal(t, `{"step":6}`, string(lines[n].Text))
-	require.Equal(t, Line{-1, []byte(`{"x":1}`)}, lines[n+1])
+	defer run.Close()
+	path := filepath.Join(run.Path(), "metrics.jsonl")
+	for text, says := range map[string]string{
+		"{\"step\":1}\nnonsense\n{\"step\":9}\n":            "metrics.jsonl",
+		"{\"step\":-1}\n":                                   "step -1",
+		strings.Repeat(" ", maxLine) + "{\"step\":1}\n{}\n": "has a line of more than",
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		err := run.CutLogs(1, "metrics.jsonl")
+		require.True(t, format.IsMalformed(err), "%v", err)
+		require.ErrorContains(t, err, says)
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, text, string(b), "what is refused stays")
+	}
+	require.NoError(t, os.Remove(path))
+	victim := filepath.Join(t.TempDir(), "victim")
+	require.NoError(t, os.WriteFile(victim, []byte("{\"step\":9}\n"), 0o644))
+	require.NoError(t, os.Symlink(victim, path))
+	require.True(t, format.IsMalformed(run.CutLogs(1, "metrics.jsonl")))
+	require.Equal(t, []string{`{"step":9}`}, texts(t, victim))
 }
 
 // A log of any length costs what is read of it, not what it claims.
@@ -123,35 +157,55 @@ func TestLinksInARun(t *testing.T) {
 	require.Empty(t, texts(t, filepath.Join(dir, "eval.jsonl")), "begins anew")
 }
 
-// FuzzLog holds what is read of a log against the plain rule: a resume takes the later steps before it back.
+// FuzzLog holds what is left of a log that is cut against the plain rule: the whole lines before the first of a later step. It is read as it
+// was, and cut again it stays.
 func FuzzLog(f *testing.F) {
-	f.Add([]byte("{\"step\":1}\n{\"step\":2}\n{\"from_step\":1}\n{\"step\":2,\"x\":[1]}\n{\"st"))
-	f.Add([]byte("{\"step\":-1}\n"))
-	f.Add([]byte("{\"from_step\":9223372036854775807,\"step\":3}\n{}\n\r\n"))
-	path := filepath.Join(f.TempDir(), "f")
-	f.Fuzz(func(t *testing.T, data []byte) {
+	f.Add([]byte("{\"step\":1}\n{\"step\":2}\n{\"step\":2,\"x\":[1]}\n{\"st"), 1)
+	f.Add([]byte("{\"step\":-1}\n"), 0)
+	f.Add([]byte("{\"step\":9223372036854775807}\n{}\n\r\n"), 3)
+	run, err := Create(filepath.Join(f.TempDir(), "run"), Options{})
+	require.NoError(f, err)
+	defer run.Close()
+	path := filepath.Join(run.Path(), "metrics.jsonl")
+	f.Fuzz(func(t *testing.T, data []byte, after int) {
 		require.NoError(t, os.WriteFile(path, data, 0o644))
-		got, err := ReadLog(path)
-		if err != nil {
-			require.True(t, format.IsMalformed(err), "%v", err)
-			return
+		got, readErr := ReadLog(path)
+		if readErr != nil {
+			require.True(t, format.IsMalformed(readErr), "%v", readErr)
 		}
-		var want []Line
+		var want []byte
+		malformed := false
 		for line := range bytes.Lines(data) {
 			if line[len(line)-1] != '\n' {
 				break
 			}
-			step, from, err := lineSteps("f", line[:len(line)-1], 0)
-			require.NoError(t, err)
-			if from >= 0 {
-				want = slices.DeleteFunc(want, func(l Line) bool { return l.Step > from })
-			} else {
-				want = append(want, Line{step, line[:len(line)-1]})
+			step, err := lineStep("f", line[:len(line)-1], 0)
+			if malformed = err != nil; malformed || step > after {
+				break
 			}
+			want = append(want, line...)
 		}
-		require.Equal(t, len(want), len(got))
-		for i := range want {
-			require.Equal(t, want[i], got[i])
+		err := run.CutLogs(after, "metrics.jsonl")
+		if malformed {
+			require.True(t, format.IsMalformed(err), "%v", err)
+			want = data
+		} else {
+			require.NoError(t, err)
 		}
+		left, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(left))
+		if malformed {
+			return
+		}
+		lines, err := ReadLog(path)
+		require.NoError(t, err)
+		if readErr == nil && len(lines) > 0 { // no lines are nil, and a part of some is not
+			require.Equal(t, got[:len(lines)], lines)
+		}
+		require.NoError(t, run.CutLogs(after, "metrics.jsonl"))
+		again, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, left, again)
 	})
 }

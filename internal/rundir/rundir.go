@@ -5,7 +5,7 @@
 //	RUN/latest              the name of the newest checkpoint
 //	RUN/step_100/           a checkpoint: its files and MANIFEST.json
 //	RUN/step_110.tmp-7421   one that was never finished
-//	RUN/metrics.jsonl
+//	RUN/metrics.jsonl       lines of the steps that were made
 //
 // A checkpoint is written into a temporary directory, every file is flushed and synced, the manifest with the sizes and hashes of
 // all of them comes last, and the directory is renamed. Where renaming is not atomic the manifest is what decides. A reader
@@ -51,6 +51,8 @@ type Run struct {
 	keep int
 	lock *os.File
 	last string // checkpoint that was saved or resumed from last
+	// aside says that Resume has put checkpoints aside.
+	aside bool
 }
 
 // Options of a run.
@@ -89,8 +91,9 @@ func (r *Run) Path() string { return r.path }
 // Close gives up the lock.
 func (r *Run) Close() error { return r.lock.Close() }
 
-// temporary matches what a save that did not end leaves: the lock says that the process that wrote it is gone.
-var temporary = regexp.MustCompile(`\.tmp-[0-9]+$`)
+// temporary matches what a save that did not end leaves: the lock says that the process that wrote it is gone. Only names that this
+// package makes: thesis.tmp-2024 is somebody's.
+var temporary = regexp.MustCompile(`^(step_(0|[1-9][0-9]{0,11})|final|latest)\.tmp-[0-9]+$|^\.(effective_config\.(yaml|json)|env\.json)\.tmp-[0-9]+-[0-9]+$`)
 
 func (r *Run) sweep() error {
 	names, err := r.disk.Names(r.path)

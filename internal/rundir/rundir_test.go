@@ -136,10 +136,13 @@ func TestSweep(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(path, "step_7.tmp-123"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(path, "latest.tmp-123"), nil, 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(path, "notes.tmp-x"), nil, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(path, "thesis.tmp-2024"), nil, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(path, ".env.json.tmp-123-0"), nil, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(path, ".mine.tmp-123-0"), nil, 0o644))
 	open(t, path, Options{})
 	names, err := OS{}.Names(path)
 	require.NoError(t, err)
-	require.Equal(t, []string{"LOCK", "notes.tmp-x"}, names)
+	require.Equal(t, []string{".mine.tmp-123-0", "LOCK", "notes.tmp-x", "thesis.tmp-2024"}, names)
 }
 
 func TestResume(t *testing.T) {
@@ -159,6 +162,9 @@ func TestResume(t *testing.T) {
 		aside, err := r.Resume(c)
 		require.NoError(t, err)
 		require.Len(t, aside, 1)
+		latest, err := os.ReadFile(filepath.Join(path, "latest"))
+		require.NoError(t, err)
+		require.Equal(t, "step_2\n", string(latest))
 		require.NoError(t, save(r, 3))
 		require.Equal(t, 3, newest(t, path))
 		m, err := Verify(filepath.Join(path, "step_3"))

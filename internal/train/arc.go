@@ -36,7 +36,7 @@ type arcRun struct {
 	wanted      map[string][]float64 // target preferences by size, a distribution of colours in every cell
 	cache       map[[32]byte][]float64
 	best        *rundir.Run
-	st          state
+	run         *run
 	more        arcState
 	warned      map[string]bool
 }
@@ -44,8 +44,8 @@ type arcRun struct {
 // arcGroup is a group of the optimiser: parameters that are clipped together and have one learning rate.
 type arcGroup struct {
 	name string
-	*optimizer
-	lr, decay float64
+	*adam
+	lr, decay, limit float64
 }
 
 // arcBatch is what one batch was: the fields of its line in metrics.jsonl.
@@ -72,11 +72,14 @@ func (c *Arc) Train(ctx context.Context, env ArcEnv) error {
 	if err := r.start(); err != nil {
 		return err
 	}
-	metrics, err := openJournal(env.Run.Path(), env.From != nil, r.st.Step)
+	each := r.perEpoch()
+	var err error
+	r.run, err = env.begin(plan{trainer: "arc", model: env.Agent, base: env.Agent.Fingerprint(), optimizer: r.all(), steps: c.Epochs * each, every: c.SaveEvery,
+		files: r.files, restore: r.restore})
 	if err != nil {
 		return err
 	}
-	defer metrics.close()
+	defer r.run.close()
 	if r.best, err = rundir.Create(filepath.Join(env.Run.Path(), "best"), rundir.Options{Keep: 1}); err != nil {
 		return err
 	}
@@ -84,16 +87,11 @@ func (c *Arc) Train(ctx context.Context, env ArcEnv) error {
 	if _, err := r.best.Resume(&rundir.Checkpoint{Name: fmt.Sprintf("step_%d", r.more.BestStep), Path: filepath.Join(r.best.Path(), fmt.Sprintf("step_%d", r.more.BestStep))}); err != nil {
 		return err
 	}
-	if f := env.From; f != nil && f.Name == "final" && filepath.Dir(f.Path) == filepath.Clean(env.Run.Path()) && r.st.Step < c.Epochs*r.perEpoch() {
-		if err := env.Run.Reopen(f); err != nil {
-			return err
-		}
-	}
 	fmt.Fprintln(env.Out, "\nStarting complete training...")
 	order := dataset.NewOrder(rng.New(c.Seed, streamData), len(r.pairs))
-	each := r.perEpoch()
 	began := time.Now()
-	for step := r.st.Step + 1; step <= c.Epochs*each; step++ {
+	err = r.run.train(ctx, func() error {
+		step := r.run.Step + 1
 		epoch, batch := (step-1)/each, (step-1)%each
 		if batch%c.LogEvery == 0 {
 			fmt.Fprintf(env.Out, "\nEpoch %d (All Fixes): %3d%% %d/%d\n", epoch, 100*batch/each, batch, each)
@@ -104,41 +102,29 @@ func (c *Arc) Train(ctx context.Context, env ArcEnv) error {
 			return err
 		}
 		b.stepMS = milliseconds(at)
-		r.st = state{Step: step, Updates: step, Samples: step}
+		r.run.state = state{Step: step, Updates: step, Samples: step}
 		if err := r.exploding(b.terms.Total); err != nil {
 			return err
 		}
-		if err := metrics.add(step, true, b.line(step, epoch, batch)); err != nil {
+		if err := r.run.log(step, true, b.line(step, epoch, batch)); err != nil {
 			return err
 		}
 		if batch%c.LogEvery == 0 {
 			fmt.Fprintf(env.Out, "[Batch %4d] Reward: %7.4f | Loss: %7.4f | Qwen_grad: %.2e | Mask_ratio: %.4f\n", batch, b.reward, b.loss, b.qwen, b.mask)
 		}
-		if batch == each-1 {
-			v, err := r.validate()
-			if err != nil {
-				return err
-			}
-			v.report(env.Out, epoch, time.Since(began))
-			began = time.Now()
-			if err := errors.Join(metrics.add(step, true, v.line(step, epoch)), r.keepBest(v, epoch)); err != nil {
-				return err
-			}
+		if batch < each-1 {
+			return nil
 		}
-		stop := ctx.Err() != nil
-		if stop || step < c.Epochs*each && c.SaveEvery > 0 && step%c.SaveEvery == 0 {
-			if err := r.save(env.Run, fmt.Sprintf("step_%d", step)); err != nil {
-				return err
-			}
-		}
-		if stop {
-			return ErrInterrupted
-		}
-	}
-	if env.From == nil || env.From.Name != "final" || r.st.Step != env.From.Manifest.Step {
-		if err := r.save(env.Run, "final"); err != nil {
+		v, err := r.validate()
+		if err != nil {
 			return err
 		}
+		v.report(env.Out, epoch, time.Since(began))
+		began = time.Now()
+		return errors.Join(r.run.log(step, true, v.line(step, epoch)), r.keepBest(v, epoch))
+	})
+	if err != nil {
+		return err
 	}
 	return r.summary()
 }
@@ -228,10 +214,12 @@ func (r *arcRun) batch(step, epoch, batch int, s arcSample) (b *arcBatch, err er
 			}
 			continue
 		}
-		adam := optim.Adam{LR: g.lr, Beta1: .9, Beta2: .999, Eps: 1e-8, WeightDecay: g.decay, Coupled: true}
-		if b.norms[g.name], err = g.step(step, adam); err != nil {
+		rule := optim.Adam{LR: g.lr, Beta1: .9, Beta2: .999, Eps: 1e-8, WeightDecay: g.decay, Coupled: true}
+		moved, err := g.Step(Update{Step: step, Rule: rule, MaxNorm: g.limit})
+		if err != nil {
 			return nil, err
 		}
+		b.norms[g.name] = moved.Norm
 	}
 
 	// 9. After that step: the policy and its value learn from the state as it was seen.
@@ -292,7 +280,7 @@ func (r *arcRun) updatePolicy(step int, b *arcBatch, x, u, refined []float64) er
 			r.warn("H8", "step %d: the gradient of the policy's mean is %.2g and of its value %.2g (H8): what the update uses is detached as a whole; detach the state, and compute log-density, value and entropy anew",
 				step, p.mean, p.valueGrad)
 		}
-		if _, err := g.step(step, optim.Adam{LR: g.lr, Beta1: .9, Beta2: .999, Eps: 1e-8}); err != nil {
+		if _, err := g.Step(Update{Step: step, Rule: optim.Adam{LR: g.lr, Beta1: .9, Beta2: .999, Eps: 1e-8}, MaxNorm: g.limit}); err != nil {
 			return err
 		}
 	}
@@ -353,7 +341,7 @@ func (r *arcRun) zeroSince(step int, norm float64) int {
 
 // exploding stops a run whose loss, without its weights and its reward, is in the mean of ten batches above three times the first.
 func (r *arcRun) exploding(efe float64) error {
-	if r.st.Step == 1 {
+	if r.run.Step == 1 {
 		r.more.First = efe
 	}
 	r.more.Recent = append(r.more.Recent, efe)
@@ -361,7 +349,7 @@ func (r *arcRun) exploding(efe float64) error {
 		r.more.Recent = slices.Clone(r.more.Recent[n-10:])
 	}
 	if m := mean(r.more.Recent); len(r.more.Recent) == 10 && !(m <= 3*math.Abs(r.more.First)) {
-		return unfit("step %d: the loss explodes (D19): L_efe is %.4g in the mean of ten batches, %.4g in the first; %s", r.st.Step, m, r.more.First, ExplodesAdvice)
+		return unfit("step %d: the loss explodes (D19): L_efe is %.4g in the mean of ten batches, %.4g in the first; %s", r.run.Step, m, r.more.First, ExplodesAdvice)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package train
 
 import (
 	"plumbline/internal/dataset"
-	"plumbline/internal/rundir"
 	"plumbline/reference/ad"
 )
 
@@ -10,21 +9,15 @@ import (
 type ArcShape struct{ Prompt, Control, Features int }
 
 // ArcAgent solves grids: a text encoder makes a prompt of a sentence, an agent predicts a grid from a grid and the prompt, and a
-// policy refines the prompt.
+// policy refines the prompt. There is the one of the reference: the trainer differentiates its own loss on the agent's tape. Of Params,
+// qwen.transformer. is the encoder, qwen.proj its projection, agent. the solver, policy_rl. the policy.
 type ArcAgent interface {
+	Model
 	Shape() ArcShape
 	// Encode returns the tokens of a sentence.
 	Encode(sentence string) []int
 	// On puts the agent on a tape, with gradients or without.
 	On(t *ad.Tape, grad bool) ArcNet
-	// Params are the trainable tensors, in an order that does not change: qwen.transformer. is the encoder, qwen.proj its projection,
-	// agent. the solver, policy_rl. the policy.
-	Params() []Param
-	// Files are those of a checkpoint that hold the agent, and Restore reads the trainable tensors of one.
-	Files() ([]rundir.File, error)
-	Restore(dir string) error
-	// Fingerprint identifies the weights that are not trained, "" if all are.
-	Fingerprint() string
 }
 
 // ArcNet is an [ArcAgent] on a tape.

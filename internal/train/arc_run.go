@@ -50,7 +50,7 @@ func (r *arcRun) perEpoch() int {
 	return len(r.pairs)
 }
 
-// start settles the data, the parameters of the loss, the groups of the optimiser and where the run goes on.
+// start settles the data, the parameters of the loss and the groups of the optimiser.
 func (r *arcRun) start() error {
 	out := r.env.Out
 	unsolved := 0
@@ -80,10 +80,7 @@ func (r *arcRun) start() error {
 		}
 		fmt.Fprintf(out, "optimiser group %s: %d tensors, %d numbers, lr %g\n", g.name, len(g.params), n, g.lr)
 	}
-	if r.env.From == nil {
-		return nil
-	}
-	return r.restore(r.env.From.Path)
+	return nil
 }
 
 // lossParams makes the parameters of the loss: a table of preferences for every size of the data, and the projection of the prompt
@@ -153,7 +150,7 @@ func (r *arcRun) group(params []Param) ([]arcGroup, error) {
 		if len(mine) == 0 {
 			return nil, unfit("the optimiser's group %s is empty (D14): {\"params\": %s.parameters(), \"lr\": …} is missing", g.name, g.name)
 		}
-		list = append(list, arcGroup{g.name, newOptimizer(mine, g.limit), g.lr, g.decay})
+		list = append(list, arcGroup{g.name, newAdam(mine, false), g.lr, g.decay, g.limit})
 	}
 	for _, p := range params {
 		if !seen[p.Name] {
@@ -175,8 +172,8 @@ func (r *arcRun) group(params []Param) ([]arcGroup, error) {
 }
 
 // all is the optimiser of all groups, as a checkpoint holds it.
-func (r *arcRun) all() *optimizer {
-	o := &optimizer{}
+func (r *arcRun) all() Optimizer {
+	o := &adam{}
 	for _, g := range r.groups {
 		o.params, o.states, o.narrow = append(o.params, g.params...), append(o.states, g.states...), append(o.narrow, g.narrow...)
 	}
@@ -198,13 +195,8 @@ const (
 	arcLossFile  = "efe_loss.safetensors" // the parameters of the loss, the target preferences and the cache
 )
 
-func (r *arcRun) save(to *rundir.Run, name string) error {
-	m := rundir.Manifest{Step: r.st.Step, Trainer: "arc", ConfigSHA256: r.env.ConfigSHA, BaseFingerprint: r.agent.Fingerprint(), Variant: "reference",
-		RNG: map[string]uint64{"samples": uint64(r.st.Samples)}}
-	files, err := r.agent.Files()
-	if err != nil {
-		return err
-	}
+// files are those of a checkpoint beside the agent, the optimiser and where the run is.
+func (r *arcRun) files() ([]rundir.File, error) {
 	var tensors []safetensors.Tensor
 	for _, name := range slices.Sorted(maps.Keys(r.efe)) {
 		p := r.efe[name]
@@ -224,17 +216,14 @@ func (r *arcRun) save(to *rundir.Run, name string) error {
 	}
 	text, err := json.MarshalIndent(r.more, "", " ")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return to.Save(name, m, append(files, r.all().file(), r.st.file(),
-		rundir.File{Name: arcStateFile, Write: func(w io.Writer) error { _, err := w.Write(append(text, '\n')); return err }},
-		rundir.File{Name: arcLossFile, Write: func(w io.Writer) error { return safetensors.Write(w, nil, tensors) }}))
+	return []rundir.File{{Name: arcStateFile, Write: func(w io.Writer) error { _, err := w.Write(append(text, '\n')); return err }},
+		{Name: arcLossFile, Write: func(w io.Writer) error { return safetensors.Write(w, nil, tensors) }}}, nil
 }
 
+// restore reads what files wrote.
 func (r *arcRun) restore(dir string) (err error) {
-	if r.st, err = readState(dir); err != nil {
-		return err
-	}
 	path := filepath.Join(dir, arcStateFile)
 	f, err := format.Open(path)
 	if err != nil {
@@ -279,7 +268,7 @@ func (r *arcRun) restore(dir string) (err error) {
 			return err
 		}
 	}
-	return errors.Join(r.agent.Restore(dir), r.all().restore(dir, r.st.Updates))
+	return nil
 }
 
 // validation is what the agent can do with pairs that it does not learn from.
@@ -297,7 +286,7 @@ func (r *arcRun) validate() (v validation, err error) {
 		net := r.agent.On(tape, false)
 		vector := func(x []float64) *ad.Var { return tape.Const(x, len(x)) }
 		prompt := net.PromptOf(r.agent.Encode(s.sentence()))
-		if err := finite(r.st.Step, "validation prompt", prompt.Data(), nil); err != nil {
+		if err := finite(r.run.Step, "validation prompt", prompt.Data(), nil); err != nil {
 			return v, err
 		}
 		refined := net.Refine(prompt, vector(s.control(shape.Control)), vector(s.features(shape.Features)), vector(make([]float64, shape.Prompt)))
@@ -333,9 +322,9 @@ func (r *arcRun) keepBest(v validation, epoch int) error {
 	if v.pairs == 0 || r.more.BestStep > 0 && !(by > r.more.Best) {
 		return nil
 	}
-	r.more.Best, r.more.BestStep = by, r.st.Step
-	name := fmt.Sprintf("step_%d", r.st.Step)
-	if err := r.save(r.best, name); err != nil && !errors.Is(err, os.ErrExist) {
+	r.more.Best, r.more.BestStep = by, r.run.Step
+	name := fmt.Sprintf("step_%d", r.run.Step)
+	if err := r.run.saveIn(r.best, name); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	text, err := json.MarshalIndent(map[string]any{"checkpoint": "best/" + name, "epoch": epoch, "best_by": r.BestBy, "accuracy": v.accuracy(), "accuracy_delta": v.delta(), "solved": v.solved}, "", " ")

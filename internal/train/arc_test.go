@@ -57,12 +57,11 @@ type arcWatch struct {
 
 type arcWatchNet struct {
 	train.ArcNet
-	w         *arcWatch
-	prompt    func(*ad.Var) *ad.Var
-	predict   func(*ad.Var) *ad.Var
-	refine    func(train.ArcRefinement) train.ArcRefinement
-	evaluate  func(*ad.Var) *ad.Var
-	collected func()
+	w        *arcWatch
+	prompt   func(*ad.Var) *ad.Var
+	predict  func(*ad.Var) *ad.Var
+	refine   func(train.ArcRefinement) train.ArcRefinement
+	evaluate func(*ad.Var) *ad.Var
 }
 
 func (w *arcWatch) note(event string) {

@@ -9,24 +9,18 @@ import (
 	"plumbline/internal/format/dump"
 )
 
-// folder makes the folder of a run's dump and returns its name.
-func (d Dump) folder(env Env) (string, error) {
+// write writes the files of a dump into its folder, in the order of their names given, and shows them to the observer of the run.
+func (d Dump) write(env Env, update int, names []string, write func(path string, k int) error) error {
 	dir := d.Dir
 	if dir == "" {
 		dir = filepath.Join(env.Run.Path(), "dump")
 	}
-	return dir, os.MkdirAll(dir, 0o755)
-}
-
-// step writes the files of the micro-batches of one update and shows them to the observer of the run.
-func (d Dump) step(env Env, step, micros int, write func(path string, micro int) error) error {
-	dir, err := d.folder(env)
-	if err != nil {
-		return err
-	}
 	var files []string
-	for k := range micros {
-		path := filepath.Join(dir, fmt.Sprintf("step_%06d_mb_%d.safetensors", step, k))
+	for k, name := range names {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
 		if err := write(path, k); err != nil {
 			return err
 		}
@@ -35,7 +29,16 @@ func (d Dump) step(env Env, step, micros int, write func(path string, micro int)
 	if env.Observe == nil {
 		return nil
 	}
-	return env.Observe(step, files)
+	return env.Observe(update, files)
+}
+
+// step writes the files of the micro-batches of one update.
+func (d Dump) step(env Env, step, micros int, write func(path string, micro int) error) error {
+	var names []string
+	for k := range micros {
+		names = append(names, fmt.Sprintf("step_%06d_mb_%d.safetensors", step, k))
+	}
+	return d.write(env, step, names, write)
 }
 
 func perToken(name string, t format.DType, rows, cols int, x []float64) *dump.Tensor {

@@ -46,106 +46,101 @@ func (c *GRPO) Train(ctx context.Context, env MaskedEnv) (last []rl.Metric, err 
 	if err != nil {
 		return nil, err
 	}
-	opt := newOptimizer(env.Generator.Params(), c.GradClip)
-	var st state
-	if env.From != nil {
-		if st, err = restore(env.From.Path, env.Generator, opt); err != nil {
-			return nil, err
-		}
-	}
-	metrics, err := openJournal(env.Run.Path(), env.From != nil, st.Step)
+	r, err := env.begin(plan{trainer: TrainerGRPO, model: env.Generator, base: c.Fingerprint(env), optimizer: env.optimizer(env.Generator.Params(), false),
+		steps: c.MaxIters, every: c.SaveInterval, own: []string{"B1", "B2"}, options: map[string]string{"kl_beta": fmt.Sprint(c.KLBeta), "kl_estimator": c.KLEstimator, "reference_checkpoint": c.Frozen, "compile": "false",
+			"batch_size": fmt.Sprint(c.BatchSize), "group_size": fmt.Sprint(c.GroupSize), "gradient_accumulation_steps": fmt.Sprint(c.Accumulation)}})
 	if err != nil {
 		return nil, err
 	}
-	defer metrics.close()
+	defer r.close()
 	fmt.Fprintf(env.Out, "%d inputs x group of %d = %d samples per micro-step, %d per iteration; %d forward passes per iteration (sampling, judge, current, reference)\n",
 		c.BatchSize, c.GroupSize, c.BatchSize*c.GroupSize, c.BatchSize*c.GroupSize*c.Accumulation, 4*c.Accumulation)
-	schedule := optim.Schedule{Decay: optim.Cosine, LR: c.LearningRate, MinLR: min(c.MinLR, c.LearningRate), Warmup: c.WarmupIters, Total: c.DecayIters}
 	var seen phases
 	began := env.Clock()
-	for iter := st.Step; iter < c.MaxIters; iter++ {
-		start := env.Clock()
-		var used []*microStep
-		skipped := 0
-		dumped := c.dumper(env, iter)
-		for micro := range c.Accumulation {
-			m, err := c.rollout(env, text, st.Samples, iter, micro)
-			if err != nil {
-				return nil, fmt.Errorf("iteration %d: %w", iter, err)
-			}
-			st.Samples += c.BatchSize
-			if m.perRow == 0 || m.identical == len(m.rewards)-c.BatchSize {
-				skipped++
-				why := "all completions of an input are identical"
-				if m.perRow == 0 {
-					why = "no position is masked"
-				}
-				fmt.Fprintf(env.Out, "[Micro %d] skipped: %s\n", micro, why)
-				continue
-			}
-			err = c.learn(env, m, iter)
-			used = append(used, m)
-			if err != nil {
-				return nil, dumped.after(err, used)
-			}
-			seen.add(m)
-		}
-		lr, norm := schedule.At(iter), math.NaN()
-		if len(used) > 0 {
-			for _, p := range env.Generator.Params() {
-				for i := range p.Grad {
-					p.Grad[i] /= float64(len(used))
-				}
-			}
-			norm, err = opt.step(iter, optim.Adam{LR: lr, Beta1: c.Beta1, Beta2: c.Beta2, Eps: 1e-8, WeightDecay: c.WeightDecay})
-			if err := dumped.after(err, used); err != nil {
-				return nil, err
-			}
-			st.Updates++
-		} else {
-			fmt.Fprintf(env.Out, "WARNING: iteration %d has no usable micro-step: no update\n", iter)
-			c.cause(env, "B2", "every micro-step was without masks or had identical completions: raise mask_ratio, temperature or top_p; lower learning_rate if the policy has become certain")
-		}
-		fmt.Fprintf(env.Out, "5. Optimizer step finished: mem=%.0f MB, time=%.3fs total\n", env.Memory(), env.Clock()-start)
-		st.Step = iter + 1
-		last = c.metrics(used, skipped)
-		took := env.Clock() - start
-		if err := metrics.add(st.Step, true, c.line(env, iter, lr, norm, took, used, last)); err != nil {
-			return nil, err
-		}
-		if loss := metric(last, "loss"); len(used) == 0 {
-			fmt.Fprintf(env.Out, "iter %d: loss n/a (main n/a, critic %.4f), time %.2fms\n", iter, 0., took*1e3)
-		} else {
-			if iter%c.LogInterval == 0 || iter == c.MaxIters-1 {
-				fmt.Fprintf(env.Out, "iter %d: loss %.4f (main %.4f, critic %.4f), time %.2fms\n", iter, loss, loss, 0., took*1e3)
-			}
-			if c.FailOnZeroLoss && loss == 0 {
-				return last, &FailedError{fmt.Sprintf("iteration %d: the loss is exactly 0 (B11): see B1, B2 and H5", iter)}
-			}
-		}
-		if err := c.sample(env, iter, used); err != nil {
-			return nil, err
+	err = r.train(ctx, func() error {
+		if last, err = c.iterate(ctx, r, env, text, &seen); err != nil {
+			return err
 		}
 		if c.TimeLimit > 0 && env.Clock()-began > c.TimeLimit {
-			return last, &FailedError{fmt.Sprintf("the run takes more than %g s (B11): group_size, gradient_accumulation_steps or max_iters are too large", c.TimeLimit)}
+			return &FailedError{fmt.Sprintf("the run takes more than %g s (B11): group_size, gradient_accumulation_steps or max_iters are too large", c.TimeLimit)}
 		}
-		stop := ctx.Err() != nil
-		if stop || st.Step < c.MaxIters && c.SaveInterval > 0 && st.Step%c.SaveInterval == 0 {
-			if err := c.save(env, opt, st, fmt.Sprintf("step_%d", st.Step)); err != nil {
-				return nil, err
-			}
-		}
-		if stop {
-			return last, ErrInterrupted
-		}
-	}
-	if env.From == nil || env.From.Name != "final" || st.Step != c.MaxIters {
-		if err := c.save(env, opt, st, "final"); err != nil {
-			return nil, err
-		}
+		return nil
+	})
+	if err != nil {
+		return last, err
 	}
 	seen.summary(env.Out)
 	return last, c.evaluate(env, held)
+}
+
+// iterate makes one iteration: micro-steps and the update from those that can be used.
+func (c *GRPO) iterate(ctx context.Context, r *run, env MaskedEnv, text dataset.Corpus, seen *phases) (last []rl.Metric, err error) {
+	start, iter := env.Clock(), r.Step
+	var used []*microStep
+	skipped := 0
+	dumped := c.dumper(env, iter)
+	for micro := range c.Accumulation {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		m, err := c.rollout(env, text, r.Samples, iter, micro)
+		if err != nil {
+			return nil, fmt.Errorf("iteration %d: %w", iter, err)
+		}
+		r.Samples += c.BatchSize
+		if m.perRow == 0 || m.identical == len(m.rewards)-c.BatchSize {
+			skipped++
+			why := "all completions of an input are identical"
+			if m.perRow == 0 {
+				why = "no position is masked"
+			}
+			fmt.Fprintf(env.Out, "[Micro %d] skipped: %s\n", micro, why)
+			continue
+		}
+		err = c.learn(env, m, iter)
+		used = append(used, m)
+		if err != nil {
+			return nil, dumped.after(err, used)
+		}
+		seen.add(m)
+	}
+	schedule := optim.Schedule{Decay: optim.Cosine, LR: c.LearningRate, MinLR: min(c.MinLR, c.LearningRate), Warmup: c.WarmupIters, Total: c.DecayIters}
+	lr, norm := schedule.At(iter), math.NaN()
+	if len(used) > 0 {
+		for _, p := range env.Generator.Params() {
+			for i := range p.Grad {
+				p.Grad[i] /= float64(len(used))
+			}
+		}
+		rule := optim.Adam{LR: lr, Beta1: c.Beta1, Beta2: c.Beta2, Eps: 1e-8, WeightDecay: c.WeightDecay}
+		moved, err := r.optimizer.Step(Update{Step: iter, Rule: rule, MaxNorm: c.GradClip})
+		norm = moved.Norm
+		if err := dumped.after(err, used); err != nil {
+			return nil, err
+		}
+		r.Updates++
+	} else {
+		fmt.Fprintf(env.Out, "WARNING: iteration %d has no usable micro-step: no update\n", iter)
+		c.cause(env, "B2", "every micro-step was without masks or had identical completions: raise mask_ratio, temperature or top_p; lower learning_rate if the policy has become certain")
+	}
+	fmt.Fprintf(env.Out, "5. Optimizer step finished: mem=%.0f MB, time=%.3fs total\n", env.Memory(), env.Clock()-start)
+	r.Step = iter + 1
+	last = c.metrics(used, skipped)
+	took := env.Clock() - start
+	if err := r.log(r.Step, true, c.line(env, iter, lr, norm, took, used, last)); err != nil {
+		return nil, err
+	}
+	if loss := metric(last, "loss"); len(used) == 0 {
+		fmt.Fprintf(env.Out, "iter %d: loss n/a (main n/a, critic %.4f), time %.2fms\n", iter, 0., took*1e3)
+	} else {
+		if iter%c.LogInterval == 0 || iter == c.MaxIters-1 {
+			fmt.Fprintf(env.Out, "iter %d: loss %.4f (main %.4f, critic %.4f), time %.2fms\n", iter, loss, loss, 0., took*1e3)
+		}
+		if c.FailOnZeroLoss && loss == 0 {
+			return last, &FailedError{fmt.Sprintf("iteration %d: the loss is exactly 0 (B11): see B1, B2 and H5", iter)}
+		}
+	}
+	return last, c.sample(r, env, iter, used)
 }
 
 // check refuses models that do not go together, and warns of a judge that is too short.
@@ -240,7 +235,7 @@ func (c *GRPO) fill(env MaskedEnv, x Texts, k int, stream rng.Stream, first int)
 			if !sampling.Distribution(z, z, sampling.Options{Temperature: c.Temperature, TopP: c.TopP}) {
 				return Texts{}, fmt.Errorf("the logits of input %d at position %d are not finite: training stops, the last checkpoint is good", i/k, t)
 			}
-			out.row(i)[t] = sampling.Draw(z, stream.Uniform(uint64(first+i)*maxTokens+uint64(t)))
+			out.row(i)[t] = sampling.Draw(z, Uniform(stream, first+i, t))
 		}
 	}
 	return out, nil
@@ -353,16 +348,6 @@ func (c *GRPO) evaluate(env MaskedEnv, held dataset.Corpus) error {
 	mean, std := meanStd(rewards)
 	fmt.Fprintf(env.Out, "held-out reward %.4f ± %.4f (%d inputs)\n", mean, std/math.Sqrt(float64(len(rewards))), len(rewards))
 	return nil
-}
-
-func (c *GRPO) save(env MaskedEnv, opt *optimizer, st state, name string) error {
-	m := rundir.Manifest{Step: st.Step, Trainer: TrainerGRPO, ConfigSHA256: env.ConfigSHA, BaseFingerprint: c.Fingerprint(env), Variant: "reference",
-		RNG: map[string]uint64{"samples": uint64(st.Samples)}}
-	files, err := env.Generator.Files()
-	if err != nil {
-		return err
-	}
-	return env.Run.Save(name, m, append(files, opt.file(), st.file()))
 }
 
 // Fingerprint identifies the frozen models of a run, reference and judge.

@@ -50,67 +50,56 @@ func (c *GRPOCausal) Train(ctx context.Context, env Env) (last []rl.Metric, err 
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	opt := newOptimizer(env.Policy.Params(), c.MaxGradNorm)
-	var st state
-	if env.From != nil {
-		if st, err = c.resume(env, opt); err != nil {
-			return nil, err
-		}
-	}
-	log, err := openJournal(env.Run.Path(), env.From != nil, st.Step)
+	r, err := env.begin(plan{trainer: TrainerGRPOCausal, model: env.Policy, base: env.Policy.Fingerprint(), optimizer: env.optimizer(env.Policy.Params(), false),
+		steps: c.Steps, every: c.SaveInterval, options: map[string]string{"reward_weights": fmt.Sprint(c.RewardWeights)}})
 	if err != nil {
 		return nil, err
 	}
-	defer log.close()
+	defer r.close()
 	n := c.BatchSize * c.Accumulation
 	fmt.Fprintf(env.Out, "%d prompts x %d generations = %d completions, %d updates of each, %d micro-batches of %d\n", n/c.Generations, c.Generations, n, c.Iterations, c.Accumulation, c.BatchSize)
 	schedule := optim.Schedule{Decay: optim.Cosine, LR: c.LearningRate, MinLR: min(c.MinLR, c.LearningRate), Warmup: c.Warmup, Total: c.Steps}
 	order := dataset.NewOrder(rng.New(c.Seed, streamData), len(env.Questions))
-	for st.Step < c.Steps {
-		g, err := c.generate(env, order, st.Samples, st.Step+1)
+	err = r.train(ctx, func() error {
+		g, err := c.generate(ctx, r, order)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		st.Samples += n
+		r.Samples += n
 		for range c.Iterations {
-			step := st.Step + 1
-			micros, lr, norm, err := c.update(env, opt, schedule, g, step)
-			if err != nil {
-				return nil, err
-			}
-			st.Step, st.Updates, st.Tokens = step, st.Updates+1, st.Tokens+count(g.mask)
-			last = c.metrics(g, micros)
-			fields := []rundir.Field{{Key: "step", Value: step}}
-			for _, m := range append(last, rl.Metric{Name: "grad_norm", Value: norm}, rl.Metric{Name: "learning_rate", Value: lr}) {
-				fields = append(fields, rundir.Field{Key: m.Name, Value: m.Value})
-			}
-			if err := log.add(step, true, append(fields, rundir.Field{Key: "num_tokens", Value: st.Tokens})); err != nil {
-				return nil, err
-			}
-			if step%c.LogInterval == 0 || step == c.Steps {
-				fmt.Fprintf(env.Out, "step %d/%d loss %.6f reward %.4f±%.4f kl %.6f clip %.3f entropy %.4f length %.1f gnorm %.3f\n", step, c.Steps, metric(last, "loss"), metric(last, "reward"),
-					metric(last, "reward_std"), metric(last, "kl"), metric(last, "clip_ratio/region_mean"), metric(last, "entropy"), metric(last, "completions/mean_length"), norm)
-			}
-			if env.Progress != nil {
-				env.Progress(step, c.Steps)
+			if last, err = c.learn(r, schedule, g); err != nil {
+				return err
 			}
 		}
-		stop := ctx.Err() != nil
-		if stop || st.Step < c.Steps && c.SaveInterval > 0 && st.Step%c.SaveInterval == 0 {
-			if err := c.save(env, opt, st, fmt.Sprintf("step_%d", st.Step)); err != nil {
-				return nil, err
-			}
-		}
-		if stop {
-			return last, ErrInterrupted
-		}
+		return nil
+	})
+	if err != nil {
+		return last, err
 	}
-	if env.From == nil || env.From.Name != "final" || st.Step != c.Steps {
-		if err := c.save(env, opt, st, "final"); err != nil {
-			return nil, err
-		}
+	return last, c.evaluate(ctx, env)
+}
+
+// learn makes one update and writes of it.
+func (c *GRPOCausal) learn(r *run, schedule optim.Schedule, g *generation) ([]rl.Metric, error) {
+	step := r.Step + 1
+	micros, lr, norm, err := c.update(r, schedule, g, step)
+	if err != nil {
+		return nil, err
 	}
-	return last, c.evaluate(env)
+	r.Step, r.Updates, r.Tokens = step, r.Updates+1, r.Tokens+count(g.mask)
+	last := c.metrics(g, micros)
+	fields := []rundir.Field{{Key: "step", Value: step}}
+	for _, m := range append(last, rl.Metric{Name: "grad_norm", Value: norm}, rl.Metric{Name: "learning_rate", Value: lr}) {
+		fields = append(fields, rundir.Field{Key: m.Name, Value: m.Value})
+	}
+	if err := r.log(step, true, append(fields, rundir.Field{Key: "num_tokens", Value: r.Tokens})); err != nil {
+		return nil, err
+	}
+	if step%c.LogInterval == 0 || step == c.Steps {
+		fmt.Fprintf(r.env.Out, "step %d/%d loss %.6f reward %.4f±%.4f kl %.6f clip %.3f entropy %.4f length %.1f gnorm %.3f\n", step, c.Steps, metric(last, "loss"), metric(last, "reward"),
+			metric(last, "reward_std"), metric(last, "kl"), metric(last, "clip_ratio/region_mean"), metric(last, "entropy"), metric(last, "completions/mean_length"), norm)
+	}
+	return last, nil
 }
 
 func count(mask []bool) (n int) {
@@ -123,7 +112,7 @@ func count(mask []bool) (n int) {
 }
 
 // answer draws completions of questions, each with the random numbers of its sample.
-func (c *GRPOCausal) answer(env Env, questions []dataset.Question, stream rng.Stream, first int) (prompts, completions [][]int, gen [][]float64, err error) {
+func (c *GRPOCausal) answer(ctx context.Context, env Env, questions []dataset.Question, stream rng.Stream, first int, progress func(Drawn)) (prompts, completions [][]int, gen [][]float64, err error) {
 	for _, q := range questions {
 		ids := env.Tokenizer.Encode(strings.ReplaceAll(c.PromptFormat, "{question}", q.Question))
 		if len(ids) == 0 {
@@ -131,7 +120,7 @@ func (c *GRPOCausal) answer(env Env, questions []dataset.Question, stream rng.St
 		}
 		prompts = append(prompts, ids)
 	}
-	completions, gen, err = sample(env.Policy, leftPad(prompts, env.Tokenizer.Pad()), Sampling{Temperature: 1, TopP: 1, MaxNew: c.MaxCompletion}, env.Tokenizer.EOS(), stream, first)
+	completions, gen, err = env.Policy.Sample(ctx, leftPad(prompts, env.Tokenizer.Pad()), Sampling{Temperature: 1, TopP: 1, MaxNew: c.MaxCompletion}, stream, first, env.Tokenizer.EOS(), progress)
 	return prompts, completions, gen, err
 }
 
@@ -143,15 +132,15 @@ func (c *GRPOCausal) reward(dst []float64, text string, tokens int, q dataset.Qu
 }
 
 // generate answers the next prompts and computes everything of the answers that does not change while they are learned from.
-func (c *GRPOCausal) generate(env Env, order *dataset.Order, first, step int) (*generation, error) {
-	g := &generation{}
+func (c *GRPOCausal) generate(ctx context.Context, r *run, order *dataset.Order) (*generation, error) {
+	g, env, first, step := &generation{}, r.env, r.Samples, r.Step+1
 	eos, pad, n, f := env.Tokenizer.EOS(), env.Tokenizer.Pad(), c.BatchSize*c.Accumulation, len(c.RewardFuncs)
 	var questions []dataset.Question
 	for i := range n {
 		g.index = append(g.index, order.At((first+i)/c.Generations))
 		questions = append(questions, env.Questions[g.index[i]])
 	}
-	prompts, completions, gen, err := c.answer(env, questions, rng.New(c.Seed, streamSample), first)
+	prompts, completions, gen, err := c.answer(ctx, env, questions, rng.New(c.Seed, streamSample), first, r.rollout(n, c.MaxCompletion).next(n))
 	if err != nil {
 		return nil, fmt.Errorf("step %d: %w", step, err)
 	}
@@ -167,7 +156,6 @@ func (c *GRPOCausal) generate(env Env, order *dataset.Order, first, step int) (*
 				clear(g.mask[i*g.batch.Response : (i+1)*g.batch.Response])
 			}
 		}
-		g.gen = append(append(g.gen, gen[i]...), make([]float64, g.batch.Response-len(ids))...)
 	}
 	if err := finite(step, "rewards", g.funcs, nil); err != nil {
 		return nil, err
@@ -177,28 +165,15 @@ func (c *GRPOCausal) generate(env Env, order *dataset.Order, first, step int) (*
 	if g.advantages, err = rl.MultiAdvantage(nil, g.funcs, c.weights, rl.GroupBlocks(n, c.Generations), how, o); err != nil {
 		return nil, err
 	}
-	for at := 0; at < n; at += c.BatchSize {
-		part := g.batch.rows(span(at, c.BatchSize))
-		if c.Iterations > 1 {
-			g.old = append(g.old, env.Policy.Score(part).LogProbs...)
-		}
-		if c.Beta != 0 {
-			g.ref = append(g.ref, env.Policy.Reference(part)...)
-		}
-	}
-	return g, nil
-}
-
-func span(from, n int) []int {
-	index := make([]int, n)
-	for i := range index {
-		index[i] = from + i
-	}
-	return index
+	g.gen = padded(gen, g.batch.Response)
+	old, ref, err := scored(ctx, env.Policy, g.batch, c.BatchSize, c.Iterations > 1, c.Beta != 0)
+	g.old, g.ref = old.LogProbs, ref
+	return g, err
 }
 
 // update makes one update from all completions.
-func (c *GRPOCausal) update(env Env, opt *optimizer, schedule optim.Schedule, g *generation, step int) (micros []*causalMicro, lr, norm float64, err error) {
+func (c *GRPOCausal) update(r *run, schedule optim.Schedule, g *generation, step int) (micros []*causalMicro, lr, norm float64, err error) {
+	env := r.env
 	options := c.loss(float64(count(g.mask)))
 	cols := g.batch.Response
 	for k := range c.Accumulation {
@@ -237,8 +212,9 @@ func (c *GRPOCausal) update(env Env, opt *optimizer, schedule optim.Schedule, g 
 		}
 	}
 	lr = schedule.At(step - 1)
-	norm, err = opt.step(step, optim.Adam{LR: lr, Beta1: .9, Beta2: .999, Eps: 1e-8, WeightDecay: c.WeightDecay})
-	return micros, lr, norm, c.dumpAfter(env, err, g, micros, step)
+	rule := optim.Adam{LR: lr, Beta1: .9, Beta2: .999, Eps: 1e-8, WeightDecay: c.WeightDecay}
+	moved, err := r.optimizer.Step(Update{Step: step, Rule: rule, MaxNorm: c.MaxGradNorm})
+	return micros, lr, moved.Norm, c.dumpAfter(env, err, g, micros, step)
 }
 
 // metrics are those of an update under TRL's names: the loss is the sum of the micro-batches, which each have their share of it.
@@ -284,7 +260,7 @@ func (c *GRPOCausal) metrics(g *generation, micros []*causalMicro) []rl.Metric {
 // evaluate answers every held-out question eval_samples times, writes its mean reward to eval.jsonl and prints the mean of all with
 // its standard error. The random numbers depend on the seed alone, so runs with other hyper-parameters are compared question by
 // question.
-func (c *GRPOCausal) evaluate(env Env) error {
+func (c *GRPOCausal) evaluate(ctx context.Context, env Env) error {
 	if len(env.HeldOut) == 0 || c.EvalSamples == 0 {
 		return nil
 	}
@@ -295,7 +271,7 @@ func (c *GRPOCausal) evaluate(env Env) error {
 	defer log.Close()
 	var rewards []float64
 	for at, q := range env.HeldOut {
-		_, completions, _, err := c.answer(env, slices.Repeat([]dataset.Question{q}, c.EvalSamples), rng.New(c.Seed, streamEval), at*c.EvalSamples)
+		_, completions, _, err := c.answer(ctx, env, slices.Repeat([]dataset.Question{q}, c.EvalSamples), rng.New(c.Seed, streamEval), at*c.EvalSamples, nil)
 		if err != nil {
 			return err
 		}
@@ -313,26 +289,4 @@ func (c *GRPOCausal) evaluate(env Env) error {
 	mean, std := meanStd(rewards)
 	fmt.Fprintf(env.Out, "held-out reward %.4f ± %.4f (%d questions, %d answers to each)\n", mean, std/math.Sqrt(float64(len(rewards))), len(rewards), c.EvalSamples)
 	return nil
-}
-
-func (c *GRPOCausal) save(env Env, opt *optimizer, st state, name string) error {
-	m := rundir.Manifest{Step: st.Step, Trainer: TrainerGRPOCausal, ConfigSHA256: env.ConfigSHA, BaseFingerprint: env.Policy.Fingerprint(), Variant: "reference",
-		RNG: map[string]uint64{"samples": uint64(st.Samples)}}
-	files, err := env.Policy.Files()
-	if err != nil {
-		return err
-	}
-	return env.Run.Save(name, m, append(files, opt.file(), st.file()))
-}
-
-// resume restores what a checkpoint holds.
-func (c *GRPOCausal) resume(env Env, opt *optimizer) (state, error) {
-	st, err := readState(env.From.Path)
-	if err == nil {
-		err = env.Policy.Restore(env.From.Path)
-	}
-	if err == nil {
-		err = opt.restore(env.From.Path, st.Updates)
-	}
-	return st, err
 }

@@ -103,7 +103,7 @@ func (c *GRPOCausal) Settings() *config.Settings {
 	s.Int("per_device_train_batch_size", &c.BatchSize, 1, many, "completions of a micro-batch")
 	s.Int("gradient_accumulation_steps", &c.Accumulation, 1, many, "micro-batches of an update; all of them are generated at once")
 	s.Int("num_iterations", &c.Iterations, 1, many, "updates from the same completions")
-	s.Int("max_completion_length", &c.MaxCompletion, 1, maxTokens, "tokens of a completion")
+	s.Int("max_completion_length", &c.MaxCompletion, 1, MaxTokens, "tokens of a completion")
 	s.Bool("mask_truncated_completions", &c.MaskTruncated, "completions without an end teach nothing")
 	s.Float("beta", &c.Beta, 0, huge, "weight of the KL to the reference, k3 per token; 0: no reference")
 	s.Bool("use_bias_correction_kl", &c.CorrectKL, "the KL is multiplied by the ratio")

@@ -93,7 +93,7 @@ func (c *GRPO) Settings() *config.Settings {
 	s.Float("beta1", &c.Beta1, 0, .999999, "of Adam")
 	s.Float("beta2", &c.Beta2, 0, .999999, "of Adam")
 	s.Float("grad_clip", &c.GradClip, 0, huge, "of the global norm; 0: no clipping")
-	s.Int("block_size", &c.BlockSize, 1, maxTokens, "characters of an input")
+	s.Int("block_size", &c.BlockSize, 1, MaxTokens, "characters of an input")
 	s.Float("mask_ratio", &c.MaskRatio, 1e-9, 1, "share of the positions that are chosen for masking; 80% of them become MASK and are actions")
 	s.Text("dataset", &c.Dataset, "a text file, or char_diffusion: the embedded sonnets")
 	s.Text("composition_config", &c.Composition, "has no effect: mask_ratio says what is masked")

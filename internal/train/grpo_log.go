@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"path/filepath"
 	"slices"
 
 	"plumbline/internal/rundir"
@@ -80,17 +79,12 @@ func (c *GRPO) line(env MaskedEnv, iter int, lr, norm, took float64, used []*mic
 }
 
 // sample writes the first completion of an iteration to samples.jsonl.
-func (c *GRPO) sample(env MaskedEnv, iter int, used []*microStep) error {
+func (c *GRPO) sample(r *run, env MaskedEnv, iter int, used []*microStep) error {
 	if c.SampleInterval == 0 || iter%c.SampleInterval != 0 || len(used) == 0 {
 		return nil
 	}
-	log, err := rundir.OpenLog(filepath.Join(env.Run.Path(), "samples.jsonl"))
-	if err != nil {
-		return err
-	}
-	defer log.Close()
 	m := used[0]
-	return log.Append(rundir.Field{Key: "step", Value: iter + 1}, rundir.Field{Key: "input", Value: env.Generator.Decode(m.inputs.row(0))},
+	return r.sample(rundir.Field{Key: "step", Value: iter + 1}, rundir.Field{Key: "input", Value: env.Generator.Decode(m.inputs.row(0))},
 		rundir.Field{Key: "completion", Value: env.Generator.Decode(m.completions.row(0))}, rundir.Field{Key: "reward", Value: m.rewards[0]})
 }
 

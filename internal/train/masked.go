@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"plumbline/internal/dataset"
-	"plumbline/internal/rundir"
 )
 
 // Texts are B rows of T ids, without padding.
@@ -54,21 +53,15 @@ type Vocabulary struct {
 	BlockSize  int // longest text
 }
 
-// MaskedModel is a masked model, generator or judge, that is being trained.
+// MaskedModel is a masked model, generator or judge, that is being trained. There is the one of the reference: the trainers ask it for
+// logits in float64.
 type MaskedModel interface {
+	Model
 	Vocabulary() Vocabulary
 	// Encode returns the ids of a text; a character that the model does not know is an error.
 	Encode(text string) ([]int, error)
 	// Decode returns ids as text, with an underscore for MASK.
 	Decode(ids []int) string
-	// Params are the trainable tensors, in an order that does not change.
-	Params() []Param
-	// Files are those of a checkpoint that hold the model: weights, configuration, vocabulary.
-	Files() ([]rundir.File, error)
-	// Restore reads the trainable tensors of a checkpoint that Files wrote.
-	Restore(dir string) error
-	// Fingerprint identifies the frozen weights that training depends on, "" if there are none.
-	Fingerprint() string
 }
 
 // MaskedPolicy is a generator: a masked language model, which fills in all masks of a text in one step. It has no dropout.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/safetensors"
@@ -14,80 +16,180 @@ import (
 	"plumbline/reference/quant"
 )
 
-// optimizer is AdamW over the parameters of a policy. Masters and moments are numbers of float32: each is rounded after a step, so
-// that a checkpoint in that type holds all of it. The weights whose decay is decoupled are those of tensors with two dimensions and more,
-// not biases and norms (nanoGPT configure_optimizers; transformers@5.23.0 Trainer.get_decay_parameter_names).
-type optimizer struct {
+// Optimizer turns the gradients of a model into an update of its masters. It is made for the parameters of one model, whose Data and
+// Grad it reads and writes, and keeps what it remembers between steps, the moments. Every result is a function of the arguments and of
+// what the optimiser and the parameters hold.
+type Optimizer interface {
+	// Step makes one update of all parameters and sets their gradients to 0. Data hold the new masters, rounded to float32, when it
+	// returns. It is a *[NotFiniteError] if a gradient or a new master is not finite: the run ends there.
+	Step(u Update) (Updated, error)
+	// File is the file of a checkpoint that holds the moments.
+	File() rundir.File
+	// Restore reads what File wrote after so many updates.
+	Restore(dir string, updates int) error
+}
+
+// Update says what one step of an [Optimizer] does: the gradient is projected (ProjectGrad), its global norm is limited, the rule makes
+// an increment of it, the increment is projected (ProjectUpdate) and added.
+type Update struct {
+	Step    int        // of the trainer, for messages
+	Rule    optim.Adam // learning rate, decay rates, ε and weight decay; a decoupled decay is of tensors with two dimensions and more only
+	SGD     bool       // the increment is −lr·g; of Rule only the learning rate is read, and the moments do not move
+	MaxNorm float64    // limit of the global norm of the gradient, 0: none
+	Shield  *Shielding // nil: nothing is projected, and nothing of it is measured
+}
+
+// Modes of a [Shielding].
+const (
+	ProjectUpdate = "update"
+	ProjectGrad   = "grad"
+	ProjectOff    = "off"
+)
+
+// Shielding is what a step does and measures for a run that is shielded.
+type Shielding struct {
+	*Shield             // nil: there is no basis, and nothing is projected
+	Mode    string      // ProjectUpdate, ProjectGrad or ProjectOff
+	Passes  int         // of the projection
+	Initial [][]float64 // the masters before training, W_init
+	Flow    bool        // the mean magnitude of each gradient is wanted
+}
+
+// Updated is what a step saw.
+type Updated struct {
+	Norm float64 // L2 of the gradient of all parameters, before projection and clipping
+	// What a [Shielding] asks for. Flow is the mean of |g| of each parameter, where it is wanted; the others are of a basis.
+	Flow          []float64
+	ProjectedNorm float64 // L2 of the gradient without its part in span(Q)
+	Before, After float64 // [Shield.Leak] of what was projected, before and after; NaN where nothing was
+	Idle          bool    // the projection changed no number
+	Spent         time.Duration
+	Drift         float64 // [Shield.Leak] of W − W_init after the step
+}
+
+// adam is the [Optimizer] of the reference: Adam and AdamW. Masters and moments are numbers of float32: each is rounded after a step,
+// so that a checkpoint in that type holds all of it. The weights whose decay is decoupled are those of tensors with two dimensions and
+// more, not biases and norms (nanoGPT configure_optimizers; transformers@5.23.0 Trainer.get_decay_parameter_names).
+type adam struct {
 	params []Param
 	states []*optim.State     // nil where the moments are in 8 bits
 	narrow []*optim.State8bit // nil where they are not
-	limit  float64            // of the global norm of the gradient, 0: none
 }
 
-func newOptimizer(params []Param, limit float64) *optimizer {
-	o := &optimizer{params: params, limit: limit}
-	for _, p := range params {
-		o.states = append(o.states, optim.NewState(len(p.Data)))
-	}
-	o.narrow = make([]*optim.State8bit, len(params))
-	return o
-}
+// NewAdam returns the optimiser of the reference, Adam in float64 between masters and moments in float32. With narrow the moments are kept
+// in 8 bits, but for tensors whose moments bitsandbytes leaves in 32.
+func NewAdam(params []Param, narrow bool) Optimizer { return newAdam(params, narrow) }
 
-// use8bit keeps the moments in 8 bits, but of tensors that bitsandbytes leaves in 32. No step was taken yet.
-func (o *optimizer) use8bit() *optimizer {
-	for i, p := range o.params {
-		if len(p.Data) >= optim.Min8bit {
-			o.states[i], o.narrow[i] = nil, optim.NewState8bit(len(p.Data))
+func newAdam(params []Param, narrow bool) *adam {
+	o := &adam{params: params, states: make([]*optim.State, len(params)), narrow: make([]*optim.State8bit, len(params))}
+	for i, p := range params {
+		if n := len(p.Data); narrow && n >= optim.Min8bit {
+			o.narrow[i] = optim.NewState8bit(n)
+		} else {
+			o.states[i] = optim.NewState(n)
 		}
 	}
 	return o
 }
 
-// step clips the gradient, takes one step and forgets the gradient. It returns the norm before clipping.
-func (o *optimizer) step(at int, adam optim.Adam) (norm float64, err error) {
+// Step implements [Optimizer].
+func (o *adam) Step(u Update) (out Updated, err error) {
 	grads := make([][]float64, len(o.params))
 	for i, p := range o.params {
-		if err := finite(at, "gradient of "+p.Name, p.Grad, nil); err != nil {
-			return 0, err
+		if err := finite(u.Step, "gradient of "+p.Name, p.Grad, nil); err != nil {
+			return out, err
 		}
 		grads[i] = p.Grad
 	}
-	limit := o.limit
+	out.Before, out.After = math.NaN(), math.NaN()
+	shield := u.Shield
+	if shield != nil {
+		out.Norm = globalNorm(grads)
+		shield.measure(&out, grads)
+		shield.project(&out, grads, ProjectGrad)
+	}
+	limit := u.MaxNorm
 	if limit == 0 {
 		limit = 1e300
 	}
-	norm = optim.ClipGlobalNorm(grads, limit)
+	clipped := optim.ClipGlobalNorm(grads, limit)
+	if shield == nil {
+		out.Norm = clipped
+		for i, p := range o.params {
+			o.advance(i, p.Data, u)
+		}
+	} else {
+		o.increment(&out, u)
+	}
 	for i, p := range o.params {
-		masters := [][]float64{p.Data}
-		rule := adam
-		if len(p.Shape) < 2 && !adam.Coupled {
-			rule.WeightDecay = 0
-		}
-		if s := o.narrow[i]; s != nil {
-			rule.Step8bit(p.Data, p.Grad, s)
-		} else {
-			s := o.states[i]
-			rule.Step(p.Data, p.Grad, s)
-			masters = append(masters, s.M, s.V)
-		}
-		for _, x := range masters {
-			for j, v := range x {
-				x[j] = float64(float32(v))
-			}
-		}
-		clear(p.Grad)
-		if err := finite(at, p.Name, p.Data, nil); err != nil {
-			return norm, err
+		round(p.Data)
+		clear(grads[i])
+		if err := finite(u.Step, p.Name, p.Data, nil); err != nil {
+			return out, err
 		}
 	}
-	return norm, nil
+	if shield != nil && shield.Shield != nil {
+		out.Drift = shield.Leak(shield.delta(o.params))
+	}
+	return out, nil
+}
+
+// increment forms what the rule adds to the parameters, projects it and adds it.
+func (o *adam) increment(out *Updated, u Update) {
+	add := make([][]float64, len(o.params))
+	for i, p := range o.params {
+		to := slices.Clone(p.Data)
+		o.advance(i, to, u)
+		for j := range to {
+			to[j] -= p.Data[j]
+		}
+		add[i] = to
+	}
+	u.Shield.project(out, add, ProjectUpdate)
+	for i, p := range o.params {
+		for j, v := range add[i] {
+			p.Data[j] += v
+		}
+	}
+}
+
+// advance applies the rule to parameter i, whose masters are in to, and rounds the moments.
+func (o *adam) advance(i int, to []float64, u Update) {
+	p, rule := o.params[i], u.Rule
+	if len(p.Shape) < 2 && !rule.Coupled {
+		rule.WeightDecay = 0
+	}
+	wide, narrow := o.states[i], o.narrow[i]
+	switch {
+	case u.SGD:
+		optim.SGD(to, p.Grad, rule.LR)
+		if wide != nil {
+			wide.Step++
+		} else {
+			narrow.Step++
+		}
+	case wide != nil:
+		rule.Step(to, p.Grad, wide)
+		round(wide.M)
+		round(wide.V)
+	default:
+		rule.Step8bit(to, p.Grad, narrow)
+	}
+}
+
+// round rounds to float32.
+func round(x []float64) {
+	for i, v := range x {
+		x[i] = float64(float32(v))
+	}
 }
 
 // optimizerFile holds the moments: exp_avg.NAME and exp_avg_sq.NAME, as torch calls them, or state1.NAME, state2.NAME with absmax1
 // and absmax2, as bitsandbytes calls its codes and scales.
 const optimizerFile = "optimizer.safetensors"
 
-func (o *optimizer) file() rundir.File {
+// File implements [Optimizer].
+func (o *adam) File() rundir.File {
 	var tensors []safetensors.Tensor
 	step := 0
 	for i, p := range o.params {
@@ -113,8 +215,8 @@ func (o *optimizer) file() rundir.File {
 	}}
 }
 
-// restore reads what file wrote; step is the number of updates.
-func (o *optimizer) restore(dir string, step int) error {
+// Restore implements [Optimizer].
+func (o *adam) Restore(dir string, step int) error {
 	f, err := safetensors.Open(filepath.Join(dir, optimizerFile))
 	if err != nil {
 		return err

@@ -1,11 +1,13 @@
-// Package train holds the trainers: one algorithm, one file, one loop. A loop sees its model only as a [Policy]; the mathematics
-// is that of reference/rl and reference/optim.
+// Package train holds the trainers: one algorithm, one file, one loop. A loop sees its model only as a [Policy], and
+// moves it only by an [Optimizer]; the mathematics is that of reference/rl and reference/optim.
 package train
 
 import (
+	"context"
 	"fmt"
 	"math"
 
+	"plumbline/internal/rng"
 	"plumbline/internal/rundir"
 )
 
@@ -26,32 +28,63 @@ type Scores struct {
 // Slopes are the derivatives of a loss by the Scores, [B, R] each; nil is 0.
 type Slopes struct{ LogProbs, Entropy, Values []float64 }
 
-// Param is a trainable tensor. Data are numbers of float32, the precision of the masters; Grad is what was accumulated.
+// Param is a trainable tensor. Data are the masters, numbers of float32 in float64: a checkpoint in float32 holds all of them.
+// Grad is the gradient that was accumulated since the last step, of the same length.
 type Param struct {
 	Name       string
 	Shape      []int
 	Data, Grad []float64
 }
 
-// Policy is a causal language model that is being trained.
-type Policy interface {
-	// Generate extends the prompts, a Batch without responses, token by token. choose gets the logits [B, V] of the next token
-	// and returns its ids, nil to end.
-	Generate(prompts Batch, choose func(logits []float64) []int)
-	// Score runs the model without a gradient.
-	Score(b Batch) Scores
-	// Reference returns the log-probabilities of the response tokens under the frozen model [B, R].
-	Reference(b Batch) []float64
-	// Accumulate runs the model, asks for the slopes of a loss and adds the gradient of that loss to those of the parameters.
-	Accumulate(b Batch, loss func(Scores) (Slopes, error)) error
-	// Params are the trainable tensors, in an order that does not change.
+// Model is what every trainer, and every checkpoint, knows of a model that is being trained.
+type Model interface {
+	// Params are the trainable tensors, always the same ones in the same order. The model owns the slices and never replaces them; an
+	// [Optimizer], Restore and the trainer write into them. A model that computes with copies of its own (narrower, or on a device)
+	// takes Data as it is at the beginning of each of its calls, and has added its gradient to Grad when a call returns.
 	Params() []Param
-	// Files are those of a checkpoint that hold the model: weights or adapter with value head, configuration, tokenizer.
+	// Files are those of a checkpoint that hold the model: weights or adapter with value head, configuration, tokenizer. An adapter is
+	// in adapter_config.json and adapter_model.safetensors, as PEFT reads them, with the names of Params in its namespace.
 	Files() ([]rundir.File, error)
-	// Restore reads the trainable tensors of a checkpoint that Files wrote.
+	// Restore reads the trainable tensors of a checkpoint that Files wrote, into Data.
 	Restore(dir string) error
 	// Fingerprint identifies the weights that are not trained, "" if all are.
 	Fingerprint() string
+	// Variant names the arithmetic for the manifest of a checkpoint: [Reference], or the kernels. Runs of one variant end in the same
+	// bytes; a run that goes on under another one is warned of, since it rounds otherwise.
+	Variant() string
+}
+
+// Reference is the [Model.Variant] of models in float64 on the tape.
+const Reference = "reference"
+
+// Policy is a causal language model that is being trained. It hands out no logits: what a trainer needs of them are scores of given
+// tokens and tokens that are drawn, both of which a policy may compute without ever forming [B, T, V].
+//
+// One call is made at a time. Slices that a call is given are the caller's and are not kept; slices that it returns are new, and the
+// caller's. Every result is a function of the arguments and of Data alone: the same call has the same bits, however many threads
+// compute it and whatever was called before. Rows of a batch do not depend on one another: a row has the same bits alone, among
+// others and, on the left of a prompt and on the right of a response, behind any padding, as far as Variant is said to keep them.
+type Policy interface {
+	Model
+	// Sample draws a response to every row of prompts, a Batch without responses, up to and with the first eos, or s.MaxNew tokens.
+	// Token t of row i is drawn with the number u = [Uniform](stream, first+i, t): the smallest id at which the sum of the
+	// probabilities of s.Distribution, in the order of the ids, exceeds u. first numbers the row 0 among all samples of the
+	// stream, so what a row gets depends neither on its neighbours nor on how many rows one call has.
+	//
+	// logp[i][t] is the log-probability of that token under the distribution that it was drawn from, or with s.Raw under the model's own at
+	// temperature 1 over the whole vocabulary. eos is drawn like any other token; with fewer than s.MinNew tokens its probability is 0.
+	//
+	// progress, if it is not nil, is called on the caller's goroutine after every token; it must not call the policy. When ctx is
+	// cancelled Sample returns ctx.Err() after the token that it computes: nothing that a checkpoint holds has changed.
+	Sample(ctx context.Context, prompts Batch, s Sampling, stream rng.Stream, first, eos int, progress func(Drawn)) (ids [][]int, logp [][]float64, err error)
+	// Score runs the model without a gradient.
+	Score(b Batch) (Scores, error)
+	// Reference returns the log-probabilities of the response tokens under the frozen model [B, R].
+	Reference(b Batch) ([]float64, error)
+	// Accumulate runs the model, asks for the slopes of a loss and adds the gradient of that loss to those of the parameters. It adds
+	// nothing if loss returns an error, which it returns. The scores are those that Score returns for b, bit for bit: the first ratio
+	// of an update is 1.
+	Accumulate(b Batch, loss func(Scores) (Slopes, error)) error
 }
 
 // Tokenizer is what a trainer needs of one.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -26,26 +24,8 @@ const (
 	streamEval
 )
 
-// Env is what a trainer works with.
-type Env struct {
-	Policy    Policy
-	Tokenizer Tokenizer
-	Questions []dataset.Question
-	HeldOut   []dataset.Question // not trained on
-	Run       *rundir.Run
-	From      *rundir.Checkpoint // nil: a new run
-	ConfigSHA string
-	Out       io.Writer                              // the lines of the run
-	Warn      func(format string, a ...any)          // symptom, cause, fix
-	Observe   func(update int, files []string) error // the dump of an update was written; an error stops the run
-	Progress  func(step, steps int)                  // a step was made
-}
-
-// ErrInterrupted says that a run was asked to stop, and has saved where it is.
-var ErrInterrupted = errors.New("interrupted")
-
-// rollout is what one step learns from: N responses with prompts to P and responses to R tokens.
-type rollout struct {
+// ppoRollout is what one step learns from: N responses with prompts to P and responses to R tokens.
+type ppoRollout struct {
 	batch                           Batch
 	mask                            []bool
 	old, ref, gen, values           []float64
@@ -63,94 +43,61 @@ func (c *PPO) Train(ctx context.Context, env Env) (last []rl.Metric, err error) 
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	params := env.Policy.Params()
-	opt := newOptimizer(params, c.MaxGradNorm)
-	if c.Uses8bit() {
-		opt.use8bit()
-	}
-	var st state
-	if env.From != nil {
-		if st, err = c.resume(env, opt); err != nil {
-			return nil, err
-		}
-		if env.From.Name == "final" && filepath.Dir(env.From.Path) == filepath.Clean(env.Run.Path()) && st.Step < c.Steps {
-			if err := env.Run.Reopen(env.From); err != nil {
-				return nil, err
-			}
-		}
-	}
-	metrics, err := openJournal(env.Run.Path(), env.From != nil, st.Step)
+	r, err := env.begin(plan{trainer: "ppo", model: env.Policy, base: env.Policy.Fingerprint(), optimizer: env.optimizer(env.Policy.Params(), c.Uses8bit()),
+		steps: c.Steps, every: c.SaveInterval, options: map[string]string{"vf_coeff": fmt.Sprint(c.VFCoeff), "entropy_coeff": fmt.Sprint(c.EntropyCoeff)}})
 	if err != nil {
 		return nil, err
 	}
-	defer metrics.close()
-	samples, err := openLog(filepath.Join(env.Run.Path(), "samples.jsonl"), env.From != nil, st.Step)
-	if err != nil {
-		return nil, err
-	}
-	defer samples.Close()
+	defer r.close()
 	perEpoch := len(rl.PlanUpdates((c.RolloutSamples+c.MiniBatch-1)/c.MiniBatch, c.Accumulation, nil))
 	schedule := c.schedule(c.Steps * c.Epochs * perEpoch)
 	fmt.Fprintf(env.Out, "effective batch %d, %d updates per epoch, %d per step, %d in all\n",
 		c.MiniBatch*c.Accumulation, perEpoch, perEpoch*c.Epochs, schedule.Total)
 	order := dataset.NewOrder(rng.New(c.Seed, streamData), len(env.Questions))
-	if c.Steps == st.Step {
-		return nil, c.finish(env, opt, st)
-	}
-	for step := st.Step + 1; step <= c.Steps; step++ {
-		roll, err := c.rollout(env, order, st.Samples, step)
+	err = r.train(ctx, func() error {
+		step := r.Step + 1
+		roll, err := c.rollout(ctx, r, order, step)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := c.dumpRollout(env, roll, step); err != nil {
-			return nil, err
+			return err
 		}
-		st.Step, st.Samples = step, st.Samples+c.RolloutSamples
-		for _, m := range roll.mask {
-			if m {
-				st.Tokens++
-			}
-		}
+		r.Step, r.Samples, r.Tokens = step, r.Samples+c.RolloutSamples, r.Tokens+count(roll.mask)
 		reward := 0.0
 		for _, s := range roll.scores {
 			reward += s / float64(len(roll.scores))
 		}
 		for epoch := range c.Epochs {
-			result, err := c.update(env, opt, schedule, roll, &st, epoch)
+			result, err := c.update(r, schedule, roll, epoch)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			last = append(result, rl.Metric{Name: "rollout/reward_mean", Value: reward})
-			if err := metrics.add(step, epoch == c.Epochs-1, c.line(step, epoch, schedule.At(st.Updates-1), roll, last)); err != nil {
-				return nil, err
+			if err := r.log(step, epoch == c.Epochs-1, c.line(step, epoch, schedule.At(r.Updates-1), roll, last)); err != nil {
+				return err
 			}
 		}
 		if step%c.LogInterval == 0 || step == c.Steps {
-			m := func(name string) float64 { return metric(last, name) }
-			fmt.Fprintf(env.Out, "step %d/%d reward %.4f policy %.4f value %.4f entropy %.4f kl %.6f clip %.3f/%.3f gnorm %.3f\n", step, c.Steps,
-				reward, m("loss/policy"), m("loss/value"), m("loss/entropy"), m("params/approx_kl"), m("params/policy_clip_frac"), m("params/value_clip_frac"), m("params/grad_norm"))
-			for i := range min(3, len(roll.texts)) {
-				q := env.Questions[roll.index[i]]
-				if err := samples.Append(rundir.Field{Key: "step", Value: step}, rundir.Field{Key: "question", Value: q.Question},
-					rundir.Field{Key: "response", Value: roll.texts[i]}, rundir.Field{Key: "reward", Value: roll.scores[i]}); err != nil {
-					return nil, err
-				}
-			}
+			return c.report(r, roll, reward, last)
 		}
-		if env.Progress != nil {
-			env.Progress(step, c.Steps)
-		}
-		stop := ctx.Err() != nil
-		if stop || step < c.Steps && c.SaveInterval > 0 && step%c.SaveInterval == 0 {
-			if err := c.save(env, opt, st, fmt.Sprintf("step_%d", step)); err != nil {
-				return nil, err
-			}
-		}
-		if stop {
-			return last, ErrInterrupted
+		return nil
+	})
+	return last, err
+}
+
+// report prints the line of a step and keeps three answers.
+func (c *PPO) report(r *run, roll *ppoRollout, reward float64, last []rl.Metric) error {
+	m := func(name string) float64 { return metric(last, name) }
+	fmt.Fprintf(r.env.Out, "step %d/%d reward %.4f policy %.4f value %.4f entropy %.4f kl %.6f clip %.3f/%.3f gnorm %.3f\n", r.Step, c.Steps,
+		reward, m("loss/policy"), m("loss/value"), m("loss/entropy"), m("params/approx_kl"), m("params/policy_clip_frac"), m("params/value_clip_frac"), m("params/grad_norm"))
+	for i := range min(3, len(roll.texts)) {
+		if err := r.sample(rundir.Field{Key: "step", Value: r.Step}, rundir.Field{Key: "question", Value: r.env.Questions[roll.index[i]].Question},
+			rundir.Field{Key: "response", Value: roll.texts[i]}, rundir.Field{Key: "reward", Value: roll.scores[i]}); err != nil {
+			return err
 		}
 	}
-	return last, c.finish(env, opt, st)
+	return nil
 }
 
 // Check refuses what contradicts itself.
@@ -180,8 +127,8 @@ func (c *PPO) schedule(total int) optim.Schedule {
 }
 
 // rollout draws responses to the next prompts and computes everything of them that does not change while they are learned from.
-func (c *PPO) rollout(env Env, order *dataset.Order, first, step int) (*rollout, error) {
-	r := &rollout{}
+func (c *PPO) rollout(ctx context.Context, run *run, order *dataset.Order, step int) (*ppoRollout, error) {
+	r, env, first, drawing := &ppoRollout{}, run.env, run.Samples, run.rollout(c.RolloutSamples, c.MaxNew)
 	eos, pad := env.Tokenizer.EOS(), env.Tokenizer.Pad()
 	var prompts, responses [][]int
 	var gen [][]float64
@@ -202,7 +149,7 @@ func (c *PPO) rollout(env Env, order *dataset.Order, first, step int) (*rollout,
 			chunk, r.index = append(chunk, ids), append(r.index, row)
 			r.promptLen = append(r.promptLen, len(ids))
 		}
-		ids, lp, err := sample(env.Policy, leftPad(chunk, pad), sampling, eos, rng.New(c.Seed, streamSample), first+from)
+		ids, lp, err := env.Policy.Sample(ctx, leftPad(chunk, pad), sampling, rng.New(c.Seed, streamSample), first+from, eos, drawing.next(n))
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", step, err)
 		}
@@ -217,17 +164,13 @@ func (c *PPO) rollout(env Env, order *dataset.Order, first, step int) (*rollout,
 		text := env.Tokenizer.Decode(ids)
 		r.texts = append(r.texts, text)
 		r.scores = append(r.scores, dataset.Reward(text, env.Questions[r.index[i]].Truth))
-		r.gen = append(r.gen, append(slices.Clone(gen[i]), make([]float64, cols-len(ids))...)...)
 	}
-	for from := 0; from < r.batch.Rows; from += c.BatchSize {
-		var index []int
-		for i := from; i < min(from+c.BatchSize, r.batch.Rows); i++ {
-			index = append(index, i)
-		}
-		part := r.batch.rows(index)
-		s := env.Policy.Score(part)
-		r.old, r.values, r.ref = append(r.old, s.LogProbs...), append(r.values, s.Values...), append(r.ref, env.Policy.Reference(part)...)
+	now, ref, err := scored(ctx, env.Policy, r.batch, c.BatchSize, true, true)
+	if err != nil {
+		return nil, err
 	}
+	r.gen = padded(gen, cols)
+	r.old, r.values, r.ref = now.LogProbs, now.Values, ref
 	r.kl = make([]float64, len(r.old))
 	penalty := make([]float64, len(r.old))
 	r.rewards = make([]float64, len(r.old))
@@ -246,13 +189,13 @@ func (c *PPO) rollout(env Env, order *dataset.Order, first, step int) (*rollout,
 			return nil, err
 		}
 	}
-	var err error
 	r.advantages, r.returns, err = rl.ComputeGAEAdvantages(r.scores, penalty, r.values, r.mask, r.batch.Rows, cols, c.Gamma, c.Lambda)
 	return r, err
 }
 
 // update makes one epoch of updates from a rollout, in a new order of its rows.
-func (c *PPO) update(env Env, opt *optimizer, schedule optim.Schedule, r *rollout, st *state, epoch int) ([]rl.Metric, error) {
+func (c *PPO) update(run *run, schedule optim.Schedule, r *ppoRollout, epoch int) ([]rl.Metric, error) {
+	env, st := run.env, &run.state
 	n := r.batch.Rows
 	shuffled := dataset.NewOrder(rng.New(c.Seed, streamShuffle), n)
 	pass := (st.Step-1)*c.Epochs + epoch
@@ -291,9 +234,9 @@ func (c *PPO) update(env Env, opt *optimizer, schedule optim.Schedule, r *rollou
 				return nil, errors.Join(err, dumped.write())
 			}
 		}
-		adam := optim.Adam{LR: schedule.At(st.Updates), Beta1: .9, Beta2: .999, Eps: 1e-8}
-		norm, err := opt.step(st.Step, adam)
-		norms = append(norms, norm)
+		rule := optim.Adam{LR: schedule.At(st.Updates), Beta1: .9, Beta2: .999, Eps: 1e-8}
+		moved, err := run.optimizer.Step(Update{Step: st.Step, Rule: rule, MaxNorm: c.MaxGradNorm})
+		norms = append(norms, moved.Norm)
 		st.Updates++
 		if err := errors.Join(err, dumped.write()); err != nil {
 			return nil, err
@@ -303,7 +246,7 @@ func (c *PPO) update(env Env, opt *optimizer, schedule optim.Schedule, r *rollou
 }
 
 // line is a line of metrics.jsonl: one for every epoch.
-func (c *PPO) line(step, epoch int, lr float64, r *rollout, metrics []rl.Metric) []rundir.Field {
+func (c *PPO) line(step, epoch int, lr float64, r *ppoRollout, metrics []rl.Metric) []rundir.Field {
 	fields := []rundir.Field{{Key: "step", Value: step}, {Key: "epoch", Value: epoch + 1}}
 	for _, m := range metrics {
 		fields = append(fields, rundir.Field{Key: m.Name, Value: m.Value})
@@ -328,35 +271,4 @@ func metric(list []rl.Metric, name string) float64 {
 		}
 	}
 	return math.NaN()
-}
-
-func (c *PPO) save(env Env, opt *optimizer, st state, name string) error {
-	m := rundir.Manifest{Step: st.Step, Trainer: "ppo", ConfigSHA256: env.ConfigSHA, BaseFingerprint: env.Policy.Fingerprint(), Variant: "reference",
-		RNG: map[string]uint64{"samples": uint64(st.Samples)}}
-	files, err := env.Policy.Files()
-	if err != nil {
-		return err
-	}
-	return env.Run.Save(name, m, append(files, opt.file(), st.file()))
-}
-
-// finish saves the end of a run, once.
-func (c *PPO) finish(env Env, opt *optimizer, st state) error {
-	if env.From != nil && env.From.Name == "final" && st.Step == c.Steps {
-		return nil
-	}
-	return c.save(env, opt, st, "final")
-}
-
-// resume restores what a checkpoint holds.
-func (c *PPO) resume(env Env, opt *optimizer) (state, error) {
-	dir := env.From.Path
-	st, err := readState(dir)
-	if err != nil {
-		return st, err
-	}
-	if err := env.Policy.Restore(dir); err != nil {
-		return st, err
-	}
-	return st, opt.restore(dir, st.Updates)
 }

@@ -2,8 +2,6 @@ package train
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
@@ -14,7 +12,7 @@ import (
 type dumper struct {
 	c     *PPO
 	env   Env
-	roll  *rollout
+	roll  *ppoRollout
 	step  int // the number of the update, from 1
 	of    int
 	parts []dumpPart
@@ -28,7 +26,7 @@ type dumpPart struct {
 	micro rl.MicroUpdate
 }
 
-func (c *PPO) dumper(env Env, r *rollout, st *state, s rl.UpdateStep, micros int) *dumper {
+func (c *PPO) dumper(env Env, r *ppoRollout, st *state, s rl.UpdateStep, micros int) *dumper {
 	if c.Dump.Every == 0 || st.Updates%c.Dump.Every != 0 {
 		return nil
 	}
@@ -51,30 +49,14 @@ func (d *dumper) write() error {
 
 // dumpRollout writes what does not change while a rollout is learned from into the folder rollouts beside the updates: the
 // advantages are whitened over all of it, which the files of an update hold a part of.
-func (c *PPO) dumpRollout(env Env, r *rollout, step int) error {
+func (c *PPO) dumpRollout(env Env, r *ppoRollout, step int) error {
 	if c.Dump.Every == 0 {
 		return nil
 	}
-	dir, err := c.Dump.folder(env)
-	if err != nil {
-		return err
-	}
-	dir = filepath.Join(dir, "rollouts")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	index := make([]int, r.batch.Rows)
-	for i := range index {
-		index[i] = i
-	}
-	path := filepath.Join(dir, fmt.Sprintf("step_%06d.safetensors", step))
-	if err := dump.WriteFile(path, c.dumpMeta(step, 0, 1), c.dumpTensors(r, index)...); err != nil {
-		return err
-	}
-	if env.Observe == nil {
-		return nil
-	}
-	return env.Observe(0, []string{path})
+	name := fmt.Sprintf("rollouts/step_%06d.safetensors", step)
+	return c.Dump.write(env, 0, []string{name}, func(path string, _ int) error {
+		return dump.WriteFile(path, c.dumpMeta(step, 0, 1), c.dumpTensors(r, span(0, r.batch.Rows))...)
+	})
 }
 
 func (c *PPO) dumpMeta(step, k, of int) dump.Meta {
@@ -91,7 +73,7 @@ func (c *PPO) dumpMeta(step, k, of int) dump.Meta {
 }
 
 // dumpTensors returns what a rollout has of the rows in index.
-func (c *PPO) dumpTensors(r *rollout, index []int) []*dump.Tensor {
+func (c *PPO) dumpTensors(r *ppoRollout, index []int) []*dump.Tensor {
 	rows, cols := len(index), r.batch.Response
 	width := r.batch.Prompt + cols
 	var all, real, ids, lengths, scores []float64

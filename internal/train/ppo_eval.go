@@ -1,6 +1,7 @@
 package train
 
 import (
+	"context"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 // Evaluate draws samples responses to every held-out question as the rollouts are drawn, with random numbers that depend on the
 // seed alone, and returns the mean reward of each question. The same run with other hyper-parameters is compared question by
 // question. They are written to eval.jsonl, too.
-func (c *PPO) Evaluate(env Env, samples int) ([]float64, error) {
+func (c *PPO) Evaluate(ctx context.Context, env Env, samples int) ([]float64, error) {
 	var rewards []float64
 	sampling := Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinNew: c.MinNew, MaxNew: c.MaxNew, Greedy: !c.DoSample}
 	each := max(1, c.BatchSize/samples)
@@ -24,7 +25,7 @@ func (c *PPO) Evaluate(env Env, samples int) ([]float64, error) {
 			ids = ids[max(0, len(ids)-c.Dataset.MaxPrompt):]
 			prompts = append(prompts, slices.Repeat([][]int{ids}, samples)...)
 		}
-		responses, _, err := sample(env.Policy, leftPad(prompts, env.Tokenizer.Pad()), sampling, env.Tokenizer.EOS(), rng.New(c.Seed, streamEval), at*samples)
+		responses, _, err := env.Policy.Sample(ctx, leftPad(prompts, env.Tokenizer.Pad()), sampling, rng.New(c.Seed, streamEval), at*samples, env.Tokenizer.EOS(), nil)
 		if err != nil {
 			return nil, err
 		}

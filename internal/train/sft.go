@@ -10,8 +10,6 @@ import (
 	"plumbline/internal/config"
 	"plumbline/internal/dataset"
 	"plumbline/internal/rng"
-	"plumbline/internal/rundir"
-	"plumbline/reference/optim"
 )
 
 // SFT is the configuration of [SFT.Train]: supervised training of a causal model on questions and answers.
@@ -49,31 +47,19 @@ func (c *SFT) Train(ctx context.Context, env Env) (loss float64, err error) {
 	if !strings.Contains(c.PromptFormat, "{question}") {
 		return 0, fmt.Errorf("dataset.prompt_format %q has no {question}", c.PromptFormat)
 	}
-	opt := newOptimizer(env.Policy.Params(), c.MaxGradNorm)
-	var st state
-	if env.From != nil {
-		if st, err = readState(env.From.Path); err == nil {
-			err = env.Policy.Restore(env.From.Path)
-		}
-		if err == nil {
-			err = opt.restore(env.From.Path, st.Updates)
-		}
-		if err != nil {
-			return 0, err
-		}
-	}
-	metrics, err := openJournal(env.Run.Path(), env.From != nil, st.Step)
+	r, err := env.begin(plan{trainer: "sft", model: env.Policy, base: env.Policy.Fingerprint(), optimizer: env.optimizer(env.Policy.Params(), false),
+		steps: c.Steps, every: c.SaveInterval})
 	if err != nil {
 		return 0, err
 	}
-	defer metrics.close()
-	schedule := optim.Schedule{Decay: optim.Cosine, LR: c.LearningRate, MinLR: min(c.MinLR, c.LearningRate), Warmup: c.Warmup, Total: c.Steps}
+	defer r.close()
 	order := dataset.NewOrder(rng.New(c.Seed, streamData), len(env.Questions))
-	for step := st.Step + 1; step <= c.Steps; step++ {
+	err = r.train(ctx, func() error {
+		step := r.Step + 1
 		var prompts, answers [][]int
 		tokens := 0
 		for i := range c.BatchSize {
-			q := env.Questions[order.At(st.Samples+i)]
+			q := env.Questions[order.At(r.Samples+i)]
 			prompts = append(prompts, env.Tokenizer.Encode(strings.ReplaceAll(c.PromptFormat, "{question}", q.Question)))
 			answers = append(answers, append(env.Tokenizer.Encode(c.Separator+q.Answer), env.Tokenizer.EOS()))
 			tokens += len(answers[i])
@@ -91,44 +77,23 @@ func (c *SFT) Train(ctx context.Context, env Env) (loss float64, err error) {
 			return Slopes{LogProbs: d}, finite(step, "loss", []float64{loss}, nil)
 		})
 		if err != nil {
-			return loss, err
+			return err
 		}
-		lr := schedule.At(st.Updates)
-		norm, err := opt.step(step, optim.Adam{LR: lr, Beta1: .9, Beta2: .999, Eps: 1e-8, WeightDecay: c.WeightDecay})
-		if err != nil {
-			return loss, err
-		}
-		st = state{Step: step, Updates: st.Updates + 1, Samples: st.Samples + c.BatchSize, Tokens: st.Tokens + tokens}
-		if err := metrics.add(step, true, []rundir.Field{{Key: "step", Value: step}, {Key: "loss", Value: loss}, {Key: "grad_norm", Value: norm}, {Key: "learning_rate", Value: lr}}); err != nil {
-			return loss, err
-		}
-		if step%c.LogInterval == 0 || step == c.Steps {
-			fmt.Fprintf(env.Out, "step %d/%d loss %.4f gnorm %.3f lr %.2e\n", step, c.Steps, loss, norm, lr)
-		}
-		if ctx.Err() != nil || step < c.Steps && c.SaveInterval > 0 && step%c.SaveInterval == 0 {
-			if err := c.save(env, opt, st, fmt.Sprintf("step_%d", step)); err != nil {
-				return loss, err
-			}
-		}
-		if ctx.Err() != nil {
-			return loss, ErrInterrupted
-		}
+		return c.step(r, loss, c.BatchSize, tokens)
+	})
+	if err != nil {
+		return loss, err
 	}
-	if env.From == nil || env.From.Name != "final" || st.Step != c.Steps {
-		if err := c.save(env, opt, st, "final"); err != nil {
-			return loss, err
-		}
-	}
-	return loss, c.evaluate(env)
+	return loss, c.evaluate(ctx, env)
 }
 
 // evaluate prints what the model can do.
-func (c *SFT) evaluate(env Env) error {
+func (c *SFT) evaluate(ctx context.Context, env Env) error {
 	env.Questions = env.Questions[:min(c.EvalSamples, len(env.Questions))]
 	if len(env.Questions) == 0 {
 		return nil
 	}
-	reward, right, err := Answers(env, c.PromptFormat, evalTokens)
+	reward, right, err := Answers(ctx, env, c.PromptFormat, evalTokens)
 	if err == nil {
 		fmt.Fprintf(env.Out, "greedy answers to %d questions: %d right, mean reward %.4f\n", len(env.Questions), right, reward)
 	}
@@ -138,24 +103,14 @@ func (c *SFT) evaluate(env Env) error {
 // evalTokens is the longest answer of an evaluation.
 const evalTokens = 256
 
-func (c *SFT) save(env Env, opt *optimizer, st state, name string) error {
-	m := rundir.Manifest{Step: st.Step, Trainer: "sft", ConfigSHA256: env.ConfigSHA, BaseFingerprint: env.Policy.Fingerprint(), Variant: "reference",
-		RNG: map[string]uint64{"samples": uint64(st.Samples)}}
-	files, err := env.Policy.Files()
-	if err != nil {
-		return err
-	}
-	return env.Run.Save(name, m, append(files, opt.file(), st.file()))
-}
-
 // Answers lets the model answer the questions greedily and returns the mean reward, and how many answers are right.
-func Answers(env Env, format string, maxNew int) (mean float64, right int, err error) {
+func Answers(ctx context.Context, env Env, format string, maxNew int) (mean float64, right int, err error) {
 	for part := range slices.Chunk(env.Questions, 32) {
 		var prompts [][]int
 		for _, q := range part {
 			prompts = append(prompts, env.Tokenizer.Encode(strings.ReplaceAll(format, "{question}", q.Question)))
 		}
-		responses, _, err := sample(env.Policy, leftPad(prompts, env.Tokenizer.Pad()), Sampling{Greedy: true, MaxNew: maxNew}, env.Tokenizer.EOS(), rng.New(0, streamSample), 0)
+		responses, _, err := env.Policy.Sample(ctx, leftPad(prompts, env.Tokenizer.Pad()), Sampling{Greedy: true, MaxNew: maxNew}, rng.New(0, streamSample), 0, env.Tokenizer.EOS(), nil)
 		if err != nil {
 			return 0, 0, err
 		}

@@ -7,8 +7,6 @@ import (
 	"plumbline/internal/config"
 	"plumbline/internal/dataset"
 	"plumbline/internal/rng"
-	"plumbline/internal/rundir"
-	"plumbline/reference/optim"
 	"plumbline/reference/rl"
 )
 
@@ -36,7 +34,7 @@ func (c *SFTMasked) Settings() *config.Settings {
 	s.Choice("trainer", &c.Trainer, []string{TrainerGenerator, TrainerJudge}, "what is trained: a masked language model, or a judge of texts")
 	s.Text("model.name", &c.Model, "folder of a masked model, tiny_masked or tiny_judge: the embedded ones, or the same with -init: before any training")
 	s.Text("dataset.name", &c.Dataset, "a text file, or char_diffusion: the embedded sonnets")
-	s.Int("dataset.block_size", &c.BlockSize, 1, maxTokens, "characters of a row")
+	s.Int("dataset.block_size", &c.BlockSize, 1, MaxTokens, "characters of a row")
 	s.Float("dataset.mask_ratio", &c.MaskRatio, 1e-9, 1, "share of the positions that are supervised; not for a judge")
 	c.Supervised.settings(s, "held-out rows whose loss is printed at the end")
 	return s
@@ -61,49 +59,19 @@ func (c *SFTMasked) Train(ctx context.Context, env MaskedEnv) (loss float64, err
 	if err != nil {
 		return 0, err
 	}
-	opt := newOptimizer(m.Params(), c.MaxGradNorm)
-	var st state
-	if env.From != nil {
-		if st, err = restore(env.From.Path, m, opt); err != nil {
-			return 0, err
-		}
-	}
-	metrics, err := openJournal(env.Run.Path(), env.From != nil, st.Step)
+	r, err := env.begin(plan{trainer: c.Trainer, model: m, optimizer: env.optimizer(m.Params(), false), steps: c.Steps, every: c.SaveInterval})
 	if err != nil {
 		return 0, err
 	}
-	defer metrics.close()
-	schedule := optim.Schedule{Decay: optim.Cosine, LR: c.LearningRate, MinLR: min(c.MinLR, c.LearningRate), Warmup: c.Warmup, Total: c.Steps}
-	for step := st.Step + 1; step <= c.Steps; step++ {
-		if loss, err = c.accumulate(env, text, st.Samples, step); err != nil {
-			return loss, err
+	defer r.close()
+	err = r.train(ctx, func() error {
+		if loss, err = c.accumulate(env, text, r.Samples, r.Step+1); err != nil {
+			return err
 		}
-		lr := schedule.At(st.Updates)
-		norm, err := opt.step(step, optim.Adam{LR: lr, Beta1: .9, Beta2: .999, Eps: 1e-8, WeightDecay: c.WeightDecay})
-		if err != nil {
-			return loss, err
-		}
-		st = state{Step: step, Updates: st.Updates + 1, Samples: st.Samples + c.BatchSize, Tokens: st.Tokens + c.BatchSize*c.BlockSize}
-		if err := metrics.add(step, true, []rundir.Field{{Key: "step", Value: step}, {Key: "loss", Value: loss}, {Key: "grad_norm", Value: norm}, {Key: "learning_rate", Value: lr}}); err != nil {
-			return loss, err
-		}
-		if step%c.LogInterval == 0 || step == c.Steps {
-			fmt.Fprintf(env.Out, "step %d/%d loss %.4f gnorm %.3f lr %.2e\n", step, c.Steps, loss, norm, lr)
-		}
-		stop := ctx.Err() != nil
-		if stop || step < c.Steps && c.SaveInterval > 0 && step%c.SaveInterval == 0 {
-			if err := c.save(env, opt, st, fmt.Sprintf("step_%d", step)); err != nil {
-				return loss, err
-			}
-		}
-		if stop {
-			return loss, ErrInterrupted
-		}
-	}
-	if env.From == nil || env.From.Name != "final" || st.Step != c.Steps {
-		if err := c.save(env, opt, st, "final"); err != nil {
-			return loss, err
-		}
+		return c.step(r, loss, c.BatchSize, c.BatchSize*c.BlockSize)
+	})
+	if err != nil {
+		return loss, err
 	}
 	c.evaluate(env, held)
 	return loss, nil
@@ -193,25 +161,4 @@ func (c *SFTMasked) evaluate(env MaskedEnv, held dataset.Corpus) {
 		loss, _ = crossEntropy(env.Generator.Logits(x), targets)
 	}
 	fmt.Fprintf(env.Out, "held-out loss %.4f over %d rows\n", loss, c.EvalSamples)
-}
-
-func (c *SFTMasked) save(env MaskedEnv, opt *optimizer, st state, name string) error {
-	m := rundir.Manifest{Step: st.Step, Trainer: c.Trainer, ConfigSHA256: env.ConfigSHA, Variant: "reference", RNG: map[string]uint64{"samples": uint64(st.Samples)}}
-	files, err := c.model(env).Files()
-	if err != nil {
-		return err
-	}
-	return env.Run.Save(name, m, append(files, opt.file(), st.file()))
-}
-
-// restore reads the state, the model and the moments of a checkpoint.
-func restore(dir string, m MaskedModel, opt *optimizer) (state, error) {
-	st, err := readState(dir)
-	if err != nil {
-		return st, err
-	}
-	if err := m.Restore(dir); err != nil {
-		return st, err
-	}
-	return st, opt.restore(dir, st.Updates)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"time"
@@ -26,12 +25,11 @@ type ShieldedEnv struct {
 // shieldedRun is a run under way.
 type shieldedRun struct {
 	*Shielded
-	env    ShieldedEnv
+	env ShieldedEnv
+	*run
 	params []Param
-	opt    *optimizer
 	shield *Shield
 	init   [][]float64 // the parameters before training, W_init
-	st     state
 	ended  shieldState
 	warned map[string]bool
 }
@@ -59,7 +57,6 @@ func (c *Shielded) Train(ctx context.Context, env ShieldedEnv) (last []rl.Metric
 	if len(env.Prompts) == 0 {
 		return nil, unfit("there are no prompts")
 	}
-	r.opt = newOptimizer(r.params, c.MaxNorm)
 	if env.Basis != nil {
 		if r.shield, err = NewShield(env.Basis, r.params, c.Projection.Skip); err != nil {
 			return nil, err
@@ -70,36 +67,32 @@ func (c *Shielded) Train(ctx context.Context, env ShieldedEnv) (last []rl.Metric
 			fmt.Fprintf(env.Out, "shield: %s is not shielded\n", name)
 		}
 	}
-	if err := r.start(); err != nil || c.InitOnly {
+	if err := r.settle(); err != nil || c.InitOnly {
 		return nil, err
 	}
-	metrics, err := openJournal(env.Run.Path(), env.From != nil, r.st.Step)
-	if err != nil {
-		return nil, err
-	}
-	defer metrics.close()
-	samples, err := openLog(filepath.Join(env.Run.Path(), "samples.jsonl"), env.From != nil, r.st.Step)
-	if err != nil {
-		return nil, err
-	}
-	defer samples.Close()
-	order := dataset.NewOrder(rng.New(c.Seed, streamData), len(env.Prompts))
 	perEpoch := (len(env.Prompts) + c.PPOBatch - 1) / c.PPOBatch
 	steps := c.Steps
 	if steps == 0 {
 		steps = c.Epochs * perEpoch
 	}
+	r.run, err = env.begin(plan{trainer: "shielded", model: env.Policy, base: env.Policy.Fingerprint(), optimizer: env.optimizer(r.params, false), steps: steps, every: c.SaveEvery,
+		files: r.shieldFiles, restore: r.restoreShield, options: map[string]string{"kl_beta": fmt.Sprint(c.KLBeta)}})
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	order := dataset.NewOrder(rng.New(c.Seed, streamData), len(env.Prompts))
 	began := time.Now()
-	for step := r.st.Step + 1; step <= steps; step++ {
-		at := time.Now()
-		a, err := r.rollout(order, step)
+	err = r.train(ctx, func() error {
+		at, step := time.Now(), r.Step+1
+		a, err := r.explain(ctx, order, step)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		r.st.Step, r.st.Samples, r.st.Tokens = step, r.st.Samples+c.PPOBatch, r.st.Tokens+a.tokens
+		r.Step, r.Samples, r.Tokens = step, r.Samples+c.PPOBatch, r.Tokens+a.tokens
 		for inner := range c.InnerEpochs {
 			if last, err = r.update(a, inner); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		reward := mean(a.scores)
@@ -115,32 +108,20 @@ func (c *Shielded) Train(ctx context.Context, env ShieldedEnv) (last []rl.Metric
 			r.ended.Steps, r.ended.Reward, r.ended.KL, began = 0, 0, 0, time.Now()
 		}
 		last = append(last, rl.Metric{Name: "time_step_ms", Value: float64(time.Since(at).Microseconds()) / 1e3}, rl.Metric{Name: "mem_peak_mb", Value: heldMB()})
-		if err := metrics.add(step, true, r.line(step, (step-1)/perEpoch+1, a, last)); err != nil {
-			return nil, err
+		if err := r.log(step, true, r.line(step, (step-1)/perEpoch+1, a, last)); err != nil {
+			return err
 		}
 		if step%c.LogEvery == 0 || step == steps {
-			if err := r.report(step, steps, a, last, samples); err != nil {
-				return nil, err
-			}
+			return r.report(step, steps, a, last)
 		}
-		stop := ctx.Err() != nil
-		if stop || step < steps && c.SaveEvery > 0 && step%c.SaveEvery == 0 {
-			if err := r.save(fmt.Sprintf("step_%d", step)); err != nil {
-				return nil, err
-			}
-		}
-		if stop {
-			return last, ErrInterrupted
-		}
-	}
-	if env.From == nil || env.From.Name != "final" || env.From.Manifest.Step != steps {
-		if err := r.save("final"); err != nil {
-			return nil, err
-		}
+		return nil
+	})
+	if err != nil {
+		return last, err
 	}
 	if r.shield != nil {
 		fmt.Fprintf(env.Out, "shield: %s basis (%d, %d), orthonormal to %.2g, shield_drift %.3g (limit %g)\n", r.shield.Kind, r.shield.D, r.shield.K,
-			env.Basis.Defect(), r.shield.Leak(r.delta()), leakLimit)
+			env.Basis.Defect(), r.drift(), leakLimit)
 	}
 	return last, nil
 }
@@ -171,9 +152,9 @@ func (r *shieldedRun) warn(id, format string, a ...any) {
 	}
 }
 
-// rollout draws an explanation for each of the next prompts.
-func (r *shieldedRun) rollout(order *dataset.Order, step int) (*answers, error) {
-	a, tok, first := &answers{}, r.env.Tokenizer, r.st.Samples
+// explain draws an explanation for each of the next prompts.
+func (r *shieldedRun) explain(ctx context.Context, order *dataset.Order, step int) (*answers, error) {
+	a, tok, first, drawing := &answers{}, r.env.Tokenizer, r.Samples, r.rollout(r.PPOBatch, r.MaxNew)
 	sampling := Sampling{Temperature: r.Temperature, TopP: r.TopP, MaxNew: r.MaxNew}
 	var prompts, responses [][]int
 	var gen [][]float64
@@ -191,7 +172,7 @@ func (r *shieldedRun) rollout(order *dataset.Order, step int) (*answers, error) 
 			}
 			users, a.prompts, a.promptLen = append(users, ids), append(a.prompts, text), append(a.promptLen, len(ids))
 		}
-		ids, lp, err := sample(r.env.Policy, leftPad(users, tok.Pad()), sampling, tok.EOS(), rng.New(r.Seed, streamSample), first+from)
+		ids, lp, err := r.env.Policy.Sample(ctx, leftPad(users, tok.Pad()), sampling, rng.New(r.Seed, streamSample), first+from, tok.EOS(), drawing.next(len(users)))
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", step, err)
 		}
@@ -211,16 +192,16 @@ func (r *shieldedRun) rollout(order *dataset.Order, step int) (*answers, error) 
 		}
 		text := tok.Decode(ids)
 		a.texts, a.scores = append(a.texts, text), append(a.scores, r.score(text, first+i))
-		a.gen = append(a.gen, append(slices.Clone(gen[i]), make([]float64, cols-len(ids))...)...)
 	}
 	if a.tokens == 0 {
 		return nil, unfit("step %d: no response has a token", step)
 	}
 	// In the micro-batches of the update, so that the first ratio is 1 and the first KL is 0 to the last bit.
-	for index := range r.micros(len(responses)) {
-		part := a.batch.rows(index)
-		a.old, a.ref = append(a.old, r.env.Policy.Score(part).LogProbs...), append(a.ref, r.env.Policy.Reference(part)...)
+	now, ref, err := scored(ctx, r.env.Policy, a.batch, r.Micro, true, true)
+	if err != nil {
+		return nil, err
 	}
+	a.gen, a.old, a.ref = padded(gen, cols), now.LogProbs, ref
 	for i, x := range [][]float64{a.old, a.ref} {
 		if err := finite(step, [...]string{"log-probabilities", "reference log-probabilities"}[i], x, a.mask); err != nil {
 			return nil, err
@@ -236,25 +217,16 @@ func (r *shieldedRun) rollout(order *dataset.Order, step int) (*answers, error) 
 	return a, err
 }
 
-// micros yields the rows of the micro-batches.
-func (r *shieldedRun) micros(n int) func(yield func([]int) bool) {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return slices.Chunk(all, r.Micro)
-}
-
 // update makes one update from all the answers.
 func (r *shieldedRun) update(a *answers, inner int) ([]rl.Metric, error) {
-	cols, step := a.batch.Response, r.st.Step
+	cols, step := a.batch.Response, r.Step
 	var pg, kl, ratioSum float64
 	ratioLow, ratioHigh := math.Inf(1), math.Inf(-1)
 	agg := rl.AggOptions{Kind: rl.AggToken, Denominator: rl.AggRank, Tokens: float64(a.tokens), Outside: rl.OutsideIgnore}
 	options := rl.PolicyOptions{Kind: rl.LossPPO, Ratio: rl.RatioOptions{Level: rl.RatioToken, LogClamp: 20}, Clip: rl.ClipOptions{Low: r.ClipEps, High: r.ClipEps},
 		KL: rl.KLOptions{Kind: rl.KLK3}, KLBeta: r.KLBeta, Agg: agg}
 	d := r.dumper(a)
-	for index := range r.micros(a.batch.Rows) {
+	for index := range slices.Chunk(span(0, a.batch.Rows), r.Micro) {
 		mask := pick(a.mask, cols, index)
 		b := rl.PolicyBatch{Rows: len(index), Cols: cols, Old: pick(a.old, cols, index), Ref: pick(a.ref, cols, index), Adv: pick(a.adv, cols, index), Mask: mask}
 		err := r.env.Policy.Accumulate(a.batch.rows(index), func(now Scores) (Slopes, error) {
@@ -301,125 +273,48 @@ func (r *shieldedRun) update(a *answers, inner int) ([]rl.Metric, error) {
 // move is backward → gradient flow → clip → optimiser step → projection of the update → add, or with projection.mode grad backward →
 // gradient flow → projection of the gradient → clip → optimiser step.
 func (r *shieldedRun) move(inner int) ([]rl.Metric, error) {
+	flows := r.FlowEvery > 0 && inner == 0 && (r.Step-1)%r.FlowEvery == 0
+	mode := r.Projection.Mode
+	moved, err := r.optimizer.Step(Update{Step: r.Step, Rule: optim.Adam{LR: r.LR, Beta1: .9, Beta2: .999, Eps: 1e-8}, SGD: r.Optimizer == "sgd", MaxNorm: r.MaxNorm,
+		Shield: &Shielding{Shield: r.shield, Mode: mode, Passes: r.Projection.Passes, Initial: r.init, Flow: flows}})
+	if err != nil {
+		return nil, err
+	}
+	r.Updates++
 	var list []rl.Metric
 	add := func(name string, value float64) { list = append(list, rl.Metric{Name: name, Value: value}) }
-	grads := make([][]float64, len(r.params))
-	for i, p := range r.params {
-		if err := finite(r.st.Step, "gradient of "+p.Name, p.Grad, nil); err != nil {
-			return nil, err
-		}
-		grads[i] = p.Grad
-	}
-	if r.FlowEvery > 0 && inner == 0 && (r.st.Step-1)%r.FlowEvery == 0 {
-		means, low, high, mean := flow(r.params)
+	if flows {
+		low, high, mean := flow(moved.Flow)
 		fmt.Fprintf(r.env.Out, "Gradient flow: min=%.6f, max=%.6f, mean=%.6f\n", low, high, mean)
 		for i, p := range r.params {
-			add("grad_flow/"+p.Name, means[i])
+			add("grad_flow/"+p.Name, moved.Flow[i])
 		}
 	}
-	mode := r.Projection.Mode
-	if r.shield == nil {
-		mode = "off"
-	}
-	var spent time.Duration
-	project := func(v [][]float64) error {
-		before := r.shield.Leak(v)
-		kept := deepClone(v)
-		at := time.Now()
-		r.shield.Project(v, r.Projection.Passes)
-		spent = time.Since(at)
-		after := r.shield.Leak(v)
-		add("proj_max_before", before)
-		add("proj_max_after", after)
-		if before > leakLimit && slices.EqualFunc(v, kept, slices.Equal[[]float64]) {
-			return unfit("step %d: the projection changed nothing and max|Qᵀv| is %.3g (H2): it does nothing", r.st.Step, before)
-		}
-		if !(after < leakLimit) {
-			r.warn("H3c", "step %d: after the projection max|Qᵀv|/max(1, ‖v‖) is %.3g (A5, H3c): the basis is not orthonormal enough for %d passes", r.st.Step, after, r.Projection.Passes)
-		}
-		return nil
-	}
-	add("grad_norm_raw", globalNorm(grads))
+	add("grad_norm_raw", moved.Norm)
 	if r.shield != nil {
-		p := deepClone(grads)
-		r.shield.Project(p, r.Projection.Passes)
-		add("grad_norm_projected", globalNorm(p))
-	}
-	if mode == "grad" {
-		if err := project(grads); err != nil {
-			return nil, err
+		add("grad_norm_projected", moved.ProjectedNorm)
+		if mode != ProjectOff {
+			add("proj_max_before", moved.Before)
+			add("proj_max_after", moved.After)
+			if moved.Before > leakLimit && moved.Idle {
+				return nil, unfit("step %d: the projection changed nothing and max|Qᵀv| is %.3g (H2): it does nothing", r.Step, moved.Before)
+			}
+			if !(moved.After < leakLimit) {
+				r.warn("H3c", "step %d: after the projection max|Qᵀv|/max(1, ‖v‖) is %.3g (A5, H3c): the basis is not orthonormal enough for %d passes", r.Step, moved.After, r.Projection.Passes)
+			}
 		}
 	}
-	if r.MaxNorm > 0 {
-		optim.ClipGlobalNorm(grads, r.MaxNorm)
-	}
-	update := make([][]float64, len(r.params))
-	for i, p := range r.params {
-		update[i] = r.step(p, r.opt.states[i])
-	}
-	if mode == "update" {
-		if err := project(update); err != nil {
-			return nil, err
-		}
-	}
-	for i, p := range r.params {
-		for j, u := range update[i] {
-			p.Data[j] = float64(float32(p.Data[j] + u))
-		}
-		clear(p.Grad)
-		if err := finite(r.st.Step, p.Name, p.Data, nil); err != nil {
-			return nil, err
-		}
-	}
-	r.st.Updates++
-	add("time_project_ms", float64(spent.Nanoseconds())/1e6)
+	add("time_project_ms", float64(moved.Spent.Nanoseconds())/1e6)
 	if r.shield != nil {
-		drift := r.shield.Leak(r.delta())
-		add("shield_drift", drift)
-		if !(drift < leakLimit) && mode == "grad" {
-			r.warn("H3a", "step %d: shield_drift %.3g (H3a): the gradients are projected and the weights leak, because the optimiser scales every coordinate by its own factor; projection.mode=update", r.st.Step, drift)
+		add("shield_drift", moved.Drift)
+		if !(moved.Drift < leakLimit) && mode == ProjectGrad {
+			r.warn("H3a", "step %d: shield_drift %.3g (H3a): the gradients are projected and the weights leak, because the optimiser scales every coordinate by its own factor; projection.mode=update", r.Step, moved.Drift)
 		}
 	}
 	return list, nil
 }
 
-// step returns what the optimiser adds to a parameter. Its moments are numbers of float32, so that a checkpoint holds all of them.
-func (r *shieldedRun) step(p Param, s *optim.State) []float64 {
-	to := slices.Clone(p.Data)
-	if r.Optimizer == "sgd" {
-		optim.SGD(to, p.Grad, r.LR)
-		s.Step++
-	} else {
-		optim.Adam{LR: r.LR, Beta1: .9, Beta2: .999, Eps: 1e-8}.Step(to, p.Grad, s)
-		for _, x := range [][]float64{s.M, s.V} {
-			for j, v := range x {
-				x[j] = float64(float32(v))
-			}
-		}
-	}
-	for j := range to {
-		to[j] -= p.Data[j]
-	}
-	return to
-}
-
-func deepClone(v [][]float64) [][]float64 {
-	out := make([][]float64, len(v))
-	for i := range v {
-		out[i] = slices.Clone(v[i])
-	}
-	return out
-}
-
-func globalNorm(v [][]float64) float64 { return optim.ClipGlobalNorm(v, math.Inf(1)) }
-
-// delta returns W − W_init.
-func (r *shieldedRun) delta() [][]float64 {
-	out := make([][]float64, len(r.params))
-	for i, p := range r.params {
-		for j, w := range p.Data {
-			out[i] = append(out[i], w-r.init[i][j])
-		}
-	}
-	return out
+// drift returns what of W − W_init lies in the span of the basis.
+func (r *shieldedRun) drift() float64 {
+	return r.shield.Leak((&Shielding{Initial: r.init}).delta(r.params))
 }

@@ -56,7 +56,7 @@ func (c *Shielded) Settings() *config.Settings {
 	*c = Shielded{Dataset: "books", Epochs: 8, InnerEpochs: 1, PPOBatch: 256, SimBatch: 32, Micro: 4, KLBeta: .05, LR: 3e-5, ClipEps: .2, MaxNorm: 1, Int8: true,
 		MaxNew: 40, MaxPrompt: 384, Temperature: .7, TopP: .9, Seed: 42, Optimizer: "adam", Reward: "clicks", DeviceMap: `{"": 0}`, Model: "gpt-j-6b", DType: "auto",
 		LoRA: LoRA{R: 16, Alpha: 16, Targets: []string{"q_proj", "v_proj", "k_proj", "out_proj"}}, Bias: "none", FlowEvery: 10, LogEvery: 1, SaveEvery: 10, OutputDir: "outputs/shielded_${dataset}",
-		Projection: Projection{Mode: "update", Kind: "auto", Passes: 2, Basis: "checkpoints/basis_${dataset}.safetensors"}}
+		Projection: Projection{Mode: ProjectUpdate, Kind: "auto", Passes: 2, Basis: "checkpoints/basis_${dataset}.safetensors"}}
 	s := config.NewSettings()
 	s.Choice("dataset", &c.Dataset, []string{"books", "ml25m", "ml", "steam"}, "the catalogue of items; ml is ml25m")
 	s.Text("prompts", &c.Prompts, "file with a prompt on every line; empty: the 64 questions of the catalogue")
@@ -72,7 +72,7 @@ func (c *Shielded) Settings() *config.Settings {
 	s.Float("max_grad_norm", &c.MaxNorm, 0, huge, "of the global norm; 0: no clipping")
 	s.Choice("optimizer", &c.Optimizer, []string{"adam", "sgd"}, "adam: betas 0.9 and 0.999, eps 1e-8")
 	s.Bool("int8", &c.Int8, "the linear layers of the blocks are int8, row by row")
-	s.Int("max_new_tokens", &c.MaxNew, 1, maxTokens, "longest response")
+	s.Int("max_new_tokens", &c.MaxNew, 1, MaxTokens, "longest response")
 	s.Int("max_prompt_tokens", &c.MaxPrompt, 1, many, "a longer prompt is cut on the left and counted")
 	s.Float("temperature", &c.Temperature, 1e-6, 1e6, "of the sampler; log-probabilities are of temperature 1")
 	s.Float("top_p", &c.TopP, 1e-9, 1, "1: off")
@@ -86,7 +86,7 @@ func (c *Shielded) Settings() *config.Settings {
 	s.Float("lora.dropout", &c.Dropout, 0, 1, "0: with another one the first ratio is not 1")
 	s.Choice("lora.bias", &c.Bias, []string{"none"}, "biases are not trained")
 	p := &c.Projection
-	s.Choice("projection.mode", &p.Mode, []string{"update", "grad", "off"}, "update: what the optimiser adds; grad: the gradient, which Adam takes out of the subspace again")
+	s.Choice("projection.mode", &p.Mode, []string{ProjectUpdate, ProjectGrad, ProjectOff}, "update: what the optimiser adds; grad: the gradient, which Adam takes out of the subspace again")
 	s.Choice("projection.kind", &p.Kind, []string{"auto", "flat", "side"}, "flat: one vector of all LoRA numbers; side: every lora_B from the left; auto: what the basis says or fits")
 	s.Int("projection.passes", &p.Passes, 1, 2, "how often g - Q(Q'g) is applied")
 	s.Text("projection.basis", &p.Basis, "file of the basis; with basis.from it is written, empty then: OUTPUT_DIR/basis.safetensors")
@@ -140,9 +140,9 @@ func (c *Shielded) Check(warn func(format string, a ...any)) error {
 		warn("kl_beta %g is above 0.1 (A3, a note): the policy hardly moves; 0.05 to 0.1 is the source's range", c.KLBeta)
 	}
 	switch c.Projection.Mode {
-	case "off":
+	case ProjectOff:
 		warn("projection.mode off: nothing is shielded, shield_drift says what that does (an ablation)")
-	case "grad":
+	case ProjectGrad:
 		if c.Optimizer == "adam" {
 			warn("projection.mode grad with adam (H3a): the weights leave the complement of the basis though the gradients do not, since Adam divides every coordinate by its own root; projection.mode=update, or optimizer=sgd")
 		}

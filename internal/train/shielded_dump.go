@@ -23,10 +23,10 @@ type shieldedPart struct {
 }
 
 func (r *shieldedRun) dumper(a *answers) *shieldedDump {
-	if r.Dump.Every == 0 || r.st.Updates%r.Dump.Every != 0 {
+	if r.Dump.Every == 0 || r.Updates%r.Dump.Every != 0 {
 		return nil
 	}
-	return &shieldedDump{r: r, a: a, step: r.st.Updates + 1}
+	return &shieldedDump{r: r, a: a, step: r.Updates + 1}
 }
 
 func (d *shieldedDump) add(index []int, b rl.PolicyBatch, res rl.PolicyResult, k3 []float64, pg, kl float64) {

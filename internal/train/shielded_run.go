@@ -27,8 +27,8 @@ type shieldState struct {
 // initDir is the folder of the adapter before training, W_init, in the folder of a run.
 const initDir = "lora_init"
 
-// start settles W_init and where the run goes on.
-func (r *shieldedRun) start() error {
+// settle settles W_init.
+func (r *shieldedRun) settle() error {
 	dir := filepath.Join(r.env.Run.Path(), initDir)
 	if err := r.writeInit(dir); err != nil {
 		return err
@@ -45,25 +45,19 @@ func (r *shieldedRun) start() error {
 		}
 		copy(r.init[i], p.Data)
 	}
-	if r.env.From == nil {
-		return nil
-	}
-	from := r.env.From.Path
-	var err error
-	if r.st, err = readState(from); err != nil {
-		return err
-	}
+	return nil
+}
+
+// restoreShield reads what shieldFiles wrote.
+func (r *shieldedRun) restoreShield(dir string) (err error) {
 	basis := r.ended.Basis
-	if r.ended, err = readShieldState(from); err != nil {
+	if r.ended, err = readShieldState(dir); err != nil {
 		return err
 	}
 	if r.ended.Basis != basis {
-		return unfit("%s was shielded by another basis than this one", from)
+		return unfit("%s was shielded by another basis than this one", dir)
 	}
-	if err := r.env.Policy.Restore(from); err != nil {
-		return err
-	}
-	return r.opt.restore(from, r.st.Updates)
+	return nil
 }
 
 func readShieldState(dir string) (s shieldState, err error) {
@@ -85,20 +79,13 @@ func readShieldState(dir string) (s shieldState, err error) {
 
 const shieldFile = "shield.json"
 
-// save writes a checkpoint: the adapter alone, the optimiser in a file of its own, and where the run is.
-func (r *shieldedRun) save(name string) error {
-	m := rundir.Manifest{Step: r.st.Step, Trainer: "shielded", ConfigSHA256: r.env.ConfigSHA, BaseFingerprint: r.env.Policy.Fingerprint(), Variant: "reference",
-		RNG: map[string]uint64{"samples": uint64(r.st.Samples)}}
-	files, err := r.env.Policy.Files()
-	if err != nil {
-		return err
-	}
+// shieldFiles are those of a checkpoint beside the adapter, the optimiser and where the run is.
+func (r *shieldedRun) shieldFiles() ([]rundir.File, error) {
 	text, err := json.MarshalIndent(r.ended, "", " ")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	shield := rundir.File{Name: shieldFile, Write: func(w io.Writer) error { _, err := w.Write(append(text, '\n')); return err }}
-	return r.env.Run.Save(name, m, append(files, r.opt.file(), r.st.file(), shield))
+	return []rundir.File{{Name: shieldFile, Write: func(w io.Writer) error { _, err := w.Write(append(text, '\n')); return err }}}, nil
 }
 
 // writeInit writes the adapter before training into a folder, adapter_config.json and adapter_model.safetensors as PEFT reads them,
@@ -135,12 +122,12 @@ func (r *shieldedRun) writeInit(dir string) error {
 }
 
 // report prints the line of a step and keeps three answers.
-func (r *shieldedRun) report(step, steps int, a *answers, last []rl.Metric, samples *rundir.Log) error {
+func (r *shieldedRun) report(step, steps int, a *answers, last []rl.Metric) error {
 	m := func(name string) float64 { return metric(last, name) }
 	fmt.Fprintf(r.env.Out, "step %d/%d loss %.6f loss_pg %.6f loss_kl %.6f kl %.6f ratio_mean %.6f reward_mean %.4f grad_norm %.4f time_project_ms %.2f of %.0f\n", step, steps,
 		m("loss"), m("loss_pg"), m("loss_kl"), m("kl"), m("ratio_mean"), m("reward_mean"), m("grad_norm_raw"), m("time_project_ms"), m("time_step_ms"))
 	for i := range min(3, len(a.texts)) {
-		if err := samples.Append(rundir.Field{Key: "step", Value: step}, rundir.Field{Key: "prompt", Value: a.prompts[i]},
+		if err := r.sample(rundir.Field{Key: "step", Value: step}, rundir.Field{Key: "prompt", Value: a.prompts[i]},
 			rundir.Field{Key: "response", Value: a.texts[i]}, rundir.Field{Key: "reward", Value: a.scores[i]}); err != nil {
 			return err
 		}

@@ -64,12 +64,12 @@ type altered struct {
 	params     func([]train.Param) []train.Param
 }
 
-func (a *altered) Score(b train.Batch) train.Scores {
-	s := a.Policy.Score(b)
+func (a *altered) Score(b train.Batch) (train.Scores, error) {
+	s, err := a.Policy.Score(b)
 	if a.score != nil {
 		a.score(s)
 	}
-	return s
+	return s, err
 }
 
 func (a *altered) Accumulate(b train.Batch, loss func(train.Scores) (train.Slopes, error)) error {

@@ -4,6 +4,9 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
+
+	"plumbline/reference/optim"
 )
 
 // Shield keeps span(Q) out of what is added to the parameters:
@@ -127,3 +130,55 @@ func (s *Shield) Project(v [][]float64, passes int) {
 		b.scatter(v, x)
 	}
 }
+
+// measure stores what is measured of the gradient.
+func (s *Shielding) measure(out *Updated, grads [][]float64) {
+	if s.Flow {
+		for _, g := range grads {
+			sum := 0.0
+			for _, v := range g {
+				sum += math.Abs(v)
+			}
+			out.Flow = append(out.Flow, sum/float64(max(1, len(g))))
+		}
+	}
+	if s.Shield != nil {
+		p := deepClone(grads)
+		s.Project(p, s.Passes)
+		out.ProjectedNorm = globalNorm(p)
+	}
+}
+
+// project projects v, the increment or the gradient, in the mode that does it.
+func (s *Shielding) project(out *Updated, v [][]float64, mode string) {
+	if s.Shield == nil || s.Mode != mode {
+		return
+	}
+	out.Before = s.Leak(v)
+	kept := deepClone(v)
+	at := time.Now()
+	s.Project(v, s.Passes)
+	out.Spent = time.Since(at)
+	out.After, out.Idle = s.Leak(v), slices.EqualFunc(v, kept, slices.Equal[[]float64])
+}
+
+// delta returns W − W_init.
+func (s *Shielding) delta(params []Param) [][]float64 {
+	out := make([][]float64, len(params))
+	for i, p := range params {
+		for j, w := range p.Data {
+			out[i] = append(out[i], w-s.Initial[i][j])
+		}
+	}
+	return out
+}
+
+func deepClone(v [][]float64) [][]float64 {
+	out := make([][]float64, len(v))
+	for i := range v {
+		out[i] = slices.Clone(v[i])
+	}
+	return out
+}
+
+func globalNorm(v [][]float64) float64 { return optim.ClipGlobalNorm(v, math.Inf(1)) }

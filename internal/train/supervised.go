@@ -1,9 +1,12 @@
 package train
 
 import (
+	"fmt"
 	"math"
 
 	"plumbline/internal/config"
+	"plumbline/internal/rundir"
+	"plumbline/reference/optim"
 )
 
 // Supervised is what supervised training of any model is configured by.
@@ -41,6 +44,28 @@ func (u *Supervised) settings(s *config.Settings, eval string) {
 	s.Int("training.save_interval", &u.SaveInterval, 0, many, "steps between checkpoints; 0: only the last")
 	s.Int("training.keep", &u.Keep, 0, many, "checkpoints that stay; 0: all")
 	s.Text("training.output_dir", &u.OutputDir, "folder of the run")
+}
+
+// schedule is the cosine of the learning rate.
+func (u *Supervised) schedule() optim.Schedule {
+	return optim.Schedule{Decay: optim.Cosine, LR: u.LearningRate, MinLR: min(u.MinLR, u.LearningRate), Warmup: u.Warmup, Total: u.Steps}
+}
+
+// step makes a step of AdamW with the gradient that was accumulated from so many rows and tokens, and writes of it.
+func (u *Supervised) step(r *run, loss float64, rows, tokens int) error {
+	step, lr := r.Step+1, u.schedule().At(r.Updates)
+	moved, err := r.optimizer.Step(Update{Step: step, Rule: optim.Adam{LR: lr, Beta1: .9, Beta2: .999, Eps: 1e-8, WeightDecay: u.WeightDecay}, MaxNorm: u.MaxGradNorm})
+	if err != nil {
+		return err
+	}
+	r.state = state{Step: step, Updates: r.Updates + 1, Samples: r.Samples + rows, Tokens: r.Tokens + tokens}
+	if err := r.log(step, true, []rundir.Field{{Key: "step", Value: step}, {Key: "loss", Value: loss}, {Key: "grad_norm", Value: moved.Norm}, {Key: "learning_rate", Value: lr}}); err != nil {
+		return err
+	}
+	if step%u.LogInterval == 0 || step == u.Steps {
+		fmt.Fprintf(r.env.Out, "step %d/%d loss %.4f gnorm %.3f lr %.2e\n", step, u.Steps, loss, moved.Norm, lr)
+	}
+	return nil
 }
 
 // WithoutEffect are the keys that may differ between a run and the one that resumes it.

@@ -22,6 +22,17 @@ type Batch struct {
 	// statistics are then unknown.
 	Missing []string
 	Notes   []string // what was read in another way than it was written, in words
+
+	// Unread is what the files have under names that dump.md does not know, and Partial are the tensors that some files of the step
+	// have and others lack.
+	Unread  []Unread
+	Partial []string
+}
+
+// Unread is a name that nobody reads.
+type Unread struct {
+	Name, File string
+	Key        bool // of the metadata; else of a tensor
 }
 
 // FileInfo is a file of a batch and the rows that come from it.

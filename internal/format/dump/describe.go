@@ -9,11 +9,12 @@ import (
 
 // MetadataKeys are the keys of a dump's metadata and what they mean.
 var MetadataKeys = [][2]string{
-	{"schema", "1; the only key that is needed"},
-	{"framework", "trl, verl, openrlhf or another name: whose names the options have, and which profile is suggested"},
+	{"schema", "2, or 1 for a file without sample_id, next_values and scores_shaped; the only key that is needed"},
+	{"framework", "trl, verl, openrlhf or another name: whose names the options have, and with version and algorithm which profile is declared"},
 	{"version", "of the framework"},
 	{"algorithm", "ppo, grpo, rloo, …; sft and dpo have masks and tensors of their own"},
 	{"profile", "the convention that the trainer follows, such as trl-grpo@1.16"},
+	{"run", "the name of the run, the same in all of its files and in no other run's: files of two runs are refused"},
 	{"step", "of the run; 0 where it is not said"},
 	{"rank", "of this file, from 0"},
 	{"world_size", "how many ranks there are"},
@@ -24,6 +25,7 @@ var MetadataKeys = [][2]string{
 	{"scalars", "an object of the numbers that the trainer logged; null for one that is not finite"},
 	{"scalars_scope", "optimizer_step (the same numbers in every file of a step) or micro_batch"},
 	{"token_loss_includes_kl", "true if token_loss holds kl.beta·KL"},
+	{"scores_shaped", "true if scores stand after what the trainer makes of them: the penalty of responses without EOS (eos.rule) and the clip (reward.clip); else they are as the reward functions gave them"},
 	{"masked_fill", "what the trainer keeps outside the mask"},
 	{"dlogp_scale", "what dlogp and dvalues are still to be multiplied by"},
 	{"compute_dtype", "float64, float32, bfloat16 or float16: what the trainer computed in; else recognised from the numbers"},
@@ -43,7 +45,9 @@ var meanings = map[string]string{
 	"values": "of the value head at rollout", "values_new": "of the value head now", "token_rewards": "rewards after shaping",
 	"kl": "the estimate of KL as it was used", "returns": "targets of the values", "entropy": "of the distribution at each token",
 	"token_loss": "policy loss of each token before it is aggregated", "dlogp": "∂loss/∂logp_new", "dvalues": "∂loss/∂values_new",
-	"dones": "packed rows: 1 where an episode ends", "scores": "reward of each response", "rewards_per_func": "one column for each reward function",
+	"dones": "1 where an episode ends with this step: nothing of the next one flows back over it", "scores": "reward of each response, before penalties and clips (see scores_shaped)",
+	"next_values": "value of the state after the last step of each row, where a rollout is cut off: CleanRL's V(next_obs)",
+	"sample_id":   "names the response in the whole run: the same wherever a later update uses the row again", "rewards_per_func": "one column for each reward function",
 	"group_id": "equal for the responses to one prompt", "advantages": "as used in the loss", "is_weights": "importance weights between engine and trainer",
 	"loss": "as back-propagated", "pg_loss": "the policy term of loss", "kl_loss": "the KL term of loss", "value_loss": "the value term of loss", "entropy_loss": "the entropy term of loss",
 	"logits": "of small vocabularies, or of some rows", "logp_chosen": "of the chosen answers", "logp_rejected": "of the rejected ones",

@@ -16,7 +16,7 @@ import (
 var ErrNothing = errors.New("no .safetensors and no .npz file")
 
 // find returns the dumps that the patterns name, each once, and how many other files there are. A pattern is a file, a
-// folder, whose files are taken but not its folders, or a glob of files and folders. Hidden files must be named.
+// folder, whose files are taken but not its folders, unless it has no files and folders of runs, of which the newest is taken, or a glob of files and folders. Hidden files must be named.
 func find(patterns []string) (found []location, ignored int, err error) {
 	seen := map[string]bool{}
 	add := func(l location) {
@@ -49,6 +49,16 @@ func find(patterns []string) (found []location, ignored int, err error) {
 					return nil, 0, err
 				}
 				ignored += others
+				runs := runFolders(path, folders)
+				switch {
+				case len(names) > 0 && len(runs) > 0 && !glob:
+					return nil, 0, format.Malformed(path, "", "holds dumps of its own and %d folders of runs: name one, such as %s, or the files", len(runs), filepath.Join(path, runs[len(runs)-1]))
+				case len(names) == 0 && len(runs) > 0:
+					path = filepath.Join(path, runs[len(runs)-1]) // the newest, by its name
+					if names, folders, others, err = inFolder(path); err != nil {
+						return nil, 0, err
+					}
+				}
 				for _, name := range names {
 					add(location{path, name})
 				}
@@ -72,6 +82,22 @@ func find(patterns []string) (found []location, ignored int, err error) {
 		}
 	}
 	return found, ignored, nil
+}
+
+// runPrefix begins the names of the folders that the hooks make for each run; what follows is the time of its first dump.
+const runPrefix = "run-"
+
+// runFolders returns those of the folders in a folder that are of runs and hold dumps, the oldest first.
+func runFolders(path string, folders []string) (runs []string) {
+	for _, name := range folders {
+		if !strings.HasPrefix(name, runPrefix) {
+			continue
+		}
+		if names, _, _, err := inFolder(filepath.Join(path, name)); err == nil && len(names) > 0 {
+			runs = append(runs, name)
+		}
+	}
+	return runs
 }
 
 // inFolder returns the names of the dumps and of the folders in a folder, sorted, and the number of other files. Metadata beside

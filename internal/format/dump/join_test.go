@@ -53,6 +53,21 @@ func TestJoinLaw(t *testing.T) {
 	})
 }
 
+// A tensor that one step had cast down is one that was cast down, whichever step that is.
+func TestJoinKeepsCasts(t *testing.T) {
+	for cast := range 3 {
+		dir := t.TempDir()
+		for step := range 3 {
+			logp, kl := f32("logp_new", 1, 2, 2), f32("kl", 1, 2, 2)
+			logp.Casts = step == cast
+			require.NoError(t, WriteFile(join(dir, fmt.Sprintf("%d.safetensors", step)), Meta{Step: step, MicroBatches: 1}, mask("response_mask", "11", "10"), logp, kl))
+		}
+		b := Join(every(t, dir)...)
+		require.True(t, b.Tensors["logp_new"].Casts, "step %d", cast)
+		require.False(t, b.Tensors["kl"].Casts)
+	}
+}
+
 // What only some steps have or say is not in the joined batch.
 func TestJoinWhatDiffers(t *testing.T) {
 	dir := t.TempDir()

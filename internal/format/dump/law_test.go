@@ -15,11 +15,11 @@ import (
 
 // sequence is a row of a drawn batch: no column of it is padding.
 type sequence struct {
-	mask                       []bool
-	logp, ids                  []float64
-	logits                     [][3]float64
-	score, group, prompt, done float64
-	rewards                    [2]float64
+	mask                 []bool
+	logp, ids            []float64
+	logits               [][3]float64
+	score, group, prompt float64
+	rewards              [2]float64
 }
 
 // drawSequences draws rows of different lengths, each with a token of the policy.

@@ -3,6 +3,7 @@ package dump
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"plumbline/internal/format"
@@ -36,6 +37,7 @@ func (m *metadata) claims() []claim {
 	text("version", m.Version, func(to *Meta) *string { return &to.Version })
 	text("algorithm", m.Algorithm, func(to *Meta) *string { return &to.Algorithm })
 	text("profile", m.Profile, func(to *Meta) *string { return &to.Profile })
+	text("run", m.Run, func(to *Meta) *string { return &to.Run })
 	add(m.WorldSize > 0, "world_size", m.WorldSize, func(to *Meta) { to.WorldSize = m.WorldSize })
 	add(m.MicroBatches > 0, "micro_batches", m.MicroBatches, func(to *Meta) { to.MicroBatches = m.MicroBatches })
 	add(true, "align", m.Align.String(), func(to *Meta) { to.Align = m.Align })
@@ -44,6 +46,9 @@ func (m *metadata) claims() []claim {
 	add(true, "dlogp_scale", m.DLogpScale, func(to *Meta) { to.DLogpScale = m.DLogpScale })
 	if p := m.TokenLossIncludesKL; p != nil {
 		add(true, "token_loss_includes_kl", *p, func(to *Meta) { to.TokenLossIncludesKL = p })
+	}
+	if p := m.ScoresShaped; p != nil {
+		add(true, "scores_shaped", *p, func(to *Meta) { to.ScoresShaped = p })
 	}
 	if p := m.MaskedFill; p != nil {
 		add(true, "masked_fill", *p, func(to *Meta) { to.MaskedFill = p })
@@ -189,7 +194,17 @@ func missing(files []FileInfo, m *Meta) []string {
 type notes struct {
 	texts []string // in order of the first file
 	files map[string][]string
+	names []Unread // each name once
 }
+
+func (n *notes) unread(u Unread) {
+	if len(n.names) < maxUnread && !slices.ContainsFunc(n.names, func(v Unread) bool { return u.Name == v.Name && u.Key == v.Key }) {
+		n.names = append(n.names, u)
+	}
+}
+
+// maxUnread bounds the names that are kept: a file may have very many.
+const maxUnread = 256
 
 func (n *notes) add(path, text string) {
 	if n.files == nil {

@@ -5,6 +5,7 @@ type Meta struct {
 	Framework, Version string // "trl", "1.16.0"
 	Algorithm          string // "grpo", "ppo", "sft", "dpo", …
 	Profile            string // the convention that the writer believes it follows; "" if it does not say
+	Run                string // one for all files of a run and for no other; "" if it does not say
 
 	Step, Rank, WorldSize, MicroBatch, MicroBatches int // WorldSize and MicroBatches are 0 where the file does not say
 
@@ -18,6 +19,7 @@ type Meta struct {
 	Lossy               []string
 	DLogpScale          float64  // 1 where the file does not say
 	MaskedFill          *float64 // the value outside the mask; nil: not said
+	ScoresShaped        *bool    // scores stand after penalties and clips; nil: not said
 }
 
 // Align is how the columns of per-token tensors belong to tokens.

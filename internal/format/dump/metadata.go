@@ -10,6 +10,9 @@ import (
 	"plumbline/internal/format"
 )
 
+// Schema is the version of the format that is written. Version 1 has no sample_id, next_values and scores_shaped.
+const Schema = 2
+
 // Limits of the metadata of one file.
 const (
 	maxMetadata = 1 << 20 // bytes
@@ -34,7 +37,7 @@ type metadata struct {
 // specials are the keys that may stand at the top of the metadata or among the options.
 var specials = map[string]bool{
 	"token_loss_includes_kl": true, "masked_fill": true, "scalars_scope": true, "compute_dtype": true,
-	"lossy": true, "dlogp_scale": true, "logits_rows": true,
+	"lossy": true, "dlogp_scale": true, "logits_rows": true, "scores_shaped": true,
 }
 
 // computeDTypes maps the names of element types that trainers use to those of format.DType.
@@ -64,7 +67,7 @@ func readMetadata(source string, text []byte) (*metadata, error) {
 		return nil, explainNumber(err)
 	}
 	if !r.schema {
-		return nil, format.Malformed(source, "key schema", "is missing, want 1")
+		return nil, format.Malformed(source, "key schema", "is missing, want 1 to %d", Schema)
 	}
 	r.specials()
 	m := &r.m.Meta
@@ -90,8 +93,8 @@ func (r *metaReader) member(key string) (err error) {
 	case "schema":
 		r.schema = true
 		n, err := r.s.Int()
-		if err == nil && n != 1 {
-			err = r.s.Malformed("is %d, want 1, the only version there is", n)
+		if err == nil && (n < 1 || n > Schema) {
+			err = r.s.Malformed("is %d, want 1 to %d", n, Schema)
 		}
 		return err
 	case "framework":
@@ -103,6 +106,8 @@ func (r *metaReader) member(key string) (err error) {
 		m.Algorithm = strings.ToLower(m.Algorithm)
 	case "profile":
 		m.Profile, err = r.s.String()
+	case "run":
+		m.Run, err = r.s.String()
 	case "step":
 		m.stepless = false
 		m.Step, err = r.position(0)
@@ -184,7 +189,7 @@ func (r *metaReader) special(key string) error {
 	var v any
 	var err error
 	switch key {
-	case "token_loss_includes_kl":
+	case "token_loss_includes_kl", "scores_shaped":
 		v, err = r.s.Bool()
 	case "masked_fill":
 		v, err = r.s.Float()
@@ -232,6 +237,9 @@ func (r *metaReader) specials() {
 		case "token_loss_includes_kl":
 			b := v.(bool)
 			m.TokenLossIncludesKL = &b
+		case "scores_shaped":
+			b := v.(bool)
+			m.ScoresShaped = &b
 		case "masked_fill":
 			f := v.(float64)
 			m.MaskedFill = &f

@@ -60,6 +60,9 @@ func (p *part) plan(ctx context.Context, n *notes) error {
 	if p.meta.stepless {
 		n.add(p.path(), "the metadata say no step: 0 is taken")
 	}
+	for _, key := range p.meta.unknown {
+		n.unread(Unread{Name: key, File: p.path(), Key: true})
+	}
 	if len(p.meta.unknown) > 0 {
 		n.add(p.path(), "unknown keys of the metadata are ignored: "+list(p.meta.unknown))
 	}
@@ -85,6 +88,7 @@ func (p *part) plan(ctx context.Context, n *notes) error {
 		case name == p.maskName || name == segmentIDs || name == cuSeqlens:
 		case !known && name != responseMask && name != labelsMask:
 			unknown = append(unknown, name)
+			n.unread(Unread{Name: name, File: p.path()})
 		case !known || !d.belongs(p.meta.Algorithm):
 			unused = append(unused, name)
 		default:

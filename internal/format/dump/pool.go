@@ -78,7 +78,7 @@ func (r *Run) Batch(ctx context.Context, step int) (_ *Batch, err error) {
 		}
 		p.release()
 	}
-	b.Notes = n.list()
+	b.Notes, b.Unread = n.list(), n.names
 	b.Missing = missing(b.Files, &b.Meta)
 	return b, nil
 }
@@ -141,6 +141,7 @@ func (b *Batch) layOut(parts []*part, files []File, lossy map[string]bool, n *no
 					without = append(without, p.path())
 				}
 			}
+			b.Partial = append(b.Partial, name)
 			n.add(some(without), fmt.Sprintf("has no tensor %s, which other files of the step have: it is left out", name))
 			continue
 		}

@@ -20,7 +20,7 @@ func TestRefusedMetadata(t *testing.T) {
 	deep := strings.Repeat("[", 70) + strings.Repeat("]", 70)
 	for _, c := range []struct{ name, text, want string }{
 		{"no schema", `{"step":1}`, "key schema: is missing, want 1"},
-		{"schema 2", `{"schema":2}`, `key "schema", byte 10: is 2, want 1`},
+		{"schema 3", `{"schema":3}`, `key "schema", byte 10: is 3, want 1 to 2`},
 		{"schema as text", `{"schema":"1"}`, `key "schema", byte 10: found a string, want a number`},
 		{"schema null", `{"schema":null}`, `key "schema", byte 10: found null, want a number`},
 		{"schema with a point", `{"schema":1.0}`, "found 1.0, want an integer"},

@@ -42,6 +42,7 @@ type Run struct {
 	steps  []int
 	opt    npy.Options
 	common Meta
+	mixed  []string
 }
 
 // Open reads the metadata of the dumps that the patterns name: files, folders, whose dumps are taken but not those of
@@ -63,6 +64,7 @@ func OpenWith(ctx context.Context, patterns []string, opt npy.Options) (*Run, er
 	o := &opener{opt: opt}
 	defer o.close()
 	var first File
+	var said origins
 	for _, l := range found {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -74,8 +76,12 @@ func OpenWith(ctx context.Context, patterns []string, opt npy.Options) (*Run, er
 		if len(r.files) == 0 || f.compare(&first) < 0 {
 			first, r.common = f, m.Meta
 		}
+		if err := said.add(&m.Meta, f.Path); err != nil {
+			return nil, err
+		}
 		r.files = append(r.files, f)
 	}
+	r.mixed = said.differ
 	slices.SortStableFunc(r.files, func(a, b File) int { return a.compare(&b) })
 	for i := range r.files {
 		f := &r.files[i]
@@ -144,8 +150,21 @@ func (r *Run) Steps() []int { return slices.Clone(r.steps) }
 // Common returns the metadata of the first file by step, rank and micro-batch.
 func (r *Run) Common() Meta { return r.common }
 
+// Mixed says in words where the files contradict each other on what they are of: framework, version, algorithm, profile. Files of
+// two runs are refused.
+func (r *Run) Mixed() []string { return slices.Clone(r.mixed) }
+
 // Files returns all files in order of step, rank and micro-batch.
 func (r *Run) Files() []File { return slices.Clone(r.files) }
+
+// Paths returns the names of all files in the same order.
+func (r *Run) Paths() []string {
+	paths := make([]string, len(r.files))
+	for i := range r.files {
+		paths[i] = r.files[i].Path
+	}
+	return paths
+}
 
 // Of returns the files of a step in order of rank and micro-batch.
 func (r *Run) Of(step int) []File {

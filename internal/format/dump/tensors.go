@@ -2,7 +2,9 @@ package dump
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/internal/format"
@@ -48,6 +50,7 @@ var definitions = map[string]definition{
 	"token_rewards": {}, "kl": {}, "returns": {}, "entropy": {}, "token_loss": {}, "dlogp": {}, "dvalues": {},
 	"dones":  {perToken, flag, false},
 	"scores": {perRow, number, false}, "rewards_per_func": {rowVector, number, false}, "group_id": {perRow, integer, false},
+	"sample_id": {perRow, integer, false}, "next_values": {perRow, number, false},
 	"advantages": {tokenOrRow, number, false}, "is_weights": {tokenOrRow, number, false},
 	"loss": {scalar, number, false}, "pg_loss": {scalar, number, false}, "kl_loss": {scalar, number, false},
 	"value_loss": {scalar, number, false}, "entropy_loss": {scalar, number, false},
@@ -67,6 +70,11 @@ const (
 	inputIDs     = "input_ids"
 	logits       = "logits"
 )
+
+// TensorNames returns the names of the tensors that are read, sorted, and those of masks and packed rows.
+func TensorNames() []string {
+	return append(slices.Sorted(maps.Keys(definitions)), responseMask, labelsMask, segmentIDs, cuSeqlens)
+}
 
 // define returns the definition of the tensor called name, or false for one that dump.md does not have.
 func define(name string) (definition, bool) {

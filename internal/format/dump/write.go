@@ -75,7 +75,7 @@ func encodeIntegers(t *Tensor) ([]byte, error) {
 // appendJSON appends the metadata as JSON: keys in the order of dump.md, options and scalars in their own, what was not
 // said left out.
 func (m *Meta) appendJSON(b []byte) ([]byte, error) {
-	b = append(b, `{"schema":1`...)
+	b = strconv.AppendInt(append(b, `{"schema":`...), Schema, 10)
 	var errs []error
 	add := func(said bool, key string, value any) {
 		if !said {
@@ -91,6 +91,7 @@ func (m *Meta) appendJSON(b []byte) ([]byte, error) {
 	add(m.Version != "", "version", m.Version)
 	add(m.Algorithm != "", "algorithm", m.Algorithm)
 	add(m.Profile != "", "profile", m.Profile)
+	add(m.Run != "", "run", m.Run)
 	add(true, "step", m.Step)
 	add(true, "rank", m.Rank)
 	add(m.WorldSize > 0, "world_size", m.WorldSize)
@@ -100,6 +101,9 @@ func (m *Meta) appendJSON(b []byte) ([]byte, error) {
 	add(m.ScalarsScope != "", "scalars_scope", m.ScalarsScope)
 	if m.TokenLossIncludesKL != nil {
 		add(true, "token_loss_includes_kl", *m.TokenLossIncludesKL)
+	}
+	if m.ScoresShaped != nil {
+		add(true, "scores_shaped", *m.ScoresShaped)
 	}
 	add(m.ComputeDType != "", "compute_dtype", m.ComputeDType)
 	if len(m.Lossy) > 0 {

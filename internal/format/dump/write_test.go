@@ -16,15 +16,15 @@ func TestWriteMetadata(t *testing.T) {
 	yes := true
 	path := join(t.TempDir(), "a.safetensors")
 	require.NoError(t, WriteFile(path, Meta{
-		Framework: "trl", Step: 3, WorldSize: 2, Rank: 1, Align: AlignShifted, TokenLossIncludesKL: &yes, DLogpScale: 0.5, Lossy: []string{"kl"},
+		Framework: "trl", Step: 3, WorldSize: 2, Rank: 1, Align: AlignShifted, TokenLossIncludesKL: &yes, ScoresShaped: &yes, DLogpScale: 0.5, Lossy: []string{"kl"},
 		Options: []Option{{"z", 1e300}, {"a", []any{1.0, nil, map[string]any{"y": 2, "x": "<é>"}}}},
 		Scalars: []Scalar{{"loss", math.NaN()}, {"kl", math.Inf(1)}, {"lr", 1e-5}, {"n", 1e6}},
 	}))
 	f, err := safetensors.Open(path)
 	require.NoError(t, err)
 	defer f.Close()
-	require.Equal(t, `{"schema":1,"framework":"trl","step":3,"rank":1,"world_size":2,"micro_batch":0,"align":"shifted",`+
-		`"token_loss_includes_kl":true,"lossy":["kl"],"dlogp_scale":0.5,"options":{"z":1e+300,"a":[1,null,{"x":"\u003cé\u003e","y":2}]},`+
+	require.Equal(t, `{"schema":2,"framework":"trl","step":3,"rank":1,"world_size":2,"micro_batch":0,"align":"shifted",`+
+		`"token_loss_includes_kl":true,"scores_shaped":true,"lossy":["kl"],"dlogp_scale":0.5,"options":{"z":1e+300,"a":[1,null,{"x":"\u003cé\u003e","y":2}]},`+
 		`"scalars":{"loss":null,"kl":null,"lr":1e-05,"n":1000000}}`, f.Metadata[metadataKey])
 }
 

@@ -157,14 +157,14 @@ func TestModel(t *testing.T) {
 			// The rows as they lie in the file give another model: q and k of both layers.
 			require.Equal(t, map[string]int{"llama": 4, "qwen2": 0}[name], permuted)
 			names := slices.Sorted(maps.Keys(want.Tensors))
-			if m.Config.TieEmbeddings {
+			if m.Config.Tied {
 				names = slices.DeleteFunc(names, func(s string) bool { return s == head })
 			}
 			require.Equal(t, names, m.Names())
 
 			c, w := m.Config, want.Config
 			integer := func(key string) int { return int(w[key].(float64)) }
-			require.Equal(t, w["model_type"], c.ModelType)
+			require.Equal(t, w["model_type"], c.Type)
 			require.Equal(t, integer("hidden_size"), c.Hidden)
 			require.Equal(t, integer("num_hidden_layers"), c.Layers)
 			require.Equal(t, integer("num_attention_heads"), c.Heads)
@@ -172,10 +172,10 @@ func TestModel(t *testing.T) {
 			require.Equal(t, integer("intermediate_size"), c.Inner)
 			require.Equal(t, integer("vocab_size"), c.Vocab)
 			require.Equal(t, integer("max_position_embeddings"), c.Positions)
-			require.Equal(t, w["rms_norm_eps"], c.NormEps)
-			require.Equal(t, w["tie_word_embeddings"], c.TieEmbeddings)
+			require.Equal(t, w["rms_norm_eps"], c.Eps)
+			require.Equal(t, w["tie_word_embeddings"], c.Tied)
 			require.Equal(t, w["rope_parameters"].(map[string]any)["rope_theta"], c.Rope.Theta)
-			require.Equal(t, name == "qwen2", c.AttentionBias)
+			require.Equal(t, name == "qwen2", c.QKVBias)
 			require.False(t, c.OutputBias || c.MLPBias)
 
 			require.Equal(t, &Tokenizer{Model: "gpt2", Pre: "smollm", Tokens: m.Tokenizer.Tokens, Types: m.Tokenizer.Types, Merges: []string{"t 1", "t 2"},

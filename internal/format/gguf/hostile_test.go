@@ -205,7 +205,7 @@ func TestModelRefused(t *testing.T) {
 	}
 	m, err := build(modelKeys(), modelTensors())
 	require.NoError(t, err)
-	require.True(t, m.Config.TieEmbeddings)
+	require.True(t, m.Config.Tied)
 	require.Equal(t, 10000.0, m.Config.Rope.Theta)
 	require.Equal(t, 5, m.Config.Vocab)
 	require.Equal(t, 2, m.Config.KVHeads)

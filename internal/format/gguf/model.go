@@ -133,7 +133,7 @@ func biased(c *hf.Config, name string) bool {
 	case strings.HasSuffix(name, ".o_proj.bias"):
 		return c.OutputBias
 	}
-	return c.AttentionBias && strings.HasSuffix(name, "_proj.bias")
+	return c.QKVBias && strings.HasSuffix(name, "_proj.bias")
 }
 
 // permuted sets the heads of w if its rows are those of q or k. The converter of llama.cpp puts row h·D + p·D/2 + j of
@@ -268,7 +268,7 @@ func (m *Model) Names() []string {
 
 // find returns the weight called name; a tied head is the embedding.
 func (m *Model) find(name string) (*weight, error) {
-	if name = m.Config.Canonical(name); name == head && m.Config.TieEmbeddings {
+	if name = m.Config.Canonical(name); name == head && m.Config.Tied {
 		name = embed
 	}
 	i, ok := slices.BinarySearchFunc(m.weights, name, func(w weight, name string) int { return strings.Compare(w.name, name) })
@@ -285,6 +285,54 @@ func (m *Model) Shape(name string) ([]int, error) {
 		return nil, err
 	}
 	return slices.Clone(w.tensor.Shape), nil
+}
+
+// Weight is a tensor of the file under a name of transformers.
+type Weight struct {
+	Shape []int
+	Type  Type
+
+	file   string
+	weight *weight
+}
+
+// Weight returns the weight called name; that of a tied head is the embedding.
+func (m *Model) Weight(name string) (*Weight, error) {
+	w, err := m.find(name)
+	if err != nil {
+		return nil, err
+	}
+	return &Weight{slices.Clone(w.tensor.Shape), w.tensor.Type, m.Path, w}, nil
+}
+
+// Where names the tensor for a message.
+func (w *Weight) Where() string {
+	return fmt.Sprintf("%s: %s: (%s)", w.file, w.weight.tensor.where(), w.weight.name)
+}
+
+// ReadRows decodes rows as [Tensor.ReadRows] does, those of q and k in the order of transformers. The rows of a vector are its one.
+func (w *Weight) ReadRows(dst []float64, first int) error {
+	t, heads := w.weight.tensor, w.weight.heads
+	if heads == 0 {
+		return t.ReadRows(dst, first)
+	}
+	if len(t.Shape) == 1 {
+		v, err := t.Float64s()
+		if err == nil {
+			copy(dst, halves(v, t.Shape[0], heads))
+		}
+		return err
+	}
+	n, size := t.row(), t.Shape[0]/heads // elements of a row, rows of a head
+	for len(dst) > 0 {
+		// row p·size/2 + j of a head is its row 2j + p in the file
+		head, at := first/size, first%size
+		if err := t.ReadRows(dst[:n], head*size+2*(at%(size/2))+at/(size/2)); err != nil {
+			return err
+		}
+		dst, first = dst[n:], first+1
+	}
+	return nil
 }
 
 // Read returns the elements of the weight called name, row-major, dequantised, with the rows of q and k in the order of

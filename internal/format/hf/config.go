@@ -1,11 +1,11 @@
 package hf
 
 import (
-	"fmt"
-	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/format"
 )
 
@@ -17,56 +17,18 @@ const (
 	maxPositions = 1 << 30
 )
 
-// Config is a config.json. For a ModelType that is not among those of Supported only the fields up to Quantization and
-// Object are filled; the others are 0.
+// Config is a config.json. For a model_type that is not among those of arch.Types only Type of its geometry is filled.
 type Config struct {
+	arch.Config // Type is model_type, whatever it is
+
 	File          string   // for messages
-	ModelType     string   // model_type
 	Architectures []string // class names
 	DType         string   // dtype or torch_dtype without "torch.": the type the weights were saved in, "" if not said
 	Quantization  *Quantization
 	BOS, PAD      int   // ids of tokens, -1 for none; they may lie outside a vocabulary that was made small
 	EOS           []int // ids of the tokens that end a text
 
-	Hidden    int // C: hidden_size, n_embd
-	Layers    int // num_hidden_layers, n_layer
-	Heads     int // H: num_attention_heads, n_head
-	KVHeads   int // num_key_value_heads; Heads where keys and values are not shared
-	HeadDim   int // D: head_dim, by default Hidden/Heads
-	Inner     int // intermediate_size, n_inner; 4·Hidden where GPT-2 and GPT-J leave it out
-	Vocab     int // V: rows of the embedding
-	Positions int // max_position_embeddings, n_positions
-
-	NormEps       float64 // rms_norm_eps, layer_norm_epsilon
-	Activation    string  // hidden_act, activation_function
-	TieEmbeddings bool    // tie_word_embeddings: the head is the embedding
-	AttentionBias bool    // q, k and v have a bias
-	OutputBias    bool    // the projection after attention has one
-	MLPBias       bool    // the projections of the MLP have one
-	HeadBias      bool    // lm_head has one
-	Rope          Rope
-
-	ScaleAttention      bool // scale_attn_weights of GPT-2: scores are divided by √D; true for the others
-	ScaleByInverseLayer bool // scale_attn_by_inverse_layer_idx of GPT-2: scores of layer i are divided by i+1, too
-
-	SlidingWindow int    // tokens that a layer with a window attends to; 0 if all layers attend to all
-	Windowed      []bool // the layers with a window, nil if SlidingWindow is 0
-
 	Object *format.Object // the document, for what has no field
-}
-
-// Rope is the rotary position embedding. Theta is 0 where positions are learned.
-type Rope struct {
-	Theta       float64 // base of the wavelengths
-	Dim         int     // leading dimensions of a head that are rotated
-	Interleaved bool    // pairs are (2i, 2i+1) as in GPT-J, else (i, i+Dim/2)
-
-	Type                          string  // "default", "linear", "dynamic", "yarn", "longrope", "llama3"
-	Factor                        float64 // of the positions, 1 for "default"
-	LowFreqFactor, HighFreqFactor float64
-	BetaFast, BetaSlow            float64 // of "yarn"
-	AttentionFactor               float64 // 0 if not said
-	OriginalPositions             int     // original_max_position_embeddings, 0 if not said
 }
 
 // Quantization is a quantization_config.
@@ -76,9 +38,6 @@ type Quantization struct {
 	Bit4   bool     // load_in_4bit
 	Skip   []string // llm_int8_skip_modules
 }
-
-// Supported returns the values of model_type whose configuration is read in full.
-func Supported() []string { return slices.Sorted(maps.Keys(families)) }
 
 // ReadConfig reads the config.json of the model folder at path.
 func ReadConfig(path string) (*Config, error) {
@@ -114,20 +73,22 @@ func ParseConfig(file string, text []byte) (*Config, error) {
 		return nil, err
 	}
 	c := &Config{File: file, Object: o}
-	c.ModelType = o.Text("model_type", "")
+	c.Type = o.Text("model_type", "")
 	c.Architectures = o.Texts("architectures")
 	c.DType = strings.TrimPrefix(o.Text("dtype", o.Text("torch_dtype", "")), "torch.")
 	c.BOS = o.Int("bos_token_id", -1, -1, maxSize)
 	c.PAD = o.Int("pad_token_id", -1, -1, maxSize)
 	c.EOS = o.Ints("eos_token_id", 0, maxSize)
 	c.Quantization = quantization(o.Object("quantization_config"))
-	switch c.ModelType {
+	switch c.Type {
 	case "gpt2", "gptj":
 		c.gpt(o)
 	case "llama", "qwen2":
 		c.llama(o)
+	default:
+		c.alike(o)
 	}
-	if families[c.ModelType] != nil {
+	if arch.Known(c.Type) {
 		c.consistent(o)
 	}
 	if err := o.Err(); err != nil {
@@ -136,16 +97,16 @@ func ParseConfig(file string, text []byte) (*Config, error) {
 	return c, nil
 }
 
-// Known returns an error that lists the supported architectures if c is of another one.
-func (c *Config) Known() error {
-	if families[c.ModelType] != nil {
+// OneOf returns an error that lists the supported architectures, which are values of model_type, if c is of another one.
+func (c *Config) OneOf(supported []string) error {
+	if slices.Contains(supported, c.Type) {
 		return nil
 	}
-	list := strings.Join(Supported(), ", ")
-	if c.ModelType == "" {
+	list := strings.Join(supported, ", ")
+	if c.Type == "" {
 		return format.Malformed(c.File, "model_type", "is missing, want one of %s", list)
 	}
-	return format.Malformed(c.File, "model_type", "%.64q is not a supported architecture, want one of %s", c.ModelType, list)
+	return format.Malformed(c.File, "model_type", "%.64q is not a supported architecture, want one of %s", c.Type, list)
 }
 
 // size returns the integer called key, which must be there and lie in [1, most].
@@ -155,6 +116,10 @@ func size(o *format.Object, key string, most int) int {
 	}
 	return o.Int(key, 1, 1, most)
 }
+
+// Canonical returns the name in the state dict of the class ...ForCausalLM of transformers of the tensor that is stored or
+// asked for as name: [arch.Canonical].
+func (c *Config) Canonical(name string) string { return arch.Canonical(c.Type, name) }
 
 // gpt reads the sizes of GPT-2 and GPT-J, whose biases are fixed by their classes.
 func (c *Config) gpt(o *format.Object) {
@@ -166,23 +131,22 @@ func (c *Config) gpt(o *format.Object) {
 	c.KVHeads = c.Heads
 	c.HeadDim = c.Hidden / c.Heads
 	c.Inner = o.Int("n_inner", 4*c.Hidden, 1, maxSize)
-	c.NormEps = o.Float("layer_norm_epsilon", 1e-5, 0, 1)
+	c.Eps = o.Float("layer_norm_epsilon", 1e-5, 0, 1)
 	c.Activation = o.Text("activation_function", "gelu_new")
 	c.MLPBias = true
-	c.ScaleAttention = true
-	if c.ModelType == "gpt2" {
-		c.TieEmbeddings = o.Bool("tie_word_embeddings", true)
-		c.AttentionBias, c.OutputBias = true, true
-		c.ScaleAttention = o.Bool("scale_attn_weights", true)
-		c.ScaleByInverseLayer = o.Bool("scale_attn_by_inverse_layer_idx", false)
+	if c.Type == "gpt2" {
+		c.Tied = o.Bool("tie_word_embeddings", true)
+		c.QKVBias, c.OutputBias = true, true
+		c.Unscaled = !o.Bool("scale_attn_weights", true)
+		c.InverseLayerIdx = o.Bool("scale_attn_by_inverse_layer_idx", false)
 		if o.Bool("add_cross_attention", false) {
 			o.Malformed("add_cross_attention", "is true: a decoder of an encoder is no language model")
 		}
 		return
 	}
-	c.TieEmbeddings = o.Bool("tie_word_embeddings", false)
+	c.Tied = o.Bool("tie_word_embeddings", false)
 	c.HeadBias = true
-	c.Rope = Rope{Theta: 10000, Interleaved: true, Type: "default", Factor: 1, Dim: o.Int("rotary_dim", 64, 2, maxSize)}
+	c.Rope = arch.Rope{Theta: 10000, Interleaved: true, Type: "default", Factor: 1, Dim: o.Int("rotary_dim", 64, 2, maxSize)}
 	if v, there := o.Members["rotary_dim"]; there && v == nil {
 		o.Malformed("rotary_dim", "is null, for which the class has no working meaning; want an integer")
 	}
@@ -200,18 +164,17 @@ func (c *Config) llama(o *format.Object) {
 		o.Malformed("hidden_size", "is %d, no multiple of num_attention_heads %d", c.Hidden, c.Heads)
 	}
 	c.HeadDim = o.Int("head_dim", c.Hidden/c.Heads, 1, maxSize)
-	c.NormEps = o.Float("rms_norm_eps", 1e-6, 0, 1)
+	c.Eps = o.Float("rms_norm_eps", 1e-6, 0, 1)
 	c.Activation = o.Text("hidden_act", "silu")
-	c.TieEmbeddings = o.Bool("tie_word_embeddings", false)
-	c.ScaleAttention = true
+	c.Tied = o.Bool("tie_word_embeddings", false)
 	positions := 2048
-	if c.ModelType == "llama" {
-		c.AttentionBias = o.Bool("attention_bias", false)
-		c.OutputBias = c.AttentionBias
+	if c.Type == "llama" {
+		c.QKVBias = o.Bool("attention_bias", false)
+		c.OutputBias = c.QKVBias
 		c.MLPBias = o.Bool("mlp_bias", false)
 	} else {
 		positions = 32768
-		c.AttentionBias = true
+		c.QKVBias = true
 		if o.Bool("use_sliding_window", false) {
 			c.window(o)
 		}
@@ -220,32 +183,89 @@ func (c *Config) llama(o *format.Object) {
 	c.Rope = c.rope(o)
 }
 
+// alike reads the sizes of the other architectures whose geometry is known. What a file leaves out has the default of the class
+// (transformers@5.23.0 models/*/configuration_*.py), and a file whose sizes make no sense is one of an architecture that is not known:
+// nothing here computes with these models.
+func (c *Config) alike(o *format.Object) {
+	if !arch.Known(c.Type) {
+		return
+	}
+	n := func(key string, or, most int) int {
+		v, there := o.Members[key].(format.Number)
+		if !there {
+			return or
+		}
+		i, err := strconv.Atoi(string(v))
+		if err != nil || i < 1 || i > most {
+			return 0
+		}
+		return i
+	}
+	flag := func(key string, or bool) bool {
+		v, there := o.Members[key].(bool)
+		return there && v || !there && or
+	}
+	c.Hidden, c.Layers, c.Heads = n("hidden_size", 0, maxSize), n("num_hidden_layers", 0, maxLayers), n("num_attention_heads", 0, maxSize)
+	c.Inner, c.Vocab = n("intermediate_size", 0, maxSize), n("vocab_size", 0, maxSize)
+	c.KVHeads = n("num_key_value_heads", c.Heads, maxSize)
+	head := c.Hidden / max(c.Heads, 1)
+	c.Positions = n("max_position_embeddings", 0, maxPositions)
+	c.QKVBias = flag("attention_bias", false)
+	c.OutputBias = c.QKVBias
+	switch c.Type {
+	case "qwen3":
+		head = 128
+	case "gemma", "gemma2", "gemma3_text":
+		head = 256
+	case "granite", "smollm3":
+		c.MLPBias = flag("mlp_bias", false)
+	case "phi":
+		c.QKVBias, c.OutputBias, c.MLPBias, c.HeadBias, c.HeadNorms = true, true, true, true, flag("qk_layernorm", false)
+	case "mistral", "mixtral", "phi3":
+		c.QKVBias, c.OutputBias = false, false
+	}
+	switch c.Type {
+	case "olmo", "olmo2", "olmo3", "phi", "phi3": // without the setting
+	default:
+		head = n("head_dim", head, maxSize)
+	}
+	c.HeadDim = head
+	c.Experts = 0
+	if c.Type == "mixtral" {
+		c.Experts = n("num_local_experts", 8, 1024)
+	}
+	c.Tied = flag("tie_word_embeddings", strings.HasPrefix(c.Type, "gemma") || c.Type == "smollm3")
+}
+
 // window reads which layers of Qwen2 attend to the nearest tokens only: those that layer_types names, in a file without it
 // those from max_window_layers on.
 func (c *Config) window(o *format.Object) {
-	c.SlidingWindow = o.Int("sliding_window", 4096, 1, maxPositions)
-	c.Windowed = make([]bool, c.Layers)
+	width := o.Int("sliding_window", 4096, 1, maxPositions)
+	c.Windows = make([]int, c.Layers)
 	types := o.Texts("layer_types")
 	if types != nil && len(types) != c.Layers {
 		o.Malformed("layer_types", "has %d elements, num_hidden_layers is %d", len(types), c.Layers)
 		return
 	}
 	first := o.Int("max_window_layers", 28, 0, maxLayers)
-	for i := range c.Windowed {
-		c.Windowed[i] = i >= first
+	for i := range c.Windows {
+		near := i >= first
 		if types != nil {
-			c.Windowed[i] = types[i] == "sliding_attention"
-			if !c.Windowed[i] && types[i] != "full_attention" {
+			near = types[i] == "sliding_attention"
+			if !near && types[i] != "full_attention" {
 				o.Malformed("layer_types", "element %d is %.64q, want full_attention or sliding_attention", i, types[i])
 			}
+		}
+		if near {
+			c.Windows[i] = width
 		}
 	}
 }
 
 // rope reads rope_parameters of transformers 5 or rope_theta and rope_scaling of earlier versions. Where a file has both,
 // rope_scaling counts, as in RotaryEmbeddingConfigMixin of transformers@5.23.0.
-func (c *Config) rope(o *format.Object) Rope {
-	r := Rope{Theta: o.Float("rope_theta", 10000, 1, 1e18), Type: "default", Factor: 1}
+func (c *Config) rope(o *format.Object) arch.Rope {
+	r := arch.Rope{Theta: o.Float("rope_theta", 10000, 1, 1e18), Type: "default", Factor: 1}
 	part := o.Float("partial_rotary_factor", 1, 0, 1)
 	key := "rope_parameters"
 	if s, ok := o.Members["rope_scaling"].(map[string]any); ok && len(s) > 0 {
@@ -263,9 +283,15 @@ func (c *Config) rope(o *format.Object) Rope {
 		if r.Type == "yarn" {
 			r.BetaFast = s.Float("beta_fast", 32, 0, 1e9)
 			r.BetaSlow = s.Float("beta_slow", 1, 0, 1e9)
+			r.MScale = s.Float("mscale", 0, 0, 1e9)
+			r.MScaleAllDim = s.Float("mscale_all_dim", 0, 0, 1e9)
+			r.NoTruncate = !s.Bool("truncate", true)
 		}
 		r.AttentionFactor = s.Float("attention_factor", 0, 0, 1e9)
 		r.OriginalPositions = s.Int("original_max_position_embeddings", 0, 1, maxPositions)
+		if r.Type != "default" && r.OriginalPositions == 0 { // modeling_rope_utils standardize_rope_params
+			r.OriginalPositions = c.Positions
+		}
 	}
 	r.Dim = int(float64(c.HeadDim) * part)
 	return r
@@ -274,14 +300,14 @@ func (c *Config) rope(o *format.Object) Rope {
 // consistent makes the checks that need several members.
 func (c *Config) consistent(o *format.Object) {
 	switch {
-	case o.Err() != nil:
-	case c.ModelType[:3] == "gpt" && c.Hidden%c.Heads != 0:
+	case o.Err() != nil || c.Rope.Type == "" && c.Type != "gpt2": // of those read by alike
+	case c.Type[:3] == "gpt" && c.Hidden%c.Heads != 0:
 		o.Malformed("n_embd", "is %d, no multiple of n_head %d", c.Hidden, c.Heads)
 	case c.KVHeads > c.Heads || c.Heads%c.KVHeads != 0:
 		o.Malformed("num_key_value_heads", "is %d, which does not divide num_attention_heads %d", c.KVHeads, c.Heads)
 	case c.Rope.Theta > 0 && (c.Rope.Dim < 2 || c.Rope.Dim > c.HeadDim || c.Rope.Dim%2 != 0):
 		key := "head_dim"
-		if c.ModelType == "gptj" {
+		if c.Type == "gptj" {
 			key = "rotary_dim"
 		}
 		o.Malformed(key, "%d dimensions of a head of %d are to be rotated in pairs, want an even number in [2, %d]", c.Rope.Dim, c.HeadDim, c.HeadDim)
@@ -302,10 +328,4 @@ func quantization(o *format.Object) *Quantization {
 		q.Method = "bitsandbytes"
 	}
 	return q
-}
-
-// String returns one line about the model.
-func (c *Config) String() string {
-	return fmt.Sprintf("%s: %d layers, hidden %d, %d heads of %d, %d for keys and values, inner %d, vocabulary %d",
-		c.ModelType, c.Layers, c.Hidden, c.Heads, c.HeadDim, c.KVHeads, c.Inner, c.Vocab)
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/arch"
 )
 
 // parse reads a configuration with members put in front of those of a sound one; a member given twice is taken from there.
@@ -27,48 +29,47 @@ func TestConfigDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 16, c.Inner)
 	require.Equal(t, "gelu_new", c.Activation)
-	require.Equal(t, 1e-5, c.NormEps)
-	require.False(t, c.TieEmbeddings)
-	require.Equal(t, Rope{Theta: 10000, Dim: 2, Interleaved: true, Type: "default", Factor: 1}, c.Rope)
+	require.Equal(t, 1e-5, c.Eps)
+	require.False(t, c.Tied)
+	require.Equal(t, arch.Rope{Theta: 10000, Dim: 2, Interleaved: true, Type: "default", Factor: 1}, c.Rope)
 	require.Equal(t, "gptj: 1 layers, hidden 4, 2 heads of 2, 2 for keys and values, inner 16, vocabulary 3", c.String())
 
 	c, err = parse(strings.Replace(gptjConfig, "gptj", "gpt2", 1))
 	require.NoError(t, err)
-	require.True(t, c.TieEmbeddings)
-	require.True(t, c.ScaleAttention)
+	require.True(t, c.Tied)
+	require.False(t, c.Unscaled)
 	require.Zero(t, c.Rope)
 
 	c, err = parse(llamaConfig)
 	require.NoError(t, err)
 	require.Equal(t, 2048, c.Positions)
-	require.Equal(t, 1e-6, c.NormEps)
+	require.Equal(t, 1e-6, c.Eps)
 	require.Equal(t, "silu", c.Activation)
 	require.Equal(t, 2, c.KVHeads)
-	require.False(t, c.TieEmbeddings || c.AttentionBias || c.OutputBias || c.MLPBias || c.HeadBias)
-	require.Equal(t, Rope{Theta: 10000, Dim: 2, Type: "default", Factor: 1}, c.Rope)
+	require.False(t, c.Tied || c.QKVBias || c.OutputBias || c.MLPBias || c.HeadBias)
+	require.Equal(t, arch.Rope{Theta: 10000, Dim: 2, Type: "default", Factor: 1}, c.Rope)
 
 	c, err = parse(strings.Replace(llamaConfig, "llama", "qwen2", 1), `"use_sliding_window": true`, `"max_window_layers": 0`)
 	require.NoError(t, err)
 	require.Equal(t, 32768, c.Positions)
-	require.True(t, c.AttentionBias)
+	require.True(t, c.QKVBias)
 	require.False(t, c.OutputBias)
-	require.Equal(t, 4096, c.SlidingWindow)
-	require.Equal(t, []bool{true}, c.Windowed)
+	require.Equal(t, []int{4096}, c.Windows)
 }
 
 // The forms that the rotary embedding has had.
 func TestConfigRope(t *testing.T) {
 	for _, c := range []struct {
 		members []string
-		want    Rope
+		want    arch.Rope
 	}{
-		{[]string{`"rope_theta": 1e6`}, Rope{Theta: 1e6, Dim: 2, Type: "default", Factor: 1}},
-		{[]string{`"rope_theta": 1e6`, `"rope_scaling": null`}, Rope{Theta: 1e6, Dim: 2, Type: "default", Factor: 1}},
-		{[]string{`"rope_scaling": {"type": "linear", "factor": 2.5}`}, Rope{Theta: 10000, Dim: 2, Type: "linear", Factor: 2.5}},
-		{[]string{`"rope_scaling": {"rope_type": "yarn", "type": "linear", "factor": 4, "beta_fast": 16}`}, Rope{Theta: 10000, Dim: 2, Type: "yarn", Factor: 4, BetaFast: 16, BetaSlow: 1}},
-		{[]string{`"rope_theta": 6`, `"rope_parameters": {"rope_type": "default", "rope_theta": 5}`}, Rope{Theta: 5, Dim: 2, Type: "default", Factor: 1}},
-		{[]string{`"rope_parameters": {"rope_theta": 5}`, `"rope_scaling": {"rope_theta": 7}`}, Rope{Theta: 7, Dim: 2, Type: "default", Factor: 1}},
-		{[]string{`"head_dim": 8`, `"partial_rotary_factor": 0.5`}, Rope{Theta: 10000, Dim: 4, Type: "default", Factor: 1}},
+		{[]string{`"rope_theta": 1e6`}, arch.Rope{Theta: 1e6, Dim: 2, Type: "default", Factor: 1}},
+		{[]string{`"rope_theta": 1e6`, `"rope_scaling": null`}, arch.Rope{Theta: 1e6, Dim: 2, Type: "default", Factor: 1}},
+		{[]string{`"rope_scaling": {"type": "linear", "factor": 2.5}`}, arch.Rope{Theta: 10000, Dim: 2, Type: "linear", Factor: 2.5, OriginalPositions: 2048}},
+		{[]string{`"rope_scaling": {"rope_type": "yarn", "type": "linear", "factor": 4, "beta_fast": 16}`}, arch.Rope{Theta: 10000, Dim: 2, Type: "yarn", Factor: 4, BetaFast: 16, BetaSlow: 1, OriginalPositions: 2048}},
+		{[]string{`"rope_theta": 6`, `"rope_parameters": {"rope_type": "default", "rope_theta": 5}`}, arch.Rope{Theta: 5, Dim: 2, Type: "default", Factor: 1}},
+		{[]string{`"rope_parameters": {"rope_theta": 5}`, `"rope_scaling": {"rope_theta": 7}`}, arch.Rope{Theta: 7, Dim: 2, Type: "default", Factor: 1}},
+		{[]string{`"head_dim": 8`, `"partial_rotary_factor": 0.5`}, arch.Rope{Theta: 10000, Dim: 4, Type: "default", Factor: 1}},
 	} {
 		got, err := parse(llamaConfig, c.members...)
 		require.NoError(t, err)
@@ -87,10 +88,10 @@ func TestConfigTypes(t *testing.T) {
 
 	c, err = parse(`{"model_type": "mamba", "hidden_size": "large"}`)
 	require.NoError(t, err, "the sizes of an unknown architecture are not read")
-	refused(t, c.Known(), `config.json: model_type: "mamba" is not a supported architecture, want one of gpt2, gptj, llama, qwen2`)
+	refused(t, c.OneOf(arch.Types()), `config.json: model_type: "mamba" is not a supported architecture, want one of gemma, gemma2`)
 	c, err = parse(`{"architectures": ["X"]}`)
 	require.NoError(t, err)
-	refused(t, c.Known(), "model_type: is missing, want one of gpt2, gptj, llama, qwen2")
+	refused(t, c.OneOf(arch.Types()), "model_type: is missing, want one of gemma, gemma2")
 }
 
 func TestConfigRefused(t *testing.T) {

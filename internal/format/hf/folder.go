@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/format"
 	"plumbline/internal/format/safetensors"
 )
@@ -88,15 +89,15 @@ func OpenVariant(path, variant string) (_ *Folder, err error) {
 
 // index fills weights from the tensors of the shards.
 func (f *Folder) index() error {
-	family, n := families[f.Config.ModelType], 0
+	n := 0
 	for i := range f.shards {
 		n += f.shards[i].Len()
 	}
 	f.weights = make([]weight, 0, n)
 	for i := range f.shards {
 		for stored := range f.shards[i].Names() {
-			name := family.canonical(stored)
-			if family.buffer(name) {
+			name := f.Config.Canonical(stored)
+			if arch.Buffer(f.Config.Type, name) {
 				f.Ignored = append(f.Ignored, stored)
 				continue
 			}
@@ -172,7 +173,7 @@ func (f *Folder) Tensor(name string) (*format.Array, bool) {
 }
 
 func (f *Folder) find(name string) *weight {
-	name = families[f.Config.ModelType].canonical(name)
+	name = f.Config.Canonical(name)
 	i, ok := slices.BinarySearchFunc(f.weights, name, func(w weight, name string) int { return strings.Compare(w.name, name) })
 	if !ok {
 		return nil
@@ -189,49 +190,63 @@ func (f *Folder) Shape(name string) ([]int, error) {
 	return a.Shape, nil
 }
 
-// Read returns the elements of the weight called name, row-major, which must be of the floating-point types F16, BF16, F32
-// or F64 and have that shape. NaN and infinities are returned as they are stored.
+// Array returns the weight called name, whose elements are read when they are asked for.
 //
 // With tie_word_embeddings the head that is not stored is the embedding, and the embedding that is not stored the head. Both
 // stored and different is refused: transformers before 5 takes the embedding, transformers@5.23.0 both
 // (PreTrainedModel.tie_weights).
-func (f *Folder) Read(name string, shape ...int) ([]float64, error) {
+func (f *Folder) Array(name string) (*format.Array, error) {
 	a, err := f.weight(name)
 	if err == nil {
 		err = f.untied(name)
 	}
+	return a, err
+}
+
+// Read returns the elements of the weight called name, row-major, which must be of the floating-point types F16, BF16, F32
+// or F64 and have that shape. NaN and infinities are returned as they are stored. Tied weights are those of Array.
+func (f *Folder) Read(name string, shape ...int) ([]float64, error) {
+	a, err := f.Array(name)
 	if err != nil {
 		return nil, err
 	}
 	if !slices.Equal(a.Shape, shape) {
 		return nil, format.Malformed(a.Name, "", "shape %s, want %s", a.ShapeString(), (&format.Array{Shape: shape}).ShapeString())
 	}
-	if !a.DType.Float() {
-		return nil, format.Malformed(a.Name, "", "element type %s, want F16, BF16, F32 or F64%s", a.Type, f.quantized(name))
+	if err := f.Numbers(name); err != nil {
+		return nil, err
 	}
 	return a.Float64s()
+}
+
+// Numbers returns an error unless the weight called name is stored in a floating-point type.
+func (f *Folder) Numbers(name string) error {
+	a, err := f.weight(name)
+	if err == nil && !a.DType.Float() {
+		err = format.Malformed(a.Name, "", "element type %s, want F16, BF16, F32 or F64%s", a.Type, f.quantized(name))
+	}
+	return err
 }
 
 // weight returns the array of a weight, tied weights included.
 func (f *Folder) weight(name string) (*format.Array, error) {
 	a, stored := f.Tensor(name)
-	family := families[f.Config.ModelType]
-	canonical := family.canonical(name)
-	if family == nil || canonical != family.head && canonical != family.embedding {
+	canonical, embedding := f.Config.Canonical(name), arch.EmbeddingOf(f.Config.Type)
+	if embedding == "" || canonical != arch.HeadWeight && canonical != embedding {
 		if !stored {
 			return nil, f.missing(canonical, "")
 		}
 		return a, nil
 	}
-	if !f.Config.TieEmbeddings {
+	if !f.Config.Tied {
 		if !stored {
 			return nil, f.missing(canonical, ", and tie_word_embeddings is false")
 		}
 		return a, nil
 	}
-	other := family.head
-	if canonical == family.head {
-		other = family.embedding
+	other := arch.HeadWeight
+	if canonical == arch.HeadWeight {
+		other = embedding
 	}
 	b, ok := f.Tensor(other)
 	switch {
@@ -245,15 +260,14 @@ func (f *Folder) weight(name string) (*format.Array, error) {
 
 // untied refuses a head and an embedding that are to be one and are not, if name is one of them.
 func (f *Folder) untied(name string) error {
-	family := families[f.Config.ModelType]
-	canonical := family.canonical(name)
-	if !f.Config.TieEmbeddings || family == nil || canonical != family.head && canonical != family.embedding {
+	canonical, embedding := f.Config.Canonical(name), arch.EmbeddingOf(f.Config.Type)
+	if !f.Config.Tied || embedding == "" || canonical != arch.HeadWeight && canonical != embedding {
 		return nil
 	}
 	tie, err := f.Tied()
 	if err == nil && tie == TiedDiffer {
 		err = format.Malformed(f.Path, "tie_word_embeddings", "is true, but %s and %s are both stored and differ: what the head is depends on the version of transformers",
-			family.head, family.embedding)
+			arch.HeadWeight, embedding)
 	}
 	return err
 }

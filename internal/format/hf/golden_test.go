@@ -13,6 +13,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/arch"
+	"plumbline/internal/format/safetensors"
 )
 
 // expected is testdata/expect.json, written by golden/gen/smollm2/tiny_hf.py beside the folders: what transformers@5.23.0
@@ -71,8 +74,7 @@ func TestTransformersWeights(t *testing.T) {
 				shape, err := f.Shape(tensor)
 				require.NoError(t, err)
 				require.Equal(t, w.Shape, shape, tensor)
-				family := families[f.Config.ModelType]
-				short, _ := cutPrefix(tensor, family.base)
+				short, _ := cutPrefix(tensor, map[bool]string{true: "transformer.", false: "model."}[f.Config.Type[:3] == "gpt"])
 				for _, asked := range []string{tensor, short, "base_model.model." + tensor, "module." + tensor} {
 					v, err := f.Read(asked, shape...)
 					require.NoError(t, err)
@@ -80,13 +82,19 @@ func TestTransformersWeights(t *testing.T) {
 				}
 			}
 			names := slices.Sorted(maps.Keys(want.Tensors))
-			if f.Config.TieEmbeddings {
+			if f.Config.Tied {
 				names = slices.DeleteFunc(names, func(s string) bool { return s == "lm_head.weight" })
 				tie, err := f.Tied()
 				require.NoError(t, err)
 				require.Equal(t, TiedEmbed, tie)
 			}
 			require.Equal(t, names, f.Names())
+			var listed []string // the geometry lists what transformers has
+			for _, w := range f.Config.Tensors() {
+				listed = append(listed, w.Name)
+				require.Equal(t, want.Tensors[w.Name].Shape, w.Shape, w.Name)
+			}
+			require.ElementsMatch(t, names, listed)
 			require.Empty(t, f.Notes)
 			buffers := map[string]int{"gptj": 4}
 			require.Len(t, f.Ignored, buffers[name])
@@ -103,6 +111,34 @@ func cutPrefix(s, prefix string) (string, bool) {
 	return s, false
 }
 
+// The tensors of a geometry are those that transformers stored, by name and shape: no more and no fewer.
+func TestTransformersTensors(t *testing.T) {
+	seen := 0
+	folders, err := filepath.Glob("../../../golden/checkpoint/strangers/base_*")
+	require.NoError(t, err)
+	for _, dir := range folders {
+		c, err := ReadConfig(dir)
+		require.NoError(t, err)
+		if !arch.Known(c.Type) {
+			continue
+		}
+		seen++
+		require.NoError(t, c.Validate(), dir)
+		st, err := safetensors.Open(filepath.Join(dir, "model.safetensors"))
+		require.NoError(t, err)
+		got, want := map[string][]int{}, map[string][]int{}
+		for name, a := range st.Tensors() {
+			got[name] = a.Shape
+		}
+		for _, w := range c.Tensors() {
+			want[w.Name] = w.Shape
+		}
+		require.Equal(t, want, got, dir)
+		require.NoError(t, st.Close())
+	}
+	require.GreaterOrEqual(t, seen, 13)
+}
+
 // Every field equals the attribute of the configuration that transformers loaded.
 func TestTransformersConfig(t *testing.T) {
 	for name, want := range expect(t).Folders {
@@ -116,8 +152,8 @@ func TestTransformersConfig(t *testing.T) {
 				}
 				return int(v)
 			}
-			require.Equal(t, w["model_type"], c.ModelType)
-			require.NoError(t, c.Known())
+			require.Equal(t, w["model_type"], c.Type)
+			require.NoError(t, c.OneOf(arch.Types()))
 			require.Equal(t, w["architectures"], []any{c.Architectures[0]})
 			require.Equal(t, w["dtype"], c.DType)
 			require.Equal(t, integer("hidden_size", 0), c.Hidden)
@@ -135,25 +171,26 @@ func TestTransformersConfig(t *testing.T) {
 			} else {
 				require.Nil(t, c.EOS)
 			}
-			require.Equal(t, w["tie_word_embeddings"], c.TieEmbeddings)
-			require.Equal(t, integer("sliding_window", 0), c.SlidingWindow)
-			if c.SlidingWindow > 0 {
-				require.Equal(t, []bool{false, true}, c.Windowed)
+			require.Equal(t, w["tie_word_embeddings"], c.Tied)
+			if w := integer("sliding_window", 0); w > 0 {
+				require.Equal(t, []int{0, w}, c.Windows)
+			} else {
+				require.Nil(t, c.Windows)
 			}
 			eps, act := "rms_norm_eps", "hidden_act"
-			if c.ModelType[:3] == "gpt" {
+			if c.Type[:3] == "gpt" {
 				eps, act = "layer_norm_epsilon", "activation_function"
 			}
-			require.Equal(t, w[eps], c.NormEps)
+			require.Equal(t, w[eps], c.Eps)
 			require.Equal(t, w[act], c.Activation)
 			// A bias is there if and only if the model has the tensor.
 			layer := map[string][4]string{
 				"gpt2": {"attn.c_attn", "attn.c_proj", "mlp.c_fc"}, "gptj": {"attn.q_proj", "attn.out_proj", "mlp.fc_in"},
 				"llama": {"self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj"}, "qwen2": {"self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj"},
-			}[c.ModelType]
-			prefix := map[bool]string{true: "transformer.h.0.", false: "model.layers.0."}[c.ModelType[:3] == "gpt"]
+			}[c.Type]
+			prefix := map[bool]string{true: "transformer.h.0.", false: "model.layers.0."}[c.Type[:3] == "gpt"]
 			has := func(name string) bool { _, ok := want.Tensors[name+".bias"]; return ok }
-			require.Equal(t, has(prefix+layer[0]), c.AttentionBias)
+			require.Equal(t, has(prefix+layer[0]), c.QKVBias)
 			require.Equal(t, has(prefix+layer[1]), c.OutputBias)
 			require.Equal(t, has(prefix+layer[2]), c.MLPBias)
 			require.Equal(t, has("lm_head"), c.HeadBias)
@@ -161,7 +198,7 @@ func TestTransformersConfig(t *testing.T) {
 			rope, ok := w["rope_parameters"].(map[string]any)
 			if !ok {
 				require.Equal(t, integer("rotary_dim", 0), c.Rope.Dim)
-				require.Equal(t, c.ModelType == "gptj", c.Rope.Interleaved)
+				require.Equal(t, c.Type == "gptj", c.Rope.Interleaved)
 				return
 			}
 			require.Equal(t, rope["rope_theta"], c.Rope.Theta)

@@ -3,6 +3,8 @@ package hf
 import (
 	"math"
 	"slices"
+
+	"plumbline/internal/arch"
 )
 
 // Tie says how the output head and the embedding are stored.
@@ -20,12 +22,12 @@ const (
 
 // Tied compares the stored head with the stored embedding, element by element. NaN equals NaN.
 func (f *Folder) Tied() (Tie, error) {
-	family := families[f.Config.ModelType]
-	if family == nil {
+	embedding := arch.EmbeddingOf(f.Config.Type)
+	if embedding == "" {
 		return TiedUnknown, nil
 	}
-	head, hasHead := f.Tensor(family.head)
-	embed, hasEmbed := f.Tensor(family.embedding)
+	head, hasHead := f.Tensor(arch.HeadWeight)
+	embed, hasEmbed := f.Tensor(embedding)
 	switch {
 	case !hasHead && !hasEmbed:
 		return TiedAbsent, nil

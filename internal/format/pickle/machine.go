@@ -2,6 +2,7 @@ package pickle
 
 import (
 	"fmt"
+	"math/bits"
 )
 
 // Bounds of what is kept, as a base and one more for so many bytes of the file. What lies beyond is not followed and a
@@ -34,6 +35,7 @@ type machine struct {
 	nodes    arena[node]
 	pairs    arena[pair]
 	integers int // pairs whose value is a whole number
+	reals    int // the same with a fraction
 	children arena[value]
 
 	globals  map[[2]string]int
@@ -165,7 +167,9 @@ func (m *machine) step(code byte, op opcode, at int64, a operand) error {
 		v := m.pop()
 		m.push(v)
 		m.push(v)
-	case 'N', 'F', 'G', 0x88, 0x89:
+	case 'G':
+		m.push(floating(bits.ReverseBytes64(a.n)))
+	case 'N', 'F', 0x88, 0x89:
 		if code >= 0x88 {
 			m.push(boolean | value(0x89-code))
 		} else {

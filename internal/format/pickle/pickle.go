@@ -48,6 +48,7 @@ type Summary struct {
 	Tensors   []Tensor  // that the checkpoint holds, under the keys that lead to them
 	Storages  []Storage // in the order of the file
 	Numbers   []Number  // whole numbers of the checkpoint, the first few thousand
+	Reals     []Real    // numbers with a fraction, the first few thousand
 	Problems  []string  // why the tensors cannot be what they are declared to be
 	Notes     []string  // what else a reader should know
 

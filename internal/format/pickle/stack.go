@@ -112,10 +112,12 @@ func (m *machine) call(callee, args value) {
 }
 
 // add appends a member to a container that is followed. Only members that are containers or objects themselves, and the first
-// whole numbers under a name, are kept.
+// numbers, whole ones under a name, are kept.
 func (m *machine) add(to, key, v value) {
 	if v.kind() == integer && key.textual() && m.integers < maxNumbers {
 		m.integers++
+	} else if v.kind() == real && m.reals < maxNumbers {
+		m.reals++
 	} else if v.kind() != object {
 		return
 	}

@@ -37,6 +37,12 @@ type Number struct {
 	Value int64
 }
 
+// Real is a number with a fraction in dicts and lists, less than 2⁻⁴⁸ of it away: a learning rate. It may be NaN or infinite.
+type Real struct {
+	Name  string // keys that lead to it, joined by full stops; the index for members of lists and tuples
+	Value float64
+}
+
 // maxNumbers is the most numbers that are listed: the state of a data loader may be a list of millions.
 const maxNumbers = 4096
 
@@ -140,7 +146,7 @@ func (w *walker) visit(v value, depth int) {
 	}
 	if n.kind == tupleNode {
 		for i, c := range w.elements(v) {
-			if c.kind() == object {
+			if c.kind() == object || c.kind() == real {
 				w.under(integral(int64(i)), c, depth)
 			}
 		}
@@ -177,6 +183,10 @@ func (w *walker) under(key, v value, depth int) {
 		if v.kind() == integer && len(w.out.Numbers) < maxNumbers && w.budget > int64(len(w.path)) {
 			w.budget -= int64(len(w.path))
 			w.out.Numbers = append(w.out.Numbers, Number{string(w.path), v.int()})
+		}
+		if v.kind() == real && len(w.out.Reals) < maxNumbers && w.budget > int64(len(w.path)) {
+			w.budget -= int64(len(w.path))
+			w.out.Reals = append(w.out.Reals, Real{string(w.path), v.float()})
 		}
 		w.visit(v, depth+1)
 	}

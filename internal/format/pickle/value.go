@@ -2,6 +2,7 @@ package pickle
 
 import (
 	"bytes"
+	"math"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -21,6 +22,7 @@ const (
 	boolean                    //
 	global                     // index of Machine.globals
 	object                     // index of Machine.nodes
+	real                       // a float64 without its lowest four bits
 	kinds   = opaque | 15<<60
 )
 
@@ -44,6 +46,11 @@ func integral(n int64) value {
 	}
 	return integer | value(n)&^kinds
 }
+
+// floating returns a value for a number, less than 2⁻⁴⁸ of it away.
+func floating(bits uint64) value { return real | value(bits>>4) }
+
+func (v value) float() float64 { return math.Float64frombits(uint64(v) << 4) }
 
 func (v value) textual() bool { return v.kind() == text || v.kind() == quoted || v.kind() == escaped }
 

@@ -64,3 +64,22 @@ func TestNumbersAreBounded(t *testing.T) {
 	require.Len(t, s.Numbers, maxNumbers)
 	require.Equal(t, Number{"a", 1}, s.Numbers[0])
 }
+
+// Learning rates and betas are those of the run, to 48 bits: linear decay to 0 over the two steps.
+func TestReals(t *testing.T) {
+	const dir = "../../../golden/checkpoint/trl_sft_lora/checkpoint-2/"
+	for file, want := range map[string]map[string]float64{
+		"scheduler.pt": {"base_lrs.0": 0.01, "base_lrs.1": 0.01, "_last_lr.0": 0, "_last_lr.1": 0},
+		"optimizer.pt": {"param_groups.0.lr": 0, "param_groups.0.betas.0": 0.9, "param_groups.0.betas.1": 0.999, "param_groups.1.eps": 1e-8, "param_groups.1.initial_lr": 0.01},
+	} {
+		got := map[string]float64{}
+		for _, r := range scan(t, dir+file).Reals {
+			got[r.Name] = r.Value
+		}
+		for name, v := range want {
+			g, there := got[name]
+			require.True(t, there, name)
+			require.InDelta(t, v, g, v*0x1p-48, name)
+		}
+	}
+}

@@ -157,7 +157,7 @@ func encodable(d format.DType, data []float64) error {
 	case d.Float() || len(data) == 0:
 		return nil
 	case d != format.I64 && d != format.Bool:
-		return fmt.Errorf("Data cannot be stored as %s, use Raw", d)
+		return fmt.Errorf("field Data cannot be stored as %s, use Raw", d)
 	}
 	for i, v := range data {
 		if d == format.Bool && v != 0 && v != 1 || v != math.Trunc(v) || !(-0x1p63 <= v && v < 0x1p63) {

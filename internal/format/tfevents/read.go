@@ -243,3 +243,8 @@ func tensor(b []byte) (x float64, ok bool, err error) {
 	}
 	return v, n == 1 && (kind == typeFloat || kind == typeDouble), nil
 }
+
+// Is reports whether the first 12 bytes of a file are the head of a record.
+func Is(head []byte) bool {
+	return len(head) >= 12 && binary.LittleEndian.Uint32(head[8:12]) == mask(head[:8])
+}

@@ -1,4 +1,4 @@
-package pretrained
+package refmodel
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package pretrained
+package refmodel
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"plumbline/internal/format/hf"
 	"plumbline/internal/format/safetensors"
+	"plumbline/internal/pretrained"
 	"plumbline/reference/ad"
 	"plumbline/reference/model"
 	"plumbline/reference/nn"
@@ -249,14 +250,16 @@ func replaceOnce(t testing.TB, s, old, new string) string {
 }
 
 // What a config.json says reaches the model.
-func TestLanguage(t *testing.T) {
+func TestConfig(t *testing.T) {
 	const text = `{"model_type": "qwen2", "hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1,
 		"intermediate_size": 12, "vocab_size": 10, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "use_sliding_window": true,
 		"sliding_window": 5, "max_window_layers": 1, "rope_theta": 500.0, "tie_word_embeddings": true,
 		"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.5, "truncate": false}}`
 	h, err := hf.ParseConfig("config.json", []byte(text))
 	require.NoError(t, err)
-	c, err := Language(h)
+	known, err := pretrained.Language(h)
+	require.NoError(t, err)
+	c, err := Config(h.File, known)
 	require.NoError(t, err)
 	require.Equal(t, model.Config{
 		Kind: model.Qwen2, Vocab: 10, Hidden: 8, Layers: 3, Heads: 2, KVHeads: 1, HeadDim: 4, Intermediate: 12, MaxPositions: 64, Eps: 1e-6,

@@ -1,6 +1,6 @@
 //go:build slow
 
-package pretrained
+package refmodel
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/internal/format/safetensors"
+	"plumbline/internal/pretrained"
 	"plumbline/internal/tokenizer"
 	"plumbline/reference/model"
 )
@@ -68,7 +69,7 @@ func TestSmolLM2(t *testing.T) {
 				message, _, _ = strings.Cut(message, "<|im_end|>")
 				chat, err := m.Chat(message)
 				if m.Template == "" {
-					require.ErrorIs(t, err, ErrTemplate)
+					require.ErrorIs(t, err, pretrained.ErrTemplate)
 				} else {
 					require.NoError(t, err)
 					require.Equal(t, p.IDs, chat, name)

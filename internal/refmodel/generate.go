@@ -1,15 +1,12 @@
-package pretrained
+package refmodel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 
-	"plumbline/internal/format"
-	"plumbline/internal/tokenizer"
 	"plumbline/reference/ad"
 	"plumbline/reference/model"
 	"plumbline/reference/sampling"
@@ -97,29 +94,4 @@ func (m *Model) checkPrompt(prompt []int, tokens int) error {
 		return &PromptError{fmt.Sprintf("a prompt of %d tokens and %d new ones need %d positions, the model has %d", len(prompt), tokens, n, c.MaxPositions)}
 	}
 	return nil
-}
-
-// Encode returns the tokens of a prompt as transformers' tokenizer does by default: with what the post-processor adds. With
-// parseSpecial special tokens that are written out are those tokens and no text.
-func (m *Model) Encode(text string, parseSpecial bool) []int {
-	return m.Tokenizer.Encode(text, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: parseSpecial})
-}
-
-// ErrTemplate is the error of Chat for a model whose chat template is absent or unknown.
-var ErrTemplate = errors.New("pretrained: no known chat template")
-
-// Chat returns the tokens of a conversation of one message by the user, up to where the model's answer starts.
-func (m *Model) Chat(message string) ([]int, error) {
-	if m.Template == "" {
-		return nil, fmt.Errorf("%w: %s has none", ErrTemplate, m.Path)
-	}
-	t, err := tokenizer.FindChatTemplate(m.Template)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrTemplate, m.Path, err)
-	}
-	ids, _, err := t.Encode(m.Tokenizer, []tokenizer.Message{{Role: "user", Content: message}}, true)
-	if err != nil {
-		return nil, format.Malformed(m.Path, "chat template", "%v", err)
-	}
-	return ids, nil
 }
