@@ -1,0 +1,6 @@
+//go:build !slow
+
+package cuda
+
+// everyFault: one in so many runs by default.
+const everyFault = 24

@@ -1,0 +1,42 @@
+//go:build !purego
+
+package f32
+
+import (
+	"plumbline/accel/block"
+	"plumbline/accel/cpu"
+)
+
+func init() {
+	gemm.Add("avx2", cpu.AVX2, gemmAVX2)
+	gemm.Add("avx512", cpu.AVX512, gemmAVX512)
+}
+
+// gemmAVX2 works like gemmGeneric.
+func gemmAVX2(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int, transA, transB, accumulate bool) {
+	gemmTiles(block.F32, c, ldc, a, lda, b, ldb, m, n, k, transA, transB, accumulate)
+}
+
+// gemmAVX512 works like gemmGeneric.
+func gemmAVX512(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int, transA, transB, accumulate bool) {
+	gemmTiles(block.TileF32(m, n), c, ldc, a, lda, b, ldb, m, n, k, transA, transB, accumulate)
+}
+
+// gemmTiles works like gemmGeneric, with a tile whose panels are made of such of 16 columns.
+func gemmTiles(tile block.Tile[float32, float32], c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int, transA, transB, accumulate bool) {
+	if k == 0 {
+		gemmGeneric(c, ldc, a, lda, b, ldb, m, n, k, transA, transB, accumulate)
+		return
+	}
+	p := &block.Product[float32, float32]{Tile: tile, M: m, N: n, K: k, A: a, LDA: lda, C: c, LDC: ldc, Add: accumulate}
+	if transA {
+		p.A = nil
+		p.PackA = func(dst []float32, ld, i, rows int) { block.Columns(dst, ld, a, lda, k, i, rows) }
+	}
+	pack := func(dst []float32, k, depth, j, cols int) { block.Rows(dst, 16, b, ldb, k, depth, j, cols) }
+	if transB {
+		pack = func(dst []float32, k, depth, j, cols int) { block.TurnF32(dst, b, ldb, k, depth, j, cols) }
+	}
+	p.PackB = block.Panels(tile.NR, 16, pack)
+	block.Run(p)
+}
