@@ -92,7 +92,6 @@ func (s Selection) Takes(id string) bool {
 	return (len(s.Select) == 0 || matchesAny(s.Select, id)) && !matchesAny(s.Ignore, id)
 }
 
-// demands reports whether id was asked for by name.
 // Demands reports whether the check of that id was asked for by name.
 func (s Selection) Demands(id string) bool {
 	return matchesAny(s.Require, id) || matchesAny(s.Select, id)
@@ -119,7 +118,7 @@ func (s Suite[P]) Run(in P, sel Selection) ([]Result, error) {
 			return all, fmt.Errorf("%s: %w", c.Name, err)
 		}
 		for _, r := range results {
-			if r.Verdict < Pass || r.Verdict > Skip {
+			if r.Verdict < Pass || r.Verdict > Untested {
 				panic("check: " + c.Name + " returned a result without a verdict")
 			}
 			r.Check = c.Name
@@ -161,6 +160,9 @@ func Similar(s string, candidates []string) string {
 	}
 	return ""
 }
+
+// Distance returns how many letters have to be inserted, deleted or replaced to make one of the other.
+func Distance(a, b string) int { return editDistance(a, b) }
 
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)

@@ -21,14 +21,15 @@ type Policy struct {
 
 // Exit returns the exit code of a finished run.
 //
-// UNDETERMINED counts: it is given only where the output is present or the check was asked for. NOTE, SKIP and not seen
-// decide nothing, and neither does a WARN of a check that compared nothing: a run of these alone is "nothing checked".
+// UNDETERMINED counts: it is given only where the output is present or the check was asked for. NOTE, SKIP, not seen and untested
+// decide nothing, and neither does a WARN of a check that compared nothing, nor a check of the form of the input that nobody asked
+// for: a run of these alone is "nothing checked".
 func Exit(results []Result, p Policy) int {
 	var failed, undetermined, decided bool
 	for _, r := range results {
 		switch r.Verdict {
 		case Pass:
-			decided = true
+			decided = decided || !r.Formal || r.Demanded
 		case Fail:
 			failed = true
 		case Convention:
@@ -41,7 +42,7 @@ func Exit(results []Result, p Policy) int {
 			failed = failed || p.FailOnWarn
 		case Skip:
 			undetermined = undetermined || r.Demanded
-		case NotSeen:
+		case NotSeen, Untested:
 			undetermined = undetermined || p.Strict || r.Demanded
 		}
 	}

@@ -20,9 +20,10 @@ const (
 	Note         // information
 	NotSeen      // the input does not have what the check would look at
 	Skip         // not run, for the reason given
+	Untested     // agrees, and could not do otherwise: nothing in the input exercises what is checked
 )
 
-var verdicts = [...]string{"(no verdict)", "PASS", "FAIL", "CONVENTION", "UNDETERMINED", "WARN", "NOTE", "not seen", "SKIP"}
+var verdicts = [...]string{"(no verdict)", "PASS", "FAIL", "CONVENTION", "UNDETERMINED", "WARN", "NOTE", "not seen", "SKIP", "untested"}
 
 func (v Verdict) String() string { return verdicts[v] }
 
@@ -30,7 +31,7 @@ func (v Verdict) bad() bool { return v == Fail || v == Convention || v == Undete
 
 // ParseVerdict is the inverse of String.
 func ParseVerdict(s string) (Verdict, error) {
-	for v := Pass; v <= Skip; v++ {
+	for v := Pass; v <= Untested; v++ {
 		if s == v.String() {
 			return v, nil
 		}
@@ -62,6 +63,7 @@ type Result struct {
 	Fix          string
 	Repeat       string // flags that restrict the command of the run to this result; "": --select and the check
 	Demanded     bool   // asked for by name: undecided then counts
+	Formal       bool   // of the form of the input: that it is right says nothing about what was computed
 }
 
 // Explanation says which bug produces what was seen.

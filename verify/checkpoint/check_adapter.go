@@ -28,7 +28,7 @@ var AdapterConfig = &check.Check[*Input]{
 
 The scaling is α/r, or α/√r with use_rslora; rank_pattern and alpha_pattern override per module. With α = 0 the adapter does
 nothing wherever it is loaded, and merging it leaves the base.`,
-	Source: "formats 7, rows 3 and 6; fault P086; peft@0.21 tuners/lora/config.py",
+	Source: "layout of a PEFT adapter; fault P086; peft@0.21 tuners/lora/config.py",
 	Fix:    "write the α and r that the adapter was trained with into adapter_config.json",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result
@@ -119,7 +119,7 @@ var Rank = &check.Check[*Input]{
 
 rank_pattern overrides r for the modules that it matches. With a wrong r the scaling α/r is wrong, though PEFT refuses most
 of these on loading.`,
-	Source: "formats 7, rows 2, 3 and 6; PEFT#2450, PEFT#2733, verl#1821",
+	Source: "layout of a PEFT adapter; PEFT#2450, PEFT#2733, verl#1821",
 	Fix:    "write the rank that the adapter was trained with into adapter_config.json, with its α",
 	Run: func(in *Input) ([]check.Result, error) {
 		return in.eachAdapter(func(f *Folder, u *Unit) []check.Result {
@@ -142,6 +142,12 @@ of these on loading.`,
 					continue
 				}
 				n++
+				if u.Lora != nil && u.Lora.parameter(p.module) {
+					if ra != rb || ra%max(u.Lora.R, 1) != 0 {
+						wrong["pair"] = append(wrong["pair"], fmt.Sprintf("%s: A %s, B %s, target_parameters with r %d", p.module, p.a.Array.ShapeString(), p.b.Array.ShapeString(), u.Lora.R))
+					}
+					continue
+				}
 				if turned {
 					wrong["turned"] = append(wrong["turned"], fmt.Sprintf("%s: A %s, B %s, r %d", p.module, p.a.Array.ShapeString(), p.b.Array.ShapeString(), u.Lora.rank(p.module)))
 					continue
@@ -206,7 +212,7 @@ var Trained = &check.Check[*Input]{
 
 PEFT starts with B = 0: an adapter whose B is zero in every module was never trained, and in some modules these got no
 gradient. A = 0 with B ≠ 0 has no gradient either, and B·A = 0.`,
-	Source: "formats 7, rows 5 and 11; faults P042, P183, P211, C9",
+	Source: "layout of a PEFT adapter; faults P042, P183, P211, C9",
 	Fix:    "look at the optimiser: the parameters of the adapter must be in it (is_trainable=True when it was loaded)",
 	Run: func(in *Input) ([]check.Result, error) {
 		if err := in.scan(); err != nil {
@@ -243,7 +249,14 @@ gradient. A = 0 with B ≠ 0 has no gradient either, and B·A = 0.`,
 		case m.changed == 0:
 			out = append(out, fail(in.Folder.at(u), "UNTRAINED", "the adapter was never trained, or an old one was saved", "all %s numbers equal those of --init", thousands(m.compared)))
 		default:
-			out = append(out, pass(in.Folder.at(u), int(m.compared), "%s of %s numbers differ from --init", thousands(m.changed), thousands(m.compared)))
+			parts := in.partFindings("--init", in.Folder, u, m)
+			if len(parts) == 0 {
+				parts = moduleFindings("--init", in.Folder.at(u), u, m)
+			}
+			parts = append(parts, in.runFindings("--init", in.Folder, u, in.Init, v)...)
+			if out = append(out, parts...); len(parts) == 0 {
+				out = append(out, pass(in.Folder.at(u), int(m.compared), "%s of %s numbers differ from --init", thousands(m.changed), thousands(m.compared)))
+			}
 		}
 		return out, nil
 	},
@@ -259,6 +272,24 @@ func (f *Folder) warming(u *Unit) bool {
 		n, _ := stepOf(v.Dir)
 		return n > at && slices.ContainsFunc(v.pairs, func(p *pair) bool { return p.b != nil && p.b.stats != nil && !p.b.stats.zero })
 	})
+}
+
+// stacks reports whether the modules are all those of one or several stacks of layers, and other stacks have none of them: a model
+// of several towers, of which one saw no data.
+func stacks(u *Unit, modules []string) bool {
+	all, of := map[string]int{}, map[string]int{}
+	for _, p := range u.pairs {
+		all[stackOf(numberless(p.module))]++
+	}
+	for _, m := range modules {
+		of[stackOf(numberless(m))]++
+	}
+	for stack, n := range of {
+		if !strings.Contains(numberless(modules[0]), ".#.") || n != all[stack] {
+			return false
+		}
+	}
+	return len(of) < len(all)
 }
 
 func trained(f *Folder, u *Unit) (out []check.Result) {
@@ -283,6 +314,8 @@ func trained(f *Folder, u *Unit) (out []check.Result) {
 	switch {
 	case n > 0 && len(zeroB) == n:
 		out = append(out, fail(f.at(u), "P183", "the adapter was never trained: B starts at 0 and got no gradient", "B is zero in all %s", plural(n, "module")))
+	case len(zeroB) > 0 && stacks(u, zeroB):
+		out = append(out, warn(f.at(u), "B-ZERO-PARTLY", "a stack of layers got no gradient: a vision tower under text alone, or a part that is frozen", "B is zero in every module of a stack, %d of %s: %s", len(zeroB), plural(n, "module"), several(zeroB)))
 	case len(zeroB) > 0:
 		out = append(out, fail(f.at(u), "B-ZERO-PARTLY", "some modules got no gradient: frozen, or not in the optimiser", "B is zero in %d of %s: %s", len(zeroB), plural(n, "module"), several(zeroB)))
 	}

@@ -51,7 +51,7 @@ var Moved = &check.Check[*Input]{
 
 Counted is how many numbers differ. None: the steps between did nothing, or one checkpoint was copied. In bfloat16 an update
 below half the spacing rounds away: more than half of the numbers unmoved is a warning. A value head, or a whole group of
-tensors, that stands still while others move is in no optimiser. ‖Δ‖/‖W‖ above 1 is no step of fine-tuning.`,
+tensors, that stands still while others move is in no optimiser; so is a layer, a module of the adapter, an embedding or a head. ‖Δ‖/‖W‖ above 1 is no step of fine-tuning.`,
 	Source: "V31; faults C9, H8, H13g, P042, P178, P195",
 	Fix:    "keep float32 masters of bfloat16 weights; look at which parameters the optimiser holds",
 	Run: func(in *Input) ([]check.Result, error) {
@@ -107,11 +107,18 @@ func (in *Input) movedFindings(p *unitPair) (out []check.Result) {
 		out = append(out, fail(subject, "H8", "the value head is not trained: detached, or in no optimiser", "the value head equals that of %s, and other tensors moved", in.Against.at(p.old)))
 	}
 	group := stillGroup(m, still)
+	parts := in.partFindings("--against", in.Folder, p.new, m)
+	if p.new.Kind == Adapter && group == "" && len(parts) == 0 {
+		parts = moduleFindings("--against", subject, p.new, m)
+	}
 	switch {
 	case group != "":
 		out = append(out, fail(subject, "D14", "a group of parameters is in no optimiser", "no number moved in any of the tensors %s, and %s moved elsewhere", group, thousands(m.changed)))
 	case len(still)*2 > trainable && p.new.Kind == Adapter:
 		out = append(out, warn(subject, "MOVED-PARTLY", "much of the adapter stands still", "%d of %s did not move: %s", len(still), plural(trainable, "tensor"), several(still)))
+	}
+	if group == "" {
+		out = append(out, parts...)
 	}
 	if narrow > 0 && float64(stuck) > 0.5*float64(narrow) {
 		out = append(out, warn(subject, "H13g", "updates below the spacing of 16 bits round away", "%.1f %% of %s numbers in 16 bits did not move", 100*float64(stuck)/float64(narrow), thousands(narrow)))
@@ -140,15 +147,17 @@ func numberless(name string) string {
 // another name moves: lora_B, q_proj.
 func stillGroup(m *movedFacts, still []string) string {
 	total, stuck := map[string]int{}, map[string]int{}
+	rounded := map[string]bool{} // norms and biases in 16 bits, whose updates are below their spacing (H13g)
 	for _, d := range m.diffs {
 		total[numberless(d.name)]++
+		rounded[numberless(d.name)] = d.dims < 2 && d.dtype.Size() == 2
 	}
 	for _, n := range still {
 		stuck[numberless(n)]++
 	}
 	var forms []string
 	for f, n := range stuck {
-		if n == total[f] && n >= 2 && !headKey(f) && len(total) > 1 {
+		if n == total[f] && n >= 2 && !headKey(f) && !rounded[f] && len(total) > 1 {
 			forms = append(forms, f)
 		}
 	}
@@ -161,7 +170,8 @@ var Layout = &check.Check[*Input]{
 	Name: "against/layout",
 	Doc: `two checkpoints of one run hold the same tensors with the same shapes, and have the same size
 
-A checkpoint that grows holds a second adapter; one with other shapes is of another run; a step that runs backwards was
+So they do the scaling and the targets of an adapter, the settings of config.json that decide what is computed, and the tokens and their
+ids. A checkpoint that grows holds a second adapter; one with other shapes is of another run; a step that runs backwards was
 written by a resume from an older state.`,
 	Source: "faults P203, P006; V29",
 	Fix:    "compare checkpoints of one run; look at what the save after the resume added",
@@ -202,6 +212,7 @@ func (in *Input) layoutFindings(p *unitPair) (out []check.Result) {
 		}
 		out = append(out, fail(subject, id, title, "%s of %s gone: %s", plural(len(m.gone), "tensor"), in.Against.at(p.old), several(m.gone)))
 	}
+	out = append(out, in.runFindings("--against", in.Folder, p.new, in.Against, p.old)...)
 	a, aok := stepIn(p.new)
 	b, bok := stepIn(p.old)
 	if aok && bok && a < b {

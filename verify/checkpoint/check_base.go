@@ -6,28 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/check"
 )
 
-// module is a layer of a base that LoRA can adapt.
-type module struct {
-	name    string
-	in, out int
-	linear  bool
-}
-
-// modules returns the layers of the architecture, in order.
-func (m *Model) modules() []module {
-	list := []module{{strings.TrimSuffix(m.embedding(), ".weight"), m.Vocab, m.Hidden, false}}
-	if m.Places > 0 {
-		list = append(list, module{"transformer.wpe", m.Places, m.Hidden, false})
-	}
-	for i := range m.Layers {
-		for _, l := range m.Linears() {
-			list = append(list, module{m.block(i) + l.Name, l.In, l.Out, true})
-		}
-	}
-	return append(list, module{"lm_head", m.Hidden, m.Vocab, true})
+// adaptable returns the modules that an adapter can sit on, in order.
+func adaptable(m *arch.Model) []arch.Module {
+	return slices.DeleteFunc(m.Modules(), func(x arch.Module) bool { return !x.IsLinear() && x.Kind != arch.Table })
 }
 
 // Targets checks the modules of an adapter against the targets and the base.
@@ -39,7 +24,7 @@ The base is --base, --model, or the model that base_model_name_or_path names if 
 matches at all: o_proj on GPT-J, where the layer is called out_proj, is dropped without a word. Names are matched as PEFT
 does, whole or behind a dot; a string is a regular expression. One that Go cannot read, with look-ahead or a back-reference, is
 passed over where the adapter has the same modules in every layer.`,
-	Source: "formats 7, row 7; fault H4a; peft@0.21 tuners/tuners_utils.py check_target_module_exists",
+	Source: "layout of a PEFT adapter; fault H4a; peft@0.21 tuners/tuners_utils.py check_target_module_exists",
 	Fix:    "name the layers as the base does, and train again: the adapters that are missing were never made",
 	Run: func(in *Input) ([]check.Result, error) {
 		return in.eachAdapter(in.targetFindings), nil
@@ -63,9 +48,9 @@ func (in *Input) targetFindings(f *Folder, u *Unit) []check.Result {
 	m, from := in.baseModel(u)
 	var names []string // of the base
 	if m != nil {
-		for _, x := range m.modules() {
-			if x.linear || slices.Contains(l.Targets, base(strings.ReplaceAll(x.name, ".", "/"))) {
-				names = append(names, x.name)
+		for _, x := range adaptable(m) {
+			if x.IsLinear() || slices.Contains(l.Targets, base(strings.ReplaceAll(x.Name, ".", "/"))) {
+				names = append(names, x.Name)
 			}
 		}
 	}
@@ -74,7 +59,7 @@ func (in *Input) targetFindings(f *Folder, u *Unit) []check.Result {
 	var extra []string
 	for _, p := range u.pairs {
 		have[p.module] = true
-		if !match(p.module) && len(l.Parameters) == 0 {
+		if !match(p.module) && len(l.Parameters) == 0 && !l.tied(p.module) {
 			extra = append(extra, p.module)
 		}
 	}
@@ -86,7 +71,7 @@ func (in *Input) targetFindings(f *Folder, u *Unit) []check.Result {
 		switch {
 		case m != nil && !hit(names) && !inAdapter:
 			r := fail(subject, "H4a", "a target that the base does not have: PEFT drops it silently", "target %q matches no module of %s (%s)", t, m.Type, from)
-			if near := m.nearest(t); near != "" {
+			if near := nearest(m, t); near != "" {
 				r.Fix = fmt.Sprintf("the layer of %s is called %q; rename the target and train again", m.Type, near)
 			}
 			out = append(out, r)
@@ -125,27 +110,30 @@ func (in *Input) targetFindings(f *Folder, u *Unit) []check.Result {
 
 // gaps returns the modules that layers between 0 and the last lack and others have, where nothing is known of the base.
 func (u *Unit) gaps(match func(string) bool) (absent []string, expect int) {
-	forms := map[string]bool{} // with # for the number of the layer
-	last, have := -1, map[string]bool{}
+	forms := map[string]bool{}                        // with # for the number of the layer
+	last, have := map[string]int{}, map[string]bool{} // by stack: a vision tower has other layers than the language model
 	for _, p := range u.pairs {
 		i, ok := layerOf(p.module)
 		if !ok {
 			continue
 		}
-		last = max(last, i)
 		have[p.module] = true
-		forms[strings.Replace(p.module, fmt.Sprintf(".%d.", i), ".#.", 1)] = true
-	}
-	if last > 10_000 {
-		return nil, 0
+		form := strings.Replace(p.module, fmt.Sprintf(".%d.", i), ".#.", 1)
+		forms[form] = true
+		if at := stackOf(form); last[at] < i {
+			last[at] = i
+		}
+		if i > 10_000 {
+			return nil, 0
+		}
 	}
 	names := make([]string, 0, len(forms))
 	for form := range forms {
 		names = append(names, form)
 	}
 	slices.Sort(names)
-	for i := range last + 1 {
-		for _, form := range names {
+	for _, form := range names {
+		for i := range last[stackOf(form)] + 1 {
 			n := strings.Replace(form, ".#.", fmt.Sprintf(".%d.", i), 1)
 			if !match(n) {
 				continue
@@ -159,27 +147,20 @@ func (u *Unit) gaps(match func(string) bool) (absent []string, expect int) {
 	return absent, expect
 }
 
-// aliases are names that layers of one role have in different architectures.
-var aliases = [][]string{
-	{"o_proj", "out_proj", "c_proj", "dense", "wo"}, {"q_proj", "c_attn", "query", "wq", "query_key_value", "qkv_proj"}, {"k_proj", "c_attn", "key", "wk"}, {"v_proj", "c_attn", "value", "wv"},
-	{"fc_in", "c_fc", "up_proj", "fc1", "w1", "dense_h_to_4h"}, {"gate_proj", "c_fc", "fc_in", "w3"}, {"fc_out", "down_proj", "c_proj", "fc2", "w2", "dense_4h_to_h"},
+// stackOf returns what stands in front of the number of the layer in the name of a module.
+func stackOf(form string) string {
+	before, _, _ := strings.Cut(form, ".#.")
+	return before
 }
 
 // nearest returns the layer that plays the role of target in the architecture, else the one with the nearest name.
-func (m *Model) nearest(target string) string {
-	var names []string
-	for _, l := range m.Linears() {
-		names = append(names, l.Name[strings.LastIndexByte(l.Name, '.')+1:])
+func nearest(m *arch.Model, target string) string {
+	if alike := m.Alike(target); alike != "" {
+		return alike
 	}
-	for _, group := range aliases {
-		if !slices.Contains(group, target) {
-			continue
-		}
-		for _, a := range group {
-			if slices.Contains(names, a) {
-				return a
-			}
-		}
+	var names []string
+	for _, l := range m.Adaptable() {
+		names = append(names, l.Last())
 	}
 	return check.Nearest(target, names)
 }
@@ -191,7 +172,7 @@ var BaseFit = &check.Check[*Input]{
 
 A is as wide as the module's input and B as high as its output. With --base the name in base_model_name_or_path and, where a
 manifest has one, the fingerprint of the weights are compared too.`,
-	Source: "formats 5 and 7, row 9; fault P158",
+	Source: "layout of a Hugging Face folder, layout of a PEFT adapter; fault P158",
 	Fix:    "give the base that the adapter was trained on; an adapter on another base is noise",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result
@@ -216,23 +197,31 @@ func (in *Input) baseFindings(f *Folder, u *Unit) (out []check.Result, err error
 	var wrong []string
 	n := 0
 	if m != nil {
-		widths := map[string]module{}
-		for _, x := range m.modules() {
-			widths[x.name] = x
+		widths := map[string]arch.Module{}
+		for _, x := range m.Modules() {
+			if x.IsLinear() || x.Kind == arch.Table || x.Kind == arch.Matrix {
+				widths[x.Name] = x
+			}
+		}
+		if in.Base != nil && m.Listed == nil {
+			in.Base.model().storedWidths(m.Type, widths)
 		}
 		for _, p := range u.pairs {
-			x, ok := widths[m.plain(p.module)]
+			x, ok := widths[arch.Rooted(m.Type, p.module)]
 			if p.a == nil || p.b == nil {
 				continue
 			}
 			n++
 			switch {
+			case u.Lora != nil && u.Lora.parameter(p.module):
+				n-- // the experts of a layer as one parameter, which is no module of its own
 			case !ok && (endsWith(p.module, "score") || endsWith(p.module, "classifier") || headKey(p.module)):
 				n-- // a head that the class adds to the language model
 			case !ok:
 				wrong = append(wrong, fmt.Sprintf("%s is no module of it", p.module))
-			case (p.in() != x.in || p.out() != x.out) && !(p.in() == 0 || p.out() == 0):
-				wrong = append(wrong, fmt.Sprintf("%s: A %s, B %s, want in %d, out %d", p.module, p.a.Array.ShapeString(), p.b.Array.ShapeString(), x.in, x.out))
+			case m.Listed != nil && p.in() == x.Out && p.out() == x.In: // which way round it stores its weight is not known
+			case (p.in() != x.In || p.out() != x.Out) && !(p.in() == 0 || p.out() == 0):
+				wrong = append(wrong, fmt.Sprintf("%s: A %s, B %s, want in %d, out %d", p.module, p.a.Array.ShapeString(), p.b.Array.ShapeString(), x.In, x.Out))
 			}
 		}
 	}
@@ -258,6 +247,22 @@ func (in *Input) baseFindings(f *Folder, u *Unit) (out []check.Result, err error
 		out = append(out, pass(subject, n, "%s fit %s (%s)", plural(n, "module"), m.Type, from))
 	}
 	return out, nil
+}
+
+// storedWidths takes the widths of the modules from the tensors of the base, where those are matrices of numbers: a configuration may
+// say something else.
+func (u *Unit) storedWidths(modelType string, widths map[string]arch.Module) {
+	for _, t := range u.tensors(weightsRole) {
+		name, ok := strings.CutSuffix(arch.Rooted(modelType, t.Name), ".weight")
+		x, known := widths[name]
+		if !ok || !known || len(t.Array.Shape) != 2 || !t.Array.DType.Float() {
+			continue
+		}
+		if x.Out, x.In = t.Array.Shape[0], t.Array.Shape[1]; x.Kind == arch.Conv1D || x.Kind == arch.Table {
+			x.Out, x.In = x.In, x.Out
+		}
+		widths[name] = x
+	}
 }
 
 // sameName reports whether the last part of a name or path is that of --base, or of the name that its configuration has.

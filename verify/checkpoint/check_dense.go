@@ -17,7 +17,7 @@ var Dense = &check.Check[*Input]{
 W is compared with the dequantised base row by row, within half a unit of its type and the rounding to float16. Beyond that the
 factor c of W ≈ c·codes·SCB/127 is fitted: training leaves it at 1, a wrong constant moves it in every weight (127/128, 127, 1/127),
 and scales on the wrong axis fit by columns. With a float --base a common factor is a warning, and so are weights that have little in common.`,
-	Source: "V28; conventions 2.13; formats 6; faults P149, P150, P156",
+	Source: "V28; int8 base with LoRA as PEFT and bitsandbytes have it; bitsandbytes int8 tensors; faults P149, P150, P156",
 	Fix:    "dequantise again: W = codes·SCB[row]/127; SCB is the absmax of the row",
 	Run: func(in *Input) ([]check.Result, error) {
 		if in.Base == nil || whole(in.Base) == nil {

@@ -14,7 +14,7 @@ var Finite = &check.Check[*Input]{
 	Doc: `no NaN and no infinity in weights, heads and moments
 
 Every element of the folder and of --merged is looked at; the first bad one of each tensor is named. One NaN in a weight makes every output NaN.`,
-	Source: "formats 7, row 5; faults P147, P155, P211",
+	Source: "layout of a PEFT adapter; faults P147, P155, P211",
 	Fix:    "go back to the checkpoint before; look for the step with a NaN loss or gradient norm",
 	Run: func(in *Input) ([]check.Result, error) {
 		if err := in.scan(); err != nil {
@@ -85,6 +85,9 @@ it is half dead.`,
 				if !strings.HasSuffix(t.Name, "weight") || ignorable(t.Name) || t.Array.Len() < 2 {
 					continue
 				}
+				if offsetNorms(u) && len(t.Array.Shape) == 1 {
+					continue
+				}
 				if n++; t.stats != nil && t.stats.zero {
 					zero = append(zero, t.Name)
 					continue
@@ -109,6 +112,12 @@ it is half dead.`,
 		}
 		return out, nil
 	},
+}
+
+// offsetNorms reports whether the norms of the model scale by 1 + w, so that they begin at 0: those of Gemma and of Qwen3-Next
+// (transformers@5.23.0 models/gemma/modeling_gemma.py GemmaRMSNorm).
+func offsetNorms(u *Unit) bool {
+	return u.Config != nil && (strings.Contains(u.Config.Type, "gemma") || strings.HasPrefix(u.Config.Type, "qwen3_next") || strings.HasPrefix(u.Config.Type, "qwen3_5"))
 }
 
 // emptyPart says which rows or columns at the end or the beginning of a matrix of a layer are zero, if they are a quarter of it or

@@ -16,7 +16,7 @@ var Files = &check.Check[*Input]{
 
 Headers of .safetensors files are checked as the reference implementation does, and more strictly; JSON is read by a strict
 walk. A symbolic link that leads out of the folder, a FIFO or a device is refused and never opened. The exit code is 4.`,
-	Source: "formats 1, 4, 5, 7, 19",
+	Source: "rules of every reader, safetensors, layout of a Hugging Face folder, layout of a PEFT adapter, hostile files",
 	Fix:    "save the file again; copy what links point to into the folder (cp -rL)",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result
@@ -91,9 +91,10 @@ var Contents = &check.Check[*Input]{
 	Name: "folder/contents",
 	Doc: `the folder holds weights
 
-It says which framework's layout was found and what each directory holds. A folder without weights, with a configuration
-alone, or with weights only as pickles fails: nothing of it can be deployed without running code of its author.`,
-	Source: "formats 5, 7; faults C20, P076, P140, P144; TRL#4416",
+It says which framework's layout was found and what each directory holds. A folder without weights, or with a configuration
+alone, fails. Weights that are only in pickles or in shards of torch.distributed.checkpoint are undetermined: they are listed, and
+reading them would run code of their author.`,
+	Source: "layout of a Hugging Face folder, layout of a PEFT adapter; faults C20, P076, P140, P144; TRL#4416",
 	Fix:    "name the folder of one checkpoint; save with safe_serialization=True",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder
@@ -117,13 +118,15 @@ alone, or with weights only as pickles fails: nothing of it can be deployed with
 				out = append(out, fail(f.at(u), "CONFIG-ONLY", "a configuration without weights", "adapter_config.json is there, adapter_model.safetensors is not"))
 			case (u.Kind == Adapter || u.Kind == Whole) && u.weightPickle():
 				list := weightPickles(u)
-				r := fail(f.at(u), "PICKLE-ONLY", "weights as a pickle only", "weights are only in %s, which is a pickle: loading it runs code of its author, so it is listed and not read", several(list))
+				r := undetermined(f.at(u), "PICKLE-ONLY", "weights as a pickle only", "weights are only in %s, which is a pickle: loading it runs code of its author, so it is listed and not read", several(list))
 				to := "model.safetensors"
 				if u.Kind == Adapter {
 					to = "adapter_model.safetensors"
 				}
 				r.Fix = "convert it where you trust it: " + hf.Convert(path.Join(f.at(u), to), shownAll(f, u, list)...)
 				out = append(out, r)
+			case u.distributed():
+				out = append(out, f.distributedFindings(u)...)
 			case u.Kind == Config && !f.shardsBeside(u) && !f.refusedIn(u):
 				if len(f.of(Adapter))+len(f.of(Whole)) == 0 {
 					out = append(out, fail(f.at(u), "CONFIG-ONLY", "a configuration without weights", "config.json is there, weights are not"))
@@ -201,7 +204,7 @@ var Leftovers = &check.Check[*Input]{
 
 Temporary names (.tmp, .incomplete, .part, .lock) and files of weights without a byte. Beside complete weights they are a
 warning: a save was killed, or is under way.`,
-	Source: "formats 17",
+	Source: "crash-safe saves",
 	Fix:    "wait for the save to end, or delete the temporary files and save again",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder
@@ -238,7 +241,7 @@ var Manifests = &check.Check[*Input]{
 	Doc: `a checkpoint with a MANIFEST.json holds exactly the files that it names, with their sizes and digests
 
 The manifest is written last: where it agrees, the save ended and nothing was changed since.`,
-	Source: "formats 17",
+	Source: "crash-safe saves",
 	Fix:    "resume from the checkpoint before this one; do not edit files of a checkpoint",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder

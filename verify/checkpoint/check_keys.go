@@ -34,7 +34,7 @@ var AdapterKeys = &check.Check[*Input]{
 Keys are base_model.model. + module + .lora_A.weight and .lora_B.weight, both of every module, without the name of the
 adapter, or lie below a module of modules_to_save. PEFT loads without strictness: a key with another name is left out with a
 warning at most, and the module keeps its initial B = 0. A key without lora_ means that the whole model was saved.`,
-	Source: "formats 7, rows 4 and 10; faults A8, P005, P007, P050, P140, P153, P203; peft@0.21 utils/save_and_load.py",
+	Source: "layout of a PEFT adapter; faults A8, P005, P007, P050, P140, P153, P203; peft@0.21 utils/save_and_load.py",
 	Fix:    "save with model.save_pretrained(dir) of the PeftModel, or get_peft_model_state_dict(model)",
 	Run: func(in *Input) ([]check.Result, error) {
 		return in.eachAdapter(func(f *Folder, u *Unit) []check.Result { return in.keyFindings(f, u) }), nil
@@ -120,6 +120,19 @@ func (in *Input) keyFindings(f *Folder, u *Unit) (out []check.Result) {
 			}
 		}
 	}
+	out = append(out, in.tokenFindings(subject, u)...)
+	if u.Lora != nil && u.Lora.Task == "CAUSAL_LM" {
+		var heads []string
+		for _, t := range u.rest {
+			name := strings.TrimPrefix(t.Name, peftPrefix)
+			if strings.HasPrefix(name, "score.") || strings.HasPrefix(name, "classifier.") {
+				heads = append(heads, t.Name)
+			}
+		}
+		if len(heads) > 0 {
+			out = append(out, fail(subject, "TASK-HEAD", "a classifier saved as a language model: its head is not loaded", "task_type is CAUSAL_LM, and the file has %s", several(heads)))
+		}
+	}
 	if list := by["twice"]; len(list) > 0 {
 		out = append(out, warn(subject, "P050", "a module was saved several times over", "copies of modules_to_save that lie in the file under their own name already: %s", several(list)))
 	}
@@ -131,6 +144,48 @@ func (in *Input) keyFindings(f *Folder, u *Unit) (out []check.Result) {
 	}
 	if len(out) == 0 || out[0].Verdict == check.Note {
 		out = append(out, pass(subject, len(list), "%s in %s", plural(len(list), "tensor"), plural(len(u.pairs), "module")))
+	}
+	return out
+}
+
+// tokenFindings judges the rows that trainable_token_indices adds: one for each index, and the embedding has that index.
+func (in *Input) tokenFindings(subject string, u *Unit) (out []check.Result) {
+	if u.Lora == nil || u.Lora.Tokens == nil {
+		return nil
+	}
+	rows := 0
+	if m, _ := in.baseModel(u); m != nil {
+		rows = m.Vocab
+	}
+	if in.Base != nil {
+		if b := whole(in.Base); b != nil {
+			rows = max(embeddingRows(b), rows)
+		}
+	}
+	if rows == 0 {
+		if t := in.Folder.tokenizerOf(u); t != nil && t.Size > 0 {
+			rows = max(t.Size, t.Added, 1) // ids without a token are never trained
+		}
+	}
+	var beyond, other []string
+	for _, list := range u.Lora.Tokens {
+		for _, i := range list {
+			if rows > 0 && i >= rows {
+				beyond = append(beyond, fmt.Sprint(i))
+			}
+		}
+	}
+	for _, t := range u.rest {
+		module, ok := strings.CutSuffix(strings.TrimPrefix(t.Name, peftPrefix), ".token_adapter.trainable_tokens_delta")
+		if list := u.Lora.tokens(module); ok && len(t.Array.Shape) == 2 && len(list) > 0 && t.Array.Shape[0] != len(list) {
+			other = append(other, fmt.Sprintf("%s has %d rows for %s", t.Name, t.Array.Shape[0], plural(len(list), "index")))
+		}
+	}
+	if len(beyond) > 0 {
+		out = append(out, fail(subject, "TOKEN-INDEX", "trainable_token_indices of another model, or an embedding that was not resized: an index error on loading", "trainable_token_indices has %s, there are %d rows", several(beyond), rows))
+	}
+	if len(other) > 0 {
+		out = append(out, fail(subject, "TOKEN-ROWS", "trainable_token_indices of another run", "%s", several(other)))
 	}
 	return out
 }
@@ -226,7 +281,10 @@ func (in *Input) restKind(u *Unit, t *Tensor) string {
 		if len(u.pairs) == 0 {
 			return "model"
 		}
-		if l != nil && slices.Contains(l.Targets, e) {
+		if l != nil && l.Ties && slices.ContainsFunc(l.Save, l.tied) {
+			return "saved"
+		}
+		if l != nil && (slices.Contains(l.Targets, e) || slices.ContainsFunc(l.Targets, l.tied)) {
 			return "embedding-target"
 		}
 		if m, _ := in.baseModel(u); m != nil && len(t.Array.Shape) == 2 && t.Array.Shape[0] != m.Vocab {

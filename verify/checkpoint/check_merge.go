@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format"
 	"plumbline/verify/check"
@@ -16,7 +17,7 @@ var Merged = &check.Check[*Input]{
 
 A merged model that equals the base byte for byte was merged with scaling 0: α was lost on the way. Where the update is below
 the spacing of the type it rounds away; the share of numbers to which that happened is said.`,
-	Source: "faults P086, P151; V27; formats 7, row 3",
+	Source: "faults P086, P151; V27; layout of a PEFT adapter",
 	Fix:    "merge again with the α and r of the training; merge in float32 where the type cannot hold the update",
 	Run: func(in *Input) ([]check.Result, error) {
 		if in.Merged == nil {
@@ -69,6 +70,96 @@ the spacing of the type it rounds away; the share of numbers to which that happe
 	},
 }
 
+// MergedFolder checks what the merged model has beside its tensors.
+var MergedFolder = &check.Check[*Input]{
+	Name: "merge/folder",
+	Doc: `the merged model has the configuration of the base and the tokenizer of the adapter or of the base
+
+The same weights with another activation, another number of heads, another epsilon or another wavelength of rope compute something else.
+A vocabulary that grew is the adapter's. The tokenizer is the one that the adapter was saved with, where it has one.`,
+	Source: "layout of a Hugging Face folder, tokenizer.json; faults P033, P054; transformers@5.23 modeling_rope_utils.py",
+	Fix:    "save the configuration of the model that was merged, and the tokenizer of the training, with the merged weights",
+	Run: func(in *Input) ([]check.Result, error) {
+		if in.Merged == nil {
+			return nil, nil
+		}
+		merged := whole(in.Merged)
+		if merged == nil {
+			return nil, nil
+		}
+		subject := in.Merged.at(merged)
+		var out []check.Result
+		n := 0
+		if in.Base != nil {
+			if b := in.Base.model(); b != nil && b.Config != nil && merged.Config != nil {
+				list := configDiffers(merged.Config.Object, b.Config.Object, merged.Config.Type)
+				if u := in.Folder.adapter(); u != nil { // the adapter may bring a larger embedding
+					rows := embeddingRows(merged)
+					list = slices.DeleteFunc(list, func(s string) bool {
+						return strings.HasPrefix(s, "vocab_size ") && rows == merged.Config.Object.Int("vocab_size", 0, 0, largest) && rows == embeddingRows(u)
+					})
+					if len(u.Lora.unties()) > 0 { // PEFT saves a head of its own where one of the two was trained
+						list = slices.DeleteFunc(list, func(s string) bool { return strings.HasPrefix(s, "tie_word_embeddings ") })
+					}
+					if u.Lora != nil && len(u.Lora.Repeats) > 0 {
+						list = slices.DeleteFunc(list, func(s string) bool {
+							return strings.HasPrefix(s, "num_hidden_layers ") || strings.HasPrefix(s, "layer_types ")
+						})
+					}
+				}
+				if n++; len(list) > 0 {
+					out = append(out, fail(subject, "MERGE-CONFIG", "a configuration of another model: the merged weights compute something else", "config.json against that of --base: %s", strings.Join(list, "; ")))
+				}
+			}
+		}
+		if t := in.Merged.tokenizerOf(merged); t != nil {
+			var others []*Tokenizer
+			if u := in.Folder.adapter(); u != nil {
+				others = append(others, in.Folder.tokenizerOf(u))
+			}
+			if in.Base != nil {
+				if b := in.Base.model(); b != nil {
+					others = append(others, in.Base.tokenizerOf(b))
+				}
+			}
+			others = slices.DeleteFunc(others, func(o *Tokenizer) bool { return o == nil || o.digest == 0 })
+			if what := ""; len(others) > 0 {
+				n++
+				fits := false
+				for _, o := range others {
+					if what = tokenizerDiffers(t, o); what == "" {
+						fits = true
+						break
+					}
+				}
+				if !fits {
+					out = append(out, fail(subject, "MERGE-TOKENIZER", "the tokenizer of another model: the same text becomes other ids", "%s", tokenizerDiffers(t, others[0])))
+				}
+			}
+		}
+		if len(out) == 0 && n > 0 {
+			out = append(out, pass(subject, n, "configuration and tokenizer of the base"))
+		}
+		return out, nil
+	},
+}
+
+// unties returns the modules of an embedding or a head that the adapter trains.
+func (l *Lora) unties() (list []string) {
+	if l == nil {
+		return nil
+	}
+	for _, m := range slices.Concat(l.Targets, l.Save) {
+		if slices.Contains(tables2, m) || m == "lm_head" {
+			list = append(list, m)
+		}
+	}
+	if l.Tokens != nil {
+		list = append(list, "tokens")
+	}
+	return list
+}
+
 // Delta checks merged − base against s·B·A.
 var Delta = &check.Check[*Input]{
 	Name: "merge/delta",
@@ -76,8 +167,10 @@ var Delta = &check.Check[*Input]{
 
 s is α/r, or α/√r with use_rslora. Each element's bound is half a unit of the weight's type at W + s·B·A, the float32
 summation of r products and, for an adapter in 16 bits, two roundings of the product; for int8 weights half a step of the
-row and the rounding to float16. When it is exceeded the factor c that fits merged − base = c·B·A best is named.`,
-	Source: "V27; conventions 2.13; faults P040, P148, P149, P150, P157, P197, P198; peft@0.21 tuners/lora/layer.py merge",
+row and the rounding to float16. A base whose file is wider than the merged type may have been loaded in that type: then W is
+rounded first. Heads, biases and token rows that the adapter trained whole are the adapter's in the merged model. When the bound is
+exceeded the factor c that fits merged − base = c·B·A best is named.`,
+	Source: "V27; int8 base with LoRA as PEFT and bitsandbytes have it; faults P040, P148, P149, P150, P157, P197, P198; peft@0.21 tuners/lora/layer.py merge",
 	Fix:    "merge with the scaling of the configuration, in float32, once",
 	Run: func(in *Input) ([]check.Result, error) {
 		if in.Merged == nil {
@@ -140,8 +233,12 @@ row and the rounding to float16. When it is exceeded the factor c that fits merg
 			r.Where, r.Compared = b.where, b.compared
 			out = append(out, r)
 		}
+		out = append(out, in.keptFindings(m)...)
+		for _, n := range m.notes {
+			out = append(out, check.Result{Subject: in.Merged.Tree.Path(), Verdict: check.Undetermined, Reason: n})
+		}
 		out = append(out, in.otherFindings(m)...)
-		if len(out) == 0 && total > 0 {
+		if !slices.ContainsFunc(out, func(r check.Result) bool { return r.Verdict == check.Fail }) && total > 0 {
 			out = append(out, pass(in.Merged.Tree.Path(), int(total), "base + s·B·A in %s, s = %.4g; %s untouched", plural(len(m.modules), "module"), m.modules[0].scaling, plural(len(m.others), "other tensor")))
 		}
 		return out, nil

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/format"
 	"plumbline/verify/check"
 )
@@ -16,17 +17,22 @@ var Shards = &check.Check[*Input]{
 	Doc: `every shard is there, every tensor in one shard and in the index, and total_size is the sum of the bytes
 
 A shard that is missing is a save that did not end, or a copy that left it out; a tensor outside the index is not loaded.`,
-	Source: "formats 5; transformers modeling_utils load_sharded_checkpoint",
+	Source: "layout of a Hugging Face folder; transformers modeling_utils load_sharded_checkpoint",
 	Fix:    "copy the missing shards, or save the model again with its index",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result
-		for _, u := range in.Folder.of(Whole) {
+		for _, w := range in.wholes() {
+			f, u := w.f, w.u
 			switch numbered := numberedShards(u); {
 			case u.Index != nil:
-				out = append(out, in.Folder.indexFindings(u)...)
+				found, err := in.indexFindings(f, u)
+				if err != nil {
+					return out, err
+				}
+				out = append(out, found...)
 			case u.has(indexFile): // refused
 			case len(numbered) > 0:
-				out = append(out, fail(in.Folder.at(u), "INDEX-MISSING", "shards without their index", "%s, and no %s", several(numbered), indexFile))
+				out = append(out, fail(f.at(u), "INDEX-MISSING", "shards without their index", "%s, and no %s", several(numbered), indexFile))
 			}
 		}
 		return out, nil
@@ -45,7 +51,9 @@ func numberedShards(u *Unit) (have []string) {
 	return have
 }
 
-func (f *Folder) indexFindings(u *Unit) (out []check.Result) {
+// indexFindings holds the shards of a model against their index. A model.safetensors beside them is what from_pretrained loads: it asks
+// for the index only where there is none (transformers@5.23.0 modeling_utils.py _get_resolved_checkpoint_files).
+func (in *Input) indexFindings(f *Folder, u *Unit) (out []check.Result, err error) {
 	x, subject := u.Index, u.Index.File
 	var missing []string
 	for _, s := range x.Shards {
@@ -60,10 +68,10 @@ func (f *Folder) indexFindings(u *Unit) (out []check.Result) {
 				n++
 			}
 		}
-		return []check.Result{fail(subject, "SHARD-MISSING", "a shard is missing: the save did not end, or the copy left it out", "%s missing with %s: %s", plural(len(missing), "shard"), plural(n, "tensor"), several(missing))}
+		return []check.Result{fail(subject, "SHARD-MISSING", "a shard is missing: the save did not end, or the copy left it out", "%s missing with %s: %s", plural(len(missing), "shard"), plural(n, "tensor"), several(missing))}, nil
 	}
 	if f.refusedIn(u) {
-		return nil
+		return nil, nil
 	}
 	var unmapped, beside []string
 	total := int64(0)
@@ -83,6 +91,16 @@ func (f *Folder) indexFindings(u *Unit) (out []check.Result) {
 	if len(unmapped) > 0 {
 		out = append(out, fail(subject, "UNMAPPED", "tensors that the index leaves out are not loaded", "%s of the shards not in weight_map: %s", plural(len(unmapped), "tensor"), several(unmapped)))
 	}
+	if slices.Contains(beside, single) {
+		what, err := in.singleDiffers(u)
+		if err != nil {
+			return nil, err
+		}
+		if what != "" {
+			out = append(out, fail(subject, "STALE-SINGLE", "weights of an earlier save in one file beside the shards: from_pretrained loads that file and not the shards", "%s lies beside %s, and %s", single, plural(len(x.Shards), "shard"), what))
+			beside = slices.DeleteFunc(beside, func(b string) bool { return b == single })
+		}
+	}
 	if len(beside) > 0 {
 		out = append(out, warn(subject, "SHARD-UNUSED", "shards of an earlier save were left behind", "%s that the index does not name: %s", plural(len(beside), "file"), several(beside)))
 	}
@@ -92,7 +110,58 @@ func (f *Folder) indexFindings(u *Unit) (out []check.Result) {
 	if len(out) == 0 {
 		out = append(out, pass(subject, len(x.Map), "%s in %s", plural(len(x.Map), "tensor"), plural(len(x.Shards), "shard")))
 	}
-	return out
+	return out, nil
+}
+
+const single = "model.safetensors"
+
+// singleDiffers says in what the weights of model.safetensors differ from those of the shards beside it, "" if they are the same.
+func (in *Input) singleDiffers(u *Unit) (string, error) {
+	shards := map[string]*Tensor{}
+	for _, t := range u.tensors(weightsRole) {
+		shards[t.Name] = t
+	}
+	var list []tensorPair
+	for _, c := range u.Containers {
+		if base(c.Name) != single {
+			continue
+		}
+		for _, t := range c.Tensors {
+			s := shards[t.Name]
+			if s == nil {
+				return "the shards have no " + t.Name, nil
+			}
+			list = append(list, tensorPair{t, s})
+		}
+	}
+	if n := len(shards) - len(list); n > 0 {
+		return fmt.Sprintf("lacks %s of the shards", plural(n, "tensor")), nil
+	}
+	diffs, err := in.compare(list)
+	for _, d := range diffs {
+		if d.problem != "" || d.changed > 0 {
+			return "its " + d.name + " is another one", err
+		}
+	}
+	return "", err
+}
+
+// wholeUnit is a whole model and the folder that it lies in.
+type wholeUnit struct {
+	f *Folder
+	u *Unit
+}
+
+// wholes returns the whole models that are judged: those of the folder, and the merged one.
+func (in *Input) wholes() (list []wholeUnit) {
+	for _, f := range []*Folder{in.Folder, in.Merged} {
+		if f != nil {
+			for _, u := range f.of(Whole) {
+				list = append(list, wholeUnit{f, u})
+			}
+		}
+	}
+	return list
 }
 
 // Names checks the tensors of a whole model against its architecture.
@@ -100,15 +169,23 @@ var Names = &check.Check[*Input]{
 	Name: "model/tensors",
 	Doc: `a whole model holds every tensor of its architecture, by name and shape, and no part of a wrapper
 
-The tensors follow from config.json for gpt2, gptj, llama and qwen2; buffers that loaders leave out are ignored, lm_head may
+The tensors follow from config.json for the architectures of internal/arch, Llama, Qwen, Mistral, Mixtral, Gemma, Phi, OLMo and GPT
+among them. Of others the layers are counted and compared with each other, the widths of the configuration with the tensors, and the
+rest is undetermined. Buffers that loaders leave out are ignored, lm_head may
 be absent where it is tied. transformers initialises what is missing at random, with a warning at most.`,
-	Source: "formats 5; faults P005, P007, P140",
+	Source: "layout of a Hugging Face folder; faults P005, P007, P140",
 	Fix:    "save the model inside the wrapper (unwrap_model, merge_and_unload) with save_pretrained",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result
-		for _, u := range in.Folder.of(Whole) {
-			if list := u.tensors(weightsRole); len(list) > 0 {
-				out = append(out, in.Folder.nameFindings(u, list)...)
+		for _, w := range in.wholes() {
+			if list := w.u.tensors(weightsRole); len(list) > 0 {
+				found := w.f.nameFindings(w.u, list)
+				for _, r := range found {
+					if w.f == in.Merged && r.Verdict == check.Fail && r.Explanations[0].Fault == "TENSOR-MISSING" {
+						r.Explanations[0] = check.Explanation{Fault: "MERGE-MISSING", Title: "the merged model is not whole"}
+					}
+				}
+				out = append(out, found...)
 			}
 		}
 		return out, nil
@@ -139,10 +216,13 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 	m := u.Model
 	if m == nil {
 		switch {
-		case u.Config != nil && u.Config.ModelType != "":
-			return []check.Result{note(subject, "model_type %q: its tensors are not known here (%s are)", u.Config.ModelType, strings.Join(Types, ", "))}
+		case u.Config != nil && u.Config.Type != "":
+			return f.unknownFindings(u, list)
 		case f.refusedIn(u):
 			return nil
+		}
+		if u.hasLike("random_states_", "sampler.bin", "accelerate_") { // Accelerator.save_state leaves the configuration to the user
+			return []check.Result{undetermined(subject, "NO-CONFIG", "weights without config.json", "a state of accelerate has no config.json: which %s belong to the model is not said", plural(len(list), "tensor"))}
 		}
 		return []check.Result{fail(subject, "NO-CONFIG", "weights without config.json", "config.json is missing or names no model_type: no loader knows what these %s are", plural(len(list), "tensor"))}
 	}
@@ -154,27 +234,30 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 	}
 	have := map[string]*Tensor{}
 	for _, t := range list {
-		have[m.plain(t.Name)] = t
+		have[arch.Rooted(m.Type, t.Name)] = t
 	}
 	var absent, shapes []string
 	want := map[string]bool{}
-	for _, x := range m.tensors() {
-		want[x.name] = true
-		t := have[x.name]
+	for _, x := range m.Tensors() {
+		want[x.Name] = true
+		t := have[x.Name]
 		switch {
-		case t == nil && strings.HasPrefix(x.name, "lm_head.") && !u.hasHead():
+		case t == nil && strings.HasPrefix(x.Name, "lm_head.") && !u.hasHead():
 		case t == nil:
-			absent = append(absent, x.name)
-		case !slices.Equal(t.Array.Shape, x.shape) && t.Array.DType != format.U8: // packed codes: weights/type
-			shapes = append(shapes, fmt.Sprintf("%s is %s, want %s", x.name, t.Array.ShapeString(), (&format.Array{Shape: x.shape}).ShapeString()))
+			absent = append(absent, x.Name)
+		case !slices.Equal(t.Array.Shape, x.Shape) && t.Array.DType != format.U8: // packed codes: weights/type
+			shapes = append(shapes, fmt.Sprintf("%s is %s, want %s", x.Name, t.Array.ShapeString(), (&format.Array{Shape: x.Shape}).ShapeString()))
 		}
 	}
 	var extra []string
 	for _, t := range list {
-		n := m.plain(t.Name)
+		n := arch.Rooted(m.Type, t.Name)
 		if !want[n] && !ignorable(n) && !auxiliary(n) {
 			extra = append(extra, t.Name)
 		}
+	}
+	if r := u.taskFinding(subject, list); r != nil {
+		out = append(out, *r)
 	}
 	if p := doubled(absent, have); p != "" {
 		return []check.Result{fail(subject, "KEY-PREFIX", "the model was saved from inside another module", "every name begins with %q once more than it should: loaders fill the model with random numbers", p)}
@@ -204,6 +287,28 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 	return out
 }
 
+// taskFinding compares the class in config.json with the head that is there.
+func (u *Unit) taskFinding(subject string, list []*Tensor) *check.Result {
+	of := func(ends ...string) bool {
+		return slices.ContainsFunc(u.Config.Architectures, func(a string) bool {
+			return slices.ContainsFunc(ends, func(e string) bool { return strings.HasSuffix(a, e) })
+		})
+	}
+	head := slices.ContainsFunc(list, func(t *Tensor) bool {
+		return slices.ContainsFunc([]string{"score.", "classifier.", "classification_head.", "pre_classifier.", "logits_proj.", "head."}, func(h string) bool { return strings.HasPrefix(t.Name, h) })
+	})
+	var r check.Result
+	switch {
+	case head && of("ForCausalLM", "LMHeadModel"):
+		r = fail(subject, "TASK-HEAD", "a classifier saved as a language model: its head is not loaded", "architectures is %s, and there is a head for classes", strings.Join(u.Config.Architectures, ", "))
+	case !head && of("ForSequenceClassification", "ForTokenClassification"):
+		r = fail(subject, "TASK-HEAD", "the head for classes was not saved: loaders fill it with random numbers", "architectures is %s, and there is neither score nor classifier", strings.Join(u.Config.Architectures, ", "))
+	default:
+		return nil
+	}
+	return &r
+}
+
 // doubled returns what stands in front of the names of all tensors that are absent, "" if they are absent indeed.
 func doubled(absent []string, have map[string]*Tensor) string {
 	for _, p := range []string{"model.", "transformer.", "base_model.", "language_model.", "backbone."} {
@@ -215,10 +320,10 @@ func doubled(absent []string, have map[string]*Tensor) string {
 }
 
 // cut returns how many layers the tensors in extra belong to that are numbered beyond the last one.
-func cut(m *Model, extra []string) int {
+func cut(m *arch.Model, extra []string) int {
 	layers := map[int]bool{}
 	for _, n := range extra {
-		if i, ok := layerOf(n); ok && i >= m.Layers && strings.HasPrefix(m.plain(n), m.block(i)) {
+		if i, ok := layerOf(n); ok && i >= m.Layers && strings.HasPrefix(arch.Rooted(m.Type, n), m.BlockName(i)) {
 			layers[i] = true
 		}
 	}
@@ -252,20 +357,21 @@ var Tied = &check.Check[*Input]{
 	Doc: `a head that is tied and stored all the same equals the embedding
 
 transformers loads one of the two and ties the other to it: with different values which one wins depends on the version.`,
-	Source: "formats 5",
+	Source: "layout of a Hugging Face folder",
 	Fix:    "set tie_word_embeddings to false, or drop lm_head.weight",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result
-		for _, u := range in.Folder.of(Whole) {
+		for _, w := range in.wholes() {
+			f, u := w.f, w.u
 			if u.Model == nil || !u.Model.Tied {
 				continue
 			}
 			var head, embedding *Tensor
 			for _, t := range u.tensors(weightsRole) {
-				switch u.Model.plain(t.Name) {
-				case "lm_head.weight":
+				switch arch.Rooted(u.Model.Type, t.Name) {
+				case arch.HeadWeight:
 					head = t
-				case u.Model.embedding():
+				case arch.EmbeddingOf(u.Model.Type):
 					embedding = t
 				}
 			}
@@ -277,9 +383,9 @@ transformers loads one of the two and ties the other to it: with different value
 				return out, err
 			}
 			if d[0].problem != "" || d[0].changed > 0 {
-				out = append(out, fail(in.Folder.at(u), "TIED-DIFFERS", "the head was trained on its own", "tie_word_embeddings is true, and lm_head.weight differs from the embedding in %s of %s numbers", thousands(d[0].changed), thousands(d[0].compared)))
+				out = append(out, fail(f.at(u), "TIED-DIFFERS", "the head was trained on its own", "tie_word_embeddings is true, and lm_head.weight differs from the embedding in %s of %s numbers", thousands(d[0].changed), thousands(d[0].compared)))
 			} else {
-				out = append(out, pass(in.Folder.at(u), int(d[0].compared), "lm_head.weight equals the embedding"))
+				out = append(out, pass(f.at(u), int(d[0].compared), "lm_head.weight equals the embedding"))
 			}
 		}
 		return out, nil

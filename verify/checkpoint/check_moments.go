@@ -16,12 +16,13 @@ import (
 // Moments checks the numbers in the state of an optimiser and of a schedule.
 var Moments = &check.Check[*Input]{
 	Name: "resume/moments",
-	Doc: `the moments are finite, second moments not negative, and the optimiser and the schedule are at the step of the checkpoint
+	Doc: `the moments are finite and fit each other, and the optimiser and the schedule are at the step of the checkpoint and at one rate
 
-Adam divides by the root of the second moment: a negative or NaN one makes the weights NaN at the first step after a resume. An
+Adam divides by the root of the second moment: a negative or NaN one makes the weights NaN at the first step after a resume. No gradients give an m² beyond
+c·v with c = (1−β₁)²/(1−β₂)·Σ(β₁²/β₂)ᵏ over the steps (Cauchy and Schwarz): moments of different parameters do. An
 optimiser that is ahead of the checkpoint, or behind it, is of another save: the bias correction and the weights do not belong
 together. A schedule may count the steps of several processes. Storages of torch.save are read as bytes; no pickle is loaded.`,
-	Source: "V29, V31; formats 18; faults P010, P118, P124; torch@2.15 optim/adam.py",
+	Source: "V29, V31; resume; faults P010, P118, P124; torch@2.15 optim/adam.py",
 	Fix:    "save weights, optimiser and schedule at one place, after the counter moved; go back to the checkpoint before",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result
@@ -103,6 +104,13 @@ func (in *Input) momentFindings(u *Unit) (out []check.Result, err error) {
 	if len(negative) > 0 {
 		out = append(out, fail(subject, "MOMENT-SIGN", "overwritten, or first and second moments exchanged", "%s negative, whose root is NaN: %s", plural(len(negative), "second moment"), several(negative)))
 	}
+	if len(bad)+len(negative) == 0 {
+		found, err := in.adamFindings(u)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+	}
 	at, known := stepIn(u)
 	if n, ok := f.stepOf(u); !known && ok {
 		at, known = n, true
@@ -112,7 +120,11 @@ func (in *Input) momentFindings(u *Unit) (out []check.Result, err error) {
 		case most > float64(at):
 			out = append(out, fail(subject, "OPT-STEP", "the optimiser of a later save", "the optimiser has made %g steps, the checkpoint is of step %d", most, at))
 		case most < float64(at):
-			out = append(out, warn(subject, "OPT-STEP", "the optimiser of an earlier save, made anew on a resume, or steps that a scaler skipped", "the optimiser has made %g steps, the checkpoint is of step %d", most, at))
+			verdict := fail
+			if u.hasLike("scaler") { // a step whose gradients overflow in float16 is skipped
+				verdict = warn
+			}
+			out = append(out, verdict(subject, "OPT-STEP", "the optimiser of an earlier save, made anew on a resume, or steps that a scaler skipped", "the optimiser has made %g steps, the checkpoint is of step %d", most, at))
 		}
 	}
 	scheduled := 0
@@ -128,8 +140,19 @@ func (in *Input) momentFindings(u *Unit) (out []check.Result, err error) {
 		scheduled++
 		// accelerate steps a schedule once for each process.
 		if n := p.Summary.Numbers[i].Value; at > 0 && (n <= 0 || n%int64(at) != 0) {
-			out = append(out, warn(subject, "SCHEDULER-STEP", "the schedule of another save: the learning rate jumps after a resume", "last_epoch of %s is %d, the checkpoint is of step %d", b, n, at))
+			verdict := fail
+			if u.hasLike("scaler") {
+				verdict = warn
+			}
+			if slices.Contains(p.Summary.Keys, "patience") { // ReduceLROnPlateau counts evaluations
+				continue
+			}
+			out = append(out, verdict(subject, "SCHEDULER-STEP", "the schedule of another save: the learning rate jumps after a resume", "last_epoch of %s is %d, the checkpoint is of step %d", b, n, at))
 		}
+	}
+	rates := u.rateFindings(subject)
+	if !slices.ContainsFunc(rates, func(r check.Result) bool { return r.Verdict == check.Pass && len(out) > 0 }) {
+		out = append(out, rates...)
 	}
 	if n := len(list) + len(steps) + scheduled; len(out) == 0 && n > 0 {
 		out = append(out, pass(subject, n, "%s read, %s", plural(len(list), "moment"), plural(len(steps), "count of steps")))

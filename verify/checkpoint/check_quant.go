@@ -16,7 +16,7 @@ var Scales = &check.Check[*Input]{
 
 SCB is the largest magnitude of the row, W ≈ codes·SCB/127, so that the largest code of a row is 127. A float8 scale of 0 makes
 NaN on quantising and zeros on reading.`,
-	Source: "formats 6; conventions 2.13; bitsandbytes@0.50 backends/default/ops.py; faults P150, P212",
+	Source: "bitsandbytes int8 tensors; int8 base with LoRA as PEFT and bitsandbytes have it; bitsandbytes@0.50 backends/default/ops.py; faults P150, P212",
 	Fix:    "quantise again from the float weights",
 	Run: func(in *Input) ([]check.Result, error) {
 		if err := in.scan(); err != nil {
@@ -136,7 +136,7 @@ var Codes = &check.Check[*Input]{
 
 Rounding to the nearest code leaves half a step of the row; the float weights are cast to float16 first, which adds 2⁻¹¹·|W|
 and half of float16's smallest step.`,
-	Source: "V28; conventions 2.13; formats 6",
+	Source: "V28; int8 base with LoRA as PEFT and bitsandbytes have it; bitsandbytes int8 tensors",
 	Fix:    "quantise again from this base; do not mix constants: SCB is the absmax, not absmax/127",
 	Run: func(in *Input) ([]check.Result, error) {
 		if in.Base == nil || whole(in.Base) == nil {

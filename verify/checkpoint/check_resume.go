@@ -17,12 +17,19 @@ var TokenizerFiles = &check.Check[*Input]{
 	Doc: `a tokenizer lies beside a whole model, and its ids fit the embedding
 
 In a run of system C, and with --needs tokenizer, it must. An id at or above the rows of the embedding reads outside of it.`,
-	Source: "systems C.6; formats 5, 8; fault C20",
+	Source: "outputs of PPO with a value head; layout of a Hugging Face folder, tokenizer.json; fault C20",
 	Fix:    "tokenizer.save_pretrained(dir) with every checkpoint; resize the embedding to the tokenizer",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder
 		var out []check.Result
-		for _, u := range f.Units {
+		units := slices.Clone(f.Units)
+		if in.Merged != nil {
+			units = append(units, in.Merged.Units...)
+		}
+		for i, u := range units {
+			if f = in.Folder; i >= len(f.Units) {
+				f = in.Merged
+			}
 			if u.Kind != Whole && u.Kind != Adapter || len(u.tensors(weightsRole)) == 0 {
 				continue
 			}
@@ -42,8 +49,10 @@ In a run of system C, and with --needs tokenizer, it must. An id at or above the
 				switch {
 				case rows > 0 && t.Size > rows:
 					out = append(out, fail(f.at(u), "VOCABULARY", "tokens were added, and the embedding was not resized", "the tokenizer has ids up to %d, the embedding has %d rows", t.Size-1, rows))
+				case rows > 0 && t.Added > rows && len(t.without(rows)) > 0:
+					out = append(out, fail(f.at(u), "ADDED-TOKEN", "an added token has no row: embedding it is an index error", "the embedding has %d rows, and of the tokens that were added %s", rows, several(t.without(rows))))
 				case rows > 0 && t.Added > rows:
-					out = append(out, warn(f.at(u), "ADDED-TOKEN", "an added token has no row: embedding it is an index error", "added tokens have ids up to %d, the embedding has %d rows", t.Added-1, rows))
+					out = append(out, warn(f.at(u), "ADDED-TOKEN", "the class of the tokenizer added unk_token, which has no row and no use", "added tokens have ids up to %d, the embedding has %d rows", t.Added-1, rows))
 				case rows > 0:
 					out = append(out, pass(f.at(u), t.Size, "%d ids for %d rows", t.Added, rows))
 				}
@@ -69,8 +78,8 @@ func (f *Folder) tokenizerOf(u *Unit) *Tokenizer {
 // embeddingRows returns the rows of the input embedding of a whole model, 0 if it is not there.
 func embeddingRows(u *Unit) int {
 	for _, t := range u.tensors(weightsRole) {
-		for _, e := range []string{"wte.weight", "embed_tokens.weight", "word_embeddings.weight", "embed_in.weight"} {
-			if endsWith(t.Name, e) && len(t.Array.Shape) == 2 && t.Array.DType.Float() {
+		for _, e := range tables2 {
+			if endsWith(t.Name, e+".weight") && len(t.Array.Shape) == 2 && t.Array.DType.Float() {
 				return t.Array.Shape[0]
 			}
 		}
@@ -86,7 +95,7 @@ var OptimizerState = &check.Check[*Input]{
 They are looked for in optimizer.pt, optim*.pt and optimizer.safetensors, in pickles by the shapes that the program declares.
 Moments for no parameter mean that nothing is trained after the resume; for fewer numbers than the adapter has, that part of
 it is not in the optimiser.`,
-	Source: "V22, V29; formats 18; faults D14, P042, P124, P141",
+	Source: "V22, V29; resume; faults D14, P042, P124, P141",
 	Fix:    "save optimizer.state_dict() with the weights; load the adapter with is_trainable=True before making the optimiser",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder
@@ -121,20 +130,44 @@ type moment struct {
 	shape []int64
 }
 
+// stateParts are the names of what an optimiser keeps once for each parameter: Adam and its kin, 8-bit optimisers, plumbline, SGD
+// with momentum, Adagrad, RMSprop, Adadelta, Adafactor (whose second moment of a matrix is a row and a column: the row stands for it).
+var stateParts = []string{"exp_avg", "state1", "m", "momentum_buffer", "sum", "square_avg", "exp_avg_sq_row", "exp_inf"}
+
+// bareParts stand for a parameter where none of stateParts does: Adafactor of a vector.
+const bareParts = "exp_avg_sq"
+
 // moments returns the first moments, or what an 8-bit optimiser keeps for them, and whether there is a state at all.
 func (u *Unit) moments() (list []moment, there bool) {
 	first := func(name string) bool {
 		for part := range strings.SplitSeq(name, ".") {
-			if part == "exp_avg" || part == "state1" || part == "m" || part == "momentum_buffer" {
+			if slices.Contains(stateParts, part) {
 				return true
 			}
 		}
 		return false
 	}
-	for _, t := range u.tensors(optimizerRole) {
-		there = true
-		if first(t.Name) {
-			list = append(list, moment{t.Name, int64(t.Array.Len()), wide64(t.Array.Shape)})
+	byParameter := map[string]bool{}
+	add := func(name string, n int64, shape []int64, second bool) {
+		i := strings.LastIndexByte(name, '.')
+		if part := name[i+1:]; first(name) && !second || second && part == bareParts && !byParameter[name[:max(i, 0)]] {
+			if byParameter[name[:max(i, 0)]] && i >= 0 {
+				return // momentum_buffer beside square_avg: one parameter
+			}
+			byParameter[name[:max(i, 0)]] = i >= 0
+			list = append(list, moment{name, n, shape})
+		}
+	}
+	for _, second := range []bool{false, true} {
+		for _, t := range u.tensors(optimizerRole) {
+			there = true
+			if part, _, _ := strings.Cut(t.Name, "."); part == "m" || part == "v" { // plumbline's own: m.NAME
+				if part == "m" && !second {
+					list = append(list, moment{t.Name, int64(t.Array.Len()), wide64(t.Array.Shape)})
+				}
+				continue
+			}
+			add(t.Name, int64(t.Array.Len()), wide64(t.Array.Shape), second)
 		}
 	}
 	for _, p := range u.Pickles {
@@ -146,10 +179,10 @@ func (u *Unit) moments() (list []moment, there bool) {
 		if p.Summary == nil {
 			continue
 		}
-		for i := range p.Summary.Tensors {
-			t := &p.Summary.Tensors[i]
-			if first(t.Name) {
-				list = append(list, moment{t.Name, t.Len(), t.Shape})
+		for _, second := range []bool{false, true} {
+			for i := range p.Summary.Tensors {
+				t := &p.Summary.Tensors[i]
+				add(t.Name, t.Len(), t.Shape, second)
 			}
 		}
 	}
@@ -192,6 +225,9 @@ func (in *Input) optimizerFindings(f *Folder, u *Unit) []check.Result {
 	if u.Kind != Adapter && u.Kind != Whole || !u.readable() {
 		return nil
 	}
+	if len(list) == 0 && u.stateless() {
+		return []check.Result{note(subject, "SGD without momentum keeps no state: nothing of it can be lost")}
+	}
 	if len(list) == 0 {
 		return []check.Result{fail(subject, "P042", "the optimiser held no parameters: is_trainable=False, or made before the adapter", "the state of the optimiser holds no moments")}
 	}
@@ -223,6 +259,15 @@ func (in *Input) optimizerFindings(f *Folder, u *Unit) []check.Result {
 		flat = flat || len(m.shape) < 2 && shapes[fmt.Sprint(m.shape)] == 0
 		shapes[fmt.Sprint(m.shape)]--
 	}
+	if slices.ContainsFunc(list, func(m moment) bool { return strings.HasSuffix(m.name, "exp_avg_sq_row") }) {
+		switch { // factored: as many as parameters, not as many numbers
+		case u.Kind == Adapter && len(list) < n:
+			return []check.Result{fail(subject, "D14", "part of what is saved is in no group of the optimiser", "factored moments of %s, the adapter has %s", plural(len(list), "tensor"), plural(n, "tensor"))}
+		case u.Kind == Adapter && len(list) > n:
+			return []check.Result{warn(subject, "OPT-EXTRA", "the state of another adapter, or parameters that are not saved", "factored moments of %s, the adapter has %s", plural(len(list), "tensor"), plural(n, "tensor"))}
+		}
+		return []check.Result{pass(subject, len(list), "factored moments of %s", plural(len(list), "tensor"))}
+	}
 	if u.Kind == Adapter && have < want {
 		return []check.Result{fail(subject, "D14", "part of what is saved is in no group of the optimiser", "moments of %s numbers in %s, the adapter has %s in %s", thousands(have), plural(len(list), "tensor"), thousands(want), plural(n, "tensor"))}
 	}
@@ -240,7 +285,25 @@ func (in *Input) optimizerFindings(f *Folder, u *Unit) []check.Result {
 			return []check.Result{fail(subject, "OPT-SHAPE", "the state of another adapter", "moments of shapes that no tensor of the adapter has: %s", several(other))}
 		}
 	}
+	if found := in.orderFindings(u, list); len(found) > 0 {
+		return found
+	}
 	return []check.Result{pass(subject, len(list), "moments of %s numbers in %s", thousands(have), plural(len(list), "tensor"))}
+}
+
+// stateless reports whether the optimiser is SGD without momentum, by the settings of its groups.
+func (u *Unit) stateless() bool {
+	for _, p := range u.Pickles {
+		if p.Summary == nil || !strings.HasPrefix(path.Base(p.Name), "optim") || !slices.Contains(p.Summary.Keys, "nesterov") {
+			continue
+		}
+		for _, n := range p.Summary.Numbers {
+			if n.Name == "param_groups.0.momentum" && n.Value == 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // readable reports whether every file of an optimiser could be listed.
@@ -266,7 +329,7 @@ var TrainerState = &check.Check[*Input]{
 
 The step in the state is the one in the name of the folder, and transformers' trainer_state.json, which has it, is there. Shards
 per rank are complete.`,
-	Source: "V29; formats 18; systems C.6; faults P010, P072, P135, P204; transformers#17032, OpenRLHF#1103",
+	Source: "V29; resume; outputs of PPO with a value head; faults P010, P072, P135, P204; transformers#17032, OpenRLHF#1103",
 	Fix:    "save the random state of every rank, the schedule and the data loader with the weights",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder
@@ -294,6 +357,7 @@ func (in *Input) stateFindings(f *Folder, u *Unit) (out []check.Result) {
 			out = append(out, fail(subject, "P010", "the step is counted in the inner loop: the schedule runs ahead", "global_step is %d, max_steps %d", n, most))
 		}
 	}
+	out = append(out, u.aheadFindings(subject)...)
 	missing := func(there bool, need, id, title, what string) {
 		demanded := certain || in.needs(need) && (u.Kind == Adapter || u.Kind == Whole)
 		switch {

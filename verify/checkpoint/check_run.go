@@ -13,7 +13,7 @@ var RunLayout = &check.Check[*Input]{
 	Doc: `a run folder has effective_config.yaml, step_N at every save_interval, final/ of the last step, and latest names a step that is there
 
 While LOCK is there the run may be going on: then a missing final/ is a warning.`,
-	Source: "systems C.6; formats 17; fault C20",
+	Source: "outputs of PPO with a value head; crash-safe saves; fault C20",
 	Fix:    "save the configuration at the start, a checkpoint at every save_interval, and final/ at the end",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder

@@ -136,10 +136,11 @@ func (in *Input) expectedBytes(u *Unit) (n int64, width int, ok bool) {
 		n += int64(l.rank(name)) * (int64(in) + int64(out)) * int64(w)
 	}
 	if m, _ := in.baseModel(u); m != nil {
-		for _, x := range m.modules() {
+		for _, x := range adaptable(m) {
 			// All-linear leaves out the head, and embeddings are adapted only by name.
-			if match(x.name) && (x.linear || slices.ContainsFunc(l.Targets, func(t string) bool { return endsWith(x.name, t) })) {
-				add(x.name, x.in, x.out)
+			if match(x.Name) && (x.IsLinear() || slices.ContainsFunc(l.Targets, func(t string) bool { return endsWith(x.Name, t) })) ||
+				l.tied(x.Name) && slices.ContainsFunc(l.Targets, l.tied) {
+				add(x.Name, x.In, x.Out)
 			}
 		}
 		return n, width, width > 0

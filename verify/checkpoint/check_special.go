@@ -18,8 +18,8 @@ template of --base is still there
 
 generate stops at eos_token_id of generation_config.json, of config.json where that file is missing; an id without a row is never
 drawn, so no text ends. torch refuses a pad_token_id of config.json without a row. A tokenizer whose eos_token is another one than
-those at which generation stops trains one end and waits for another. Without a chat template every prompt is formatted another way.`,
-	Source: "formats 5 and 8; faults P033, P054; transformers@5.23 generation/configuration_utils.py; torch@2.15 nn/modules/sparse.py",
+those at which generation stops trains one end and waits for another, and with no eos_token_id at all none is waited for. Without a chat template every prompt is formatted another way.`,
+	Source: "layout of a Hugging Face folder, tokenizer.json; faults P033, P054; transformers@5.23 generation/configuration_utils.py; torch@2.15 nn/modules/sparse.py",
 	Fix:    "set eos_token_id and pad_token_id in config.json and generation_config.json to the tokenizer's; save the tokenizer with its template",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result
@@ -71,6 +71,8 @@ func (f *Folder) specialFindings(u *Unit) (out []check.Result, err error) {
 	rows := embeddingRows(u)
 	if rows == 0 && u.Model != nil {
 		rows = u.Model.Vocab
+	} else if rows == 0 {
+		rows = max(u.number("", "vocab_size"), u.number("text_config", "vocab_size"))
 	}
 	generation, err := f.object(u, "generation_config.json")
 	if err != nil {
@@ -101,10 +103,23 @@ func (f *Folder) specialFindings(u *Unit) (out []check.Result, err error) {
 	if t != nil && t.EOS >= 0 && len(stops) > 0 && !slices.Contains(stops, t.EOS) {
 		out = append(out, warn(subject, "EOS-MISMATCH", "the end that was trained is not the one that generation waits for", "eos_token %.32q of the tokenizer is %d, eos_token_id of %s is %s", t.EOSText, t.EOS, source, strings.Trim(fmt.Sprint(stops), "[]")))
 	}
+	switch {
+	case t != nil && t.File != "" && t.Size > 0 && t.EOSText != "" && t.EOS < 0:
+		out = append(out, fail(subject, "EOS-UNKNOWN", "no text ends: the tokenizer has no such token", "eos_token %.32q is no token of tokenizer.json", t.EOSText))
+	case len(stops) == 0 && u.generates() && (u.has("generation_config.json") || t != nil):
+		out = append(out, warn(subject, "NO-EOS", "no text ends before max_new_tokens: generate has no token to stop at", "neither generation_config.json nor config.json has an eos_token_id"))
+	}
 	if len(out) == 0 && rows > 0 && len(stops) > 0 {
 		out = append(out, pass(subject, len(stops), "eos_token_id of %s is %s of %d", source, strings.Trim(fmt.Sprint(stops), "[]"), rows))
 	}
 	return out, nil
+}
+
+// generates reports whether the class in config.json is one that generates text.
+func (u *Unit) generates() bool {
+	return slices.ContainsFunc(u.Config.Architectures, func(a string) bool {
+		return strings.HasSuffix(a, "ForCausalLM") || strings.HasSuffix(a, "LMHeadModel") || strings.HasSuffix(a, "ForConditionalGeneration")
+	})
 }
 
 // templateFindings compares the chat template with that of --base.

@@ -15,25 +15,30 @@ var StoredTypes = &check.Check[*Input]{
 	Doc: `weights are floating point, or integers with the scales that make weights of them
 
 Packed 4-bit codes (uint8) and int8 codes are no weights: a folder that holds them without a quantization_config and without
-scales was exported from a quantised model as if it were a dense one. Types that differ from dtype in config.json, or from one
+scales was exported from a quantised model as if it were a dense one. Weights in wider whole numbers need a quantization_config. Types that differ from dtype in config.json, or from one
 layer to the next, are a warning.`,
-	Source: "V28; formats 6; faults P041, P152; TRL#3466, TRL#4973",
+	Source: "V28; bitsandbytes int8 tensors; faults P041, P152; TRL#3466, TRL#4973",
 	Fix:    "dequantise before saving (model.dequantize()), or save with the quantiser's own method and its configuration",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result
-		for _, u := range in.Folder.Units {
-			list := u.tensors(weightsRole)
-			if len(list) == 0 || u.Kind != Adapter && u.Kind != Whole {
+		for _, f := range []*Folder{in.Folder, in.Merged} {
+			if f == nil {
 				continue
 			}
-			out = append(out, in.typeFindings(u, list)...)
+			for _, u := range f.Units {
+				list := u.tensors(weightsRole)
+				if len(list) == 0 || u.Kind != Adapter && u.Kind != Whole {
+					continue
+				}
+				out = append(out, f.typeFindings(u, list)...)
+			}
 		}
 		return out, nil
 	},
 }
 
-func (in *Input) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
-	subject := in.Folder.at(u)
+func (f *Folder) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
+	subject := f.at(u)
 	scales := map[string]bool{}
 	for _, t := range list {
 		for _, end := range []string{".SCB", ".absmax", ".weight_scale", ".weight_scale_inv", ".scales"} {
@@ -43,7 +48,7 @@ func (in *Input) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
 			}
 		}
 	}
-	var packed, codes []string
+	var packed, codes, whole []string
 	counts := map[string]int{}
 	for _, t := range list {
 		a := t.Array
@@ -59,7 +64,14 @@ func (in *Input) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
 			packed = append(packed, fmt.Sprintf("%s %s", t.Name, a.ShapeString()))
 		case format.I8:
 			codes = append(codes, fmt.Sprintf("%s %s", t.Name, a.ShapeString()))
+		default:
+			if size := a.DType.Size(); size > 0 && !a.DType.Float() && (u.Kind == Adapter || u.Config == nil || u.Config.Quantization == nil) {
+				whole = append(whole, fmt.Sprintf("%s in %s", t.Name, a.Type))
+			}
 		}
+	}
+	if len(whole) > 0 {
+		out = append(out, fail(subject, "INT-WEIGHTS", "the bits of floating-point numbers declared as whole numbers, or packed codes without quantization_config", "%s stored as whole numbers: %s", plural(len(whole), "weight"), several(whole)))
 	}
 	if len(packed) > 0 {
 		out = append(out, fail(subject, "P041", "packed 4-bit codes exported as weights", "%s stored as uint8 without scales: %s", plural(len(packed), "weight"), several(packed)))

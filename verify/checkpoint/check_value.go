@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/check"
 )
 
@@ -15,7 +16,7 @@ var ValueHead = &check.Check[*Input]{
 
 Demanded by --needs value-head, by algorithm: ppo in the run's configuration or state.json, and by a class with a value or
 token head in config.json. It is looked for as v_head.summary.*, value_head.*, score.* in safetensors, and by name in pickles.`,
-	Source: "systems C.6; formats 7, row 8; faults C20, H13a, P006, P076, P102, P186",
+	Source: "outputs of PPO with a value head; layout of a PEFT adapter; faults C20, H13a, P006, P076, P102, P186",
 	Fix:    "save the head beside the policy: value_head.safetensors with v_head.summary.weight and v_head.summary.bias",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder
@@ -110,7 +111,7 @@ func (f *Folder) headFindings(u *Unit, heads []*Tensor) []check.Result {
 	if u.Model != nil {
 		hidden = u.Model.Hidden
 	} else if u.Lora != nil {
-		if m := Known(u.Lora.Base); m != nil {
+		if m := arch.Find(u.Lora.Base); m != nil && published(u.Lora.Base) {
 			hidden = m.Hidden
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/format"
 )
 
@@ -17,6 +18,7 @@ type tensorPair struct{ a, b *Tensor }
 type difference struct {
 	name              string
 	dtype             format.DType // of the new one
+	dims              int
 	compared, changed int64
 	delta2, old2      float64 // Σ(a−b)² and Σb²
 	problem           string  // why they were not compared
@@ -36,7 +38,7 @@ func (in *Input) compare(list []tensorPair) ([]difference, error) {
 	var parts []part
 	for i, p := range list {
 		d := &out[i]
-		d.name, d.dtype = p.a.Name, p.a.Array.DType
+		d.name, d.dtype, d.dims = p.a.Name, p.a.Array.DType, len(p.a.Array.Shape)
 		switch {
 		case !slices.Equal(p.a.Array.Shape, p.b.Array.Shape):
 			d.problem = fmt.Sprintf("shape %s, was %s", p.a.Array.ShapeString(), p.b.Array.ShapeString())
@@ -147,7 +149,7 @@ func (in *Input) moved(a, b *Unit) (*movedFacts, error) {
 // plainName is the name that one parameter has in every way of saving it.
 func plainName(u *Unit, name string) string {
 	if u.Kind == Whole && u.Model != nil {
-		return u.Model.plain(name)
+		return arch.Rooted(u.Model.Type, name)
 	}
 	return name
 }

@@ -77,8 +77,8 @@ func (u *Unit) Describe() string {
 	if u.Kind == Adapter && u.Lora != nil {
 		text += fmt.Sprintf(", r %d, α %g, scaling %.4g", u.Lora.R, u.Lora.Alpha, u.Lora.Scaling(""))
 	}
-	if u.Kind == Whole && u.Config != nil && u.Config.ModelType != "" {
-		text += ", " + u.Config.ModelType
+	if u.Kind == Whole && u.Config != nil && u.Config.Type != "" {
+		text += ", " + u.Config.Type
 	}
 	return text
 }

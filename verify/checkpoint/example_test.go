@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/check"
 	"plumbline/verify/checkpoint"
 )
@@ -29,7 +30,7 @@ func Example() {
 
 // The adapter of about 26 MB for GPT-J-6B.
 func ExamplePlan() {
-	rows, err := checkpoint.Plan(checkpoint.Known("EleutherAI/gpt-j-6b"), [][]string{{"q_proj", "v_proj", "fc_in", "fc_out"}}, []int{4})
+	rows, err := checkpoint.Plan(arch.Find("EleutherAI/gpt-j-6b"), [][]string{{"q_proj", "v_proj", "fc_in", "fc_out"}}, []int{4})
 	if err != nil {
 		panic(err)
 	}

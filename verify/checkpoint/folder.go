@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/format"
 	"plumbline/internal/format/hf"
 	"plumbline/internal/format/safetensors"
@@ -21,7 +22,7 @@ type Folder struct {
 	Entries []Entry
 	Units   []*Unit
 	Refused []error // files that are malformed or lead out, in the order of their names
-	Hostile []error // what was read and is refused for what it says: pickles in place of weights, pickles that run commands
+	Hostile []error // what was read and is refused for what it says: pickles that run commands, methods that are none
 	Run     *Run    // what a run folder says of itself
 	pool    *pool
 	seen    map[string]bool // entries by name
@@ -199,7 +200,7 @@ func (f *Folder) load(u *Unit) (interesting bool, err error) {
 				return false, err
 			}
 			interesting = true
-		case isPickle(base):
+		case isPickle(base) || base == dcpMetadata && u.distributed():
 			p, err := f.pickle(u, base)
 			if err != nil {
 				return false, err
@@ -224,9 +225,6 @@ func (f *Folder) load(u *Unit) (interesting bool, err error) {
 		u.Kind = Whole
 	case u.has("config.json"):
 		u.Kind = Config
-	}
-	if (u.Kind == Adapter || u.Kind == Whole) && !weights && u.weightPickle() {
-		f.Hostile = append(f.Hostile, hf.Pickled(f.shown(path.Join(u.Dir, weightPickles(u)[0]))))
 	}
 	if u.Lora != nil && !slices.Contains(peftTypes, u.Lora.Type) {
 		f.Hostile = append(f.Hostile, format.Malformed(u.Lora.File, "peft_type", "%.64q is no method of PEFT", u.Lora.Type))
@@ -282,7 +280,9 @@ func (f *Folder) config(u *Unit) error {
 		if u.Config.Layers > maxLayers { // lists are made of them
 			return f.refuse(format.Malformed(f.shown(name), "num_hidden_layers", "is %d, want at most %d", u.Config.Layers, maxLayers))
 		}
-		u.Model = modelOf(u.Config)
+		if u.Config.Validate() == nil {
+			u.Model = &arch.Model{Name: u.Config.File, Config: u.Config.Config}
+		}
 	}
 	return f.refuse(err)
 }

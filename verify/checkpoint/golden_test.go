@@ -152,7 +152,7 @@ func TestGoldenMerges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := Paths{Dir: filepath.Join(goldens, want.Adapter), Base: filepath.Join(goldens, want.Base), Merged: filepath.Join(goldens, name)}
 			results := judge(t, load(t, p), "merge")
-			require.Len(t, results, 2)
+			require.Len(t, results, 3)
 			require.Empty(t, failures(results))
 			p.Merged = p.Base
 			require.Equal(t, "P086", firstFault(judge(t, load(t, p), "merge"), check.Fail))

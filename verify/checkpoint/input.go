@@ -9,7 +9,10 @@ package checkpoint
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
+
+	"plumbline/internal/arch"
 )
 
 // UsageError says that what was asked for makes no sense.
@@ -37,7 +40,7 @@ type Input struct {
 	Merged  *Folder // the base with the adapter merged in; with it, Folder holds the adapter
 	Against *Folder // an earlier checkpoint of the same run
 
-	Model   *Model // stated by the user in place of Base
+	Model   *arch.Model // stated by the user in place of Base
 	Size    Size
 	MaxSize int64    // 0: DefaultMaxSize, for adapters of which nothing is known
 	Needs   []string // of Needable: what the folder must hold
@@ -63,26 +66,85 @@ func (in *Input) context() context.Context {
 }
 
 // baseModel returns the architecture that adapters of u belong to and where it is known from; nil if it is not known.
-func (in *Input) baseModel(u *Unit) (m *Model, from string) {
+func (in *Input) baseModel(u *Unit) (m *arch.Model, from string) {
 	switch {
 	case in.Base != nil:
 		if b := in.Base.model(); b != nil && b.Model != nil {
-			return b.Model, in.Base.shown("config.json")
+			return u.replicated(b.Model), in.Base.shown("config.json")
+		} else if b != nil {
+			if m := b.listed(); m != nil {
+				return m, "the tensors of " + in.Base.Tree.Path()
+			}
 		}
 		return nil, ""
 	case in.Model != nil:
-		return in.Model, "--model " + in.Model.Name
-	case u != nil && u.Lora != nil:
-		if m := Known(u.Lora.Base); m != nil {
-			return u.resized(m), fmt.Sprintf("base_model_name_or_path %q", u.Lora.Base)
+		return u.replicated(in.Model), "--model " + in.Model.Name
+	case u != nil && u.Lora != nil && published(u.Lora.Base):
+		if m := arch.Find(u.Lora.Base); m != nil {
+			return u.replicated(u.resized(m)), fmt.Sprintf("base_model_name_or_path %q", u.Lora.Base)
 		}
 	}
 	return nil, ""
 }
 
+// listed returns a model whose modules are those of the unit's tensors, for an architecture that is not known: every matrix is a
+// layer that an adapter can sit on, those of the tokens are tables. nil if there are none.
+func (u *Unit) listed() *arch.Model {
+	m := &arch.Model{}
+	if u.Config != nil {
+		m.Name, m.Type = u.Config.File, u.Config.Type
+	}
+	for _, t := range u.tensors(weightsRole) {
+		name, ok := strings.CutSuffix(t.Name, ".weight")
+		if !ok || len(t.Array.Shape) != 2 {
+			continue
+		}
+		x := arch.Module{Name: name, Layer: -1, Out: t.Array.Shape[0], In: t.Array.Shape[1]}
+		if i, ok := layerOf(name); ok {
+			x.Layer = i
+		}
+		for _, e := range tables {
+			if endsWith(name, e) {
+				x.Kind, x.In, x.Out = arch.Table, t.Array.Shape[0], t.Array.Shape[1]
+				m.Vocab = max(m.Vocab, x.In)
+			}
+		}
+		m.Listed = append(m.Listed, x)
+	}
+	if m.Listed == nil {
+		return nil
+	}
+	return m
+}
+
+// tables are the names of embeddings in the architectures of transformers.
+var tables = []string{"embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions", "position_embeddings", "embeddings", "shared", "tok_embeddings"}
+
+// published reports whether a name can be that of a model on huggingface.co: name, or owner/name. Others are paths, whose last
+// part says nothing: ./gpt2 need not be GPT-2.
+func published(name string) bool {
+	return !strings.ContainsAny(name, `\:`) && strings.Count(strings.TrimRight(name, "/"), "/") <= 1 && !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "~")
+}
+
+// replicated returns m with the layers that layer_replication makes of it.
+func (u *Unit) replicated(m *arch.Model) *arch.Model {
+	if u == nil || u.Lora == nil || len(u.Lora.Repeats) == 0 {
+		return m
+	}
+	c := *m
+	c.Layers = 0
+	for _, r := range u.Lora.Repeats {
+		c.Layers += r[1] - r[0]
+	}
+	if c.Windows = nil; c.Validate() != nil {
+		return m
+	}
+	return &c
+}
+
 // resized returns m with the vocabulary that the adapter's own embedding or head has: tokens may have been added to the
 // model of that name.
-func (u *Unit) resized(m *Model) *Model {
+func (u *Unit) resized(m *arch.Model) *arch.Model {
 	for _, p := range u.pairs {
 		rows := 0
 		switch {

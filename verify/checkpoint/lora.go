@@ -31,16 +31,19 @@ type Lora struct {
 	Init       string // init_lora_weights, where it is a name
 	Variant    string // the first key that makes it another function than α/r·B·A and DoRA; "" for none
 	FanInOut   bool
-	Targets    []string       // target_modules as a list
-	Pattern    string         // target_modules as a regular expression, or all-linear
-	Exclude    []string       // exclude_modules as a list
-	ExcludeRE  string         // exclude_modules as a regular expression
-	Layers     []int          // layers_to_transform; nil: all
-	LayersIn   []string       // layers_pattern
-	Ranks      []patternValue // rank_pattern
-	Alphas     []patternValue // alpha_pattern
-	Save       []string       // modules_to_save
-	Parameters []string       // target_parameters
+	Targets    []string         // target_modules as a list
+	Pattern    string           // target_modules as a regular expression, or all-linear
+	Exclude    []string         // exclude_modules as a list
+	ExcludeRE  string           // exclude_modules as a regular expression
+	Layers     []int            // layers_to_transform; nil: all
+	LayersIn   []string         // layers_pattern
+	Ranks      []patternValue   // rank_pattern
+	Alphas     []patternValue   // alpha_pattern
+	Save       []string         // modules_to_save
+	Parameters []string         // target_parameters
+	Tokens     map[string][]int // trainable_token_indices by the module, "" for the embedding
+	Ties       bool             // ensure_weight_tying
+	Repeats    [][2]int         // layer_replication: layers from, up to and without
 	Inference  bool
 }
 
@@ -75,6 +78,7 @@ func parseLora(o *format.Object) (*Lora, error) {
 	if v, there := o.Members["lora_alpha"]; there && v == nil {
 		l.NullAlpha = true
 	}
+	l.Tokens, l.Ties, l.Repeats = tokenIndices(o), o.Bool("ensure_weight_tying", false), repeats(o)
 	l.Init, _ = o.Members["init_lora_weights"].(string)
 	l.Variant = variant(o)
 	if !l.HasR {
@@ -94,7 +98,7 @@ func parseLora(o *format.Object) (*Lora, error) {
 }
 
 // variants are the settings of LoraConfig with which a module computes something else (peft@0.21 tuners/lora/config.py).
-var variants = []string{"use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config", "layer_replication"}
+var variants = []string{"use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config", "monteclora_config"}
 
 func variant(o *format.Object) string {
 	for _, key := range variants {
@@ -115,10 +119,54 @@ func variant(o *format.Object) string {
 	return ""
 }
 
+// repeats reads layer_replication: ranges of layers that one after the other are the layers of the model that was trained.
+func repeats(o *format.Object) (list [][2]int) {
+	all, _ := o.Members["layer_replication"].([]any)
+	for _, v := range all {
+		ends, _ := v.([]any)
+		var r [2]int
+		for i := range min(2, len(ends)) {
+			n, _ := ends[i].(format.Number)
+			r[i], _ = strconv.Atoi(string(n))
+		}
+		if len(ends) != 2 || r[0] < 0 || r[1] < r[0] || r[1] > 1<<16 {
+			o.Malformed("layer_replication", "holds something other than ranges [from, to] of layers")
+			return nil
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
 // changesBase reports whether the way in which A and B began takes a part out of the base when an adapter is attached
 // (pissa, olora, corda, loftq, lora_ga), so that they belong to weights that are in no file.
 func (l *Lora) changesBase() bool {
 	return l.Init != "" && !slices.Contains([]string{"gaussian", "eva", "orthogonal", "mica"}, l.Init)
+}
+
+// parameter reports whether the adapter of the module is one of target_parameters: factors of all experts in one tensor, whose rank
+// is r times their number. Several parameters of one module lie inside each other, each in the base_layer of the next.
+func (l *Lora) parameter(module string) bool {
+	for strings.HasSuffix(module, ".base_layer") {
+		module = strings.TrimSuffix(module, ".base_layer")
+	}
+	return slices.ContainsFunc(l.Parameters, func(p string) bool {
+		i := strings.LastIndexByte(p, '.')
+		return i > 0 && endsWith(module, p[:i])
+	})
+}
+
+// tied reports whether ensure_weight_tying adapts or saves the module, an embedding or a head, since it does the other.
+func (l *Lora) tied(module string) bool {
+	if !l.Ties {
+		return false
+	}
+	for _, e := range []string{"embed_tokens", "wte", "embed_in", "word_embeddings", "lm_head", "embed_out"} {
+		if endsWith(module, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // textOrTexts reads a member that is a string or an array of strings.
@@ -136,7 +184,16 @@ func patterns(o *format.Object, key string) []patternValue {
 	}
 	var list []patternValue
 	for _, k := range in.Keys() {
-		p := patternValue{key: k, value: in.Float(k, 0, -largest, largest)}
+		p := patternValue{key: k}
+		if kept, ok := in.Members[k].([]any); ok { // AdaLoRA says of each rank whether it is kept
+			for _, on := range kept {
+				if on == true {
+					p.value++
+				}
+			}
+		} else {
+			p.value = in.Float(k, 0, -largest, largest)
+		}
 		p.re, _ = regexp.Compile(`^(?:.*\.)?(?:` + k + `)$`)
 		list = append(list, p)
 	}

@@ -6,14 +6,17 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/format"
 )
 
 // mergeFacts is what the comparison of a merged model with base and adapter found.
 type mergeFacts struct {
 	problem string // why there is nothing to compare
+	notes   []string
 	modules []*mergedModule
 	biases  []mergedBias
+	kept    []keptPart   // what the adapter trained whole
 	others  []difference // tensors that no module of the adapter changes
 	absent  []string     // of the base, not in the merged model
 }
@@ -69,6 +72,8 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 		m.problem = fmt.Sprintf("%s holds no whole model", in.Merged.Tree.Path())
 	case u.Lora.changesBase():
 		m.problem = fmt.Sprintf("init_lora_weights %q takes a part out of the base when the adapter is attached: what A and B were added to is in no file", u.Lora.Init)
+	case len(u.Lora.Repeats) > 0:
+		m.problem = "layer_replication makes new layers of the base: which of them the merged model has is not compared"
 	case u.Lora.Variant != "":
 		m.problem = fmt.Sprintf("%s makes the adapter another function than s·B·A", u.Lora.Variant)
 	}
@@ -76,14 +81,25 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 		return m, nil
 	}
 	old, made := byName(base), byName(merged)
-	touched := map[string]bool{}
+	touched, err := m.whole(u, base, old, made)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range u.pairs {
 		if p.rank() < 1 || p.in() == 0 || p.out() == 0 || p.a.Array.DType.Size() == 0 || p.b.Array.DType.Size() == 0 {
 			continue
 		}
 		n := plainName(base, p.module) + ".weight"
 		w, v := old[n], made[n]
+		if touched[n] {
+			continue // rows of it, or all of it, are the adapter's own
+		}
 		touched[n] = true
+		if u.Lora.Ties && (p.embed || n == arch.HeadWeight) {
+			m.notes = append(m.notes, fmt.Sprintf("%s is tied by ensure_weight_tying: how often its update is added depends on the version of PEFT", p.module))
+			touched[arch.HeadWeight] = true
+			continue
+		}
 		if w == nil || v == nil {
 			m.absent = append(m.absent, n)
 			continue
@@ -91,15 +107,25 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 		// PEFT turns the flag over where it is not what the layer asks for (tuners/lora/model.py _create_new_module).
 		turned := u.Lora.FanInOut
 		if base.Model != nil {
-			turned = base.Model.conv1D(plainName(base, p.module))
+			turned = conv1D(base.Model, plainName(base, p.module))
 		}
 		if u.Lora.DoRA && (turned || p.embed || p.in() > widest) {
 			m.problem = fmt.Sprintf("DoRA of %s is not recomputed: only that of linear layers with at most %d inputs is", p.module, widest)
 			return m, nil
 		}
-		x, err := in.measureModule(u.Lora, p, turned || p.embed, w, v, old, made)
+		x, err := in.measureModule(u.Lora, p, turned || p.embed, false, w, v, old, made)
 		if err != nil {
 			return nil, err
+		}
+		// A base that is loaded in a narrower type than its file, which is how most merges are made, is rounded before the update.
+		if x != nil && x.excess > 0 && narrower(v.Array.DType, w.Array.DType) {
+			y, err := in.measureModule(u.Lora, p, turned || p.embed, true, w, v, old, made)
+			if err != nil {
+				return nil, err
+			}
+			if y.excess < x.excess || y.rest2 == 0 {
+				x = y
+			}
 		}
 		if x != nil {
 			m.modules = append(m.modules, x)
@@ -119,7 +145,7 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 	}
 	slices.SortFunc(names, compareNatural)
 	for _, n := range names {
-		if touched[n] || ignorable(n) || replaced(u, n) {
+		if touched[n] || ignorable(n) {
 			continue
 		}
 		if t := made[n]; t != nil {
@@ -130,20 +156,19 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 	}
 	// Scales of an int8 weight that was merged change with it.
 	rest = slices.DeleteFunc(rest, func(p tensorPair) bool {
-		return touched[strings.TrimSuffix(p.a.Name, ".SCB")+".weight"] || strings.HasSuffix(p.a.Name, ".bias") && u.Lora.Bias == "all"
+		return touched[strings.TrimSuffix(p.a.Name, ".SCB")+".weight"]
 	})
-	var err error
 	m.others, err = in.compare(rest)
 	return m, err
 }
 
-// replaced reports whether the adapter brings its own copy of a tensor.
-func replaced(u *Unit, name string) bool {
-	return slices.ContainsFunc(u.rest, func(t *Tensor) bool {
-		n := strings.TrimPrefix(t.Name, peftPrefix)
-		return n == name || endsWith(name, n) || endsWith(n, name)
-	})
+// conv1D reports whether the module of that name stores its weight [in, out].
+func conv1D(m *arch.Model, name string) bool {
+	return slices.ContainsFunc(m.Modules(), func(x arch.Module) bool { return x.Name == name && x.Kind == arch.Conv1D })
 }
+
+// ignorable reports whether a tensor of that name is a buffer that loaders leave out.
+func ignorable(name string) bool { return arch.Buffer("", name) }
 
 // whole returns the first unit of a folder that is a whole model with tensors.
 func whole(f *Folder) *Unit {
@@ -163,6 +188,13 @@ func byName(u *Unit) map[string]*Tensor {
 	return m
 }
 
+// narrower reports whether numbers of type a have fewer bits than those of type b.
+func narrower(a, b format.DType) bool {
+	u, _ := a.Unit()
+	v, _ := b.Unit()
+	return u > v && v > 0
+}
+
 // widest is the number of elements of a row that are held at a time.
 const widest = 1 << 20
 
@@ -175,7 +207,9 @@ const widest = 1 << 20
 //
 // With DoRA (Liu et al. 2024, Eq. 5) each row of W + Δ is scaled to its magnitude m, W' = m/‖W + Δ‖·(W + Δ). The norm is
 // rounded to W's type, and so are the quotient and the product (tuners/lora/variants.py DoraLinearVariant.merge_safe).
-func (in *Input) measureModule(l *Lora, p *pair, turned bool, w, v *Tensor, old, made map[string]*Tensor) (*mergedModule, error) {
+//
+// With loaded the base was loaded in W' 's type: W is rounded to it, and so is Δ (`base_layer.weight.data += delta`).
+func (in *Input) measureModule(l *Lora, p *pair, turned, loaded bool, w, v *Tensor, old, made map[string]*Tensor) (*mergedModule, error) {
 	x := &mergedModule{name: p.module, dtype: v.Array.DType, scaling: l.Scaling(p.module), alpha: l.Alpha, rank: p.rank()}
 	if q := pick(l.Alphas, p.module); q != nil {
 		x.alpha = q.value
@@ -222,6 +256,9 @@ func (in *Input) measureModule(l *Lora, p *pair, turned bool, w, v *Tensor, old,
 	if stored <= 0x1p-24 {
 		stored = 0
 	}
+	if loaded {
+		stored, oldUnit = max(stored, unit), unit
+	}
 	gamma := float64(r+3) * 0x1p-24 * (1 + 0x1p-10)
 	widths := make([]float64, cols) // ‖a_j‖, for Σ|b·a| ≤ ‖b‖·‖a‖
 	for k := range r {
@@ -247,6 +284,11 @@ func (in *Input) measureModule(l *Lora, p *pair, turned bool, w, v *Tensor, old,
 			}
 			if err := to.row(vr, row, first); err != nil {
 				return err
+			}
+			if loaded {
+				for j, y := range wr {
+					wr[j] = format.Round(y, v.Array.DType)
+				}
 			}
 			clear(ba)
 			size := 0.0

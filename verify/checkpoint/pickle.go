@@ -3,7 +3,9 @@ package checkpoint
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"plumbline/internal/format"
@@ -27,6 +29,51 @@ func isPickle(base string) bool {
 		}
 	}
 	return false
+}
+
+// dcpMetadata is the file that torch.distributed.checkpoint writes last: names, shapes and places of all tensors.
+const dcpMetadata = ".metadata"
+
+var dcpShard = regexp.MustCompile(`^__(\d{1,6})_(\d{1,6})\.distcp$`)
+
+// distributed reports whether the directory holds shards of torch.distributed.checkpoint, as FSDP and accelerate save them.
+func (u *Unit) distributed() bool {
+	for b := range u.Entries {
+		if dcpShard.MatchString(b) {
+			return true
+		}
+	}
+	return false
+}
+
+// distributedFindings judges shards of torch.distributed.checkpoint by what shows without their elements: .metadata is written when all
+// ranks have written (torch@2.15 distributed/checkpoint/filesystem.py FileSystemWriter.finish), and each rank writes its own files.
+func (f *Folder) distributedFindings(u *Unit) []check.Result {
+	subject := f.at(u)
+	ranks, last, size := map[int]bool{}, 0, int64(0)
+	for b, e := range u.Entries {
+		if m := dcpShard.FindStringSubmatch(b); m != nil {
+			n, _ := strconv.Atoi(m[1])
+			ranks[n] = true
+			last = max(last, n)
+			size += e.Size
+		}
+	}
+	if !u.has(dcpMetadata) {
+		return []check.Result{fail(subject, "DCP-METADATA", "the save did not end: .metadata is written last", "shards of %s, and no .metadata: torch.distributed.checkpoint cannot load them", plural(len(ranks), "rank"))}
+	}
+	names := ""
+	for _, p := range u.Pickles {
+		if base(p.Name) == dcpMetadata && p.Summary != nil && len(p.Summary.Keys) > 0 {
+			names = fmt.Sprintf(", with %s such as %s", plural(len(p.Summary.Keys), "key"), several(p.Summary.Keys[:min(3, len(p.Summary.Keys))]))
+		}
+	}
+	r := undetermined(subject, "DCP", "shards of torch.distributed.checkpoint", "%s of %s in the shards of torch.distributed.checkpoint%s: they are pickles, listed and not read", megabytes(size), plural(len(ranks), "rank"), names)
+	r.Fix = "convert it where you trust it: python -m torch.distributed.checkpoint.format_utils dcp_to_torch " + subject + " pytorch_model.bin, then save as safetensors"
+	if len(ranks) <= last { // a rank that holds copies alone may write nothing
+		return []check.Result{r, warn(subject, "RANK-MISSING", "a rank did not save, or its disk was not copied", "files of %d of %d ranks of torch.distributed.checkpoint", len(ranks), last+1)}
+	}
+	return []check.Result{r}
 }
 
 // weightPickle reports whether the directory holds weights as a pickle.
@@ -122,7 +169,7 @@ var Pickles = &check.Check[*Input]{
 Loading a pickle calls the functions that it names. Each is listed by its opcodes and the names that it imports and calls,
 never loaded. Names that can run commands fail, and the exit code is 4; those of libraries are listed; what
 torch.load(weights_only=True) allows passes. It is no proof of innocence.`,
-	Source: "formats 1 (rule 7), 7 (row 8)",
+	Source: "rules of every reader, layout of a PEFT adapter",
 	Fix:    "do not load the file; ask its author for safetensors",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder

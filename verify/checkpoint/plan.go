@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/check"
 )
 
@@ -24,9 +25,9 @@ func (p PlanRow) Bytes(width int) int64 { return p.Params * int64(width) }
 
 // Plan returns the sizes of adapters of m for every set of targets and every rank. It implements the table of systems.md
 // A.6. A target that m does not have is a *UsageError that names the nearest layer.
-func Plan(m *Model, sets [][]string, ranks []int) ([]PlanRow, error) {
+func Plan(m *arch.Model, sets [][]string, ranks []int) ([]PlanRow, error) {
 	if sets == nil {
-		sets = m.targetSets()
+		sets = targetSets(m)
 	}
 	if ranks == nil {
 		ranks = PlanRanks
@@ -36,7 +37,7 @@ func Plan(m *Model, sets [][]string, ranks []int) ([]PlanRow, error) {
 		var perRank int64
 		for _, t := range targets {
 			hit := false
-			for _, l := range m.Linears() {
+			for _, l := range m.Adaptable() {
 				if endsWith(l.Name, t) {
 					hit = true
 					perRank += int64(m.Layers) * int64(l.In+l.Out)
@@ -47,7 +48,7 @@ func Plan(m *Model, sets [][]string, ranks []int) ([]PlanRow, error) {
 				perRank += int64(m.Hidden + m.Vocab)
 			}
 			if !hit {
-				return nil, usage("target %q matches no layer of %s; did you mean %q?", t, m.Name, m.nearest(t))
+				return nil, usage("target %q matches no layer of %s; did you mean %q?", t, m.Name, nearest(m, t))
 			}
 		}
 		for _, r := range ranks {
@@ -61,7 +62,7 @@ func Plan(m *Model, sets [][]string, ranks []int) ([]PlanRow, error) {
 }
 
 // targetSets are the sets of targets of the table: from query and value to all linear layers.
-func (m *Model) targetSets() [][]string {
+func targetSets(m *arch.Model) [][]string {
 	switch m.Type {
 	case "gpt2":
 		return [][]string{{"c_attn"}, {"attn.c_attn", "attn.c_proj"}, {"c_attn", "c_fc"}, {"c_fc", "mlp.c_proj"}, {"c_attn", "c_proj", "c_fc"}}
@@ -74,15 +75,15 @@ func (m *Model) targetSets() [][]string {
 	return [][]string{{"q_proj", "v_proj"}, {"q_proj", "k_proj", "v_proj"}, attention, mlp, slices.Concat(attention, mlp)}
 }
 
-// FindModel returns the model that a name or a folder with a config.json stands for. An unknown name is a *UsageError that
+// FindModel returns the model that a folder with a config.json or a name stands for. An unknown name is a *UsageError that
 // lists those that are known.
-func FindModel(name string) (*Model, error) {
-	if m := Known(name); m != nil {
+func FindModel(name string) (*arch.Model, error) {
+	f, err := OpenFolder(name)
+	if m := arch.Find(name); m != nil && missing(err) { // a folder of that name beats the model that it may be named after
 		return m, nil
 	}
-	f, err := OpenFolder(name)
 	if missing(err) {
-		return nil, usage("no model %q; did you mean %q? Known are %s, or a folder with a config.json", name, check.Nearest(strings.ToLower(name), ModelNames()), strings.Join(ModelNames(), ", "))
+		return nil, usage("no model %q; did you mean %q? Known are %s, or a folder with a config.json", name, check.Nearest(strings.ToLower(name), arch.Names()), strings.Join(arch.Names(), ", "))
 	}
 	if err != nil {
 		return nil, err
@@ -96,7 +97,7 @@ func FindModel(name string) (*Model, error) {
 	case u == nil || u.Config == nil:
 		return nil, usage("%s: holds no config.json", name)
 	case u.Model == nil:
-		return nil, u.Config.Known()
+		return nil, u.Config.OneOf(arch.Types())
 	}
 	return u.Model, nil
 }

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	sizes  = "systems A.6; source document A, section Checkpoint too large"
-	peftID = "formats 7"
+	sizes  = "shielded PPO, Checkpoint too large"
+	peftID = "layout of a PEFT adapter"
 )
 
 // pass is a finding that is in order; compared says how many things were looked at.
@@ -27,6 +27,15 @@ func fail(subject, fault, title, reason string, args ...any) check.Result {
 func warn(subject, fault, title, reason string, args ...any) check.Result {
 	r := fail(subject, fault, title, reason, args...)
 	r.Verdict = check.Warn
+	return r
+}
+
+// undetermined is a finding that could not be judged; reason says why. fault names what makes it so, "" for nothing.
+func undetermined(subject, fault, title, reason string, args ...any) check.Result {
+	r := check.Result{Subject: subject, Verdict: check.Undetermined, Reason: fmt.Sprintf(reason, args...)}
+	if fault != "" {
+		r.Explanations = []check.Explanation{{Fault: fault, Title: title}}
+	}
 	return r
 }
 

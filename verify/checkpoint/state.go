@@ -23,12 +23,39 @@ func (f *Folder) state(u *Unit, base string) (*format.Object, error) {
 	text, err := f.text(name, format.MaxIndex)
 	if err == nil {
 		var o *format.Object
-		if o, err = parseScalars(f.shown(name), text); err == nil {
+		if o, err = parseScalars(f.shown(name), withoutNaN(text)); err == nil {
 			return o, nil
 		}
 	}
 	return nil, f.refuse(err)
 }
+
+// withoutNaN returns a JSON text with 0 for the words NaN, Infinity and -Infinity, which Python's json writes and no standard knows:
+// transformers' Trainer has them in its log. Offsets stay, and nothing inside a string changes.
+func withoutNaN(text []byte) []byte {
+	out := slices.Clone(text)
+	inside := false
+	for i := 0; i < len(out); i++ {
+		switch {
+		case inside && out[i] == '\\':
+			i++
+		case out[i] == '"':
+			inside = !inside
+		case !inside:
+			for _, word := range []string{"NaN", "-Infinity", "Infinity"} {
+				if bytes.HasPrefix(out[i:], []byte(word)) {
+					copy(out[i:], "0"+strings.Repeat(" ", len(word)-1))
+					i += len(word) - 1
+					break
+				}
+			}
+		}
+	}
+	return out
+}
+
+// lastLogged is the member that parseScalars adds: the largest step of log_history.
+const lastLogged = "log_history.step"
 
 // parseScalars reads an object and leaves out the elements of its arrays; objects inside keep their keys alone.
 func parseScalars(file string, text []byte) (*format.Object, error) {
@@ -46,7 +73,26 @@ func parseScalars(file string, text []byte) (*format.Object, error) {
 			members[key], err = s.Bool()
 		case format.KindArray:
 			members[key] = []any{}
-			err = s.Skip()
+			if key != "log_history" {
+				return s.Skip()
+			}
+			last := int64(-1)
+			err = s.Array(func(int) error {
+				if s.Kind() != format.KindObject {
+					return s.Skip()
+				}
+				return s.Object(func(key string) error {
+					if key != "step" || s.Kind() != format.KindNumber {
+						return s.Skip()
+					}
+					n, err := s.Float()
+					last = max(last, int64(min(max(n, -1), largest)))
+					return err
+				})
+			})
+			if last >= 0 {
+				members[lastLogged] = format.Number(strconv.FormatInt(last, 10))
+			}
 		case format.KindObject:
 			members[key] = map[string]any{}
 			err = s.Skip()

@@ -1,8 +1,13 @@
 package checkpoint
 
 import (
+	"fmt"
+	"hash/fnv"
+	"maps"
 	"path"
+	"slices"
 	"strconv"
+	"strings"
 
 	"plumbline/internal/format"
 )
@@ -16,7 +21,22 @@ type Tokenizer struct {
 
 	EOSText string // eos_token of tokenizer_config.json
 	EOS     int    // its id, -1 if it is not known
+	UnkText string // unk_token
 	Chat    bool   // a chat template is there
+
+	extra  map[int]string // tokens that were added, by their ids
+	digest uint64         // of the tokens with their ids and of the merges, whatever their order in the file; 0 if it is not known
+}
+
+// without returns the tokens that were added with ids of at least rows, in order, but for unk_token: the classes of transformers add
+// one that no text becomes where the file has none.
+func (t *Tokenizer) without(rows int) (list []string) {
+	for _, id := range slices.Sorted(maps.Keys(t.extra)) {
+		if id >= rows && (t.extra[id] != t.UnkText || t.UnkText == "") {
+			list = append(list, fmt.Sprintf("%.32q is %d", t.extra[id], id))
+		}
+	}
+	return list
 }
 
 // tokenizerFiles are those without which no tokenizer can be loaded, one of them at least.
@@ -24,7 +44,7 @@ var tokenizerFiles = []string{"tokenizer.json", "tokenizer.model", "spiece.model
 
 // tokenizer looks at the files of a tokenizer and reads the ids of a tokenizer.json.
 func (f *Folder) tokenizer(u *Unit) error {
-	t := &Tokenizer{EOS: -1}
+	t := &Tokenizer{EOS: -1, extra: map[int]string{}}
 	for _, n := range tokenizerFiles {
 		if u.has(n) {
 			t.Files = append(t.Files, n)
@@ -48,10 +68,19 @@ func (f *Folder) tokenizer(u *Unit) error {
 		case map[string]any:
 			t.EOSText, _ = v["content"].(string)
 		}
+		switch v := config.Members["unk_token"].(type) {
+		case string:
+			t.UnkText = v
+		case map[string]any:
+			t.UnkText, _ = v["content"].(string)
+		}
 		if tokens, ok := config.Members["added_tokens_decoder"].(map[string]any); ok {
-			for id := range tokens {
+			for id, v := range tokens {
 				if n, err := strconv.Atoi(id); err == nil {
 					more = max(more, min(n, largest)+1)
+					if token, ok := v.(map[string]any); ok {
+						t.extra[n], _ = token["content"].(string)
+					}
 				}
 			}
 		}
@@ -61,11 +90,12 @@ func (f *Folder) tokenizer(u *Unit) error {
 		return err
 	}
 	if tokens != nil {
-		for _, v := range tokens.Members {
+		for token, v := range tokens.Members {
 			if n, ok := v.(format.Number); ok {
 				id, err := strconv.Atoi(string(n))
 				if err == nil {
 					more = max(more, min(id, largest)+1)
+					t.extra[id] = token
 				}
 			}
 		}
@@ -77,17 +107,23 @@ func (f *Folder) tokenizer(u *Unit) error {
 	t.File = f.shown(name)
 	text, err := f.text(name, format.MaxIndex)
 	if err == nil {
-		t.Size, t.Added, t.EOS, err = tokenizerSize(t.File, text, t.EOSText)
+		err = t.read(text)
 		t.Added = max(t.Added, more)
 	}
 	return f.refuse(err)
 }
 
-// tokenizerSize returns the largest id of model.vocab plus one, that of model.vocab and added_tokens together, and the id of the
-// token called eos, -1 if there is none.
-func tokenizerSize(file string, text []byte, eos string) (vocab, all, end int, err error) {
+// read takes from a tokenizer.json the largest id of model.vocab plus one, that of model.vocab and added_tokens together, and the id of
+// the token called EOSText.
+func (t *Tokenizer) read(text []byte) error {
+	file, eos := t.File, t.EOSText
 	var largest [2]int64
-	end = -1
+	end := -1
+	sum := func(of int, token string, n int64) { // the order of a JSON object says nothing
+		h := fnv.New64a()
+		fmt.Fprintf(h, "%d %d %s", of, n, token)
+		t.digest += h.Sum64()
+	}
 	s := format.NewScanner(file, text, 0)
 	id := func(of int) (int64, error) {
 		if s.Kind() != format.KindNumber {
@@ -105,7 +141,7 @@ func tokenizerSize(file string, text []byte, eos string) (vocab, all, end int, e
 			end = int(min(n, 1<<31-1))
 		}
 	}
-	err = s.Object(func(key string) error {
+	err := s.Object(func(key string) error {
 		switch {
 		case key == "model" && s.Kind() == format.KindObject:
 			return s.Object(func(key string) error {
@@ -114,11 +150,35 @@ func tokenizerSize(file string, text []byte, eos string) (vocab, all, end int, e
 					return s.Object(func(token string) error {
 						n, err := id(0)
 						found(token, n)
+						sum(0, token, n)
 						return err
 					})
 				case key == "vocab" && s.Kind() == format.KindArray: // Unigram: a list of pieces
 					return s.Array(func(i int) error {
 						largest[0] = max(largest[0], int64(i)+1)
+						return s.Skip()
+					})
+				case key == "merges" && s.Kind() == format.KindArray:
+					return s.Array(func(i int) error {
+						switch s.Kind() {
+						case format.KindString:
+							m, err := s.String()
+							left, right, _ := strings.Cut(m, " ")
+							sum(2, left+"\x00"+right, int64(i))
+							return err
+						case format.KindArray:
+							var parts []string
+							err := s.Array(func(int) error {
+								if s.Kind() != format.KindString {
+									return s.Skip()
+								}
+								m, err := s.String()
+								parts = append(parts, m)
+								return err
+							})
+							sum(2, strings.Join(parts, "\x00"), int64(i))
+							return err
+						}
 						return s.Skip()
 					})
 				}
@@ -142,6 +202,10 @@ func tokenizerSize(file string, text []byte, eos string) (vocab, all, end int, e
 					return err
 				})
 				found(token, n)
+				sum(1, token, n)
+				if n >= 0 && n < 1<<31 {
+					t.extra[int(n)] = token
+				}
 				return err
 			})
 		}
@@ -151,8 +215,10 @@ func tokenizerSize(file string, text []byte, eos string) (vocab, all, end int, e
 		err = s.End()
 	}
 	if err != nil {
-		return 0, 0, -1, err
+		t.digest, t.extra = 0, map[int]string{}
+		return err
 	}
 	const most = 1<<31 - 1
-	return int(min(largest[0], most)), int(min(max(largest[0], largest[1]), most)), end, nil
+	t.Size, t.Added, t.EOS = int(min(largest[0], most)), int(min(max(largest[0], largest[1]), most)), end
+	return nil
 }

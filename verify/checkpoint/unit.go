@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/format"
 	"plumbline/internal/format/hf"
 )
@@ -71,10 +72,10 @@ type Unit struct {
 	Kind       Kind
 	Entries    map[string]Entry // of Dir alone, by base name
 	Containers []*Container
-	Index      *Index     // model.safetensors.index.json
-	Lora       *Lora      // adapter_config.json
-	Config     *hf.Config // config.json
-	Model      *Model     // of Config, nil if its type is not known
+	Index      *Index      // model.safetensors.index.json
+	Lora       *Lora       // adapter_config.json
+	Config     *hf.Config  // config.json
+	Model      *arch.Model // of Config, nil if its type is not known
 	State      *format.Object
 	Meta       *format.Object // lora_train_meta.json of verl, in the folder above an adapter
 	Manifest   *Manifest

@@ -187,3 +187,17 @@ func TestReadNativeRefuses(t *testing.T) {
 		require.ErrorContains(t, err, want, text)
 	}
 }
+
+// The later line of a table speaks last, whatever the order of its names and of the declaration.
+func TestLaterLinesSpeakLast(t *testing.T) {
+	table, err := readNative("table test none 1\nfirst true kl.beta=1\nsecond true kl.beta=2\nfirst false kl.beta=3\n")
+	require.NoError(t, err)
+	for _, declared := range [][]NameValue{{{"first", false}, {"second", true}}, {{"second", true}, {"first", false}}} {
+		r, err := table.translate(declared, "test")
+		require.NoError(t, err)
+		require.Equal(t, "kl.beta=3", valuesOf(r.set))
+	}
+	r, err := table.translate([]NameValue{{"first", true}, {"second", true}}, "test")
+	require.NoError(t, err)
+	require.Equal(t, "kl.beta=2", valuesOf(r.set))
+}

@@ -22,8 +22,8 @@ func TestOptionsAreThoseOfTheConventions(t *testing.T) {
 		tis.level tis.rule tis.low tis.high tis.log_clamp tis.normalize tis.applies_to_kl logp.temperature logp.temp_eps logp.source
 		logp.dtype align dropout optim.kind optim.eps optim.clip_norm optim.masters lora.scaling lora.bias_merge int8.const
 		proj.against proj.target proj.passes`
-	added := `mask.tokens whiten.constant_zero reward.clip_range adv.std_of kl.clamp_in_side kl.is_cap kl.agg ratio.seq_log_max ratio.len_eps
-		tis.gate sapo.tau_pos sapo.tau_neg vespo.k_pos vespo.lambda_pos vespo.k_neg vespo.lambda_neg dppo.limit dro.beta cov.lower
+	added := `mask.tokens whiten.constant_zero reward.clip_range adv.std_of kl.clamp_in_side kl.is_cap kl.agg entropy.agg ratio.seq_log_max ratio.len_eps
+		tis.gate sapo.tau_pos sapo.tau_neg vespo.k_pos vespo.lambda_pos vespo.k_neg vespo.lambda_neg dppo.limit dro.beta loss.top_entropy loss.off_policy_max cov.lower
 		cov.upper cov.fraction cov.coef dpo.loss dpo.beta dpo.label_smoothing optim.epochs optim.lr optim.schedule`
 	require.ElementsMatch(t, append(strings.Fields(section3), strings.Fields(added)...), Names())
 }
@@ -168,4 +168,26 @@ func TestValueStates(t *testing.T) {
 	}
 	require.PanicsWithValue(t, "convention: value is of another kind", func() { off.Num() })
 	require.PanicsWithValue(t, "convention: value is of another kind", func() { enum.Bool() })
+}
+
+// What nobody had said is no override, nor is what both say.
+func TestOverListsWhatChanged(t *testing.T) {
+	value := func(option, text string) Value {
+		v, err := Parse(option, text)
+		require.NoError(t, err)
+		return v
+	}
+	weak := (&Set{}).With("kl.beta", value("kl.beta", "0.1"), "profile").With("kl.kind", Value{}, "profile").With("gae.gamma", value("gae.gamma", "1"), "profile")
+	strong := (&Set{}).With("kl.beta", value("kl.beta", "0.2"), "file").With("kl.kind", value("kl.kind", "k3"), "file").
+		With("gae.gamma", value("gae.gamma", "1"), "file").With("gae.lambda", value("gae.lambda", "0.9"), "file")
+	both, changed := weak.Over(strong)
+	require.Equal(t, []Override{{"kl.beta", value("kl.beta", "0.1"), value("kl.beta", "0.2"), "profile", "file"}}, changed)
+	require.Equal(t, sorted("kl.beta=0.2 kl.kind=k3 gae.gamma=1 gae.lambda=0.9"), sorted(valuesOf(both)))
+}
+
+// LOW = HIGH holds a number in place, and is legal.
+func TestAPairMayBeOnePoint(t *testing.T) {
+	v, err := Parse("reward.clip_range", "2,2")
+	require.NoError(t, err)
+	require.Equal(t, "2,2", v.String())
 }

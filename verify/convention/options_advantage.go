@@ -10,7 +10,7 @@ var statistics = []Option{
 	{"whiten.scope", EnumType, []string{"none", "row", "minibatch", "local_batch", "global"}, Any, "set over which advantages are whitened", "2.1, 3.1", []Stage{Advantage}},
 	{"whiten.mask", EnumType, []string{"response", "length", "none"}, Any, "cells that enter: length is up to the last response token, holes included", "2.1, 3.1", []Stage{Advantage}},
 	{"whiten.ddof", ChoiceType, []string{"0", "1"}, Any, "variance over n or n−1", "2.1, 3.1; 6.2: x = [0, 1] gives ±1 or ±.7071", []Stage{Advantage}},
-	{"whiten.eps_place", EnumType, []string{"inside_sqrt", "floor_var", "add_std"}, Any, "1/√(var+ε), 1/√max(var,ε), 1/(std+ε)", "2.1, 3.1", []Stage{Advantage}},
+	{"whiten.eps_place", EnumType, []string{"inside_sqrt", "floor_var", "add_std", "no_std"}, Any, "1/√(var+ε), 1/√max(var,ε), 1/(std+ε), or 1: the mean is subtracted, nothing divides", "2.1, 3.1", []Stage{Advantage}},
 	{"whiten.eps", NumberType, []string{"1e-8"}, NotNegative, "ε of whitening", "3.1", []Stage{Advantage}},
 	{"whiten.shift_mean", EnumType, []string{"true", "false_add_back", "false_plain"}, Any, "(x−μ)/σ, (x−μ)/σ + μ, x/σ", "2.1, 3.1", []Stage{Advantage}},
 	{"whiten.remask", BoolType, nil, Any, "masked cells are set to 0 after whitening", "2.1, 3.1", []Stage{Advantage}},

@@ -123,7 +123,7 @@ func (s *Step) write(path string) error {
 		return fmt.Errorf("type %q: want float64, float32, bfloat16 or float16", s.Type)
 	}
 	if len(s.Mask) != s.Rows*s.Cols {
-		return fmt.Errorf("Mask has %d elements, want %d × %d", len(s.Mask), s.Rows, s.Cols)
+		return fmt.Errorf("field Mask has %d elements, want %d × %d", len(s.Mask), s.Rows, s.Cols)
 	}
 	m := dump.Meta{Framework: s.Framework, Version: s.Version, Algorithm: s.Algorithm, Step: s.Number, DLogpScale: 1, ComputeDType: s.Type}
 	for _, name := range slices.Sorted(maps.Keys(s.Options)) {

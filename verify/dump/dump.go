@@ -21,7 +21,7 @@ import (
 
 // Options of a judgement.
 type Options struct {
-	Profile string               // the convention that is claimed; "": that of the files, else none
+	Profile string               // the convention that is claimed; "": that of the files; "none": none, whatever they say
 	Config  *convention.Declared // options of a configuration file, stronger than those of the files; nil: none
 	Set     []string             // "adv.ddof=0", stronger than all else
 	Infer   bool                 // search all options, whatever is declared
@@ -30,11 +30,12 @@ type Options struct {
 	FirstFailure bool // stop at the first step with a failure
 	Deep         bool // try pairs of faults, too
 	Redact       bool // no token ids in the results
+	Brief        bool // causes in place of results, and which bugs would show
 
 	Selection check.Selection
 	Progress  func(pass string, done, total int)
 
-	leading bool // of a run of one step, explain what is found first only
+	Leading bool // of a run of one step, explain what is found first only
 }
 
 // Report is what a judgement found.
@@ -46,6 +47,8 @@ type Report struct {
 	Overrides []string // where a stronger declaration takes the place of a weaker one
 	Declared  bool     // something was declared: CONVENTION contradicts it
 	Steps     int
+	Coverage  *Coverage    // with [Options.Brief]
+	Brief     *check.Brief // with [Options.Brief]
 }
 
 // UsageError is an option or profile that does not exist.
@@ -56,14 +59,14 @@ func (e *UsageError) Unwrap() error { return e.Err }
 
 // Infos describes the checks, in the order of the stages.
 func Infos() []check.Info {
-	var infos []check.Info
+	infos := slices.Clone(inputInfos)
 	for _, c := range all() {
 		infos = append(infos, info(c))
 	}
 	return infos
 }
 
-func all() []*stage.Check { return slices.Concat(stage.All(), firstStepChecks) }
+func all() []*stage.Check { return slices.Concat(acrossChecks, stage.All(), firstStepChecks) }
 
 // Source gives the steps of a run, one at a time: a [dump.Run] of files, or [Batches].
 type Source interface {
@@ -100,6 +103,9 @@ func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
 	}
 	s.ctx = ctx
 	steps := run.Steps()
+	if s.minis, err = miniBatches(ctx, run); err != nil {
+		return nil, err
+	}
 	for i, step := range steps {
 		if i == 0 {
 			s.rollout.origin = step
@@ -138,6 +144,7 @@ type session struct {
 	run      Source
 	o        Options
 	profile  *convention.Profile // nil: none was declared
+	closed   *convention.Profile // the same where the files name the framework that wrote them: what it cannot do is no convention
 	set      *convention.Set     // what is declared outside the files
 	tracks   []*track            // of the selected checks
 	lines    []string
@@ -150,8 +157,19 @@ type session struct {
 	suggest  *convention.Profile
 	algo     string
 
+	minis   int // steps over which the rows of a rollout were shuffled, where nobody says it
 	rollout rollout
+	history history
 	formats numberFormats
+	input   input
+
+	common dump.Meta // of the first file
+	where  string    // the folder of the files
+	files  int
+
+	exercise      idleness
+	samples       []sample // to try every bug on
+	sampledRatios bool     // one of them has ratios other than 1
 }
 
 func newSession(run Source, o Options) (*session, error) {
@@ -161,7 +179,15 @@ func newSession(run Source, o Options) (*session, error) {
 	if name == "" && !o.Infer {
 		name = common.Profile
 	}
-	if name != "" {
+	s.common, s.algo = common, common.Algorithm
+	s.where, s.files = originOf(run)
+	s.suggest = suggestion(common)
+	if mixed, ok := run.(interface{ Mixed() []string }); ok {
+		s.input.mixed = mixed.Mixed()
+	}
+	switch {
+	case o.Profile == NoProfile:
+	case name != "":
 		p, warning, err := convention.Lookup(name)
 		if files, ok := run.(interface{ Files() []dump.File }); err != nil && o.Profile == "" && ok {
 			return nil, format.Malformed(files.Files()[0].Path, `key "profile"`, "%v", err)
@@ -170,13 +196,17 @@ func newSession(run Source, o Options) (*session, error) {
 		}
 		s.profile = p
 		s.say("profile: " + p.Name)
-		if warning != "" {
-			s.say("WARN: " + warning)
-		}
+		s.claimed(name, warning, common)
+	case !o.Infer:
+		s.fromFiles(common)
+	}
+	if common.Framework != "" && o.Profile == "" { // a profile that the user names may be the wrong one
+		s.closed = s.profile
 	}
 	if o.Config != nil {
 		s.set, _ = s.set.Over(o.Config.Set)
 		s.understood("--config", o.Config)
+		s.unknownOptions("--config", "", o.Config, false)
 	}
 	given := map[string]bool{}
 	for _, assignment := range o.Set {
@@ -201,11 +231,6 @@ func newSession(run Source, o Options) (*session, error) {
 		if takes := o.Selection.Takes(c.ID); takes || s.profile == nil {
 			s.tracks = append(s.tracks, &track{check: c, silent: !takes})
 		}
-	}
-	s.algo = common.Algorithm
-	s.suggest = suggestion(common)
-	if s.profile == nil && s.suggest != nil {
-		s.say(fmt.Sprintf("no profile declared; the files are of %s %s: try --profile %s", common.Framework, common.Version, s.suggest.Name))
 	}
 	return s, nil
 }
@@ -236,6 +261,7 @@ func (s *session) options(b *dump.Batch) (*convention.Set, error) {
 		return nil, format.Malformed(b.Files[0].Name, "options", "%v", err)
 	}
 	s.understood("the dump", d)
+	s.unknownOptions("the dump", framework, d, true)
 	declared := d.Set
 	if s.o.Infer {
 		declared = declared.FactsOnly()
@@ -245,6 +271,12 @@ func (s *session) options(b *dump.Batch) (*convention.Set, error) {
 		var changed []convention.Override
 		set, changed = set.Over(stronger)
 		s.overridden(changed)
+	}
+	if s.minis > 1 && stage.Updates(set) == 1 {
+		if _, said := set.Fact("num_mini_batches"); !said {
+			set = set.WithFact("num_mini_batches", float64(s.minis))
+			s.say(fmt.Sprintf("the rows of a rollout are shuffled over %d steps, as sample_id and group_id show", s.minis))
+		}
 	}
 	for _, n := range b.Notes {
 		s.remark("note: ", n)
@@ -313,8 +345,17 @@ func (s *session) step(b *dump.Batch, first bool) error {
 	for _, name := range b.Names() {
 		s.present[name] = true
 	}
+	s.input.look(b)
+	s.exercise.look(b)
+	if s.o.Brief {
+		s.watch(b, set)
+	}
+	s.across(b, set)
 	span := spanOf(set)
 	for _, t := range s.tracks {
+		if isAcross(t.check) {
+			continue
+		}
 		if isFirstStep(t.check) && !(first && s.o.FirstStep) {
 			continue
 		}
@@ -332,22 +373,4 @@ func (s *session) step(b *dump.Batch, first bool) error {
 
 func (s *session) failed() bool {
 	return slices.ContainsFunc(s.tracks, func(t *track) bool { return !t.silent && len(t.failing) > 0 })
-}
-
-// suggestion returns the profile that the framework, version and algorithm of a file suggest, nil if none.
-func suggestion(m dump.Meta) *convention.Profile {
-	families := map[string]string{"trl/grpo": "trl-grpo", "trl/rloo": "trl-rloo", "trl/ppo": "trl-ppo", "verl/ppo": "verl-ppo", "verl/gae": "verl-ppo",
-		"verl/grpo": "verl-grpo", "openrlhf/ppo": "openrlhf-ppo", "openrlhf/grpo": "openrlhf-group", "openrlhf/rloo": "openrlhf-group",
-		"openrlhf/reinforce++": "openrlhf-group", "cleanrl/ppo": "cleanrl", "open-instruct/grpo": "open-instruct", "nemo-rl/grpo": "nemo-grpo", "nemo-rl/ppo": "nemo-ppo",
-		"liger/grpo": "liger-grpo"}
-	family, ok := families[strings.ToLower(m.Framework+"/"+m.Algorithm)]
-	if !ok {
-		return nil
-	}
-	for _, name := range []string{family + "@" + m.Version, family} {
-		if p, _, err := convention.Lookup(name); err == nil {
-			return p
-		}
-	}
-	return nil
 }

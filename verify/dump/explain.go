@@ -28,7 +28,7 @@ const witnesses = 11
 
 // explain explains every check that failed, on the first failing step and then on others: one file may fit by coincidence.
 func (s *session) explain(ctx context.Context) error {
-	if s.o.leading {
+	if s.o.Leading {
 		s.explainFirst()
 		return nil
 	}
@@ -47,7 +47,7 @@ func (s *session) explain(ctx context.Context) error {
 		return nil
 	}
 	for i, t := range failing {
-		t.candidates(s.o.Deep)
+		t.candidates(s)
 		t.inherit(failing[:i])
 		t.why.steps = 1
 	}
@@ -76,9 +76,50 @@ func (s *session) explain(ctx context.Context) error {
 			s.o.Progress("explaining", i+1, len(steps))
 		}
 	}
-	for _, t := range failing {
+	for i, t := range failing {
+		if err := s.elsewhere(ctx, t, failing[:i]); err != nil {
+			return err
+		}
 		s.contradict(t)
-		t.decide()
+		t.decide(s.closed != nil)
+	}
+	return nil
+}
+
+// elsewhere explains a failure by another step where nothing that fits the first failing one fits the others: all ratios of a first
+// update are 1, and many formulas give its numbers.
+func (s *session) elsewhere(ctx context.Context, t *track, before []*track) error {
+	const tries = 2 // steps
+	others := spread(t.failing[1:], tries)
+	for _, step := range others {
+		if len(t.why.fits) > 0 || slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) || t.first.Rules != nil {
+			return nil
+		}
+		first, why := t.first, t.why
+		u, err := s.unit(ctx, t, step)
+		if err != nil {
+			return err
+		}
+		o := stage.Judge(t.check, u.b, completed(t, u.set))
+		if o.Verdict != check.Fail || o.Pred == nil {
+			continue
+		}
+		t.first, t.why = o, explanation{steps: 1}
+		t.candidates(s)
+		t.inherit(before)
+		for _, other := range append([]int{t.failing[0]}, t.witnesses()...) {
+			if other == step || len(t.why.fits) == 0 && len(t.why.faults) == 0 {
+				continue
+			}
+			u, err := s.unit(ctx, t, other)
+			if err != nil {
+				return err
+			}
+			t.confirm(u.b, u.set, s)
+		}
+		if len(t.why.fits) == 0 && !slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
+			t.first, t.why = first, why
+		}
 	}
 	return nil
 }
@@ -147,9 +188,9 @@ func (s *session) explainFirst() {
 		}
 		if t.explainable() {
 			t.why.steps = 1
-			t.candidates(s.o.Deep)
+			t.candidates(s)
 			s.contradict(t)
-			t.decide()
+			t.decide(s.closed != nil)
 		}
 		if t.why.coarse == nil {
 			return
@@ -182,15 +223,65 @@ func spread(list []int, n int) []int {
 }
 
 // candidates collects what may explain the first failure.
-func (t *track) candidates(deep bool) {
+func (t *track) candidates(s *session) {
 	t.why.fits, t.why.all = stage.Conventions(t.first)
+	t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return !tenable(f, s.closed) })
 	if t.first.Rules != nil {
 		return
 	}
 	t.why.faults = fault.Explain(t.first)
-	if deep && len(t.why.faults) == 0 {
+	t.rebase(s)
+	if s.o.Deep && len(t.why.faults) == 0 {
 		t.why.faults = fault.ExplainPairs(t.first)
 	}
+}
+
+// rebase looks for a bug on top of other options where nobody declares them all: what fails under each profile may be one bug on top of
+// one of them. The failure then stands as one of that profile.
+func (t *track) rebase(s *session) {
+	const most = 12 // of the profiles that differ in what the check reads
+	exact := func(list []fault.Explanation) bool {
+		return slices.ContainsFunc(list, func(e fault.Explanation) bool { return !e.Lead })
+	}
+	if !t.searched || len(t.why.fits) > 0 || exact(t.why.faults) {
+		return
+	}
+	u, err := s.unit(s.ctx, t, t.first.Case.B.Meta.Step)
+	if err != nil {
+		return
+	}
+	bases := t.bases(u.b, u.set, s)
+	bases = bases[:min(most, len(bases))]
+	for _, o := range bases {
+		if found := fault.Explain(o); exact(found) {
+			t.first, t.why.faults = o, found
+			return
+		}
+	}
+	open := func(option string) bool { return u.set.Value(option).Kind() == convention.Unknown }
+	if o, found := fault.ExplainOpen(bases, open); o != nil {
+		t.first, t.why.faults = o, found
+	}
+}
+
+// tenable reports whether a fit may be named under the profile of the framework that wrote the files: it contradicts two declared options at most, and no value of
+// it is one that the framework cannot be configured to, but for a single one that is a known bug. Where nothing is declared, the
+// profile that stands in for it binds nobody.
+func tenable(f stage.Fit, declared *convention.Profile) bool {
+	if declared == nil {
+		return true
+	}
+	n := declaredChanges(f)
+	if n > 2 {
+		return false
+	}
+	return !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
+		if declared.Possible(c.Option, c.To) {
+			return false
+		}
+		_, named := fault.OfChange(c)
+		return n > 1 || !named
+	})
 }
 
 // inherit tries what explains the stages before, where nothing else explains t: a bound that was solved for from token losses is that
@@ -240,15 +331,24 @@ func completed(t *track, set *convention.Set) *convention.Set {
 	return full
 }
 
-// decide chooses between the explanations: another legal option if one change is enough, or all options of a profile; a bug
-// before two changes; arithmetic in 16 bits last.
-func (t *track) decide() {
+// decide chooses between the explanations: another legal option if one change is enough, or all options of a profile where the files
+// do not name the framework that wrote them; a bug before two changes; arithmetic in 16 bits last.
+func (t *track) decide(closed bool) {
 	if t.first.Rules != nil {
 		return
 	}
-	if len(t.why.fits) > 0 && declaredChanges(t.why.fits[0]) > 1 && !t.why.fits[0].Whole && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
+	several := func(f stage.Fit) bool {
+		if closed { // options that only the changed ones make meaningful are more to believe, too
+			return len(f.Changes) > 1
+		}
+		return declaredChanges(f) > 1 && !f.Whole
+	}
+	if len(t.why.fits) > 0 && several(t.why.fits[0]) && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
 		t.why.fits = nil
 	}
+	t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool {
+		return declaredChanges(f) > mostChanged && (closed || !f.Whole) // so many fit what they do not explain, but for a program of another framework
+	})
 	if len(t.why.fits) > 0 {
 		t.why.faults = slices.DeleteFunc(t.why.faults, func(e fault.Explanation) bool { return e.Lead })
 		return
@@ -257,6 +357,9 @@ func (t *track) decide() {
 		t.why.coarse = stage.Coarser(t.first)
 	}
 }
+
+// mostChanged is the number of declared options that an explanation may contradict.
+const mostChanged = 2
 
 // declaredChanges returns the number of changes of a fit that contradict a declaration. An option that only another value makes
 // meaningful had none.

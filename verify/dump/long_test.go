@@ -7,10 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/dump"
-	"plumbline/verify/fault/trainer"
+	plant "plumbline/verify/plant/dump"
+	"plumbline/verify/plant/trainer"
 )
 
 // resolves is what the checks of a row of 131,072 tokens resolve, relative to their scale: what is computed token by token as
@@ -50,7 +52,7 @@ func TestLongRows(t *testing.T) {
 			b, set := trainer.Healthy(trainer.Config{Set: set, Rows: 2, Group: 2, Cols: 1 << 17, Seed: c.seed})
 			require.True(t, b.Mask[1<<17-1] || b.Mask[1<<18-1], "a row as long as the grid")
 			dir := t.TempDir()
-			writeFiles(t, dir, dump.Declared(b, set))
+			writeFiles(t, dir, plant.Declared(b, set))
 			r := judgeFiles(t, dump.Options{}, dir)
 			require.Empty(t, bad(r), describe(bad(r)))
 			compared := 0
@@ -58,7 +60,11 @@ func TestLongRows(t *testing.T) {
 				if res.Metric == "" {
 					continue
 				}
-				require.Equal(t, check.Pass.String(), res.Verdict.String(), "%s: %s", res.Check, res.Reason) // at most 5 % of the cells undetermined
+				want := check.Pass // at most 5 % of the cells undetermined
+				if strings.HasPrefix(res.Check, "scalars/clip_") && !moved(b) {
+					want = check.Untested // all ratios are 1: there is nothing to clip
+				}
+				require.Equal(t, want.String(), res.Verdict.String(), "%s: %s", res.Check, res.Reason)
 				compared++
 				for _, limit := range resolves {
 					if strings.HasPrefix(res.Check, limit.check) {
@@ -71,4 +77,15 @@ func TestLongRows(t *testing.T) {
 			require.Greater(t, compared, 8)
 		})
 	}
+}
+
+// moved reports whether a ratio of the batch is not 1.
+func moved(b *dumpfile.Batch) bool {
+	lp, old := b.Token("logp_new"), b.Token("logp_old")
+	for i, m := range b.Mask {
+		if m && lp[i] != old[i] {
+			return true
+		}
+	}
+	return false
 }

@@ -13,7 +13,8 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/dump"
-	"plumbline/verify/fault/trainer"
+	plant "plumbline/verify/plant/dump"
+	"plumbline/verify/plant/trainer"
 )
 
 // packing says which cells of the rows of a padded batch go where.
@@ -114,7 +115,7 @@ func TestPackedAndPadded(t *testing.T) {
 		t.Run(p.Name, func(t *testing.T) {
 			set := trainer.Complete(p, rand.New(rand.NewPCG(uint64(i), 79)))
 			b, set := trainer.Healthy(trainer.Config{Set: set, Rows: 16, Cols: 20, Seed: uint64(i), Holes: i%2 == 0})
-			b = dump.Declared(b, set).Without("input_ids", "attention_mask", "prompt_len") // which have other columns
+			b = plant.Declared(b, set).Without("input_ids", "attention_mask", "prompt_len") // which have other columns
 			if x := b.Tensors["kl"]; x != nil && x.Layout == dumpfile.PerRow {
 				b = b.Without("kl")
 			}

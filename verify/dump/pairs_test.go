@@ -14,7 +14,8 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/dump"
-	"plumbline/verify/fault/trainer"
+	plant "plumbline/verify/plant/dump"
+	"plumbline/verify/plant/trainer"
 	"plumbline/verify/stage"
 	"plumbline/verify/tol"
 )
@@ -29,7 +30,7 @@ func ofProfile(p *convention.Profile, seed uint64) (*dumpfile.Batch, *convention
 		}
 	}
 	b, ran := trainer.Healthy(trainer.Config{Set: set, Rows: 16, Cols: 16, Group: 4, Files: 2, Seed: seed + 1, Logits: true})
-	b = dump.Declared(b, ran)
+	b = plant.Declared(b, ran)
 	b.Meta.Options = slices.DeleteFunc(slices.Clone(b.Meta.Options), func(o dumpfile.Option) bool {
 		_, err := convention.Find(o.Name)
 		return err == nil && p.Value(o.Name).Kind() != convention.Unknown

@@ -16,7 +16,8 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/dump"
-	"plumbline/verify/fault/trainer"
+	plant "plumbline/verify/plant/dump"
+	"plumbline/verify/plant/trainer"
 )
 
 // TestHealthyIsSilent judges batches of the independent trainer, in all profiles, that declare every option.
@@ -25,7 +26,7 @@ func TestHealthyIsSilent(t *testing.T) {
 	if testing.Short() {
 		n = 100
 	}
-	alarms, err := dump.Healthy(context.Background(), 1, n, nil)
+	alarms, err := plant.Healthy(context.Background(), 1, n, nil)
 	require.NoError(t, err)
 	require.Empty(t, len(alarms), "%v", alarms[:min(len(alarms), 10)])
 }
@@ -72,9 +73,9 @@ func judgeHealthy(t *testing.T, how declaring, seed uint64, n int) *silence {
 func (s *silence) judge(t *testing.T, how declaring, seed uint64, i int) {
 	profiles := convention.Profiles()
 	p := profiles[i%len(profiles)]
-	scenario := dump.RandomScenario(p, rand.New(rand.NewPCG(seed, uint64(i))))
+	scenario := plant.RandomScenario(p, rand.New(rand.NewPCG(seed, uint64(i))))
 	b, set := trainer.Healthy(scenario.Config)
-	b = dump.Declared(b, set)
+	b = plant.Declared(b, set)
 	if how.bare {
 		b.Meta.Options = slices.DeleteFunc(b.Meta.Options, func(o dumpfile.Option) bool { return o.Value == "–" })
 	}
@@ -124,10 +125,10 @@ func TestHealthyUnderItsProfileIsSilent(t *testing.T) {
 func TestFirstStepIsSilent(t *testing.T) {
 	for i, p := range convention.Profiles() {
 		r := rand.New(rand.NewPCG(5, uint64(i)))
-		s := dump.RandomScenario(p, r)
+		s := plant.RandomScenario(p, r)
 		s.Config.FirstStep = true
 		b, set := trainer.Healthy(s.Config)
-		report, err := dump.Judge(context.Background(), dump.Batches{dump.Declared(b, set)}, dump.Options{FirstStep: true})
+		report, err := dump.Judge(context.Background(), dump.Batches{plant.Declared(b, set)}, dump.Options{FirstStep: true})
 		require.NoError(t, err)
 		for _, res := range report.Results {
 			require.NotContains(t, []check.Verdict{check.Fail, check.Convention, check.Warn}, res.Verdict, "%s: %s %s %s", s, res.Check, res.Reason, res.Where)
@@ -141,7 +142,7 @@ func TestHealthyUnderOtherKindsIsSilent(t *testing.T) {
 	for i := range trainer.Plants {
 		for _, p := range convention.Profiles() {
 			r := rand.New(rand.NewPCG(6, uint64(i)))
-			s := dump.RandomScenario(p, r)
+			s := plant.RandomScenario(p, r)
 			set := trainer.Plants[i].Under(p.Name, s.Config.Set, r)
 			if set == s.Config.Set {
 				continue
@@ -149,7 +150,7 @@ func TestHealthyUnderOtherKindsIsSilent(t *testing.T) {
 			varied++
 			s.Config.Set = set
 			b, set := trainer.Healthy(s.Config)
-			report, err := dump.Judge(context.Background(), dump.Batches{dump.Declared(b, set)}, dump.Options{})
+			report, err := dump.Judge(context.Background(), dump.Batches{plant.Declared(b, set)}, dump.Options{})
 			require.NoError(t, err)
 			for _, res := range report.Results {
 				require.NotContains(t, []check.Verdict{check.Fail, check.Convention, check.Warn}, res.Verdict, "%s: %s %s %s", s, res.Check, res.Reason, res.Where)

@@ -17,7 +17,8 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/dump"
-	"plumbline/verify/fault/trainer"
+	plant "plumbline/verify/plant/dump"
+	"plumbline/verify/plant/trainer"
 )
 
 // writeFiles writes a batch as a hook would, a file for each micro-batch of a rank.
@@ -126,7 +127,7 @@ func TestRanks(t *testing.T) {
 		require.Greater(t, len(ranks), len(groups), "no group spans ranks")
 		t.Run(p.Name, func(t *testing.T) {
 			dir := t.TempDir()
-			writeFiles(t, dir, dump.Declared(b, set))
+			writeFiles(t, dir, plant.Declared(b, set))
 			whole := judgeFiles(t, dump.Options{}, dir)
 			require.Empty(t, bad(whole), describe(bad(whole)))
 			hurt := map[string]bool{}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
@@ -68,8 +69,8 @@ func assignments(options []check.OptionChange) string {
 	return strings.Join(list, ", ")
 }
 
-// convention fills in the other legal options that fit.
-func (t *track) convention(res *check.Result) {
+// convention fills in the other options that fit: a convention where the framework can be configured so, else a bug.
+func (t *track) convention(res *check.Result, declared *convention.Profile) {
 	why := &t.why
 	res.Verdict = check.Convention
 	var found []check.Explanation
@@ -83,12 +84,12 @@ func (t *track) convention(res *check.Result) {
 			origin := t.first.Case.Set.Origin(c.Option)
 			e.Options = append(e.Options, check.OptionChange{Option: c.Option, Value: c.To.String(), Declared: c.From.String(), Origin: origin})
 			parts = append(parts, fmt.Sprintf("%s %s where %s", c.Option, c.To, says(c, origin)))
-			if n, ok := fault.OfChange(c); ok && e.Fault == "" {
+			if n, ok := fault.OfChangeIn(t.check.ID, c); ok && e.Fault == "" {
 				e.Fault, e.Rows = n.ID, n.Rows
 			}
 		}
 		e.Title = strings.Join(parts, ", ")
-		if has := havers(f.Changes); len(has) > 0 {
+		if has := havers(f.Changes, declared); len(has) > 0 {
 			e.Evidence += "; legal in " + strings.Join(has, ", ")
 		}
 		found = append(found, e)
@@ -104,14 +105,23 @@ func (t *track) convention(res *check.Result) {
 		}
 		return
 	}
-	if h := fault.Find(best.Fault); h != nil {
-		res.Fix = h.Fix
+	if declared != nil && slices.ContainsFunc(why.fits[0].Changes, func(c stage.Change) bool { return !declared.Possible(c.Option, c.To) }) {
+		res.Verdict = check.Fail // no configuration of the framework does this
 	}
-	for i, o := range best.Options {
-		if i == 0 {
-			res.Fix += "; or, if it is meant, declare"
+	if b := bug.Find(best.Fault); b != nil && b.Fix != "" {
+		res.Fix = b.Fix
+	}
+	var configured []string
+	for _, o := range best.Options {
+		if res.Verdict == check.Convention && o.Origin != "" && !strings.Contains(o.Origin, "@") {
+			continue // the run says what it meant
 		}
-		res.Fix += " --set " + o.Option + "=" + o.Value
+		if res.Verdict == check.Convention {
+			configured = append(configured, o.Option+"="+o.Value)
+		}
+	}
+	if len(configured) > 0 {
+		res.Fix += "; where the run is configured to do " + strings.Join(configured, ", ") + ", judge it with its configuration (--config)"
 	}
 }
 
@@ -132,11 +142,11 @@ func says(c stage.Change, origin string) string {
 	return fmt.Sprintf("%s says %s", source, c.From)
 }
 
-// havers returns the profiles that have all the values of a fit, at most two by name.
-func havers(changes []stage.Change) []string {
+// havers returns the profiles that have all the values of a fit, at most two by name; of the declared framework only, where one is.
+func havers(changes []stage.Change, declared *convention.Profile) []string {
 	var names []string
 	for _, p := range convention.Profiles() {
-		if !slices.ContainsFunc(changes, func(c stage.Change) bool { return p.Value(c.Option) != c.To }) {
+		if (declared == nil || p.Framework == declared.Framework) && !slices.ContainsFunc(changes, func(c stage.Change) bool { return p.Value(c.Option) != c.To }) {
 			names = append(names, p.Name)
 		}
 	}

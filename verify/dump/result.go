@@ -55,17 +55,30 @@ func (s *session) report() *Report {
 			})
 		}
 		t.contradicted(&res, s)
-		res.Check = t.check.ID
+		res.Check, res.Formal = t.check.ID, isFormal(t.check.ID)
 		res.Demanded = s.o.Selection.Demands(t.check.ID)
 		r.Results = append(r.Results, res)
 		if text := t.found(); text != "" {
 			r.Found = append(r.Found, t.check.ID+": "+text)
 		}
 	}
-	r.Results = append(r.Results, unseen...)
+	if res, ok := s.engineOverSteps(); ok {
+		for i := range r.Results { // one cause: what is apart by then is so for the same reason
+			if size := &r.Results[i]; size.Check == "agreement/size" && size.Verdict == check.Fail && len(size.Explanations) == 0 && len(res.Explanations) > 0 && !res.Explanations[0].Lead {
+				size.Explanations = slices.Clone(res.Explanations)
+				size.Explanations[0].Evidence = res.Reason
+			}
+		}
+		r.Results = append(r.Results, res)
+	}
+	r.Results = append(append(s.input.results(s.o.Selection), r.Results...), unseen...)
 	r.Lines = append(s.formatLines(), r.Lines...)
 	if fits := s.profilesThatFit(); fits != "" {
 		r.Lines = append(r.Lines, fits)
+	}
+	if s.o.Brief {
+		r.Coverage = s.coverage()
+		r.Brief = s.brief(r)
 	}
 	return r
 }
@@ -95,9 +108,12 @@ func (t *track) result(s *session) (check.Result, bool) {
 		res.Verdict = check.Pass
 		t.measure(&res, t.worst, s)
 		t.remarks(&res, s)
-		if len(t.warned) > 0 {
+		switch {
+		case len(t.warned) > 0:
 			res.Verdict = check.Warn
 			t.asserted(&res, t.first, s)
+		case !t.exercised:
+			res.Verdict, res.Reason = check.Untested, "agrees, but the right number is 0 throughout, whatever the formula: "+s.idle(t)
 		}
 	case len(t.undecided) > 0:
 		res.Verdict = check.Undetermined
@@ -222,7 +238,7 @@ func (t *track) failure(res *check.Result, s *session) {
 	if o.Rules != nil {
 		t.asserted(res, o, s)
 		if len(t.why.fits) > 0 {
-			t.convention(res)
+			t.convention(res, s.closed)
 		}
 		return
 	}
@@ -248,7 +264,7 @@ func (t *track) failure(res *check.Result, s *session) {
 	why := &t.why
 	switch {
 	case len(why.fits) > 0:
-		t.convention(res)
+		t.convention(res, s.closed)
 	case why.coarse != nil:
 		res.Verdict = check.Warn
 		finding += fmt.Sprintf("; consistent with this stage having run in %s (there the largest error is %.2g of its bound)", why.coarse.Arithmetic, why.coarse.Tally.Worst.Ratio)
@@ -271,6 +287,7 @@ func (t *track) failure(res *check.Result, s *session) {
 		}
 	}
 	res.Reason = finding
+	t.undeclared(res, s)
 }
 
 // fewSteps is the number of steps up to which a failure is repeated on the whole run.
@@ -280,7 +297,7 @@ const fewSteps = 16
 // those that its explanation was confirmed on. What was found by search rests on all of them, and where rollout batches begin is
 // told by the first step of the run.
 func (s *session) repeatSteps(t *track) string {
-	if len(s.steps) <= fewSteps || t.searched || t.pooled {
+	if len(s.steps) <= fewSteps || t.searched || t.pooled || isAcross(t.check) {
 		return ""
 	}
 	some := append([]int{t.failing[0]}, t.witnesses()...)

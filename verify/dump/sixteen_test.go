@@ -16,7 +16,8 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/dump"
-	"plumbline/verify/fault/trainer"
+	plant "plumbline/verify/plant/dump"
+	"plumbline/verify/plant/trainer"
 )
 
 // line returns the line of a report that begins so, "" if it has none.
@@ -66,7 +67,7 @@ func TestGoldenSixteenBits(t *testing.T) {
 func sixteen(p *convention.Profile, seed uint64, compute format.DType, declared bool) *dumpfile.Batch {
 	set := trainer.Complete(p, rand.New(rand.NewPCG(seed, 81)))
 	b, set := trainer.Healthy(trainer.Config{Set: set, Rows: 32, Cols: 24, Files: 2, Seed: seed, DType: format.BF16, Compute: compute})
-	b = dump.Declared(b, set)
+	b = plant.Declared(b, set)
 	if !declared {
 		b.Meta.ComputeDType, b.Meta.Lossy = "", nil
 		for name, x := range b.Tensors {

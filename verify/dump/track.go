@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -31,6 +32,7 @@ type track struct {
 	first          *stage.Outcome // that failed, or else that warned or was undetermined
 	warned         []int
 	seen           bool // the output was there
+	exercised      bool // some number that it must be is not 0, or a rule was judged
 
 	// Where options are open: those that have fitted every step so far.
 	searched bool
@@ -74,6 +76,7 @@ func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
 		}
 		t.arithmetic[o.Arithmetic.String()]++
 	}
+	t.exercised = t.exercised || exercised(o)
 	switch o.Verdict {
 	case check.Pass:
 		t.passed++
@@ -137,13 +140,9 @@ func (t *track) search(b *dump.Batch, set *convention.Set, s *session) *stage.Ou
 			return o
 		}
 	}
-	for _, p := range s.fallbackProfiles() {
-		if len(b.Missing) > 0 {
-			break // the options that need what is missing are not excluded
-		}
-		under, _ := convention.FromProfile(p).Over(set)
-		if o := stage.Judge(t.check, b, under); o.Verdict == check.Fail {
-			return o
+	if len(b.Missing) == 0 { // else the options that need what is missing are not excluded
+		if list := t.bases(b, set, s); len(list) > 0 {
+			return list[0]
 		}
 	}
 	o := stage.Judge(t.check, b, set)
@@ -155,6 +154,54 @@ func (t *track) search(b *dump.Batch, set *convention.Set, s *session) *stage.Ou
 		t.absent = t.withoutInputs(b, set)
 	}
 	return o
+}
+
+// bases are the failures of a batch under what is declared, completed by what the checks before have found and by each profile: one of
+// those whose options are the same, the profile that the files suggest first, then those that leave the fewest elements wrong.
+func (t *track) bases(b *dump.Batch, set *convention.Set, s *session) []*stage.Outcome {
+	known := set
+	for _, earlier := range s.tracks {
+		if earlier == t {
+			break
+		}
+		for _, c := range earlier.decided() {
+			if known.Value(c.Option).Kind() == convention.Unknown {
+				known = known.With(c.Option, c.To, earlier.check.ID)
+			}
+		}
+	}
+	var list []*stage.Outcome
+	seen := map[string]bool{}
+	for _, p := range s.fallbackProfiles() {
+		under, _ := convention.FromProfile(p).Over(known)
+		o := stage.Judge(t.check, b, under)
+		if o.Verdict != check.Fail {
+			continue
+		}
+		var key strings.Builder
+		for _, name := range o.Case.Read {
+			key.WriteString(name + "=" + under.Value(name).String() + ";")
+		}
+		if !seen[key.String()] {
+			seen[key.String()] = true
+			list = append(list, o)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	wrong := func(o *stage.Outcome) float64 {
+		if o.Tally == nil || o.Tally.N == 0 {
+			return 1
+		}
+		return float64(o.Tally.Failed) / float64(o.Tally.N)
+	}
+	rest := list
+	if s.suggest != nil {
+		rest = list[1:]
+	}
+	slices.SortStableFunc(rest, func(x, y *stage.Outcome) int { return cmp.Compare(wrong(x), wrong(y)) })
+	return list
 }
 
 // withoutInputs names what a batch lacks where no profile's options can be tried on it for want of data, each profile's need once;
@@ -282,4 +329,28 @@ func ratio(o *stage.Outcome) float64 {
 		return 0
 	}
 	return o.Tally.Worst.Ratio
+}
+
+// exercised reports whether an outcome could have come out wrong: 0 where 0 is due is what most programs compute, right or wrong.
+func exercised(o *stage.Outcome) bool {
+	p := o.Pred
+	if p == nil {
+		return true
+	}
+	cells := len(p.Want) == len(o.Case.B.Mask)
+	for i, want := range p.Want {
+		if want != 0 && (p.Judge == nil && (!cells || o.Case.B.Mask[i]) || p.Judge != nil && p.Judge[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// formal are the checks of the form of a dump, by their ids or the first parts of these: that they pass says nothing about what was
+// computed.
+var formal = []string{"input", "masks", "logp/range", "logp/entropy_range", "reward/spread", "aggregate/finite", "aggregate/num_items"}
+
+func isFormal(id string) bool {
+	group, _, _ := strings.Cut(id, "/")
+	return slices.Contains(formal, id) || slices.Contains(formal, group)
 }

@@ -8,6 +8,7 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
+	"plumbline/verify/stage"
 )
 
 // blind says which bugs stay invisible where an output was not dumped.
@@ -70,26 +71,26 @@ func (s *session) profilesThatFit() string {
 	if len(searched) == 0 || s.profile != nil {
 		return ""
 	}
-	var names []string
+	if names := fitting(searched, (*convention.Profile).Allows); len(names) > 0 {
+		return "profiles that fit what was searched: " + strings.Join(names, ", ")
+	}
+	if names := fitting(searched, (*convention.Profile).Configurable); len(names) > 0 {
+		return "profiles that can be configured to what was searched: " + strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("no profile has all the options that were found (%s searched)", steps(len(searched), "check"))
+}
+
+// fitting names the profiles that have, by can, one of the fits of each check.
+func fitting(searched []*track, can func(*convention.Profile, string, convention.Value) bool) (names []string) {
 	for _, p := range convention.Profiles() {
-		fits := true
-		for _, t := range searched {
-			allowed := false
-			for _, f := range t.fits {
-				one := true
-				for _, c := range f.Changes {
-					one = one && (p.Allows(c.Option, c.To) || p.Value(c.Option).Kind() == convention.NotApplicable)
-				}
-				allowed = allowed || one
-			}
-			fits = fits && allowed
+		lacks := func(c stage.Change) bool {
+			return !can(p, c.Option, c.To) && p.Value(c.Option).Kind() != convention.NotApplicable
 		}
-		if fits {
+		if !slices.ContainsFunc(searched, func(t *track) bool {
+			return !slices.ContainsFunc(t.fits, func(f stage.Fit) bool { return !slices.ContainsFunc(f.Changes, lacks) })
+		}) {
 			names = append(names, p.Name)
 		}
 	}
-	if len(names) == 0 {
-		return fmt.Sprintf("no profile has all the options that were found (%s searched)", steps(len(searched), "check"))
-	}
-	return "profiles that fit what was searched: " + strings.Join(names, ", ")
+	return names
 }

@@ -2,9 +2,7 @@ package dump
 
 import (
 	"context"
-	"slices"
 
-	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
@@ -33,28 +31,12 @@ func Visible(ctx context.Context, run Source, profile string) ([]Sight, error) {
 	if s.profile == nil && s.suggest != nil {
 		set, _ = convention.FromProfile(s.suggest).Over(set)
 	}
-	var sights []Sight
-	at := map[string]int{}
+	shows := sights(b, func(*stage.Check) *convention.Set { return set })
+	var list []Sight
 	for _, h := range fault.All() {
 		if h.Input != nil || h.Predict != nil {
-			at[h.ID] = len(sights)
-			sights = append(sights, Sight{Hypothesis: h})
+			list = append(list, Sight{Hypothesis: h, Checks: shows[h]})
 		}
 	}
-	for _, c := range stage.All() {
-		if c.Predict == nil {
-			continue
-		}
-		o := stage.Judge(c, b, set)
-		if o.Pred == nil || o.Verdict != check.Pass && o.Verdict != check.Fail {
-			continue
-		}
-		for _, h := range fault.All() {
-			i, ok := at[h.ID]
-			if ok && h.Applies(c) && fault.Tells(h, o) && !slices.Contains(sights[i].Checks, c.ID) {
-				sights[i].Checks = append(sights[i].Checks, c.ID)
-			}
-		}
-	}
-	return sights, nil
+	return list, nil
 }

@@ -11,14 +11,11 @@ import (
 )
 
 var engineFaults = []*Hypothesis{
-	{ID: "ADV-WRONG-GROUPS", Rows: []string{"P110", "P111"}, Checks: []string{"advantage"},
-		Title: "two prompts have the same group key and share a baseline", Cause: "prompt text or tokens are the key, not the identity of the prompt", Fix: "give every prompt an id of its own",
+	{ID: "ADV-WRONG-GROUPS", Checks: []string{"advantage"},
 		Predict: merged},
-	{ID: "EOS-INVERTED", Rows: []string{"P176"}, Checks: []string{"reward", "advantage", "gae"},
-		Title: "termination flags are inverted: finished responses count as cut off", Cause: "truncation is inferred from the padded width, or a missing not", Fix: "test for the EOS in the response",
+	{ID: "EOS-INVERTED", Checks: []string{"reward", "advantage", "gae"},
 		Input: inverted},
-	{ID: "SCORE-ZERO-MISSING", Rows: []string{"P097"}, Checks: []string{"reward", "advantage", "gae"},
-		Title: "a score of 0.0 is taken for a missing one and replaced by −1", Cause: "`a or b` on a number", Fix: "compare with None",
+	{ID: "SCORE-ZERO-MISSING", Checks: []string{"reward", "advantage", "gae"},
 		Input: token("scores", func(_ *stage.Case, x []float64) []float64 {
 			y := slices.Clone(x)
 			for i := range y {
@@ -28,28 +25,22 @@ var engineFaults = []*Hypothesis{
 			}
 			return y
 		})},
-	{ID: "KL-AFTER-BASELINE", Rows: []string{"P104"}, Checks: []string{"advantage"},
-		Title: "the KL of a sequence is subtracted after the baseline", Cause: "the order of baseline and penalty", Fix: "subtract it from the reward before the baseline, or declare kl.place",
+	{ID: "KL-AFTER-BASELINE", Checks: []string{"advantage"},
 		Predict: afterBaseline},
-	{ID: "ADV-ROW-FROM-SPAN", Rows: []string{"P115"}, Checks: []string{"advantage", "gae/advantage"},
-		Title: "whole rows are off by a constant: a penalty for one token reaches its row", Cause: "a write into an expanded view", Fix: "clone before writing to one cell",
+	{ID: "ADV-ROW-FROM-SPAN", Checks: []string{"advantage", "gae/advantage"},
 		Predict: spanned},
-	{ID: "GAE-LAST-INDEX", Rows: []string{"P190"}, Checks: []string{"gae"},
-		Title: "the last token bootstraps from the cell after it", Cause: "an index of one too many, or no mask at the end", Fix: "V is 0 behind the last token of a response that has ended",
+	{ID: "GAE-LAST-INDEX", Checks: []string{"gae"},
 		Predict: recursion(lastReward(func(c *stage.Case, row, last int) float64 { return discounted(c, row, last+1) }))},
-	{ID: "GAE-TRUNCATED-BOOTSTRAP", Rows: []string{"P055"}, Checks: []string{"gae"},
-		Title: "a response cut off by its length is bootstrapped with its last value", Cause: "truncation is taken for a state with a future", Fix: "declare gae.truncated_bootstrap=value if that is meant",
+	{ID: "GAE-TRUNCATED-BOOTSTRAP", Checks: []string{"gae"},
 		Predict: recursion(lastReward(func(c *stage.Case, row, last int) float64 {
 			if ended(c, row) {
 				return 0
 			}
 			return discounted(c, row, last)
 		}))},
-	{ID: "GAE-EOS-VALUE-ZERO", Rows: []string{"P059"}, Checks: []string{"gae"},
-		Title: "the value of the last token is 0", Cause: "values are multiplied by a mask that is one position early", Fix: "cut mask and values by the same slice",
+	{ID: "GAE-EOS-VALUE-ZERO", Checks: []string{"gae"},
 		Predict: recursion(lastValueZero)},
-	{ID: "GAE-VALUE-SHIFT", Rows: []string{"C5", "P059"}, Checks: []string{"gae"},
-		Title: "values are cut out one position late", Cause: "the value slice is not that of the tokens", Fix: "values of [p−1 : p+r−1], as for the logits",
+	{ID: "GAE-VALUE-SHIFT", Checks: []string{"gae"},
 		Predict: recursion(token("values", func(c *stage.Case, x []float64) []float64 {
 			y, w := slices.Clone(x), c.B.Cols
 			for r := range c.B.Rows {
@@ -57,21 +48,13 @@ var engineFaults = []*Hypothesis{
 			}
 			return y
 		}))},
-	{ID: "GAE-NO-LAMBDA", Rows: []string{"C3"}, Checks: []string{"gae"},
-		Title: "the recursion forgets λ", Cause: "γ alone decays the sum", Fix: "A = δ + γλA",
+	{ID: "GAE-NO-LAMBDA", Checks: []string{"gae"},
 		Predict: recursion(number("gae.lambda", func(float64) float64 { return 1 }))},
-	{ID: "WHITEN-WRONG-AXIS", Rows: []string{"P091"}, Checks: []string{"gae/advantage", "advantage"},
-		Title: "mean and variance are taken over columns, not over all cells", Cause: "an axis in the reduction, or no keepdim", Fix: "reduce over all cells of the mask",
+	{ID: "WHITEN-WRONG-AXIS", Checks: []string{"gae/advantage", "advantage"},
 		Predict: byColumn},
-	{ID: "LOSS-MASK-SHIFT-ABOVE", Rows: []string{"P068", "P004"}, Checks: []string{"aggregate", "gradient"},
-		Title:   "the mask of the sum is one position late, that of the denominator is not",
-		Cause:   "the two are cut by different slices",
-		Fix:     "cut the mask by the same slice as the tokens that it marks",
+	{ID: "LOSS-MASK-SHIFT-ABOVE", Checks: []string{"aggregate", "gradient"},
 		Predict: numerator(func(row []bool) { copy(row[1:], slices.Clone(row)); row[0] = false })},
-	{ID: "GRAD-LAST-CHUNK", Rows: []string{"P117", "P128"}, Checks: []string{"gradient/dlogp"},
-		Title: "only the last micro-batch leaves a gradient",
-		Cause: "gradients are overwritten, or finalised per chunk",
-		Fix:   "accumulate over the micro-batches of a step",
+	{ID: "GRAD-LAST-CHUNK", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(sameInput, c, ch)
 			last := map[int]int{}
@@ -85,10 +68,7 @@ var engineFaults = []*Hypothesis{
 				return 0
 			})
 		}},
-	{ID: "CLIP-DUAL-BOTH-SIGNS", Rows: []string{"C3"}, Checks: []string{"token_loss", "gradient/dlogp"},
-		Title: "the dual clip is applied to positive advantages, too",
-		Cause: "the sign of the advantage is not looked at",
-		Fix:   "bound the loss by −A·c only where A < 0",
+	{ID: "CLIP-DUAL-BOTH-SIGNS", Checks: []string{"token_loss", "gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			dual, adv := c.Set.Value("clip.dual"), c.Optional("advantages")
 			loss := stage.Find("token_loss/policy")
@@ -112,10 +92,7 @@ var engineFaults = []*Hypothesis{
 			}
 			return combined(1, q, 1, klOnly(c, ch))
 		}},
-	{ID: "AGG-COUNTS-MASKED", Rows: []string{"P030"}, Checks: []string{"aggregate", "gradient"},
-		Title: "the denominator counts the tokens of completions that are masked out",
-		Cause: "tokens are counted in the attention mask",
-		Fix:   "count in the mask of the loss",
+	{ID: "AGG-COUNTS-MASKED", Checks: []string{"aggregate", "gradient"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			b := c.B
 			attention := b.Tensors["attention_mask"]
@@ -139,19 +116,13 @@ var engineFaults = []*Hypothesis{
 				return count(b.Mask[lo:hi]) / count(attended[lo:hi])
 			})
 		}},
-	{ID: "KL-SIGN", Rows: []string{"P181"}, Checks: []string{"aggregate/kl_loss"},
-		Title: "the KL term has the wrong sign", Cause: "the penalty is subtracted from the loss", Fix: "loss + β·KL",
+	{ID: "KL-SIGN", Checks: []string{"aggregate/kl_loss"},
 		Predict: klTimes(-1)},
-	{ID: "KL-TWICE", Rows: []string{"P075"}, Checks: []string{"aggregate/kl_loss"},
-		Title: "the KL term is added twice", Cause: "it is part of the token loss and added again", Fix: "add it once",
+	{ID: "KL-TWICE", Checks: []string{"aggregate/kl_loss"},
 		Predict: klTimes(2)},
-	{ID: "KL-ABSENT", Rows: []string{"P069", "P107", "P210"}, Checks: []string{"aggregate/kl_loss"},
-		Title: "the KL term is missing", Cause: "the option is accepted and ignored", Fix: "add β·KL, or declare kl.beta=0",
+	{ID: "KL-ABSENT", Checks: []string{"aggregate/kl_loss"},
 		Predict: klTimes(0)},
-	{ID: "KL-BF16", Rows: []string{"P093"}, Checks: klDependent,
-		Title: "the log-ratio of KL is taken in bfloat16",
-		Cause: "log-probs, or their difference, are rounded to 16 bits before the estimator",
-		Fix:   "subtract in float32",
+	{ID: "KL-BF16", Checks: klDependent,
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			lp, ref := c.B.Token("logp_new"), c.B.Token("logp_ref")
 			if lp == nil || ref == nil {
@@ -171,19 +142,13 @@ var engineFaults = []*Hypothesis{
 			}
 			return b.With("logp_new", d).With("logp_ref", zero), c.Set, true
 		}},
-	{ID: "GAE-PADS", Rows: []string{"P169", "P190", "C4"}, Checks: []string{"gae"},
-		Title: "the recursion runs over every cell, tool tokens and padding included",
-		Cause: "no mask in the loop",
-		Fix:   "leave masked tokens out of the recursion (gae.hole)",
+	{ID: "GAE-PADS", Checks: []string{"gae"},
 		Predict: recursion(mask(func(row []bool) {
 			for i := range row {
 				row[i] = true
 			}
 		}))},
-	{ID: "IS-OLD-FOR-GEN", Rows: []string{"P026"}, Checks: []string{"ratio/is_weights"},
-		Title: "importance weights compare the new policy with the old one",
-		Cause: "logp_new and logp_old are taken where logp_old and logp_gen belong",
-		Fix:   "w = exp(logp_old − logp_gen)",
+	{ID: "IS-OLD-FOR-GEN", Checks: []string{"ratio/is_weights"},
 		Input: both(instead("logp_gen", "logp_old"), func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			lp := c.B.Token("logp_new")
 			if lp == nil {
@@ -191,15 +156,9 @@ var engineFaults = []*Hypothesis{
 			}
 			return c.B.With("logp_old", lp), c.Set, true
 		})},
-	{ID: "IS-NEW-FOR-OLD", Rows: []string{"P070", "P026"}, Checks: []string{"ratio/is_weights"},
-		Title: "importance weights are made of the policy being trained, so that they carry gradient",
-		Cause: "logp_new is used where logp_old belongs, without detaching it",
-		Fix:   "w = exp(logp_old − logp_gen), detached",
+	{ID: "IS-NEW-FOR-OLD", Checks: []string{"ratio/is_weights"},
 		Input: instead("logp_old", "logp_new")},
-	{ID: "IS-GRADIENT", Rows: []string{"P070", "P114"}, Checks: []string{"gradient/dlogp"},
-		Title: "gradient flows through the importance weights",
-		Cause: "the weight is computed from log-probs that carry gradient",
-		Fix:   "detach the weight",
+	{ID: "IS-GRADIENT", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			w := c.Optional("is_weights")
 			loss := stage.Find("token_loss/policy")
@@ -222,10 +181,7 @@ var engineFaults = []*Hypothesis{
 			}
 			return added(under(sameInput, c, ch), weightsOf(c, ch), extra)
 		}},
-	{ID: "KL-WEIGHT-DETACHED", Rows: []string{"P113", "P045"}, Checks: []string{"gradient/dlogp"},
-		Title: "the weight of the KL term is detached: the score-function part of its gradient is missing",
-		Cause: "the ratio that multiplies the estimator is detached, so that only the estimator is differentiated",
-		Fix:   "let the gradient flow through the weight too (kl.grad)",
+	{ID: "KL-WEIGHT-DETACHED", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			beta, kl := c.Set.Value("kl.beta"), stage.Find("kl/token")
 			if beta.Kind() != convention.Number || kl == nil {
@@ -241,10 +197,7 @@ var engineFaults = []*Hypothesis{
 			}
 			return added(under(sameInput, c, ch), weightsOf(c, ch), extra)
 		}},
-	{ID: "CISPO-THROUGH-CLIP", Rows: []string{"P130"}, Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "gradient/dlogp"},
-		Title: "CISPO is trained through the capped ratio: the log-prob and the detach are missing",
-		Cause: "−min(ρ, cap)·A in place of −sg(min(ρ, cap))·A·logp",
-		Fix:   "detach the weight and multiply by the log-prob",
+	{ID: "CISPO-THROUGH-CLIP", Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			kind, lp, old, adv := c.Set.Value("loss.kind"), c.B.Token("logp_new"), c.B.Token("logp_old"), c.Optional("advantages")
 			if kind.Kind() != convention.Enum || kind.Text() != "cispo" || lp == nil || old == nil || adv.X == nil {
@@ -263,25 +216,13 @@ var engineFaults = []*Hypothesis{
 			}
 			return combined(1, policyOnly(perToken("advantages", a), c, ch), 1, klOnly(c, ch))
 		}},
-	{ID: "LOGP-ROWS-PERMUTED", Rows: []string{"P077"}, Checks: []string{"logp"},
-		Title:   "the rows are those of others",
-		Cause:   "the order of dynamic batching was not undone",
-		Fix:     "sort the results back before they are used",
+	{ID: "LOGP-ROWS-PERMUTED", Checks: []string{"logp"},
 		Predict: permuted},
-	{ID: "LOGP-ROWS-REVERSED", Rows: []string{"P077"}, Checks: []string{"logp"},
-		Title:   "the rows are in the reverse order",
-		Cause:   "the order of dynamic batching was not undone",
-		Fix:     "sort the results back before they are used",
+	{ID: "LOGP-ROWS-REVERSED", Checks: []string{"logp"},
 		Predict: rowsMoved(func(r, n int) int { return n - 1 - r })},
-	{ID: "LOGP-ROWS-ROLLED", Rows: []string{"P077"}, Checks: []string{"logp"},
-		Title:   "the rows are those of others",
-		Cause:   "the order of dynamic batching was not undone",
-		Fix:     "sort the results back before they are used",
+	{ID: "LOGP-ROWS-ROLLED", Checks: []string{"logp"},
 		Predict: rowsMoved(func(r, n int) int { return (r + n - 1) % n })},
-	{ID: "LOGP-SHIFT", Rows: []string{"C5", "P133", "P163"}, Checks: []string{"logp"},
-		Title: "log-probs are one position early",
-		Cause: "logits of position t+1 are read for token t",
-		Fix:   "logits[:, :-1] score ids[:, 1:]",
+	{ID: "LOGP-SHIFT", Checks: []string{"logp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(sameInput, c, ch)
 			if p == nil || len(p.Want) != c.B.Rows*c.B.Cols {
@@ -289,10 +230,7 @@ var engineFaults = []*Hypothesis{
 			}
 			return moved(p, c, func(int) int { return -1 })
 		}},
-	{ID: "LOGP-SHIFT-PADDING", Rows: []string{"P089", "P101"}, Checks: []string{"logp"},
-		Title: "log-probs are cut out as if responses stood at the end: each row is shifted by its padding",
-		Cause: "[-length:] of a tensor padded on the right",
-		Fix:   "cut by where the response begins",
+	{ID: "LOGP-SHIFT-PADDING", Checks: []string{"logp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(sameInput, c, ch)
 			if p == nil || len(p.Want) != c.B.Rows*c.B.Cols {
@@ -303,10 +241,7 @@ var engineFaults = []*Hypothesis{
 				return last + 1 - c.B.Cols
 			})
 		}},
-	{ID: "LOGP-SAME-POSITION", Rows: []string{"P172", "P173"}, Checks: []string{"logp/new"},
-		Title: "the log-prob of a token is read from the logits at its own position, which predict the next",
-		Cause: "no shift between logits and ids",
-		Fix:   "logits[:, :-1] score ids[:, 1:]",
+	{ID: "LOGP-SAME-POSITION", Checks: []string{"logp/new"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			t := c.B.Tensors["logits"]
 			if t == nil || t.Layout != dump.PerToken || c.B.Cols < 2 {
@@ -328,10 +263,7 @@ var engineFaults = []*Hypothesis{
 			}
 			return p
 		}},
-	{ID: "LOGP-BF16", Rows: []string{"P093"}, Checks: []string{"logp", "kl/token", "token_loss"}, Loose: true,
-		Title: "the numbers lie on the bfloat16 grid although they are stored in more bits",
-		Cause: "this stage runs in 16 bits, under autocast or in the model's own type",
-		Fix:   "take log-probs in float32",
+	{ID: "LOGP-BF16", Checks: []string{"logp", "kl/token", "token_loss"}, Loose: true,
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			t := c.B.Tensors[ch.Output]
 			p := under(sameInput, c, ch)
@@ -352,15 +284,9 @@ var engineFaults = []*Hypothesis{
 			}
 			return p
 		}},
-	{ID: "ADV-ONE-PASS", Rows: []string{"P109"}, Checks: []string{"advantage"},
-		Title:   "the variance is E[x²] − μ² in float32: its error swamps it",
-		Cause:   "one pass over rewards with an offset; the difference of two large numbers",
-		Fix:     "subtract the mean first, then square",
+	{ID: "ADV-ONE-PASS", Checks: []string{"advantage"},
 		Predict: onePass},
-	{ID: "VALUE-CLIP-MIN", Rows: []string{"C3", "V18"}, Checks: []string{"aggregate/value_loss", "aggregate/loss", "gradient/dvalues"},
-		Title: "the smaller of the two squares is taken",
-		Cause: "min where the clipped value loss has max",
-		Fix:   "½·max((v − R)², (clip(v) − R)²)",
+	{ID: "VALUE-CLIP-MIN", Checks: []string{"aggregate/value_loss", "aggregate/loss", "gradient/dvalues"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			v, old, ret := c.B.Token("values_new"), c.B.Token("values"), c.B.Token("returns")
 			clip := c.Set.Value("value.clip")
@@ -384,8 +310,17 @@ var engineFaults = []*Hypothesis{
 				return b, c.Set.With("value.clip", parsed("value.clip", "none"), "hypothesis"), true
 			}, c, ch)
 		}},
-	{ID: "VALUE-TARGET-GRAD", Rows: []string{"P194"}, Checks: []string{"gradient/dvalues"},
-		Title: "gradient flows into the bootstrapped target", Cause: "the returns are not detached: γ times a token's gradient is taken from the next one's", Fix: "detach the returns",
+	{ID: "VALUE-TARGET-GRAD", Checks: []string{"gradient/dvalues"},
+		Title: "the target R = A + V keeps the gradient of the values: it moves with them, and nothing is left",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			v, old := c.B.Token("values_new"), c.B.Token("values")
+			if v == nil || old == nil || !slices.Equal(v, old) { // the values of the target are those of this pass
+				return nil
+			}
+			p := under(sameInput, c, ch)
+			return combined(0, p, 0, p)
+		}},
+	{ID: "VALUE-TARGET-GRAD", Checks: []string{"gradient/dvalues"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p, g := under(sameInput, c, ch), c.Set.Value("gae.gamma")
 			if p == nil || g.Kind() != convention.Number || len(p.Want) != len(c.B.Mask) {

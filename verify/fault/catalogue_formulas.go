@@ -12,30 +12,17 @@ import (
 
 // formulaFaults are slips in one formula: a term that is missing, a bound on the wrong side, a tensor in place of another.
 var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreForms(), correctedForms(), []*Hypothesis{
-	{ID: "OLD-IS-REF", Rows: []string{"P163"}, Checks: ratioed,
-		Title:   "the reference's log-probs stand in for the old ones",
-		Cause:   "logp_ref is taken where logp_old belongs",
-		Fix:     "ρ = exp(logp_new − logp_old)",
+	{ID: "OLD-IS-REF", Checks: ratioed,
 		Predict: policyTerm(1, instead("logp_old", "logp_ref"))},
-	{ID: "ADV-SHIFT", Rows: []string{"C5", "P163"}, Checks: policyOutputs,
+	{ID: "ADV-SHIFT", Checks: policyOutputs,
 		Title:   "the loss reads the advantages one position early",
-		Cause:   "advantages and log-probs are cut by different slices",
-		Fix:     "cut both by [p−1 : p+r−1]",
 		Predict: policyTerm(1, shifted("advantages", -1))},
-	{ID: "ADV-SHIFT", Rows: []string{"C5", "P163"}, Checks: policyOutputs,
+	{ID: "ADV-SHIFT", Checks: policyOutputs,
 		Title:   "the loss reads the advantages one position late",
-		Cause:   "advantages and log-probs are cut by different slices",
-		Fix:     "cut both by [p−1 : p+r−1]",
 		Predict: policyTerm(1, shifted("advantages", 1))},
-	{ID: "ADV-NOT-WHITENED", Rows: []string{"C19"}, Checks: []string{"token_loss", "gradient/dlogp"},
-		Title:   "the loss uses the advantages from before whitening",
-		Cause:   "the whitened ones are stored, and the raw ones handed on",
-		Fix:     "hand on what the whitening returns",
+	{ID: "ADV-NOT-WHITENED", Checks: []string{"token_loss", "gradient/dlogp"},
 		Predict: unwhitened},
-	{ID: "IS-TWICE", Rows: []string{"P210"}, Checks: []string{"token_loss", "gradient/dlogp"},
-		Title: "the importance weights are multiplied in twice",
-		Cause: "in the loss function, and by its caller",
-		Fix:   "multiply the policy term by the weight once",
+	{ID: "IS-TWICE", Checks: []string{"token_loss", "gradient/dlogp"},
 		Input: token("is_weights", func(_ *stage.Case, x []float64) []float64 {
 			y := make([]float64, len(x))
 			for i := range x {
@@ -43,10 +30,7 @@ var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreFor
 			}
 			return y
 		})},
-	{ID: "KL-TIMES-WEIGHTS", Rows: []string{"P114"}, Checks: []string{"kl/token"},
-		Title: "the estimate of KL is multiplied by the importance weights",
-		Cause: "the weight is applied to the whole token loss",
-		Fix:   "weight the policy term alone, or declare kl.under_is_weight",
+	{ID: "KL-TIMES-WEIGHTS", Checks: []string{"kl/token"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p, w := under(sameInput, c, ch), c.Optional("is_weights")
 			if p == nil || len(w.X) != len(p.Want) {
@@ -60,15 +44,11 @@ var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreFor
 			}
 			return &q
 		}},
-	{ID: "VALUE-TARGET", Rows: []string{"P171"}, Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
+	{ID: "VALUE-TARGET", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
 		Title: "the critic is fitted to the rewards of single tokens",
-		Cause: "token_rewards stand where the returns belong",
-		Fix:   "fit it to R = A + V",
 		Input: instead("returns", "token_rewards")},
-	{ID: "VALUE-TARGET", Rows: []string{"P171"}, Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
+	{ID: "VALUE-TARGET", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
 		Title: "the critic is fitted to the scores",
-		Cause: "the score of a response stands where the returns belong",
-		Fix:   "fit it to R = A + V",
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			score := c.B.Row("scores")
 			if score == nil || len(score) != c.B.Rows || c.B.Token("returns") == nil {
@@ -80,40 +60,19 @@ var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreFor
 			}
 			return c.B.With("returns", x), c.Set, true
 		}},
-	{ID: "VALUE-TARGET-SHIFT", Rows: []string{"C5", "P059"}, Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
-		Title: "values and their targets are one position apart",
-		Cause: "the two are cut by different slices",
-		Fix:   "values of [p−1 : p+r−1], as for the logits",
+	{ID: "VALUE-TARGET-SHIFT", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
 		Input: shifted("returns", -1)},
-	{ID: "VALUE-TARGET-SHIFT", Rows: []string{"C5", "P059"}, Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
-		Title: "values and their targets are one position apart",
-		Cause: "the two are cut by different slices",
-		Fix:   "values of [p−1 : p+r−1], as for the logits",
+	{ID: "VALUE-TARGET-SHIFT", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
 		Input: shifted("returns", 1)},
-	{ID: "GAE-VALUES-LATE", Rows: []string{"C5", "P059"}, Checks: []string{"gae"},
-		Title:   "values are cut out one position late",
-		Cause:   "the value slice is not that of the tokens",
-		Fix:     "values of [p−1 : p+r−1], as for the logits",
+	{ID: "GAE-VALUES-LATE", Checks: []string{"gae"},
 		Predict: recursion(shifted("values", -1))},
-	{ID: "GAE-REWARD-EARLY", Rows: []string{"P170", "P190"}, Checks: []string{"gae"},
-		Title:   "the rewards are one position early",
-		Cause:   "an index of one before the token",
-		Fix:     "the reward of a token stands in its own column",
+	{ID: "GAE-REWARD-EARLY", Checks: []string{"gae"},
 		Predict: recursion(shifted("token_rewards", -1))},
-	{ID: "KL-OF-NEW", Rows: []string{"P003"}, Checks: []string{"kl", "reward/token"},
-		Title: "the KL of the reward is that of the policy being trained, not of the one at the rollout",
-		Cause: "logp_new is used where the rewards were made of logp_old",
-		Fix:   "take the KL of the reward once, at the rollout",
+	{ID: "KL-OF-NEW", Checks: []string{"kl", "reward/token"},
 		Input: instead("logp_old", "logp_new")},
-	{ID: "IS-NORMALISED", Rows: []string{"P070"}, Checks: []string{"ratio/is_weights"},
-		Title:   "the importance weights are divided by their mean",
-		Cause:   "a self-normalised estimate that is not declared",
-		Fix:     "declare tis.normalize, or leave the weights as they are",
+	{ID: "IS-NORMALISED", Checks: []string{"ratio/is_weights"},
 		Predict: overTheirMean},
-	{ID: "RETURNS-OF-NEW-VALUES", Rows: []string{"P162"}, Checks: []string{"gae/returns"},
-		Title: "the returns are made of the values of the critic being trained",
-		Cause: "A + V with V recomputed after the update",
-		Fix:   "R = A + V, V of the rollout",
+	{ID: "RETURNS-OF-NEW-VALUES", Checks: []string{"gae/returns"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p, v, lately := under(sameInput, c, ch), c.B.Token("values"), c.B.Token("values_new")
 			if p == nil || len(v) != len(p.Want) || len(lately) != len(p.Want) {
@@ -172,28 +131,25 @@ func correctedForms() []*Hypothesis {
 	})
 	var list []*Hypothesis
 	for _, f := range []struct {
-		id, title string
-		in        input
+		id string
+		in input
 	}{
-		{"OLD-IS-REF", "the reference's log-probs stand in for the old ones", instead("logp_old", "logp_ref")},
-		{"OLD-IS-GEN", "the engine's log-probs stand in for the old ones", instead("logp_old", "logp_gen")},
-		{"OLD-RECOMPUTED", "the ratio is 1 everywhere: the old log-probs are those of the policy being trained", instead("logp_old", "logp_new")},
-		{"OLD-ROWS-ROLLED", "the old log-probs belong to other rows", rolled("logp_old", 1)},
-		{"OLD-ROWS-ROLLED-BACK", "the old log-probs belong to other rows", rolled("logp_old", -1)},
-		{"OLD-SHIFT", "the old log-probs are one position late", shifted("logp_old", 1)},
-		{"OLD-SHIFT-BACK", "the old log-probs are one position early", shifted("logp_old", -1)},
-		{"OLD-BF16", "the old log-probs are rounded to bfloat16 before the ratio", coarse},
+		{"OLD-IS-REF", instead("logp_old", "logp_ref")},
+		{"OLD-IS-GEN", instead("logp_old", "logp_gen")},
+		{"OLD-RECOMPUTED", instead("logp_old", "logp_new")},
+		{"OLD-ROWS-ROLLED", rolled("logp_old", 1)},
+		{"OLD-ROWS-ROLLED-BACK", rolled("logp_old", -1)},
+		{"OLD-SHIFT", shifted("logp_old", 1)},
+		{"OLD-SHIFT-BACK", shifted("logp_old", -1)},
+		{"OLD-BF16", coarse},
 	} {
-		list = append(list, &Hypothesis{ID: f.id, Rows: []string{"P163", "P023", "P162"}, Checks: []string{"kl/token", "gradient/dlogp"},
-			Title: f.title, Cause: "the ratio, which multiplies the estimate of KL too, is made of the wrong log-probs", Fix: "ρ = exp(logp_new − logp_old), of the log-probs at the start of the update",
-			Input: corrected(f.in)})
+		list = append(list, &Hypothesis{ID: f.id, Checks: []string{"kl/token", "gradient/dlogp"}, Input: corrected(f.in)})
 	}
 	return append(list,
-		&Hypothesis{ID: "OLD-BF16", Rows: []string{"P093"}, Checks: []string{"token_loss", "gradient/dlogp"},
-			Title: "the old log-probs are rounded to bfloat16 before the ratio", Cause: "they are stored in 16 bits between rollout and update", Fix: "keep log-probs in float32",
+		&Hypothesis{ID: "OLD-BF16", Checks: []string{"token_loss", "gradient/dlogp"},
 			Predict: policyTerm(1, coarse)},
-		&Hypothesis{ID: "GRAD-CUT-OFF", Rows: []string{"P122"}, Checks: []string{"gradient"},
-			Title: "gradients are cut off at a bound", Cause: "a clamp by value, in a hook or in the loss", Fix: "clip the norm of the parameters' gradient, behind the backward pass", Predict: cutOff})
+		&Hypothesis{ID: "GRAD-CUT-OFF", Checks: []string{"gradient"},
+			Predict: cutOff})
 }
 
 // overTheirMean predicts importance weights that are divided by their mean over the mask, of the step or of a file.
@@ -246,8 +202,8 @@ func gaeForms() []*Hypothesis {
 		{"A = δ + γλ²A'", func(g, _ float64) float64 { return g }, func(g, l float64) float64 { return g * l * l }},
 		{"A = δ + γ²λA'", func(g, _ float64) float64 { return g }, func(g, l float64) float64 { return g * g * l }},
 	} {
-		list = append(list, &Hypothesis{ID: "GAE-RECURSION", Rows: []string{"C3", "P171"}, Checks: []string{"gae"},
-			Title: "the recursion is " + f.title, Cause: "a factor or a term is left out", Fix: "δ = r + γV' − V, A = δ + γλA'",
+		list = append(list, &Hypothesis{ID: "GAE-RECURSION", Checks: []string{"gae"},
+			Title:   "the recursion is " + f.title,
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return recursed(c, ch, f.value, f.trace) }})
 	}
 	return list
@@ -349,8 +305,8 @@ func scoreForms() []*Hypothesis {
 			}
 		}},
 	} {
-		list = append(list, &Hypothesis{ID: "REWARD-PLACE", Rows: []string{"P036", "P053", "P170"}, Checks: []string{"reward/token"},
-			Title: f.title, Cause: "the score is added by broadcasting, or written over what stands there", Fix: "r = −β·KL per token, + score on the last one of the response",
+		list = append(list, &Hypothesis{ID: "REWARD-PLACE", Checks: []string{"reward/token"},
+			Title: f.title,
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				with, kl := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
 				score := combined(1, with, -1, kl)

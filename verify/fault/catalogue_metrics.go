@@ -24,22 +24,14 @@ var clipMetrics = []string{"scalars/clip_frac", "scalars/actor_pg_clipfrac", "sc
 	"scalars/clip_ratio_low_min", "scalars/clip_ratio_high_max"}
 
 var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
-	{ID: "METRIC-CLIP-SIGN-BLIND", Rows: []string{"P016"}, Checks: clipMetrics,
-		Title: "ratios outside the bounds count whatever the sign of the advantage",
-		Cause: "|ρ − 1| > ε is counted where only the binding side clips",
-		Fix:   "count ρ < 1 − low with A < 0 and ρ > 1 + high with A > 0",
+	{ID: "METRIC-SIGN", Checks: []string{"scalars"}, Predict: opposite},
+	{ID: "METRIC-CLIP-SIGN-BLIND", Checks: clipMetrics,
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			return combined(1, under(constant("advantages", -1), c, ch), 1, under(constant("advantages", 1), c, ch))
 		}},
-	{ID: "METRIC-CLIP-SIGN", Rows: []string{"P016"}, Checks: clipMetrics,
-		Title: "the clip fraction counts the side that does not bind",
-		Cause: "the comparison of the two losses is the wrong way round",
-		Fix:   "count where the clipped loss is the larger one",
+	{ID: "METRIC-CLIP-SIGN", Checks: clipMetrics,
 		Input: negated("advantages")},
-	{ID: "METRIC-PPO-KL-RATIO", Rows: []string{"P094"}, Checks: []string{"scalars/ppo_kl", "scalars/approx_kl", "scalars/actor_ppo_kl"},
-		Title: "the mean of −ρ is logged in place of that of −log ρ",
-		Cause: "the ratio is used where the log-ratio belongs",
-		Fix:   "mean(logp_old − logp_new)",
+	{ID: "METRIC-PPO-KL-RATIO", Checks: []string{"scalars/ppo_kl", "scalars/approx_kl", "scalars/actor_ppo_kl"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
 			if lp == nil || old == nil {
@@ -59,10 +51,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return p
 		}},
-	{ID: "METRIC-LAST-MICRO", Rows: []string{"P060"}, Checks: []string{"scalars"},
-		Title: "the logged number is that of the last micro-batch",
-		Cause: "a dictionary of metrics is overwritten, not added to",
-		Fix:   "collect the metric over the micro-batches of the step",
+	{ID: "METRIC-LAST-MICRO", Checks: []string{"scalars"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			n := len(c.B.Files)
 			if n < 2 {
@@ -97,10 +86,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return q
 		}},
-	{ID: "METRIC-KL-K1", Rows: []string{"P003"}, Checks: []string{"scalars/kl", "scalars/actor_kl_loss"},
-		Title: "the logged KL is k1, whatever the estimator",
-		Cause: "the metric is recomputed with another formula than the loss",
-		Fix:   "log the estimate that is used",
+	{ID: "METRIC-KL-K1", Checks: []string{"scalars/kl", "scalars/actor_kl_loss"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			ref, lp := c.B.Token("logp_ref"), c.B.Token("logp_new")
 			if v := c.Set.Value("kl.place"); v.Kind() == convention.Enum && v.Text() != "loss" && v.Text() != "none" {
@@ -115,10 +101,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return roughly(under(perToken("kl", d), c, ch))
 		}},
-	{ID: "METRIC-ENTROPY-SENTINEL", Rows: []string{"P035"}, Checks: []string{"scalars/entropy", "scalars/actor_entropy"},
-		Title: "the logged entropy is −Σ log-probs over every cell, padding with its sentinel log-prob 1.0 included",
-		Cause: "a sentinel outside the mask is summed",
-		Fix:   "take the mean over the mask",
+	{ID: "METRIC-ENTROPY-SENTINEL", Checks: []string{"scalars/entropy", "scalars/actor_entropy"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			lp := c.B.Token("logp_new")
 			if lp == nil {
@@ -139,19 +122,13 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 				return b.WithMask(every), set, ok
 			}, c, ch))
 		}},
-	{ID: "METRIC-APPROX-KL-PADS", Rows: []string{"P171"}, Checks: []string{"scalars/ppo_kl", "scalars/approx_kl", "scalars/actor_ppo_kl"},
-		Title: "the logged KL of the update is averaged over padding",
-		Cause: "a mean without the mask",
-		Fix:   "take the mean over the mask",
+	{ID: "METRIC-APPROX-KL-PADS", Checks: []string{"scalars/ppo_kl", "scalars/approx_kl", "scalars/actor_ppo_kl"},
 		Input: mask(func(row []bool) {
 			for i := range row {
 				row[i] = true
 			}
 		})},
-	{ID: "METRIC-POLICY-IS-TOTAL", Rows: []string{"P131"}, Checks: []string{"scalars/pg_loss"},
-		Title: "the logged policy loss is the total",
-		Cause: "the wrong key, or the variable after the other terms were added",
-		Fix:   "log the policy term before the others are added",
+	{ID: "METRIC-POLICY-IS-TOTAL", Checks: []string{"scalars/pg_loss"},
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			t := c.B.Tensors["loss"]
 			if t == nil || c.B.Tensors["pg_loss"] == nil {
@@ -159,10 +136,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return c.B.With("pg_loss", t.Data), c.Set, true
 		}},
-	{ID: "METRIC-MAX-AVERAGED", Rows: []string{"P123"}, Checks: []string{"scalars/ratio_max", "scalars/clip_ratio_high_max"},
-		Title: "the largest value of every micro-batch, or of every row, is averaged over them",
-		Cause: "metrics are reduced by their mean whatever their name says",
-		Fix:   "reduce a maximum by the maximum",
+	{ID: "METRIC-MAX-AVERAGED", Checks: []string{"scalars/ratio_max", "scalars/clip_ratio_high_max"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			if ch.ID == "scalars/clip_ratio_high_max" {
 				return meanOfRows(c, ch)
@@ -185,10 +159,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return p
 		}},
-	{ID: "METRIC-LOCAL-OVER-GLOBAL", Rows: []string{"P017"}, Checks: []string{"scalars/completions_clipped_ratio"},
-		Title: "the completions of one rank are counted, and divided by those of all ranks",
-		Cause: "a local count over a gathered one",
-		Fix:   "gather both, or neither",
+	{ID: "METRIC-LOCAL-OVER-GLOBAL", Checks: []string{"scalars/completions_clipped_ratio"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(sameInput, c, ch)
 			if p == nil || len(p.Want) != len(c.B.Files) || len(p.Want) < 2 {
@@ -214,10 +185,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return p
 		}},
-	{ID: "METRIC-DUPLICATED-ROWS", Rows: []string{"P048"}, Checks: []string{"scalars/reward"},
-		Title: "the logged reward counts rows twice that filled up the last shard",
-		Cause: "the mean is taken before duplicated rows are dropped",
-		Fix:   "gather with gather_for_metrics first",
+	{ID: "METRIC-DUPLICATED-ROWS", Checks: []string{"scalars/reward"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			score := c.B.Row("scores")
 			p := under(sameInput, c, ch)
@@ -234,10 +202,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return roughly(p)
 		}},
-	{ID: "METRIC-REWARD-UNWEIGHTED", Rows: []string{"P029"}, Checks: []string{"scalars/reward", "scalars/reward_std"},
-		Title: "the logged reward is not weighted",
-		Cause: "rewards are summed without reward_weights for the log",
-		Fix:   "log what is trained on: Σ weight·reward",
+	{ID: "METRIC-REWARD-UNWEIGHTED", Checks: []string{"scalars/reward", "scalars/reward_std"},
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			t := c.B.Tensors["rewards_per_func"]
 			if t == nil || c.B.Row("scores") == nil {
@@ -251,10 +216,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return c.B.With("scores", sums), c.Set, true
 		}},
-	{ID: "METRIC-REWARD-WEIGHTED", Rows: []string{"P029"}, Checks: []string{"scalars/reward", "scalars/reward_std"},
-		Title: "the logged reward is weighted, the one trained on is not",
-		Cause: "reward_weights are applied for the log only",
-		Fix:   "train on what is logged: Σ weight·reward",
+	{ID: "METRIC-REWARD-WEIGHTED", Checks: []string{"scalars/reward", "scalars/reward_std"},
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			t, w := c.B.Tensors["rewards_per_func"], c.FactList("reward_weights")
 			if t == nil || len(w) != t.Width || c.B.Row("scores") == nil {
@@ -320,8 +282,8 @@ func klMetrics() []*Hypothesis {
 		{"|log ρ|", math.Abs},
 		{"−log ρ", func(d float64) float64 { return -d }},
 	} {
-		list = append(list, &Hypothesis{ID: "METRIC-UPDATE-KL", Rows: []string{"P003"}, Checks: updateMetrics,
-			Title: "the logged number is the mean of " + f.title, Cause: "another estimator than the name says, or than the framework logs", Fix: "log the estimator that is meant, under its name",
+		list = append(list, &Hypothesis{ID: "METRIC-UPDATE-KL", Checks: updateMetrics,
+			Title: "the logged number is the mean of " + f.title,
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				lp, old, mask := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Mask
 				if lp == nil || old == nil || len(lp) != len(mask) {
@@ -357,8 +319,7 @@ func rowMetrics() []*Hypothesis {
 		checks []string
 	}{{"kl", []string{"scalars/kl"}}, {"entropy", []string{"scalars/entropy", "scalars/actor_entropy"}}} {
 		for _, sums := range []bool{false, true} {
-			h := &Hypothesis{ID: "METRIC-ROW-MEANS", Rows: []string{"P034", "P123"}, Checks: m.checks,
-				Title: "the logged number is the mean over responses of their means", Cause: "a mean over columns first, then over rows", Fix: "take one mean over the tokens of the mask"}
+			h := &Hypothesis{ID: "METRIC-ROW-MEANS", Checks: m.checks}
 			if sums {
 				h.ID, h.Title, h.Cause = "METRIC-ROW-SUMS", "the logged number is the mean over responses of their sums", "a sum over columns, then a mean over rows"
 			}

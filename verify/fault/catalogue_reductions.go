@@ -222,8 +222,8 @@ func asMask() []*Hypothesis {
 	var list []*Hypothesis
 	for _, all := range []bool{false, true} {
 		for _, terms := range [][]string{{"token_loss", "kl"}, reduced} {
-			list = append(list, &Hypothesis{ID: "LOSS-MASKED-BY-ADVANTAGES-TWICE", Rows: []string{"P063"}, Checks: []string{"aggregate", "gradient/dlogp"},
-				Title: "the advantages stand for the mask, in the sum of every file and in its denominator", Cause: "response_mask=advantages is passed", Fix: "pass the response mask",
+			list = append(list, &Hypothesis{ID: "LOSS-MASKED-BY-ADVANTAGES-TWICE", Checks: []string{"aggregate", "gradient/dlogp"},
+				Title:   "the advantages stand for the mask, in the sum of every file and in its denominator",
 				Predict: byAdvantages(all, terms...)})
 		}
 	}
@@ -231,55 +231,28 @@ func asMask() []*Hypothesis {
 }
 
 var reductionFaults = append(asMask(), []*Hypothesis{
-	{ID: "LOSS-MASK-FIRST", Rows: []string{"P068", "C5"}, Checks: []string{"aggregate", "gradient"},
-		Title: "the first token of every response is left out",
-		Cause: "labels or mask are cut by [:, 1:] once too often",
-		Fix:   "cut the mask by the same slice as the tokens that it marks",
+	{ID: "LOSS-MASK-FIRST", Checks: []string{"aggregate", "gradient"},
 		Input: mask(withoutFirst)},
-	{ID: "LOSS-MASK-FIRST", Rows: []string{"P068", "C5"}, Checks: []string{"aggregate", "gradient"},
+	{ID: "LOSS-MASK-FIRST", Checks: []string{"aggregate", "gradient"},
 		Title:   "the first token of every response is left out of the sum, and counted",
-		Cause:   "labels or mask are cut by [:, 1:] once too often",
-		Fix:     "cut the mask by the same slice as the tokens that it marks",
 		Predict: numerator(withoutFirst)},
-	{ID: "LOSS-MASK-NO-EOS-ABOVE", Rows: []string{"H13f", "P033", "P054"}, Checks: []string{"aggregate", "gradient"},
-		Title:   "the last token of every response, its EOS, is left out of the sum, and counted",
-		Cause:   "the mask of the sum ends before the first EOS, the denominator was counted elsewhere",
-		Fix:     "let the mask run up to and including the first EOS",
+	{ID: "LOSS-MASK-NO-EOS-ABOVE", Checks: []string{"aggregate", "gradient"},
 		Predict: numerator(withoutLast)},
-	{ID: "LOSS-MASK-P1-ABOVE", Rows: []string{"P170", "P190", "C4"}, Checks: []string{"aggregate", "gradient"},
-		Title:   "the token after the last one of a response is summed over, and not counted",
-		Cause:   "an end index of sum(mask) + 1; the denominator was counted elsewhere",
-		Fix:     "the last index of a response of n tokens is n − 1",
+	{ID: "LOSS-MASK-P1-ABOVE", Checks: []string{"aggregate", "gradient"},
 		Predict: numerator(oneMore)},
-	{ID: "LOSS-MASK-EARLY-ABOVE", Rows: []string{"P059", "P133"}, Checks: []string{"aggregate", "gradient"},
-		Title:   "the mask of the sum is one position early, that of the denominator is not",
-		Cause:   "the two are cut by different slices",
-		Fix:     "cut the mask by the same slice as the tokens that it marks",
+	{ID: "LOSS-MASK-EARLY-ABOVE", Checks: []string{"aggregate", "gradient"},
 		Predict: numerator(early)},
-	{ID: "LOSS-MASK-TRUNCATED", Rows: []string{"P030"}, Checks: []string{"aggregate", "gradient"},
-		Title: "responses that were cut off by their length are left out of the loss",
-		Cause: "an overlong filter that is not declared",
-		Fix:   "put the filter into response_mask, or keep those rows",
+	{ID: "LOSS-MASK-TRUNCATED", Checks: []string{"aggregate", "gradient"},
 		Input: rowsWithout(truncated)},
-	{ID: "LOSS-MASK-NEGATIVE", Rows: []string{"P063"}, Checks: []string{"aggregate", "gradient"},
-		Title: "responses whose advantage is not above 0 are left out of the loss",
-		Cause: "advantages are filtered or clamped on one side behind the baseline",
-		Fix:   "train on both signs",
+	{ID: "LOSS-MASK-NEGATIVE", Checks: []string{"aggregate", "gradient"},
 		Input: rowsWithout(func(c *stage.Case, row int) bool { return !positive(c, row) })},
-	{ID: "AGG-LENGTH-OFF-BY-ONE", Rows: []string{"P047"}, Checks: []string{"aggregate", "gradient"},
+	{ID: "AGG-LENGTH-OFF-BY-ONE", Checks: []string{"aggregate", "gradient"},
 		Title:   "the denominator counts one token of every response too few",
-		Cause:   "lengths are those of the shifted labels, or without EOS",
-		Fix:     "divide by the number of tokens that are summed over",
 		Predict: counted(func(_ *stage.Case, _ int, n float64) float64 { return max(n-1, 1) })},
-	{ID: "AGG-LENGTH-OFF-BY-ONE", Rows: []string{"P047"}, Checks: []string{"aggregate", "gradient"},
+	{ID: "AGG-LENGTH-OFF-BY-ONE", Checks: []string{"aggregate", "gradient"},
 		Title:   "the denominator counts one token of every response too many",
-		Cause:   "lengths are indices of one past the end, or an ε of 1",
-		Fix:     "divide by the number of tokens that are summed over",
 		Predict: counted(func(_ *stage.Case, _ int, n float64) float64 { return n + 1 })},
-	{ID: "AGG-PROMPT-COUNTED", Rows: []string{"P047", "P030"}, Checks: []string{"aggregate", "gradient"},
-		Title: "the denominator counts the tokens of prompts, too",
-		Cause: "tokens are counted in the attention mask of the whole sequence",
-		Fix:   "count in the mask of the loss",
+	{ID: "AGG-PROMPT-COUNTED", Checks: []string{"aggregate", "gradient"},
 		Predict: counted(func(c *stage.Case, row int, n float64) float64 {
 			p := c.B.Row("prompt_len")
 			if p == nil {
@@ -287,10 +260,7 @@ var reductionFaults = append(asMask(), []*Hypothesis{
 			}
 			return n + p[row]
 		})},
-	{ID: "ADV-DIVIDED-BY-LENGTH", Rows: []string{"P047"}, Checks: []string{"token_loss", "gradient/dlogp"},
-		Title: "the advantage is divided by the length of its response, and so is the loss",
-		Cause: "a normalisation by length on top of that of the aggregation",
-		Fix:   "divide by lengths once",
+	{ID: "ADV-DIVIDED-BY-LENGTH", Checks: []string{"token_loss", "gradient/dlogp"},
 		Predict: policyTerm(1, func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			a := c.Optional("advantages")
 			if a.X == nil || len(a.X) != len(c.B.Mask) {

@@ -64,25 +64,17 @@ func rearranged(name string, o order) input {
 // rowFaults are bugs that give a row what belongs to another one.
 var rowFaults = slices.Concat(
 	[]*Hypothesis{
-		{ID: "ADV-ROWS-PERMUTED", Rows: []string{"P023", "P077"}, Checks: []string{"advantage"},
-			Title:   "the advantages are the right ones, in other rows",
-			Cause:   "one tensor was filtered, sorted or shuffled and another was not",
-			Fix:     "permute all tensors of a batch together",
+		{ID: "ADV-ROWS-PERMUTED", Checks: []string{"advantage"},
 			Predict: sortedRows},
-		{ID: "GRAD-ROWS-PERMUTED", Rows: []string{"P077"}, Checks: []string{"gradient/dlogp", "gradient/dvalues"},
-			Title:   "the gradients are the right ones, in other rows",
-			Cause:   "the order of dynamic batching was not undone",
-			Fix:     "sort the results back before they are used",
+		{ID: "GRAD-ROWS-PERMUTED", Checks: []string{"gradient/dlogp", "gradient/dvalues"},
 			Predict: permuted},
 	},
-	inOrders(Hypothesis{ID: "REWARD-OF-OTHER-ROW", Rows: []string{"P023", "P077"}, Checks: []string{"advantage", "reward/token"},
+	inOrders(Hypothesis{ID: "REWARD-OF-OTHER-ROW", Checks: []string{"advantage", "reward/token"},
 		Title: "the rewards are those of other completions: ",
-		Cause: "scores come back in another order than they were asked for",
-		Fix:   "permute all tensors of a batch together"}, func(o order) *Hypothesis { return &Hypothesis{Input: rearranged("scores", o)} }),
-	inOrders(Hypothesis{ID: "ADV-ROWS-OF-OTHERS", Rows: []string{"P023", "P077"}, Checks: []string{"token_loss", "gradient/dlogp"},
+	}, func(o order) *Hypothesis { return &Hypothesis{Input: rearranged("scores", o)} }),
+	inOrders(Hypothesis{ID: "ADV-ROWS-OF-OTHERS", Checks: []string{"token_loss", "gradient/dlogp"},
 		Title: "the loss uses the advantages of other rows: ",
-		Cause: "one tensor was permuted and another was not",
-		Fix:   "permute all tensors of a batch together"}, func(o order) *Hypothesis {
+	}, func(o order) *Hypothesis {
 		return &Hypothesis{Predict: policyTerm(1, rearranged("advantages", o))}
 	}),
 )
@@ -160,15 +152,9 @@ func sortedRows(c *stage.Case, ch *stage.Check) *stage.Prediction {
 
 // groupFaults are bugs of which rows a baseline and a deviation are taken over.
 var groupFaults = []*Hypothesis{
-	{ID: "ADV-OTHER-GROUP", Rows: []string{"P110", "P111", "P179"}, Checks: []string{"advantage"},
-		Title:   "mean and deviation are those of another group",
-		Cause:   "statistics per group are spread over the rows in another order than the groups have",
-		Fix:     "look the statistics of a row up by its group",
+	{ID: "ADV-OTHER-GROUP", Checks: []string{"advantage"},
 		Predict: ofOtherGroup},
-	{ID: "ADV-GROUPS-PER-RANK", Rows: []string{"P179", "P164"}, Checks: []string{"advantage"},
-		Title: "groups are cut by ranks: mean and deviation are those of a part",
-		Cause: "rewards are not gathered before the baseline",
-		Fix:   "gather the rewards of a group before its mean is taken",
+	{ID: "ADV-GROUPS-PER-RANK", Checks: []string{"advantage"},
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			if c.B.Meta.WorldSize < 2 {
 				return nil, nil, false
@@ -181,15 +167,9 @@ var groupFaults = []*Hypothesis{
 				return id[r]*float64(c.B.Meta.WorldSize) + float64(c.B.Files[c.B.File(r)].Rank)
 			})(c)
 		}},
-	{ID: "REWARD-ONE-FUNCTION", Rows: []string{"P029"}, Checks: []string{"advantage"},
-		Title:   "one reward function alone makes the advantages",
-		Cause:   "rewards_per_func[:, i] is taken where the weighted sum belongs",
-		Fix:     "score = Σ weight·reward",
+	{ID: "REWARD-ONE-FUNCTION", Checks: []string{"advantage"},
 		Predict: oneFunction},
-	{ID: "ADV-TRUNCATED-ZERO", Rows: []string{"P030"}, Checks: []string{"advantage"},
-		Title: "the advantage of a response that was cut off by its length is 0",
-		Cause: "an overlong filter that is not declared",
-		Fix:   "declare it, or keep those rows",
+	{ID: "ADV-TRUNCATED-ZERO", Checks: []string{"advantage"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(sameInput, c, ch)
 			if p == nil || c.FactList("eos_token_id") == nil || len(p.Want) != c.B.Rows && len(p.Want) != len(c.B.Mask) {
@@ -209,10 +189,7 @@ var groupFaults = []*Hypothesis{
 			}
 			return &q
 		}},
-	{ID: "ADV-CLIPPED", Rows: []string{"P191"}, Checks: []string{"advantage", "gae/advantage"},
-		Title:   "advantages are cut off at a bound",
-		Cause:   "a clamp behind the normalisation, or of negative advantages to 0",
-		Fix:     "declare reward.clip, or leave advantages as they are",
+	{ID: "ADV-CLIPPED", Checks: []string{"advantage", "gae/advantage"},
 		Predict: cutOff},
 }
 

@@ -10,10 +10,7 @@ import (
 
 // sequenceFaults are bugs of ratios that are taken over a whole sequence.
 var sequenceFaults = []*Hypothesis{
-	{ID: "RATIO-SUM-FOR-MEAN", Rows: []string{"P125"}, Checks: ratioed,
-		Title: "the sequence ratio is exp of the sum of log-ratios, not of their mean",
-		Cause: "the division by the length is missing",
-		Fix:   "divide the sum of the log-ratios by the number of response tokens",
+	{ID: "RATIO-SUM-FOR-MEAN", Checks: ratioed,
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			if !overSequence(c) {
 				return nil, nil, false
@@ -24,10 +21,7 @@ var sequenceFaults = []*Hypothesis{
 			}
 			return c.B, set, true
 		}},
-	{ID: "RATIO-GRAD-PER-TOKEN", Rows: []string{"C3"}, Checks: []string{"gradient/dlogp"},
-		Title: "a token of a sequence ratio passes no gradient to the other tokens of its row",
-		Cause: "the ratio of the row is multiplied in as if every token had its own",
-		Fix:   "let every token's loss reach all log-probs of its row through the ratio",
+	{ID: "RATIO-GRAD-PER-TOKEN", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			if !overSequence(c) {
 				return nil
@@ -48,10 +42,7 @@ var sequenceFaults = []*Hypothesis{
 			}
 			return combined(1, &q, 1, kl)
 		}},
-	{ID: "GSPO-ADV-PADDING", Rows: []string{"P205"}, Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "gradient/dlogp"},
-		Title: "the advantage of a sequence is averaged over its padding",
-		Cause: "a mean over the padded width, without the mask",
-		Fix:   "take the mean over the response mask",
+	{ID: "GSPO-ADV-PADDING", Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			if !overSequence(c) {
 				return nil

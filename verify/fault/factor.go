@@ -27,13 +27,10 @@ func (t *trial) multiple(exact []Explanation) bool {
 }
 
 // factorHypothesis stands for outputs that are right but for one common factor.
-var factorHypothesis = &Hypothesis{ID: "FACTOR", Rows: []string{"P012", "P031", "P079", "P122", "P137", "P138", "P184", "P067", "P075", "H7b"},
-	Title: "the output is multiplied by a common factor",
-	Cause: "a division is done twice, left out, or done by another number (accumulation steps, ranks, batch, length)",
-	Fix:   "find the division that the factor names, and do it once"}
+var factorHypothesis = described(&Hypothesis{ID: "FACTOR"})[0]
 
-// factors tries the factors by which results are wrong in practice.
-func (t *trial) factors() []Explanation {
+// factors tries the factors by which results are wrong in practice, but for the sign where a bug that fits says that already.
+func (t *trial) factors(told bool) []Explanation {
 	o := t.levels[0]
 	c := o.Case.Of(o.Case.B, o.Case.Set)
 	b := c.B
@@ -70,6 +67,9 @@ func (t *trial) factors() []Explanation {
 		}
 	}
 	for _, f := range list {
+		if told && f.k == -1 {
+			continue
+		}
 		try(f.name, f.k)
 		if f.k != -1 {
 			try("1/("+f.name+")", 1/f.k)

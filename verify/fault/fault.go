@@ -2,7 +2,7 @@
 //
 // A hypothesis is tried on a stage that failed. It explains the failure when it reproduces every cell of the output, and is
 // told apart from healthy data there. The plants that prove that hypotheses find their bug come from other code: package
-// fault/trainer, and real trainers with the bug patched in.
+// verify/plant/trainer, and real trainers with the bug patched in.
 package fault
 
 import (
@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -17,11 +18,11 @@ import (
 
 // Hypothesis is a bug as a function from the inputs of a stage to what its output would be.
 type Hypothesis struct {
-	ID    string   // mnemonic, "AGG-PAD-DENOMINATOR"
-	Rows  []string // of the catalogue
-	Title string   // what the program does, without a capital or a full stop
-	Cause string
-	Fix   string
+	ID    string // mnemonic, "AGG-PAD-DENOMINATOR": an entry of package bug
+	Title string // what the program does; "" in a literal stands for the title of the registry, another one is that of a variant
+
+	Rows       []string // codes that the bug stands for, its cause and how to mend it: of the registry
+	Cause, Fix string
 
 	// Checks are the ids, or their first parts, of the checks whose output the bug changes.
 	Checks []string
@@ -34,6 +35,18 @@ type Hypothesis struct {
 	// Loose is for bugs that make numbers coarse, not other ones: what tells them apart is that the right numbers' bound is left,
 	// and what Predict has looked at, such as a number grid.
 	Loose bool
+}
+
+// described fills in what the registry says of the bugs. An id that it does not know is a panic.
+func described(list ...*Hypothesis) []*Hypothesis {
+	for _, h := range list {
+		b := bug.MustFind(h.ID)
+		h.Rows, h.Cause, h.Fix = b.Rows, b.Cause, b.Fix
+		if h.Title == "" {
+			h.Title = b.Title
+		}
+	}
+	return list
 }
 
 // Applies reports whether h is a hypothesis about check ch.
@@ -111,10 +124,19 @@ func Explain(o *stage.Outcome) []Explanation {
 		}
 	}
 	if len(exact) == 0 || t.multiple(exact) {
-		exact = append(exact, t.factors()...)
+		exact = append(exact, t.factors(len(exact) > 0)...)
 	}
 	if len(exact) == 0 {
-		exact = append(t.solved(), t.extraTerms()...)
+		for _, e := range append(t.solved(), t.extraTerms()...) {
+			if e.Lead {
+				leads = append([]Explanation{e}, leads...)
+			} else {
+				exact = append(exact, e)
+			}
+		}
+	}
+	if len(exact) == 0 {
+		exact = t.edits()
 	}
 	if len(exact) > 0 {
 		return finest(exact)
@@ -144,7 +166,7 @@ func byWeight(a, b Explanation) int {
 func Contradicts(e Explanation, o *stage.Outcome) bool {
 	if e.Factor != "" {
 		t := newTrial(o)
-		return o.Verdict == check.Fail && !slices.ContainsFunc(append(t.factors(), t.solved()...), func(f Explanation) bool {
+		return o.Verdict == check.Fail && !slices.ContainsFunc(append(t.factors(false), t.solved()...), func(f Explanation) bool {
 			return f.Factor == e.Factor || strings.HasPrefix(e.Factor, "× "+unnamed) && strings.HasPrefix(f.Factor, "× "+unnamed) // a count may be that of the step
 		})
 	}

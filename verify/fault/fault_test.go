@@ -12,7 +12,7 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
-	"plumbline/verify/fault/trainer"
+	"plumbline/verify/plant/trainer"
 	"plumbline/verify/stage"
 )
 

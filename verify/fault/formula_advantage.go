@@ -92,7 +92,7 @@ func ended(c *stage.Case, row int) bool {
 	return false
 }
 
-// lastValue returns the input in which the value of the last token of a row is 0.
+// lastValueZero returns the input in which the value of the last token of a row is 0.
 func lastValueZero(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 	v := c.B.Token("values")
 	if v == nil {

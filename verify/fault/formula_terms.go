@@ -23,8 +23,8 @@ func klForms() []*Hypothesis {
 		{"|x|", "", math.Abs, func(x float64) float64 { return math.Copysign(1, x) }},
 		{"x², without the ½", "", func(x float64) float64 { return x * x }, func(x float64) float64 { return 2 * x }},
 	} {
-		list = append(list, &Hypothesis{ID: "KL-FORMULA", Rows: []string{"P181", "P129"}, Checks: []string{"kl/token", "gradient/dlogp"},
-			Title: "the estimate of KL is " + f.title, Cause: "a slip in the estimator", Fix: "k3 = eˣ − x − 1, k2 = ½x², x = logp_ref − logp",
+		list = append(list, &Hypothesis{ID: "KL-FORMULA", Checks: []string{"kl/token", "gradient/dlogp"},
+			Title: "the estimate of KL is " + f.title,
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				if v := c.Set.Value("kl.kind"); f.kind != "" && (v.Kind() != convention.Enum || v.Text() != f.kind) {
 					return nil
@@ -32,9 +32,8 @@ func klForms() []*Hypothesis {
 				return estimated(c, ch, f.value, f.slope)
 			}})
 	}
-	return append(list, &Hypothesis{ID: "KL-CUT-OFF", Rows: []string{"P081"}, Checks: []string{"kl/token"},
-		Title: "the estimate of KL is cut off at a bound that is not declared", Cause: "a clamp of the estimate, or of its input",
-		Fix: "declare kl.clamp_in and kl.clamp_out", Predict: cutOff})
+	return append(list, &Hypothesis{ID: "KL-CUT-OFF", Checks: []string{"kl/token"},
+		Predict: cutOff})
 }
 
 // estimated predicts the estimate of KL by another formula, or the gradient of a loss that has it.
@@ -91,40 +90,40 @@ func policyForms() []*Hypothesis {
 	inside := func(r, low, high float64) bool { return r >= low && r <= high }
 	var list []*Hypothesis
 	for _, f := range []struct {
-		id, title, cause string
-		form             func(r, a, low, high float64) (value, slope float64)
+		id   string
+		form func(r, a, low, high float64) (value, slope float64)
 	}{
-		{"CLIP-WITHOUT-MIN", "the clipped ratio alone makes the loss, without the min", "clip(ρ)·A is taken also where ρ·A is the smaller one", func(r, a, low, high float64) (float64, float64) {
+		{"CLIP-WITHOUT-MIN", func(r, a, low, high float64) (float64, float64) {
 			if inside(r, low, high) {
 				return -a * r, -a * r
 			}
 			return -a * min(max(r, low), high), 0
 		}},
-		{"CLIP-WRONG-SIDE", "of negative advantages the side is clipped that does not bind", "max in place of min where A < 0", func(r, a, low, high float64) (float64, float64) {
+		{"CLIP-WRONG-SIDE", func(r, a, low, high float64) (float64, float64) {
 			if r > high { // max(ρA, cA) of a negative A is A times the smaller of the two, as min(ρA, cA) of a positive one is
 				return -a * high, 0
 			}
 			return -a * r, -a * r
 		}},
-		{"CLIP-DROPS", "tokens whose ratio is outside the bounds have no loss", "a mask in place of the clip", func(r, a, low, high float64) (float64, float64) {
+		{"CLIP-DROPS", func(r, a, low, high float64) (float64, float64) {
 			if inside(r, low, high) {
 				return -a * r, -a * r
 			}
 			return 0, 0
 		}},
-		{"CLIP-LOG-RATIO", "the log-ratio is clipped to the bounds of the ratio", "clip before exp: exp(clip(log ρ, −ε, ε))", func(r, a, low, high float64) (float64, float64) {
+		{"CLIP-LOG-RATIO", func(r, a, low, high float64) (float64, float64) {
 			if c := min(max(r, math.Exp(low-1)), math.Exp(high-1)); a*c < a*r {
 				return -a * c, 0
 			}
 			return -a * r, -a * r
 		}},
-		{"CLIP-RANGE-ABSOLUTE", "the ratio is clipped to [ε, ε], not to [1 − ε, 1 + ε]", "the bounds are handed on without the 1", func(r, a, low, high float64) (float64, float64) {
+		{"CLIP-RANGE-ABSOLUTE", func(r, a, low, high float64) (float64, float64) {
 			if c := min(max(r, 1-low), high-1); a*c < a*r {
 				return -a * c, 0
 			}
 			return -a * r, -a * r
 		}},
-		{"ADV-ABSOLUTE", "the loss uses the size of the advantage, not its sign", "an abs, or a square root of a square", func(r, a, low, high float64) (float64, float64) {
+		{"ADV-ABSOLUTE", func(r, a, low, high float64) (float64, float64) {
 			a = math.Abs(a)
 			if r > high {
 				return -a * high, 0
@@ -132,8 +131,7 @@ func policyForms() []*Hypothesis {
 			return -a * r, -a * r
 		}},
 	} {
-		list = append(list, &Hypothesis{ID: f.id, Rows: []string{"P016", "C3"}, Checks: []string{"token_loss", "gradient/dlogp"},
-			Title: f.title, Cause: f.cause, Fix: "loss = −min(ρA, clip(ρ, 1 − clip.low, 1 + clip.high)·A)",
+		list = append(list, &Hypothesis{ID: f.id, Checks: []string{"token_loss", "gradient/dlogp"},
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return objective(c, ch, f.form) }})
 	}
 	return list

@@ -20,7 +20,7 @@ func (t *trial) extraTerms() []Explanation {
 	}
 	names := slices.DeleteFunc(b.Names(), func(name string) bool {
 		t := b.Tensors[name]
-		return name == o.Check.Output || t.Width > 1 || t.Layout != dump.PerToken && t.Layout != dump.PerRow || !numeric[name]
+		return name == o.Check.Output || t.Width > 1 || t.Layout != dump.PerToken && t.Layout != dump.PerRow || !numeric[name] || made[name] > made[o.Check.Output]
 	})
 	var found []Explanation
 	for _, name := range append(names, "1") {
@@ -39,7 +39,7 @@ func (t *trial) extraTerms() []Explanation {
 			if !ok || instead && name == "1" {
 				continue
 			}
-			h := &Hypothesis{ID: "EXTRA-TERM", Rows: extraTerm.Rows, Checks: []string{o.Check.ID}, Cause: extraTerm.Cause, Fix: extraTerm.Fix,
+			h := &Hypothesis{ID: "EXTRA-TERM", Checks: []string{o.Check.ID},
 				Title: fmt.Sprintf("a term of %.6g × %s is in it that does not belong there", k, name), Predict: withTerm(name, k, instead)}
 			switch {
 			case name == "1":
@@ -49,7 +49,7 @@ func (t *trial) extraTerms() []Explanation {
 			case instead:
 				h.ID, h.Title = "OTHER-TENSOR", fmt.Sprintf("the numbers are %.6g × %s", k, name)
 			}
-			if e, ok := t.try(h, "", h.judge); ok && !e.Lead {
+			if e, ok := t.try(described(h)[0], "", h.judge); ok && !e.Lead {
 				found = append(found, e)
 			}
 		}
@@ -61,15 +61,12 @@ func (t *trial) extraTerms() []Explanation {
 var numeric = map[string]bool{"logp_new": true, "logp_old": true, "logp_gen": true, "logp_ref": true, "values": true, "values_new": true, "scores": true, "token_rewards": true,
 	"kl": true, "advantages": true, "returns": true, "entropy": true, "is_weights": true, "token_loss": true, "dlogp": true, "dvalues": true}
 
-var extraTerm = &Hypothesis{ID: "EXTRA-TERM", Rows: []string{"P075"},
-	Title: "what is wrong is one tensor of the dump times a number",
-	Cause: "a term is added, or added twice, that the options do not have",
-	Fix:   "take the term out, or declare its coefficient"}
+// made is the place in the pipeline at which a tensor is computed: what is made of an output is like it, and explains nothing. That
+// ratio and clip leave of an advantage its negative is no bug of the advantage.
+var made = map[string]int{"kl": 1, "token_rewards": 2, "advantages": 3, "returns": 3, "is_weights": 4, "token_loss": 5, "dlogp": 6, "dvalues": 6}
 
-var otherTensor = &Hypothesis{ID: "OTHER-TENSOR", Rows: []string{"P075"},
-	Title: "the output is another tensor of the dump, or a multiple of it",
-	Cause: "one tensor is stored under the name of another, or a step is skipped",
-	Fix:   "store what the step returns"}
+// extraTerm and otherTensor stand for what solved finds.
+var extraTerm, otherTensor = described(&Hypothesis{ID: "EXTRA-TERM"})[0], described(&Hypothesis{ID: "OTHER-TENSOR"})[0]
 
 // multipleOf fits k of got − want = k·x, or of got = k·x, and reports whether it leaves next to nothing on enough cells.
 func multipleOf(o *stage.Outcome, x []float64, instead bool) (k float64, ok bool) {
@@ -172,6 +169,7 @@ func (t *trial) solved() []Explanation {
 		name, k = fmt.Sprintf("2^%.0f, as a loss scale of mixed precision is", exponent), math.Copysign(math.Exp2(exponent), k)
 	}
 	if e, ok := t.tryFactor(fmt.Sprintf("× %s (%.6g)", name, k), k, false); ok && !e.Lead {
+		e.Lead = name == unnamed // one fitted number is a pattern, and no bug
 		return []Explanation{e}
 	}
 	return nil

@@ -13,7 +13,7 @@ var gae = &section{
 	doc: `Recomputes GAE with the frameworks' rules for holes, reward-to-go, OpenRLHF's whole driver (group baseline, reward clip,
 score placement, KL, whitening) and the statements of TRL's PPO that make rewards, advantages and the losses of a
 minibatch. Compares advantages, returns, rewards, KL, masks, losses and gradients.`,
-	source: "Schulman et al. 2016, Eq. 16; conventions 3 (gae.*, whiten.*, score.*), 7; reference/rl GAE, RewardToGo, TokenRewards, Whiten",
+	source: "Schulman et al. 2016, Eq. 16; options gae.*, whiten.*, score.*; reference/rl GAE, RewardToGo, TokenRewards, Whiten",
 	functions: map[string]recompute{
 		"verl compute_gae_advantage_return":                             verlGAE,
 		"openrlhf RemoteExperienceMaker.get_advantages_and_returns":     openrlhfGAE,

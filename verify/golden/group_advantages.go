@@ -21,7 +21,7 @@ var groupAdvantages = &section{
 	doc: `Recomputes (r − μ)/(σ + ε) of groups, leave-one-out, pass@k, GDPO, OPO, GPG, REINFORCE++, ReMax and the optimal token
 baseline of verl, and the advantages of TRL's GRPO (group, batch, none; both ways to join reward functions) and RLOO.
 Compares advantages and returns; a group of one must be refused where verl raises.`,
-	source: "conventions 3 (adv.*), 7; reference/rl GroupAdvantage, MultiAdvantage, PassKAdvantage, OPOAdvantage, GPGAdvantage, ReinforcePlusPlus, ReMaxAdvantage, OptimalTokenBaseline",
+	source: "options adv.*; reference/rl GroupAdvantage, MultiAdvantage, PassKAdvantage, OPOAdvantage, GPGAdvantage, ReinforcePlusPlus, ReMaxAdvantage, OptimalTokenBaseline",
 	functions: map[string]recompute{
 		"verl compute_grpo_outcome_advantage":                         verlGRPO,
 		"verl compute_grpo_vectorized_outcome_advantage":              verlVectorised,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"path"
 	"strings"
@@ -92,6 +93,7 @@ func TestHostileModels(t *testing.T) {
 			var results []check.Result
 			if err == nil {
 				results, err = check.Suite[*Set]{Models, UnknownCheck}.Run(s, check.Selection{})
+				err = errors.Join(err, s.Malformed())
 			}
 			found := ""
 			if c.want == 0 {
@@ -196,6 +198,7 @@ func TestHostileTexts(t *testing.T) {
 			var results []check.Result
 			if err == nil {
 				results, err = Tokenizer.Run(s)
+				err = errors.Join(err, s.Malformed())
 			}
 			if c.want == 0 {
 				require.ErrorContains(t, err, c.text)

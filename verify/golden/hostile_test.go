@@ -52,7 +52,8 @@ func judgeDir(dir string) ([]check.Result, error) {
 		return nil, err
 	}
 	defer s.Close()
-	return Suite.Run(s, check.Selection{})
+	results, err := Suite.Run(s, check.Selection{})
+	return results, errors.Join(err, s.Malformed())
 }
 
 // object is a JSON object of a golden file, as a test edits it.

@@ -18,7 +18,7 @@ var int8Codes = &section{
 	doc: `Quantises the matrix of every entry row by row, at its threshold of outliers: codes, scales and outlier columns must be equal.
 Integer products must be equal too. What the framework computes from them in float32 and stores in 16 bits is compared with
 the float64 formula rounded to the stored type; it may differ only where the float32 roundings reach a midpoint of that type.`,
-	source: "Dettmers et al. 2022, Sections 2 and 3; bitsandbytes@0.50.2 backends/default/ops.py; tolerances 5.2, 5.3, 4.3; reference/quant",
+	source: "Dettmers et al. 2022, Sections 2 and 3; bitsandbytes@0.50.2 backends/default/ops.py; reference/quant",
 	functions: map[string]recompute{
 		"bitsandbytes " + vectorwise:                       quantised,
 		"bitsandbytes " + mmDequant:                        integerProduct,

@@ -16,7 +16,7 @@ var kl = &section{
 	doc: `Recomputes k1 = d, k2 = ½d², k3 = e^{−d} − 1 + d and |d| for d = lp − ref with each framework's clamps and kind of gradient,
 and OpenRLHF's reward per token. Compares values and ∂KL/∂lp. At a clamp that float32 reaches and float64 does not, the
 gradient may be either side's. verl's kind full must be refused.`,
-	source: "Schulman 2020, Approximating KL divergence; conventions 3 (kl.*), 7; reference/rl KL, TokenRewards",
+	source: "Schulman 2020, Approximating KL divergence; options kl.*; reference/rl KL, TokenRewards",
 	functions: map[string]recompute{
 		"verl kl_penalty":            verlKL,
 		"openrlhf compute_approx_kl": openrlhfKL,

@@ -327,8 +327,8 @@ func (l *loader) resolve(s *sectionFile) error {
 						return err
 					}
 				}
-				if err := tensors.fill(v); err != nil {
-					return format.Malformed(file, place(e), "%s: %v", short(name), err)
+				if err := tensors.fill(v); err != nil && e.bad == nil {
+					e.bad = format.Malformed(file, place(e), "%s: %v", short(name), err)
 				}
 			}
 		}

@@ -15,7 +15,7 @@ var logProbEntropy = &section{
 	doc: `Recomputes z_id − ln Σ exp(z), H = ln Σ exp(z) − Σ p·z and Σ p² for z = logits/temperature, and the gradients of their sums,
 in float64 from the logits as they were stored. Compares within the roundings of the type that the framework computed in,
 float64 included: a bound for each element, without the 1e-12.`,
-	source: "conventions 3 (logp.*, entropy.*); tolerances 5; reference/rl LogProbs, Entropy, SumPiSquared",
+	source: "options logp.*, entropy.*; reference/rl LogProbs, Entropy, SumPiSquared",
 	functions: map[string]recompute{
 		"verl logprobs_from_logits":                 logitAnswers,
 		"verl logprobs_from_logits_naive":           logitAnswers,

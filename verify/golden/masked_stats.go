@@ -15,7 +15,7 @@ var maskedStats = &section{
 	doc: `Recomputes masked_mean, masked_sum, masked_var, masked_whiten, masked_normalize and nanstd: Σx·m/(Σm + ε), variances with
 and without n/(n−1), whitening with ε inside the root or as a floor. Compares values; empty and single masks must be
 refused where verl and TRL raise.`,
-	source: "conventions 3 (mean.*, whiten.*), 7; reference/rl MaskedMean, MaskedVar, Whiten, NaNStd",
+	source: "options mean.*, whiten.*; reference/rl MaskedMean, MaskedVar, Whiten, NaNStd",
 	functions: map[string]recompute{
 		"verl masked_mean": maskedMean, "trl-ppo masked_mean": maskedMean, "openrlhf masked_mean": maskedMean,
 		"verl masked_sum": maskedSum,

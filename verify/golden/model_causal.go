@@ -9,6 +9,7 @@ import (
 	"plumbline/internal/format"
 	"plumbline/internal/format/peft"
 	"plumbline/internal/pretrained"
+	"plumbline/internal/refmodel"
 	"plumbline/reference/ad"
 	"plumbline/reference/model"
 )
@@ -88,8 +89,11 @@ func readCausal(c *call) *causal {
 		return l
 	}
 	l.folder = m
-	var err error
-	if l.config, err = pretrained.Language(m.config); err != nil {
+	known, err := pretrained.Language(m.config)
+	if err == nil {
+		l.config, err = refmodel.Config(m.config.File, known)
+	}
+	if err != nil {
 		c.undetermined("%v", err)
 		return l
 	}

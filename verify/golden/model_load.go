@@ -128,7 +128,7 @@ func (l *loader) adapter(m *modelFolder, folder string) error {
 
 // entries adds an entry for each group of tensors.
 func (l *loader) entries(name string, m *modelFolder, about *modelFile, values *tensorFile) error {
-	peer, function := "torch", m.config.ModelType
+	peer, function := "torch", m.config.Type
 	if v := m.config.Architectures; len(v) > 0 {
 		peer, function = "transformers", v[0]
 	}

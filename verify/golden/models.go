@@ -20,7 +20,7 @@ var models = &section{
 its ids. Compares logits and log-probs of base and adapter, the mean log-prob of the adapter, its gradients for every A and
 B, the updates s·B·A, and the logits of the merged weights. What was computed in float64/ must agree to 1e-10 of the largest
 number of its tensor, gradients to 1e-9. In float32/, and in hf_double/ where the modelling file computes norms, softmax or
-rotary tables in float32 in a float64 model, the allowance is empirical (tolerances 5.20): four times the furthest that a
+rotary tables in float32 in a float64 model, the allowance is empirical: four times the furthest that a
 number of the tensor moves when every weight moves to a neighbour in float32, in eight random walks. Places of padding mean
 nothing and nothing and are not compared, nor are rows that the producer lists as NaN. The masked model and its judge, and the solver of
 grids, are compared in the same way: hidden states, log-probs, scores, losses and the gradients of every weight.`,

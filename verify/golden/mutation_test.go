@@ -75,7 +75,7 @@ func mutate(r *rand.Rand, e *Entry, all []*Entry) {
 			for _, key := range some(r, e.In) {
 				if v := e.In[key]; len(v.Data) > 0 {
 					v.Data = slices.Clone(v.Data)
-					v.Data[r.IntN(len(v.Data))] = []float64{math.NaN(), math.Inf(1), -1, 0.5, 1e300, 1 << 53, -0.0}[r.IntN(7)]
+					v.Data[r.IntN(len(v.Data))] = []float64{math.NaN(), math.Inf(1), -1, 0.5, 1e300, 1 << 53, math.Copysign(0, -1)}[r.IntN(7)]
 				}
 			}
 		case 7:

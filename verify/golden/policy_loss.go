@@ -13,7 +13,7 @@ var policyLoss = &section{
 	doc: `Recomputes the policy losses of verl, OpenRLHF's PolicyLoss, TRL's GRPO and RLOO losses and Liger's copy of them, and
 agg_loss. Compares the loss, ∂loss/∂lp, the token losses at true cells, and what the frameworks log beside: clip fractions,
 approximate KL, entropy. Where covariances tie, kl_cov may hold any of the tied tokens.`,
-	source: "conventions 3 (loss.*, ratio.*, clip.*, agg.*, tis.*, metric.*), 7; reference/rl Policy, Aggregate, ISWeights, Clipped, ApproxKL",
+	source: "options loss.*, ratio.*, clip.*, agg.*, tis.*, metric.*; reference/rl Policy, Aggregate, ISWeights, Clipped, ApproxKL",
 	functions: map[string]recompute{
 		"verl agg_loss": aggregateLoss, "openrlhf aggregate_loss": aggregateLoss,
 		"verl compute_policy_loss_vanilla":               verlPolicy,

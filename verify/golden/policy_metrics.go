@@ -60,14 +60,14 @@ func (p *policyCase) verlMetrics(r *rl.PolicyResult) []answer {
 	switch o.Kind {
 	case rl.LossPPO:
 		lower = mean(rl.Clipped(nil, r.Ratio, b.Adv, rl.ClipFracLower, o.Clip), b.Mask, eps)
-	case rl.LossDPPOTV, rl.LossDPPOKL: // the lower fraction is that of A < 0 with a ratio over the limit
+	case rl.LossDPPOTV, rl.LossDPPOKL: // the lower fraction is that of tokens in the trust region with a ratio over the limit, whatever A
 		div := rl.DPPOTV
 		if o.Kind == rl.LossDPPOKL {
 			div = rl.DPPOKL
 		}
 		w := rl.DPPOWeight(nil, r.Ratio, b.LogProbs, b.Old, b.Adv, div, o.DPPOLimit, o.Clip)
 		clipped = p.share(eps, func(i int) bool { return w[i] == 0 })
-		lower = p.share(eps, func(i int) bool { return b.Adv[i] < 0 && r.Ratio[i] > o.DPPOLimit })
+		lower = p.share(eps, func(i int) bool { return w[i] != 0 && r.Ratio[i] > o.DPPOLimit })
 	case rl.LossGSPO, rl.LossDRO:
 		approx = free
 	case rl.LossSAPO:

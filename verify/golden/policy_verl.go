@@ -39,9 +39,9 @@ func readVerl(c *call) (p *policyCase, bonus float64) {
 		o.Kind = rl.LossGSPO
 		o.Ratio = rl.RatioOptions{Level: rl.RatioSeqMean, SeqLogMax: 10, PerToken: true}
 	case "compute_policy_loss_dppo_tv":
-		o.Kind, o.DPPOLimit = rl.LossDPPOTV, 3
+		o.Kind, o.DPPOLimit = rl.LossDPPOTV, dual
 	case "compute_policy_loss_dppo_kl":
-		o.Kind, o.DPPOLimit = rl.LossDPPOKL, 3
+		o.Kind, o.DPPOLimit = rl.LossDPPOKL, dual
 	case "compute_policy_loss_sapo":
 		o.Kind, o.TauPos, o.TauNeg = rl.LossSAPO, c.value("tau_pos"), c.value("tau_neg")
 		c.within("tau_pos", o.TauPos, o.TauPos > 0, "more than 0")

@@ -60,7 +60,14 @@ func readSection(file string, text []byte, known bool) (*sectionFile, error) {
 				if !known && j.Kind() != format.KindObject {
 					return j.Skip()
 				}
-				return s.entry(j, file)
+				if !known {
+					return s.entry(j, file)
+				}
+				text, at, err := j.Raw()
+				if err != nil {
+					return err
+				}
+				return s.entry(format.NewScanner(file, []byte(text), at), file)
 			})
 		default:
 			err = j.Skip()
@@ -106,14 +113,17 @@ func (s *sectionFile) entry(j *format.Scanner, file string) error {
 		if errors.As(err, &at) && e.ID != "" && !strings.Contains(at.Where, "entry ") {
 			at.Where = place(e) + ", " + at.Where
 		}
-		return err
+		if !s.known {
+			return err
+		}
+		e.bad = err
 	case !s.known:
 		s.entries = append(s.entries, e)
 		return nil
 	case e.ID == "" || e.Peer == "" || e.Function == "":
-		return format.Malformed(file, fmt.Sprintf("entry %d", s.count-1), "id, peer and function must be there: they are %.64q, %.64q and %.64q", e.ID, e.Peer, e.Function)
+		e.bad = format.Malformed(file, fmt.Sprintf("entry %d", s.count-1), "id, peer and function must be there: they are %.64q, %.64q and %.64q", e.ID, e.Peer, e.Function)
 	case s.ids[e.ID]:
-		return format.Malformed(file, place(e), "is there twice")
+		e.bad = format.Malformed(file, place(e), "is there twice")
 	}
 	s.ids[e.ID] = true
 	s.entries = append(s.entries, e)

@@ -72,6 +72,10 @@ func (s *section) run(set *Set) ([]check.Result, error) {
 		if err := set.stopped(); err != nil {
 			return nil, err
 		}
+		if e.bad != nil {
+			t.malformed(set, e, e.bad)
+			continue
+		}
 		f, ok := s.functions[e.Peer+" "+e.Function]
 		if !ok {
 			t.undetermined(e, "the reference does not know this function")
@@ -79,7 +83,8 @@ func (s *section) run(set *Set) ([]check.Result, error) {
 		}
 		o, err := judge(e, f)
 		if err != nil {
-			return t.failed, err
+			t.malformed(set, e, err)
+			continue
 		}
 		known := releases[e.Peer]
 		switch {
@@ -108,6 +113,12 @@ func (t *tally) add(o *outcome) {
 	if t.of == nil || o.worst > t.worst {
 		t.worst, t.at, t.of = o.worst, o.at, o.entry
 	}
+}
+
+// malformed leaves out an entry that cannot be judged; the others are.
+func (t *tally) malformed(set *Set, e *Entry, err error) {
+	set.bad = append(set.bad, err)
+	t.undetermined(e, "malformed: "+err.Error())
 }
 
 func (t *tally) undetermined(e *Entry, reason string) {
@@ -174,7 +185,7 @@ func (g *group) result(repeat string) check.Result {
 	}
 	return check.Result{Subject: g.subject, Verdict: check.Undetermined, Reason: fmt.Sprintf("%s (%s): %s", count(len(g.ids)), where, g.reason), Repeat: repeat,
 		Facts: []check.Fact{{Name: "entries", Value: float64(len(g.ids))}},
-		Fix:   "only a change of the reference can decide it; see conventions 7 for the functions and options it knows"}
+		Fix:   "only a change of the reference can decide it; see reference/rl for the functions and options it knows"}
 }
 
 func count(n int) string {

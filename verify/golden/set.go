@@ -32,8 +32,22 @@ type Set struct {
 	Pattern string          // judges only entries that it selects, see [Entry.Matches]; "" takes all
 	Context context.Context // ends the work between two entries and between two files; nil means never
 
+	bad   []error                           // of the entries that could not be judged, in order
 	sum   func(name string) (string, error) // sha256 of a file
 	close func() error
+}
+
+// Malformed returns what is wrong with the first of the entries that could not be judged, once the checks have run; nil if all
+// could.
+func (s *Set) Malformed() error {
+	switch n := len(s.bad); {
+	case n == 0:
+		return nil
+	case n == 1:
+		return s.bad[0]
+	default:
+		return fmt.Errorf("%w (and %d more malformed entries)", s.bad[0], n-1)
+	}
 }
 
 // File is one file of a set.
@@ -86,6 +100,7 @@ type Entry struct {
 	Options map[string]any // as JSON has them: nil, bool, float64, string, []any, map[string]any
 	In, Out map[string]*Value
 
+	bad       error          // why it cannot be judged
 	model     *modelFolder   // that a golden of a model is of
 	tokenizer *tokenizerFile // that the ids of a text are of
 }

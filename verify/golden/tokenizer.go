@@ -25,7 +25,7 @@ var texts = &section{
 	doc: `Encodes every text with the tokenizer whose file has the sha256 that the goldens name: without and with what the
 post-processor adds, special tokens in the text as their ids. Decodes the recorded ids, special tokens as their text. Ids and
 texts must be equal, and the text must come back where it did there.`,
-	source:    "transformers@5.23.0 PreTrainedTokenizerFast with tokenizers@0.23.3; formats 8; internal/tokenizer",
+	source:    "transformers@5.23.0 PreTrainedTokenizerFast with tokenizers@0.23.3; tokenizer.json; internal/tokenizer",
 	functions: map[string]recompute{"transformers tokenizer(text, add_special_tokens=False)": encoded},
 	faults:    textFaults,
 }

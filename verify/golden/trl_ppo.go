@@ -9,6 +9,7 @@ import (
 // ppoBatch is the rollout of TRL's PPOTrainer as an entry has it.
 type ppoBatch struct {
 	rows, cols          int
+	last                []int  // sequence_lengths: the index of the last token, −1 of a response that is empty
 	mask, p1            []bool // up to the last token, and one cell more
 	old, ref, values    []float64
 	score               []float64
@@ -28,10 +29,11 @@ func readPPO(c *call) *ppoBatch {
 	b.old, b.rows, b.cols = c.grid("logprobs")
 	b.ref, b.values = c.shaped("ref_logprobs", b.rows, b.cols), c.shaped("values", b.rows, b.cols)
 	b.score, b.finished = c.shaped("scores", b.rows), c.mask("contains_eos", b.rows)
-	last := make([]bool, len(b.old))
-	for i, l := range c.ints("sequence_lengths", 0, b.cols, b.rows) {
-		if at := i*b.cols + l; at < len(last) {
-			last[at] = true
+	b.mask, b.p1 = make([]bool, len(b.old)), make([]bool, len(b.old))
+	b.last = c.ints("sequence_lengths", -1, b.cols, b.rows)
+	for i, l := range b.last {
+		for t := 0; t < b.cols && i*b.cols+t < len(b.mask); t++ {
+			b.mask[i*b.cols+t], b.p1[i*b.cols+t] = t <= l, t <= l+1
 		}
 	}
 	switch b.estimator = c.text("kl_estimator"); b.estimator {
@@ -42,9 +44,6 @@ func readPPO(c *call) *ppoBatch {
 	b.whiten = c.flag("whiten_rewards")
 	b.penalty, b.penalised = c.num("missing_eos_penalty")
 	b.beta, b.gamma, b.lambda = c.value("kl_coef"), c.value("gamma"), c.value("lam")
-	if c.ok() {
-		b.mask, b.p1 = rl.LengthMask(nil, last, b.rows, b.cols, 0), rl.LengthMask(nil, last, b.rows, b.cols, 1)
-	}
 	return b
 }
 
@@ -63,6 +62,11 @@ func (b *ppoBatch) compute(leak bool) (*ppoRewards, error) {
 		score = rl.MissingEOS(nil, score, b.finished, rl.EOSSubtract, b.penalty)
 	}
 	r.rewards = rl.TokenRewards(nil, score, r.kl, b.mask, nil, b.rows, b.cols, rl.RewardOptions{Beta: b.beta, Index: rl.ScoreEOSPlus1})
+	for i, l := range b.last { // the cell after the last token of nothing is the first
+		if l < 0 && b.cols > 0 {
+			r.rewards[i*b.cols] = score[i]
+		}
+	}
 	var err error
 	if b.whiten {
 		if r.rewards, err = whitenBessel(r.rewards, b.p1, b.rows, b.cols, false, leak); err != nil {
@@ -71,6 +75,15 @@ func (b *ppoBatch) compute(leak bool) (*ppoRewards, error) {
 	}
 	r.adv, r.ret = rl.GAE(nil, nil, rl.Rollout{Rows: b.rows, Cols: b.cols, Reward: r.rewards, Value: b.values, Mask: b.mask},
 		rl.GAEOptions{Gamma: b.gamma, Lambda: b.lambda, Value: rl.ValueP1, Returns: rl.ReturnsMaskedV})
+	for i, l := range b.last { // likewise its value: one step of reward and value, and its return is the reward
+		if l < 0 && b.cols > 0 {
+			clear(r.adv[i*b.cols : (i+1)*b.cols])
+			clear(r.ret[i*b.cols : (i+1)*b.cols])
+			v := b.values[i*b.cols]
+			r.adv[i*b.cols] = r.rewards[i*b.cols] - v
+			r.ret[i*b.cols] = r.adv[i*b.cols] + v
+		}
+	}
 	r.adv, err = whitenBessel(r.adv, b.mask, b.rows, b.cols, true, leak)
 	return r, err
 }

@@ -14,7 +14,7 @@ var valueLoss = &section{
 	title: "value losses and gradients are those of verl and OpenRLHF",
 	doc: `Recomputes ½·max((V − R)², (clip(V, V_old ± c) − R)²) under every aggregation. Compares the loss, ∂loss/∂V and verl's clip
 fraction.`,
-	source: "conventions 3 (value.*, agg.*); reference/rl ValueLoss, ValueClipped",
+	source: "options value.*, agg.*; reference/rl ValueLoss, ValueClipped",
 	functions: map[string]recompute{
 		"verl compute_value_loss": func(c *call) []answer {
 			clip := c.value("cliprange_value")

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	source    = "source document A (shielded PPO), section Projection Not Working"
-	validates = source + "; systems A.4"
+	source    = "shielded PPO, Projection Not Working"
+	validates = source + ""
 )
 
 func skip(reason string) []check.Result { return []check.Result{{Verdict: check.Skip, Reason: reason}} }
@@ -88,7 +88,7 @@ var DType = &check.Check[*Input]{
 
 Integers cannot be orthonormal columns. In bfloat16 or float16 every product of two columns is off by up to 2u, and a
 projection in one pass leaves components of 2e-5 to 8e-5 of the norm of the gradient.`,
-	Source: validates + "; tolerances 10; fault H3c",
+	Source: validates + "; fault H3c",
 	Fix:    "keep Q in float32 or float64, and project twice",
 	Run: func(in *Input) ([]check.Result, error) {
 		b := in.Basis

@@ -15,7 +15,7 @@ var Flow = &check.Check[*Input]{
 
 mean|g| of every tensor, and min, max and mean of these. With an adapter, its tensors are the trainable set and one
 without a gradient counts as 0. A lora_A gradient of exactly 0 is healthy while its lora_B is 0, as at the first step.`,
-	Source: source + ", section Gradient Flow Check; systems A.3; fault A10",
+	Source: source + ", section Gradient Flow Check; fault A10",
 	Fix:    "set requires_grad on the adapter, and look for a detach or a no_grad between it and the loss",
 	Run: func(in *Input) ([]check.Result, error) {
 		var out []check.Result

@@ -151,3 +151,17 @@ func shapeString(shape []int) string { return (&format.Array{Shape: shape}).Shap
 func (t *Tensor) describe() string {
 	return fmt.Sprintf("%s has shape %s, %d elements", t.Name, shapeString(t.Shape), len(t.Data))
 }
+
+// Numbers returns Q, row by row.
+func (b *Basis) Numbers() ([]float64, error) {
+	q := make([]float64, b.D*b.K)
+	return q, b.rows(q, 0)
+}
+
+// With returns a copy of in after change, with nothing measured yet.
+func (in *Input) With(change func(*Input)) *Input {
+	c := &Input{Basis: in.Basis, Tol: in.Tol, Kind: in.Kind, Grads: in.Grads, Projected: in.Projected, Updates: in.Updates,
+		Adapter: in.Adapter, Init: in.Init, Reference: in.Reference, Threads: in.Threads, Progress: in.Progress, Context: in.Context}
+	change(c)
+	return c
+}

@@ -61,7 +61,7 @@ var Formula = &check.Check[*Input]{
 the rounding of one row (a second pass is allowed) plus the storage of p; L = tol·‖g‖ is what gradient/component allows
 along a column. Where Q is not quite orthonormal, p may follow one pass or two. In 16 bits, what rounding c, Qc and p can
 do is a warning. Inside span(Q) at least 99 % of the component must be gone, whatever the norm.`,
-	Source: source + " (g_proj = grad - Q @ (QT @ grad)); tolerances 5.13; fault A5",
+	Source: source + " (g_proj = grad - Q @ (QT @ grad)); fault A5",
 	Fix:    "g_proj = g − Q(Qᵀg) with this Q on this tensor; clip by one scalar, and add nothing afterwards",
 	Run: func(in *Input) ([]check.Result, error) {
 		return in.perPair(func(f *facts, p *pair) check.Result {
@@ -74,10 +74,9 @@ do is a warning. Inside span(Q) at least 99 % of the component must be gone, wha
 			tight, low := p.fit()
 			r := check.Elements(p.out.name, "|p − (g − Q(Qᵀg))|", tight, check.FromUser)
 			r.Facts = []check.Fact{{Name: "‖g‖", Value: math.Sqrt(p.raw.norm2)}, {Name: "‖p‖", Value: math.Sqrt(p.out.norm2)}, {Name: "α", Value: p.alpha()}, {Name: "κ", Value: p.kappa()}}
-			if r.Verdict == check.Pass {
-				if inside := p.insideSpan(f, in); inside.Verdict == check.Fail {
-					r = inside
-				}
+			inside := p.insideSpan(f, in)
+			if r.Verdict == check.Pass && inside.Verdict == check.Fail {
+				r = inside
 			}
 			if r.Verdict != check.Fail {
 				return r
@@ -89,7 +88,7 @@ do is a warning. Inside span(Q) at least 99 % of the component must be gone, wha
 				r.Reason += fmt.Sprintf(", but inside what work in %s can do", p.out.dtype)
 				r.Explanations = []check.Explanation{{Fault: "LOW-PRECISION", Title: fmt.Sprintf("consistent with the projection having run in %s", p.out.dtype)}}
 				r.Fix = "project in float32: Qᵀg in 16 bits leaves up to 0.4 % of the component behind"
-			case p.fits(s, 0, in.tol()) && s > 0 && s < 1:
+			case inside.Verdict != check.Fail && p.fits(s, 0, in.tol()) && s > 0 && s < 1:
 				r.Verdict = check.Warn
 				r.Reason = fmt.Sprintf("p is %.6g·(g − Q(Qᵀg)): clipped by one scalar after projecting, which leaves the shield intact", s)
 				r.Fix = "none needed if the gradient was clipped; else look for a scale applied twice"
@@ -118,7 +117,7 @@ func (p *pair) insideSpan(f *facts, in *Input) check.Result {
 var Norm = &check.Check[*Input]{
 	Name:   "projection/norm",
 	Doc:    "the projection does not lengthen the gradient: ‖p‖ <= ‖g‖\n\nP is a contraction; rounding may add ‖R‖, R_j the room of projection/formula, and the limit of gradient/component.",
-	Source: "tolerances 8.7",
+	Source: "shielded PPO, Projection Not Working",
 	Fix:    "look for a sign: g + Q(Qᵀg) in place of g − Q(Qᵀg)",
 	Run: func(in *Input) ([]check.Result, error) {
 		return in.perPair(func(f *facts, p *pair) check.Result {

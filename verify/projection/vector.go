@@ -17,7 +17,7 @@ var Fit = &check.Check[*Input]{
 A flat basis of d rows belongs to a vector of d numbers: one tensor, or all LoRA tensors in a row (sorted by name, or in
 the order that the basis file records). A side basis belongs to the left of every matrix with d rows; of an adapter that
 is lora_B. Where several readings fit, the first of these is taken and the others are named.`,
-	Source: source + ", section Projection Visualization; systems A.4, A.5; fault A11",
+	Source: source + ", section Projection Visualization; fault A11",
 	Fix:    "flatten all LoRA tensors in the recorded order, or use the basis that was made for this model",
 	Run: func(in *Input) ([]check.Result, error) {
 		if !in.Basis.usable() {
@@ -94,7 +94,7 @@ func unshielded(rd reading) (names []string, loraA int) {
 var VectorsFinite = &check.Check[*Input]{
 	Name:   "vectors/finite",
 	Doc:    "gradients, updates and adapters have no NaN and no infinity\n\nEvery element is looked at; the first bad one of each vector is named.",
-	Source: "systems 0, row NaN or Inf",
+	Source: "NaN or infinity is a fault",
 	Fix:    "find the first step and tensor with a value that is not finite; nothing after it means anything",
 	Run: func(in *Input) ([]check.Result, error) {
 		return in.perTarget(func(f *facts, t *target) check.Result {
@@ -136,7 +136,7 @@ component is no rounding: 1 % of what a vector in a random direction has.`
 var GradientComponent = &check.Check[*Input]{
 	Name:   "gradient/component",
 	Doc:    "the projected gradient has no component along the basis: max|Qᵀg| / max(1, ‖g‖) < tol" + componentDoc,
-	Source: source + "; systems A.5; faults A5, H3c, H3d; tolerances 10",
+	Source: source + "; faults A5, H3c, H3d",
 	Fix:    "g_proj = g − Q(Qᵀg) with this Q, on this tensor, twice or with sums in float64",
 	Run: func(in *Input) ([]check.Result, error) {
 		return in.perTarget(in.judgeComponent, projectedGrad)
@@ -148,7 +148,7 @@ var UpdateComponent = &check.Check[*Input]{
 	Name: "update/component",
 	Doc: "the update of the weights has no component along the basis: max|QᵀΔ| / ‖Δ‖ < tol" + componentDoc + `
 An update is as short as the learning rate makes it, so it is judged relative to its own norm.`,
-	Source: "systems A.4 (why the update must be projected); fault H3a; tolerances 10",
+	Source: "shielded PPO, why the update must be projected; fault H3a",
 	Fix:    "project the update that the optimiser returns, not (only) the gradient it is given",
 	Run: func(in *Input) ([]check.Result, error) {
 		return in.perTarget(in.judgeComponent, update)
@@ -161,7 +161,7 @@ var AdapterDrift = &check.Check[*Input]{
 	Doc: "the adapter has not moved along the basis: max|Qᵀ(W − W_init)| / max(1, ‖W − W_init‖) < tol" + componentDoc + `
 Raw weights say nothing: lora_A starts with components of about 2e-2. Without W_init the raw figure is printed and the
 check is undetermined.`,
-	Source: source + ", check_projection.py; systems A.5; faults H3a, H3b; tolerances 10",
+	Source: source + ", check_projection.py; faults H3a, H3b",
 	Fix:    "project the update that the optimiser returns (Adam scales each coordinate and leaves the subspace), and leave weight decay off",
 	Run: func(in *Input) ([]check.Result, error) {
 		return in.perTarget(func(f *facts, t *target) check.Result {

@@ -1,11 +1,14 @@
 package report
 
 import (
+	"bytes"
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math"
 	"strconv"
+	"unicode"
 
 	"plumbline/verify/check"
 )
@@ -48,7 +51,69 @@ type jsonReport struct {
 	Lines         []string       `json:"lines"`
 	Lists         []Section      `json:"lists,omitempty"`
 	Files         []string       `json:"files"`
+	Headline      string         `json:"headline,omitempty"`
+	Coverage      string         `json:"coverage,omitempty"`
+	Findings      []jsonFinding  `json:"findings,omitempty"`
+	Metrics       []jsonMetric   `json:"metrics,omitempty"`
 	Run           Run            `json:"run"`
+}
+
+type jsonFinding struct {
+	Name     string   `json:"name"`
+	Verdict  string   `json:"verdict"`
+	Title    string   `json:"title"`
+	Where    string   `json:"where,omitempty"`
+	Got      string   `json:"got,omitempty"`
+	Right    string   `json:"right,omitempty"`
+	Yours    string   `json:"yours,omitempty"`
+	Theirs   string   `json:"theirs,omitempty"`
+	Whose    string   `json:"whose,omitempty"`
+	Evidence string   `json:"evidence,omitempty"`
+	Or       []string `json:"or,omitempty"`
+	Cause    string   `json:"cause,omitempty"`
+	Better   string   `json:"better_cause,omitempty"`
+	Follows  []string `json:"follows,omitempty"`
+	Dump     string   `json:"dump,omitempty"`
+	Effect   string   `json:"effect,omitempty"`
+	Fix      string   `json:"fix,omitempty"`
+	SeenIn   []string `json:"seen_in"`
+	First    *int     `json:"first_bad,omitempty"`
+}
+
+// findingsOf are the causes in the order of the short form.
+func findingsOf(b *check.Brief) (list []jsonFinding) {
+	for _, f := range b.Findings {
+		j := jsonFinding{Name: f.Name, Verdict: f.Verdict.String(), Title: f.Title, Where: f.Where, Got: f.Got, Right: f.Right, Yours: f.Yours, Theirs: f.Theirs, Whose: f.Whose,
+			Evidence: f.Evidence, Or: f.Or, Effect: f.Effect, Fix: f.Fix, SeenIn: f.Seen,
+			Cause: f.Cause, Better: f.Better, Follows: f.Follows, Dump: f.Dump}
+		if f.First >= 0 {
+			j.First = &f.First
+		}
+		list = append(list, j)
+	}
+	return list
+}
+
+type jsonMetric struct {
+	Name    string `json:"name"`
+	Verdict string `json:"verdict"`
+	Spark   string `json:"spark"`
+	First   *int64 `json:"first_bad,omitempty"`
+	Text    string `json:"text"`
+	Formula string `json:"formula,omitempty"`
+	Trap    string `json:"trap,omitempty"`
+}
+
+// metricsOf are the rows of a log.
+func metricsOf(b *check.Brief) (list []jsonMetric) {
+	for _, m := range b.Metrics {
+		j := jsonMetric{Name: m.Name, Verdict: m.Verdict.String(), Spark: m.Spark, Text: m.Text, Formula: m.Formula, Trap: m.Trap}
+		if m.Verdict != check.Pass && m.First >= 0 {
+			j.First = &m.First
+		}
+		list = append(list, j)
+	}
+	return list
 }
 
 type jsonResult struct {
@@ -116,6 +181,10 @@ func (r *Report) json(w io.Writer) error {
 	if out.Files == nil {
 		out.Files = []string{}
 	}
+	if r.Brief != nil {
+		out.Headline, out.Coverage, out.Findings = r.headline(), r.Brief.Coverage, findingsOf(r.Brief)
+		out.Metrics = metricsOf(r.Brief)
+	}
 	for i := range r.Results {
 		res := &r.Results[i]
 		out.Counts[res.Verdict.String()]++
@@ -146,10 +215,29 @@ func (r *Report) json(w io.Writer) error {
 		}
 		out.Results = append(out.Results, j)
 	}
-	enc := json.NewEncoder(w)
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	return enc.Encode(out)
+	if err := enc.Encode(out); err != nil {
+		return err
+	}
+	return writeEscaped(w, text.Bytes(), `\u%04x`)
+}
+
+// writeEscaped writes text with the characters that [Printable] replaces, but for those below a blank, as format says: a terminal that
+// shows the file must not be driven by a name in it. They stand in strings only.
+func writeEscaped(w io.Writer, text []byte, format string) error {
+	var out bytes.Buffer
+	for _, c := range string(text) {
+		if c >= ' ' && unicode.In(c, unicode.Cc, unicode.Bidi_Control, unicode.Zl, unicode.Zp) {
+			fmt.Fprintf(&out, format, c)
+			continue
+		}
+		out.WriteRune(c)
+	}
+	_, err := w.Write(out.Bytes())
+	return err
 }
 
 func explanationOf(e check.Explanation) jsonExplanation {

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"encoding/xml"
 	"fmt"
 	"io"
@@ -29,6 +30,7 @@ type junitSuite struct {
 	Time      string      `xml:"time,attr"`
 	Timestamp string      `xml:"timestamp,attr"`
 	Cases     []junitCase `xml:"testcase"`
+	Out       string      `xml:"system-out,omitempty"` // the headline
 }
 
 type junitCase struct {
@@ -79,7 +81,7 @@ func (r *Report) junit(w io.Writer) error {
 			}
 		case check.Undetermined:
 			c.Error = out
-		case check.Skip, check.NotSeen:
+		case check.Skip, check.NotSeen, check.Untested:
 			c.Skipped = out
 		default:
 			c.Out = out.Text
@@ -89,17 +91,21 @@ func (r *Report) junit(w io.Writer) error {
 	if r.Err != "" {
 		add(junitCase{Name: "run", ClassName: "verify." + r.Command, Time: "0", Error: &junitResult{Message: xmlText(r.Err), Type: meaning(r.Exit), Text: xmlText(r.Err)}})
 	}
+	if r.Brief != nil {
+		s.Out = xmlText(r.headline())
+	}
 	all := junitSuites{Name: s.Name, Tests: s.Tests, Failures: s.Failures, Errors: s.Errors, Skipped: s.Skipped, Time: s.Time, Suite: s}
 	if _, err := io.WriteString(w, xml.Header); err != nil {
 		return err
 	}
-	enc := xml.NewEncoder(w)
+	var text bytes.Buffer
+	enc := xml.NewEncoder(&text)
 	enc.Indent("", "  ")
 	if err := enc.Encode(all); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, "\n")
-	return err
+	text.WriteByte('\n')
+	return writeEscaped(w, text.Bytes(), "&#x%X;")
 }
 
 // xmlText drops what XML 1.0 forbids: control characters but tab, LF and CR, and U+FFFE and U+FFFF.

@@ -75,6 +75,13 @@ func (r *Report) Markdown(w io.Writer, limit int) error {
 	if r.Err != "" {
 		p.add("**Error:** " + plain(shorten(r.Err, 2000)) + "\n\n")
 	}
+	if r.Brief != nil {
+		var text strings.Builder
+		if err := r.brief(&text, Options{Width: 100}); err != nil {
+			return err
+		}
+		p.add(fenced(text.String()))
+	}
 	more := r.markdownTable(p)
 	var bad []*check.Result
 	for i := range r.Results {

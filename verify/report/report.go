@@ -25,6 +25,8 @@ type Report struct {
 	Err     string    // what ended the run early
 	Exit    int
 	Run     Run
+
+	Brief *check.Brief // the same in a few lines, causes in place of checks; nil: the terminal shows the checks
 }
 
 // Tool names the program and its version.
@@ -73,6 +75,8 @@ type Options struct {
 	Color   bool
 	Verbose bool // every result and line
 	Quiet   bool // only what is not a pass
+	ASCII   bool // no other characters in the short form
+	Width   int  // columns that the short form is wrapped to; 0: 80
 }
 
 // Write writes r to w in the form of opt.
@@ -81,7 +85,11 @@ func (r *Report) Write(w io.Writer, opt Options) error {
 	var err error
 	switch opt.Format {
 	case "human":
-		err = r.human(&buf, opt)
+		if r.Brief != nil && !opt.Verbose {
+			err = r.brief(&buf, opt)
+		} else {
+			err = r.human(&buf, opt)
+		}
 	case "json":
 		err = r.json(&buf)
 	case "junit":
@@ -116,7 +124,7 @@ func (r *Report) counts() string {
 		n[res.Verdict]++
 	}
 	var parts []string
-	for v := check.Pass; v <= check.Skip; v++ {
+	for v := check.Pass; v <= check.Untested; v++ {
 		if n[v] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n[v], v))
 		}
@@ -151,7 +159,7 @@ func meaning(code int) string {
 }
 
 // severity orders verdicts from worst to best for the choice of a check's one line.
-var severity = []check.Verdict{check.Fail, check.Convention, check.Undetermined, check.Warn, check.Pass, check.Note, check.NotSeen, check.Skip}
+var severity = []check.Verdict{check.Fail, check.Convention, check.Undetermined, check.Warn, check.Pass, check.Note, check.Untested, check.NotSeen, check.Skip}
 
 func worse(a, b *check.Result) bool {
 	sa, sb := slices.Index(severity, a.Verdict), slices.Index(severity, b.Verdict)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
@@ -134,7 +135,7 @@ func TestJSONNumbers(t *testing.T) {
 	require.NotContains(t, skip, "measured", "nothing was measured")
 	require.Equal(t, float64(2), got["counts"].(map[string]any)["FAIL"])
 
-	for v, want := range map[float64]string{0.1: "0.1", 1e-300: "1e-300", 1 << 53: "9.007199254740992e+15", math.Inf(-1): `"-Infinity"`, -0.0: "0"} {
+	for v, want := range map[float64]string{0.1: "0.1", 1e-300: "1e-300", 1 << 53: "9.007199254740992e+15", math.Inf(-1): `"-Infinity"`, 0: "0"} {
 		b, err := Number(v).MarshalJSON()
 		require.NoError(t, err)
 		require.Equal(t, want, string(b))
@@ -142,6 +143,34 @@ func TestJSONNumbers(t *testing.T) {
 	empty := write(t, &Report{Command: "x"}, Options{Format: "json"})
 	for _, list := range []string{`"inputs": []`, `"results": []`, `"lines": []`, `"files": []`} {
 		require.Contains(t, empty, list, "an empty list is a list, not null")
+	}
+}
+
+// What a terminal obeys stands escaped in every form, and reads back as it was.
+func TestFormsDriveNoTerminal(t *testing.T) {
+	const strange = "a\u202eb\u009b31m\u2028c\u007f\u2066"
+	for _, form := range []string{"json", "junit"} {
+		r := sample()
+		r.Err = strange
+		text := write(t, r, Options{Format: form})
+		require.NotContains(t, text, strange)
+		require.False(t, strings.ContainsFunc(text, func(c rune) bool {
+			return c != '\n' && c != '\t' && unicode.In(c, unicode.Cc, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
+		}), "%q", text)
+		switch form {
+		case "json":
+			var got struct{ Error string }
+			require.NoError(t, json.Unmarshal([]byte(text), &got))
+			require.Equal(t, strange, got.Error)
+		case "junit":
+			var got struct {
+				Errors []struct {
+					Message string `xml:"message,attr"`
+				} `xml:"testsuite>testcase>error"`
+			}
+			require.NoError(t, xml.Unmarshal([]byte(text), &got))
+			require.Equal(t, strange, got.Errors[len(got.Errors)-1].Message)
+		}
 	}
 }
 

@@ -89,7 +89,12 @@ func predictReturnAdvantage(c *Case) *Prediction {
 	ret, reward := c.returnsOfRewards(kind)
 	var greedy Input
 	if kind == "remax" {
-		if greedy = c.Row("reward_baselines"); c.OK() && len(greedy.X) != b.Rows {
+		if c.Has("reward_baselines") || !c.OK() {
+			greedy = c.Row("reward_baselines")
+		} else {
+			greedy = c.solvedBaselines(ret)
+		}
+		if c.OK() && len(greedy.X) != b.Rows {
 			note(&c.Absent, "reward_baselines")
 		}
 	}
@@ -114,4 +119,48 @@ func predictReturnAdvantage(c *Case) *Prediction {
 		return append(t, whitening...)
 	}
 	return p
+}
+
+// solvedBaselines returns the rewards of ReMax's greedy responses where they were not dumped. They are one number for every prompt, so
+// that each is solved from the tokens of its first row as the mean of return − advantage, and holds for the other rows: what is judged
+// then is that one number explains all of a group. X is nil where a prompt has one response only, which any number would explain.
+func (c *Case) solvedBaselines(ret Input) Input {
+	b := c.B
+	groups := b.Row("group_id")
+	adv := b.Token("advantages")
+	if len(groups) != b.Rows || adv == nil {
+		return Input{}
+	}
+	unit, _ := b.Tensors["advantages"].Type.Unit()
+	in := Input{X: make([]float64, b.Rows), Err: make([]float64, b.Rows)}
+	first, rows := map[float64]int{}, map[float64]int{}
+	for r, g := range groups {
+		var sum, e, n float64
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if b.Mask[i] {
+				sum += ret.X[i] - adv[i]
+				e = max(e, ret.E(i)+(unit+c.Unit)*math.Abs(adv[i]))
+				n++
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		rows[g]++
+		if _, ok := first[g]; !ok {
+			first[g] = r
+			in.X[r], in.Err[r] = sum/n, e
+		}
+	}
+	for r, g := range groups {
+		f, ok := first[g]
+		if !ok {
+			continue
+		}
+		if rows[g] < 2 {
+			return Input{}
+		}
+		in.X[r], in.Err[r] = in.X[f], in.Err[f]
+	}
+	return in
 }

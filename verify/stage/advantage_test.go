@@ -212,7 +212,7 @@ func TestConstantGroups(t *testing.T) {
 	std := math.Sqrt(1. / 3)
 	g.row("scores", 1, 1, 1, 0).row("advantages", (1./3)/(std+1e-6), (1./3)/(std+1e-6), (1./3)/(std+1e-6), -1)
 	require.Equal(t, check.Pass, Judge(Find("advantage/group"), g.Batch, loo).Verdict)
-	fails(t, "advantage/group", g.row("advantages", 1/3/std, 1/3/std, 1/3/std, -1e6).Batch, loo)
+	fails(t, "advantage/group", g.row("advantages", 1./3/std, 1./3/std, 1./3/std, -1e6).Batch, loo)
 }
 
 func TestGroupsThatAreNotWhole(t *testing.T) {

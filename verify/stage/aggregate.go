@@ -55,30 +55,122 @@ func aggregateChecks() []*Check {
 		ID: "aggregate/loss", Stage: convention.Aggregate, Output: "loss",
 		Title:   "loss of a file",
 		Formula: "Agg(token_loss) + kl.beta·Agg(kl) where token_loss lacks it + value.coef·value_loss − entropy.coef·Agg(entropy); Agg as agg.kind, agg.denominator and agg.div_ga say",
-		Source:  "TRL 1.16 _compute_loss (conventions 7.1), verl agg_loss, OpenRLHF aggregate_loss; V19, V20",
+		Source:  "TRL 1.16 _compute_loss, verl agg_loss, OpenRLHF aggregate_loss; V19, V20",
 		Fix:     "compare the denominator: tokens or rows, of the micro-batch, the rank or all ranks, padded or not; and the accumulation steps",
 		Applies: rlhf, Predict: predictLoss,
 	}}
 }
 
-// assertNumItems compares num_items_in_batch with the mask where both count the same tokens.
+// assertNumItems compares num_items_in_batch with the mask where both count the same tokens. A wrong count is named where one way of
+// counting gives it, and no other does.
 func assertNumItems(c *Case) *Assertion {
-	want := c.FactOr("num_items_in_batch", math.NaN())
+	got := c.FactOr("num_items_in_batch", math.NaN())
 	micro := float64(c.B.Meta.MicroBatches)
 	if !c.complete() || c.FactOr("steps_per_generation", micro) != micro {
 		return nil
 	}
-	var tokens float64
-	for _, m := range c.B.Mask {
-		if m {
-			tokens++
-		}
+	tokens := 0.0
+	for _, n := range c.tokensOfRows() {
+		tokens += n
 	}
 	a := &Assertion{Checked: 1}
-	if tokens != want {
-		a.Violations = []Violation{{Reason: "num_items_in_batch is not the number of tokens in the masks of the step, " + plain(tokens), Row: -1, Col: -1, Got: want, Fault: "AGG-COUNTS-MASKED"}}
+	if tokens != got {
+		v := Violation{Reason: "num_items_in_batch is not the number of tokens in the masks of the step, " + plain(tokens), Row: -1, Col: -1, Got: got}
+		for _, w := range c.otherCounts() {
+			switch {
+			case w.n != got || w.id == v.Fault:
+			case v.Fault == "":
+				v.Fault = w.id
+				v.Reason += "; it is that of " + w.what
+			default: // a rival gives the same number
+				v.Fault = ""
+				v.Reason += ", or that of " + w.what
+				a.Violations = []Violation{v}
+				return a
+			}
+		}
+		a.Violations = []Violation{v}
 	}
 	return a
+}
+
+// tokensOfRows returns the number of true cells of every row.
+func (c *Case) tokensOfRows() []float64 {
+	n := make([]float64, c.B.Rows)
+	for i, m := range c.B.Mask {
+		if m {
+			n[i/c.B.Cols]++
+		}
+	}
+	return n
+}
+
+// count is a number of tokens by another way of counting: the bug that counts so, and what it counts.
+type count struct {
+	id, what string
+	n        float64
+}
+
+// otherCounts are the token counts of programs with a bug, as far as the batch has what they count.
+func (c *Case) otherCounts() []count {
+	b := c.B
+	rows := c.tokensOfRows()
+	var tokens, fewer, more, cells float64
+	for _, n := range rows {
+		tokens, fewer, more = tokens+n, fewer+max(n-1, 0), more+n+1
+	}
+	for _, f := range b.Files {
+		cells += float64((f.Hi - f.Lo) * f.Cols)
+	}
+	list := []count{{"AGG-PAD-DENOMINATOR", "all cells, padding included", cells}, {"AGG-LENGTH-OFF-BY-ONE", "one token of every response too few", fewer},
+		{"AGG-LENGTH-OFF-BY-ONE", "one token of every response too many", more}}
+	empty := 0.0
+	for _, n := range rows {
+		if n == 0 {
+			empty++
+		}
+	}
+	if longest := c.FactOr("max_completion_length", float64(b.Cols)); empty > 0 { // a response that was cut off is as long as may be
+		list = append(list, count{"AGG-COUNTS-MASKED", "the responses before those that were cut off were masked out", tokens + empty*longest})
+	}
+	if p := b.Row("prompt_len"); len(p) == b.Rows {
+		prompts := 0.0
+		for _, n := range p {
+			prompts += n
+		}
+		list = append(list, count{"AGG-PROMPT-COUNTED", "prompts and responses", tokens + prompts})
+	}
+	if t := b.Tensors["attention_mask"]; t != nil {
+		seen := 0.0
+		for _, x := range t.Data {
+			seen += x
+		}
+		responses := 0.0 // the last columns, behind the prompt
+		for i, x := range t.Data {
+			if i%max(t.Width, 1) >= t.Width-b.Cols {
+				responses += x
+			}
+		}
+		if t.Width > b.Cols {
+			list = append(list, count{"AGG-PROMPT-COUNTED", "the attention mask, prompts included", seen})
+		}
+		if responses != tokens {
+			list = append(list, count{"AGG-COUNTS-MASKED", "the responses before some of their tokens were masked out", responses})
+		}
+	}
+	if n := float64(b.Meta.MicroBatches); n > 1 {
+		list = append(list, count{"AGG-GA-TWICE", "the tokens times the accumulation steps", n * tokens})
+	}
+	if len(b.Files) > 1 {
+		for _, f := range b.Files {
+			part := 0.0
+			for r := f.Lo; r < f.Hi; r++ {
+				part += rows[r]
+			}
+			list = append(list, count{"AGG-LOCAL-DENOMINATOR", "one micro-batch", part})
+		}
+	}
+	return list
 }
 
 // assertFinite looks for the cause of a loss that is not finite.

@@ -3,6 +3,7 @@ package stage
 import (
 	"math"
 	"strconv"
+	"strings"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
@@ -104,7 +105,7 @@ func (c *Case) klSums(p *policy, red *reduction, name string) (sums, bool) {
 	b := c.B
 	var w Input
 	if p.beta != 0 {
-		if w = c.isWeights(); w.X != nil && !c.underWeight() {
+		if w = c.isWeights(); w.X != nil && (!c.underWeight() || c.Set.Value("loss.kind").String() == "vespo") {
 			w = Input{}
 		}
 	}
@@ -150,7 +151,18 @@ func predictPolicyLoss(c *Case) *Prediction {
 	if red == nil || !c.OK() {
 		return nil
 	}
-	return s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	q := s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	q.Alt = c.beforeAccumulation(red, q.Want)
+	return q
+}
+
+// beforeAccumulation returns the terms of a loss before the accelerator divides it by the accumulation steps, which is what TRL's PPOTrainer logs
+// and a hook finds: a number as good, where the loss that was propagated or its gradient is there to tell whether the division is made.
+func (c *Case) beforeAccumulation(red *reduction, want []float64) []float64 {
+	if len(red.o) == 0 || red.o[0].Steps <= 1 || !c.Has("loss") && !c.Has("dlogp") {
+		return nil
+	}
+	return times(want, red.o[0].Steps)
 }
 
 func predictKLLoss(c *Case) *Prediction {
@@ -206,24 +218,22 @@ func predictEntropyLoss(c *Case) *Prediction {
 	return p
 }
 
-// entropyReduction is the reduction of the entropy term. Whatever the aggregation of their policy loss, TRL takes the mean over the
-// tokens of the micro-batch, and OpenRLHF that over those of its denominator. verl aggregates it as its KL.
+// entropyReduction is the reduction of the entropy term by entropy.agg. Whatever the aggregation of their policy loss, TRL takes the
+// mean over the tokens of the micro-batch and always divides it by the accumulation steps, and OpenRLHF takes that over the tokens of
+// its denominator. verl aggregates it as its KL. A dump of TRL or OpenRLHF without a profile is read as theirs.
 func (c *Case) entropyReduction() *reduction {
-	switch c.B.Meta.Framework {
-	case "trl":
-	case "openrlhf":
+	framework := map[string]string{"trl": "micro", "openrlhf": "token"}[strings.ToLower(c.B.Meta.Framework)]
+	switch c.EnumOr("entropy.agg", framework) {
+	case "token":
 		return c.tokenMean()
-	default:
-		return c.klReduction(c.reduction())
+	case "micro":
+		o := rl.AggOptions{Outside: rl.OutsideIgnore, Steps: c.accumulation()}
+		if !c.OK() {
+			return nil
+		}
+		return c.ofHighEntropy(c.denominators(o, "micro", true))
 	}
-	o := rl.AggOptions{Outside: rl.OutsideIgnore}
-	if c.divides() {
-		o.Steps = c.accumulation()
-	}
-	if !c.OK() {
-		return nil
-	}
-	return c.denominators(o, "micro", true)
+	return c.klReduction(c.reduction())
 }
 
 func predictLoss(c *Case) *Prediction {

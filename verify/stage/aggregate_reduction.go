@@ -280,11 +280,36 @@ func (red *reduction) apply(c *Case, x Input, poison func(f int) bool) sums {
 		}
 		n := red.chain(f, file.Lo, file.Hi, b.Cols)
 		s.err[f] += (foldError(n, c.Unit)+4*u)*s.size[f] + red.slack*math.Abs(total)
+		if x.Half > 0 && !math.IsNaN(total) {
+			s.err[f] += x.Half * red.promotedSums(part, w, file.Hi-file.Lo, b.Cols, total)
+			if steps := o.Steps; steps > 1 && math.Exp2(math.Round(math.Log2(steps))) != steps { // a division by a power of two is exact
+				s.err[f] += x.Half * math.Abs(total)
+			}
+		}
 		if c.Unit >= tol.U32 {
 			s.err[f] += float64(n+4) * tol.Eta32
 		}
 	}
 	return s
+}
+
+// promotedSums returns what is rounded on the way to a total where the terms have a 16-bit type, whose sums are accumulated in float32 and
+// rounded once: the sum and its division, and of a mean over rows the sum and the division of every row besides.
+func (red *reduction) promotedSums(x, w []float64, rows, cols int, total float64) float64 {
+	size := 2 * math.Abs(total)
+	if k := red.kind(); k == rl.AggToken || k == rl.AggTokenSum {
+		return size
+	}
+	for r := range rows {
+		var row float64
+		for i := r * cols; i < (r+1)*cols; i++ {
+			if w[i] != 0 {
+				row += float64(w[i] * x[i])
+			}
+		}
+		size += 2 * math.Abs(row)
+	}
+	return size
 }
 
 // chain returns the number of terms that are added one to the other in file f.

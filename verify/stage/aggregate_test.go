@@ -265,6 +265,41 @@ func TestNumItemsSpansAGenerationBatch(t *testing.T) {
 	require.Equal(t, check.Pass, judgedRules(t, "aggregate/num_items", b, same.WithFact("num_items_in_batch", tokens)).Verdict)
 }
 
+// A wrong token count is named where one way of counting gives it, and only there.
+func TestNumItemsNames(t *testing.T) {
+	tr := newTrainer(33)
+	b := tr.b
+	tr.grid("token_loss", func(int) float64 { return 1 })
+	tr.perFile("loss", make([]float64, len(b.Files)))
+	var tokens, cells float64
+	rows := map[int]bool{}
+	for i, m := range b.Mask {
+		if m {
+			tokens++
+			rows[i/b.Cols] = true
+		}
+	}
+	for _, f := range b.Files {
+		cells += float64((f.Hi - f.Lo) * f.Cols)
+	}
+	prompts := make([]float64, b.Rows)
+	for i := range prompts {
+		prompts[i] = 1000
+	}
+	b.Tensors["prompt_len"] = &dump.Tensor{Name: "prompt_len", Layout: dump.PerRow, Width: 1, Shape: []int{b.Rows}, Data: prompts, Type: format.I64}
+	wants := map[float64]string{
+		cells: "AGG-PAD-DENOMINATOR", tokens - float64(len(rows)): "AGG-LENGTH-OFF-BY-ONE", tokens + 1000*float64(b.Rows): "AGG-PROMPT-COUNTED", tokens + 0.5: "",
+	}
+	if n := float64(b.Meta.MicroBatches); n > 1 {
+		wants[n*tokens] = "AGG-GA-TWICE"
+	}
+	for n, want := range wants {
+		o := judgedRules(t, "aggregate/num_items", b, (&convention.Set{}).WithFact("num_items_in_batch", n))
+		require.Equal(t, check.Fail, o.Verdict)
+		require.Equal(t, want, o.Rules.Violations[0].Fault, "%g of %g tokens: %s", n, tokens, o.Rules.Violations[0].Reason)
+	}
+}
+
 func TestNaNOutsideTheMask(t *testing.T) {
 	tr := newTrainer(0)
 	b := tr.b
@@ -360,4 +395,52 @@ func TestLossInFloat64(t *testing.T) {
 	require.Equal(t, check.Pass, o.Verdict)
 	require.Less(t, o.Tally.Resolution(), 1e-13)
 	require.Equal(t, tol.U64, o.Arithmetic.Unit)
+}
+
+// TRL divides its entropy bonus by the accumulation steps under every loss_type, and takes the mean over the tokens of the micro-batch.
+func TestEntropyBonusOfTRL(t *testing.T) {
+	a := reduction{kind: "token", where: "global"}
+	for seed := range cases(100) {
+		tr := single(uint64(seed))
+		b := tr.b
+		pg := tr.grid("token_loss", func(int) float64 { return tr.r.NormFloat64() })
+		h := tr.grid("entropy", func(int) float64 { return tr.r.ExpFloat64() })
+		w := a.weights(b, tr.micro)
+		loss := fileSums(b, w, pg)
+		bonus, _ := tr.means32(func(i int) float32 { return float32(h[i]) })
+		terms := make([]float64, len(loss))
+		for f := range loss {
+			terms[f] = float64(bonus[f] / float32(tr.micro))
+			loss[f] = round32(loss[f] - round32(0.02*terms[f]))
+		}
+		tr.perFile("loss", loss)
+		tr.perFile("entropy_loss", terms)
+		set := a.set(t, options(t, "entropy.coef=0.02", "kl.place=none", "agg.div_ga=false", "entropy.agg=micro"))
+		set = set.With("value.coef", must(convention.Parse("value.coef", "–")), "test").With("entropy.coef", convention.NumberValue(0.02), "test")
+		for _, id := range []string{"aggregate/loss", "aggregate/entropy_loss"} {
+			o := judged32(t, id, b, set)
+			require.Equal(t, check.Pass, o.Verdict, "%s, seed %d: %s %+v", id, seed, o.Lacking(), o.Tally)
+			if !evenly(b) { // else the mean of the micro-batches' means is that over all tokens
+				require.Equal(t, check.Fail, judged32(t, id, b, set.With("entropy.agg", must(convention.Parse("entropy.agg", "same")), "test")).Verdict)
+			}
+		}
+	}
+}
+
+// evenly reports whether all files of a batch have the same number of tokens.
+func evenly(b *dump.Batch) bool {
+	var first float32
+	for i, f := range b.Files {
+		var n float32
+		for r := f.Lo; r < f.Hi; r++ {
+			n += length(b, r)
+		}
+		if i == 0 {
+			first = n
+		}
+		if n != first {
+			return false
+		}
+	}
+	return true
 }

@@ -30,6 +30,18 @@ func agreementChecks() []*Check {
 			Formula: "mean(logp_gen − logp_old) within 6 standard errors of what noise of that size makes; no slope", Source: source,
 			Fix:    "compare temperature and sampling options of engine and trainer",
 			Assert: engineDrifts},
+		{ID: "agreement/size", Stage: convention.Ratio, Output: "logp_gen", Title: "the engine's log-probs are as near to the trainer's as their formats allow",
+			Formula: fmt.Sprintf("logp_gen − logp_old ≈ σ·(1 − p), σ at most %g; no temperature between them", largestScale), Source: "the noise of rounded logits; V09, V25",
+			Fix:    "compare weights, adapter, temperature and precision of engine and trainer on one prompt",
+			Assert: engineSize, Options: []string{"logp.temperature"}},
+		{ID: "agreement/temperature", Stage: convention.Ratio, Output: "", Title: "all passes of the trainer have one temperature",
+			Formula: "logp_new and logp_ref are not logp_old at α times its logits, for which 0 ≤ b − α·a ≤ (α − 1)·H (α ≥ 1; else a and b change places)", Source: "Rényi 1961, the order of the entropies; V10",
+			Fix:    "divide the logits by the temperature in all passes, the new one and that of the reference, or in none",
+			Assert: passTemperature},
+		{ID: "agreement/padding", Stage: convention.Ratio, Output: "attention_mask", Title: "all passes read rows with left padding alike",
+			Formula: "where rows without padding agree, rows with it do", Source: "V07 (trl#2708)",
+			Fix:    "hand the attention mask to every pass, and count positions from the first token that it does not mask",
+			Assert: paddedRows},
 	}
 }
 
@@ -109,9 +121,9 @@ func agree(c *Case, one, other string) *Assertion {
 	return out
 }
 
-// tempered returns the temperature by which b is a line through a: T or 1/T, of log-probs of the same tokens that lack it on one
+// temperedBy returns the temperature by which b is a line through a: T or 1/T, of log-probs of the same tokens that lack it on one
 // side. It is 0 if there is none.
-func tempered(c *Case, a, b []float64) (by, slope float64) {
+func temperedBy(c *Case, a, b []float64) (by, slope float64) {
 	v := c.Set.Value("logp.temperature")
 	if v.Kind() != convention.Number || math.Abs(v.Num()-1) <= 0.02 {
 		return 0, 1
@@ -135,7 +147,7 @@ func oldAgrees(c *Case) *Assertion {
 		return out
 	}
 	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
-	if by, slope := tempered(c, lp, old); by != 0 {
+	if by, slope := temperedBy(c, lp, old); by != 0 {
 		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: "LOGP-TEMPERATURE", Got: slope,
 			Reason: fmt.Sprintf("logp_old ≈ %.3g·logp_new + const with the temperature %.3g: one of the two is not divided by it", slope, c.Set.Value("logp.temperature").Num())})
 	}
@@ -268,18 +280,12 @@ func engineAgrees(c *Case) *Assertion {
 				medianSize(toNew), median)
 		}
 	}
-	if by, slope := tempered(c, old, gen); by != 0 && !raw && !offReference(c, old, gen) {
+	if by, slope := temperedBy(c, old, gen); by != 0 && !raw && !offReference(c, old, gen) {
 		T := c.Num("logp.temperature")
 		if by == T {
 			return say("GEN-RAW", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the engine reports log-probs before the temperature", slope, name, T)
 		}
 		return say("GEN-TEMPERATURE-TWICE", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the trainer lacks the temperature, or the engine applies it twice", slope, name, T)
-	}
-	if name == "logp_old" && lp != nil && median > 1e-3 && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 &&
-		c.EnumOr("ratio.old", "stored") == "stored" {
-		if ref := c.B.Token("logp_ref"); ref == nil || medianSize(gaps(c, ref, gen, 0, 0)) < median/20 {
-			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit while logp_gen is not (median |difference| %.3g): the old log-probs were recomputed with the new weights, or the engine has older ones", median)
-		}
 	}
 	if first, known := c.Set.Fact("first_step"); known && first == false && name == "logp_old" {
 		if lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 && c.EnumOr("ratio.old", "stored") == "stored" {
@@ -298,6 +304,10 @@ func engineAgrees(c *Case) *Assertion {
 			if other := offLine(later, ref, gen); residual > 1e-2 && other < residual/2 {
 				return say("GEN-UNADAPTED", "logp_gen follows the reference: %.3g·logp_ref + const leaves %.2g, the same line through %s %.2g. The engine has not got the trained weights or the adapter", slope, other, name, residual)
 			}
+		}
+		if again := c.FactOr("num_iterations", 1) > 1 && name == "logp_old" && lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0; again && median > 1e-3 && toRef < median/20 {
+			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit while logp_gen is that of the reference (median |gen − old| %.3g), in a run that uses its rows %g times: the old log-probs were recomputed with the new weights, or the engine has those of the start",
+				median, c.FactOr("num_iterations", 1))
 		}
 		if median > 1e-3 && toRef < median/20 {
 			return say("GEN-UNADAPTED", "logp_gen is that of the reference: median |gen − ref| %.3g, |gen − old| %.3g. The engine has not got the trained weights or the adapter", toRef, median)

@@ -210,3 +210,19 @@ func TestEngineThatIsCertain(t *testing.T) {
 	g.Tensors["logp_old"].Data[5] = -2.5
 	require.Contains(t, named(t, g, "ratio.old=stored"), "MASK-ATTENTION")
 }
+
+// At the first update of a rollout the old log-probs are the new ones bit by bit, and those of a bfloat16 engine are not: nothing is
+// wrong, with a reference or, as in TRL by default, without one.
+func TestOldThatIsNewAtTheFirstUpdate(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 57))
+	own, other, _ := policies(r, 8*16, 1)
+	gen := make([]float64, len(own.raw))
+	for i, x := range own.raw {
+		gen[i] = math.Min(0, x+0.04*r.NormFloat64()*-math.Expm1(x))
+	}
+	g := newGrid(16, slices.Repeat([]int{16}, 8)...).token("logp_new", own.raw...).token("logp_old", own.raw...).token("logp_gen", gen...)
+	require.Empty(t, named(t, g, "ratio.old=stored"))
+	require.Empty(t, named(t, g.token("logp_ref", other.raw...), "ratio.old=stored"))
+	s := set(t, "ratio.old=stored").WithFact("first_step", false)
+	require.Equal(t, "OLD-RECOMPUTED", rules(t, "agreement/engine", g.Batch, s).Rules.Violations[0].Fault, "a later update of its batch")
+}

@@ -15,6 +15,7 @@ import (
 type Arithmetic struct {
 	Unit     float64
 	Casts    bool
+	Promoted bool // operations on tensors that both have a 16-bit type round to it
 	Declared bool // by the file, not recognised
 }
 
@@ -23,6 +24,9 @@ func (a Arithmetic) String() string {
 	name := map[float64]string{tol.U64: "float64", tol.U32: "float32", tol.U16: "float16", tol.UB: "bfloat16"}[a.Unit]
 	if a.Casts {
 		name += ", inputs rounded on storing"
+	}
+	if a.Promoted {
+		name += ", and 16 bits where both operands have them"
 	}
 	return name
 }
@@ -84,6 +88,9 @@ func fallbacks(first Arithmetic, b *dump.Batch) []Arithmetic {
 	var list []Arithmetic
 	if first.Unit == tol.U64 && !first.Declared {
 		list = append(list, Arithmetic{Unit: tol.U32})
+	}
+	if first.Unit <= tol.U32 && mixed(b) {
+		list = append(list, Arithmetic{Unit: max(first.Unit, tol.U32), Promoted: true})
 	}
 	if len(casts(b)) > 0 {
 		list = append(list, Arithmetic{Unit: max(first.Unit, tol.U32), Casts: true})

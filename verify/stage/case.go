@@ -18,6 +18,9 @@ type Case struct {
 	// the error of that rounding.
 	Casts bool
 
+	// Promoted says that operations on tensors that both have a 16-bit type round to it.
+	Promoted bool
+
 	// What was asked for: options, options without a value, and tensors or facts that are not there.
 	Read, Unknown, Absent []string
 
@@ -34,7 +37,7 @@ func NewCase(b *dump.Batch, set *convention.Set, unit float64) *Case {
 
 // Of returns a case of another batch and set in the arithmetic of c, of which nothing has been asked.
 func (c *Case) Of(b *dump.Batch, set *convention.Set) *Case {
-	return &Case{B: b, Set: set, Unit: c.Unit, Casts: c.Casts}
+	return &Case{B: b, Set: set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted}
 }
 
 // OK reports whether everything that was asked for is there.
@@ -163,6 +166,7 @@ func (c *Case) FactList(name string) []float64 {
 // inputs are exact as stored.
 type Input struct {
 	X, Err []float64
+	Half   float64 // unit roundoff of the 16-bit type that it has where that decides what operations on it round to; else 0
 }
 
 // E returns the error of element i.
@@ -180,10 +184,10 @@ func (c *Case) Has(name string) bool { return c.B.Tensors[name] != nil }
 // what comes before it. X is nil if that cannot be done either.
 func (c *Case) Token(name string) Input {
 	if x := c.B.Token(name); x != nil {
-		return Input{X: x, Err: c.rounding(name)}
+		return Input{X: x, Err: c.rounding(name), Half: c.half(name)}
 	}
 	if x := c.B.Row(name); len(x) == c.B.Rows {
-		in := Input{X: c.spread(x)}
+		in := Input{X: c.spread(x), Half: c.half(name)}
 		if e := c.rounding(name); e != nil {
 			in.Err = c.spread(e)
 		}
@@ -205,6 +209,14 @@ func (c *Case) Row(name string) Input {
 		return Input{X: x, Err: c.rounding(name)}
 	}
 	return c.predicted(name)
+}
+
+// half is [halfOf] where promotion decides, else 0.
+func (c *Case) half(name string) float64 {
+	if !c.Promoted {
+		return 0
+	}
+	return halfOf(c.B, name)
 }
 
 // rounding returns the errors u·|x| of a tensor that is a rounded copy, nil if it is exact.
@@ -249,7 +261,7 @@ func (c *Case) predicted(name string) Input {
 		if check.Output != name || check.Predict == nil {
 			continue
 		}
-		sub := &Case{B: c.B, Set: c.Set, Unit: c.Unit, Casts: c.Casts, chain: c.chain, asking: append(slices.Clone(c.asking), name)}
+		sub := &Case{B: c.B, Set: c.Set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, chain: c.chain, asking: append(slices.Clone(c.asking), name)}
 		if check.Applies != nil && !check.Applies(sub) {
 			continue
 		}

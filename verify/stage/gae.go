@@ -31,6 +31,7 @@ func gaeChecks() []*Check {
 type estimate struct {
 	adv, ret      Input
 	reward, value Input
+	rollout       rl.Rollout
 	o             rl.GAEOptions
 }
 
@@ -91,6 +92,7 @@ func (c *Case) gae() (e estimate) {
 			r.Truncated[i] = !done
 		}
 	}
+	e.rollout = r
 	e.adv.X, e.ret.X = rl.GAE(nil, nil, r, e.o)
 	e.adv.Err = gaeErrors(e.adv.X, r, e.reward, e.value, next, e.o, c.Unit)
 	e.ret.Err = make([]float64, n)
@@ -120,76 +122,54 @@ func (c *Case) settled(x Input) Input {
 //
 //	e_t = γλ·e_{t+1}·(1+3u) + 2u·|γλA'| + 2u·|γV'| + u·(s + |δ_t| + |A_t|) + e_r + e_V + γ·e_V'
 //
-// where A' and V' are what the recursion hands to the left, and s the largest of |r + γV'|, |r − V| and |γV' − V|, so that
-// δ may be summed in any order. Products by 1 are exact.
+// where A' and V' are what the recursion takes from the right ([rl.GAEOptions.Steps]), and s the largest of |r + γV'|, |r − V| and
+// |γV' − V|, so that δ may be summed in any order. Products by 1 are exact.
 func gaeErrors(adv []float64, b rl.Rollout, reward, value, next Input, o rl.GAEOptions, unit float64) []float64 {
 	u := unit + tol.U64
 	errs := make([]float64, len(adv))
-	for i := range b.Rows {
-		lo := i * b.Cols
-		last, tokens := -1, 0.0
-		for t := range b.Cols {
-			if b.Mask[lo+t] {
-				last = t
-				tokens++
-			}
+	tokens := make([]float64, b.Rows)
+	for k, m := range b.Mask {
+		if m {
+			tokens[k/b.Cols]++
 		}
-		lambda, rounding := o.Lambda, 2*u
-		if o.LambdaPolicy == rl.LambdaVAPO && tokens > 0 {
-			lambda = 1 - 1/(o.Alpha*tokens)
-			rounding += u + 2*u/math.Abs(o.Alpha*tokens*lambda) // of λ itself
+	}
+	eVs := make([]float64, len(adv)) // of V where a step used it
+	for s := range o.Steps(b) {
+		i, k := s.Cell/b.Cols, s.Cell
+		if s.V == s.Raw {
+			eVs[k] = value.E(k)
 		}
-		gl := o.Gamma * lambda
+		var a1, e1, eV1 float64
+		switch {
+		case s.Boot:
+			eV1 = next.E(i)
+		case s.Next >= 0:
+			a1, e1, eV1 = adv[s.Next], errs[s.Next], eVs[s.Next]
+		}
+		if !s.Step {
+			errs[k] = e1
+			continue
+		}
+		rounding := 2 * u
+		if o.LambdaPolicy == rl.LambdaVAPO && tokens[i] > 0 {
+			rounding += u + 2*u/math.Abs(o.Alpha*tokens[i]*s.Lambda) // of λ itself
+		}
+		gl := s.Gamma * s.Lambda
 		ofA, ofV := rounding, 2*u
 		if gl == 1 {
 			ofA = 0
 		}
-		if o.Gamma == 1 {
+		if s.Gamma == 1 {
 			ofV = 0
 		}
-		var v1, a1, eV1, e1 float64 // what the cell at t+1 hands to the left, and the errors
-		for t := b.Cols - 1; t >= 0; t-- {
-			k := lo + t
-			m := b.Mask[k]
-			r, eR, v, eV := b.Reward[k], reward.E(k), b.Value[k], value.E(k)
-			inV := m
-			if o.Hole == rl.HoleNone {
-				inV = t <= last
-			}
-			inV = inV || o.Value == rl.ValueP1 && t == last+1 && last >= 0
-			switch o.Hole {
-			case rl.HoleNone, rl.HoleZeroStep:
-				if !inV {
-					v, eV = 0, 0
-				}
-				if !m && o.Hole == rl.HoleZeroStep {
-					r, eR = 0, 0
-				}
-			case rl.HoleCut:
-				if !m || t == last {
-					v1, a1, eV1, e1 = 0, 0, 0, 0
-				}
-			}
-			if t == last && o.Bootstrap == rl.BootstrapValue && (b.Truncated == nil || b.Truncated[i]) {
-				v1, a1, eV1, e1 = b.Next[i], 0, next.E(i), 0
-			}
-			if b.Done != nil && b.Done[k] {
-				v1, a1, eV1, e1 = 0, 0, 0, 0
-			}
-			e := e1
-			if m || o.Hole != rl.HoleCarry {
-				gv := o.Gamma * v1
-				delta := r + gv - v
-				s := max(math.Abs(r+gv), math.Abs(r-v), math.Abs(gv-v))
-				e = math.Abs(gl)*e1*(1+3*u) + ofA*math.Abs(gl*a1) + ofV*math.Abs(gv) + u*(s+math.Abs(delta)+math.Abs(adv[k])) + eR + eV + o.Gamma*eV1
-				v1, eV1 = v, eV
-			}
-			a1, e1 = adv[k], e
-			errs[k] = e
-			if o.Hole == rl.HoleCutNext && !m {
-				v1, a1, eV1, e1 = 0, 0, 0, 0
-			}
+		gv := s.Gamma * s.NextV
+		delta := s.R + gv - s.V
+		largest := max(math.Abs(s.R+gv), math.Abs(s.R-s.V), math.Abs(gv-s.V))
+		var eR float64
+		if s.True || o.Hole != rl.HoleZeroStep {
+			eR = reward.E(k)
 		}
+		errs[k] = math.Abs(gl)*e1*(1+3*u) + ofA*math.Abs(gl*a1) + ofV*math.Abs(gv) + u*(largest+math.Abs(delta)+math.Abs(adv[k])) + eR + eVs[k] + s.Gamma*eV1
 	}
 	return errs
 }
@@ -210,13 +190,28 @@ func predictGAE(c *Case) *Prediction {
 	}
 	p := &Prediction{Want: y.X, Bound: y.Err, Judge: append([]bool(nil), b.Mask...)}
 	p.Terms = func(i int) []Term {
-		t := []Term{{"reward", e.reward.X[i]}, {"value", e.value.X[i]}}
-		if (i+1)%b.Cols != 0 {
-			t = append(t, Term{"next value", e.value.X[i+1]}, Term{"next advantage, not whitened", e.adv.X[i+1]})
-		}
-		return append(append(t, Term{"advantage, not whitened", e.adv.X[i]}), whitening...)
+		return append(append(e.terms(i), Term{"advantage, not whitened", e.adv.X[i]}), whitening...)
 	}
 	return p
+}
+
+// terms are what the recursion reads at a cell, under its rule for holes.
+func (e *estimate) terms(i int) []Term {
+	row := i / e.rollout.Cols
+	for s := range e.o.Steps(e.rollout.Row(row)) {
+		if row*e.rollout.Cols+s.Cell != i {
+			continue
+		}
+		if !s.Step {
+			return []Term{{"advantage of the next true token, not whitened", e.adv.X[i]}}
+		}
+		t := []Term{{"reward", s.R}, {"value", s.V}, {"next value", s.NextV}}
+		if s.Next < 0 {
+			return append(t, Term{"next advantage", 0})
+		}
+		return append(t, Term{"next advantage, not whitened", e.adv.X[row*e.rollout.Cols+s.Next]})
+	}
+	panic("no cell of the batch")
 }
 
 // predictReturns predicts returns. Where the advantages that they are the sum of were dumped and cannot be recomputed, or are

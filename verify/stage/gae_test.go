@@ -153,6 +153,29 @@ func TestGAEBound(t *testing.T) {
 	ret.tight(t)
 }
 
+// TestTermsOfGAEAddUp: what a report prints beside a wrong advantage is what the recursion read, whatever the rule for holes.
+func TestTermsOfGAEAddUp(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 3))
+	for _, hole := range []string{"none", "carry", "zero_step", "cut", "cut_next"} {
+		s := set(t, plainGAE+"gae.gamma=0.9 gae.lambda=0.8 gae.hole="+hole)
+		holes := 0
+		for range 40 {
+			g := gaeBatch(r, gaeFamilies["dense"], 1+r.IntN(3), 1+r.IntN(12))
+			g.token("advantages", make([]float64, len(g.Mask))...)
+			p := Judge(Find("gae/advantage"), g.Batch, s).Pred
+			for i, m := range g.Mask {
+				if !m {
+					holes++
+					continue
+				}
+				want := p.term(i, "reward") + 0.9*p.term(i, "next value") - p.term(i, "value") + 0.9*0.8*p.term(i, "next advantage, not whitened")
+				require.InDelta(t, want, p.Want[i], 1e-12, "%s, cell %d of %v", hole, i, g.Mask)
+			}
+		}
+		require.NotZero(t, holes)
+	}
+}
+
 func TestGAEFindsFaults(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	g := newGrid(6, 6, 4, 5)
@@ -255,4 +278,44 @@ func TestReinforcePlusPlus(t *testing.T) {
 	require.Equal(t, check.Pass, Judge(Find("advantage/return"), g.Batch, s).Verdict)
 	fails(t, "advantage/return", g.token("advantages", 3, 2).Batch, s)
 	lacks(t, "advantage/return", g.Without("reward_baselines"), s, "reward_baselines")
+}
+
+// CleanRL's compute of ppo.py: rows are environments, an episode may end at any step, and what follows the last step is the value
+// of next_obs unless it ended an episode. The file holds that value as next_values, and dones one step earlier than CleanRL has them.
+func TestGAEOfCleanRL(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 8))
+	const rows, cols, gamma, lambda = 5, 32, 0.99, 0.95
+	s := set(t, "adv.kind=gae whiten.scope=none rewards.whiten=no gae.value_mask=response gae.hole=none gae.gamma=0.99 gae.lambda=0.95 gae.truncated_bootstrap=value returns.before_whiten=true")
+	for range 50 {
+		g := newGrid(cols, cols, cols, cols, cols, cols)
+		reward, value := g.fill("token_rewards", dump.PerToken, r.NormFloat64), g.fill("values", dump.PerToken, r.NormFloat64)
+		next := g.fill("next_values", dump.PerRow, r.NormFloat64)
+		adv, ret, ends := make([]float64, rows*cols), make([]float64, rows*cols), make([]float64, rows*cols)
+		for i := range ends {
+			if r.IntN(8) == 0 {
+				ends[i] = 1
+			}
+		}
+		for e := range rows {
+			var last float32
+			for step := cols - 1; step >= 0; step-- {
+				i := e*cols + step
+				nonterminal, following := f32(1-ends[i]), f32(next[e])
+				if step < cols-1 {
+					following = f32(value[i+1])
+				}
+				delta := f32(reward[i]) + f32(gamma)*following*nonterminal - f32(value[i])
+				last = delta + f32(gamma)*f32(lambda)*nonterminal*last
+				adv[i], ret[i] = float64(last), float64(last+f32(value[i]))
+			}
+		}
+		g.token("dones", ends...).token("advantages", adv...).token("returns", ret...)
+		for _, id := range []string{"gae/advantage", "gae/returns"} {
+			require.Equal(t, check.Pass, Judge(Find(id), g.Batch, s).Verdict, id)
+		}
+		require.Equal(t, []string{"next_values"}, Judge(Find("gae/advantage"), g.Without("next_values"), s).Case.Absent)
+		next[0] += 1
+		ends[cols-1] = 0
+		fails(t, "gae/advantage", g.row("next_values", next...).Batch, s)
+	}
 }

@@ -13,7 +13,7 @@ func gradientChecks() []*Check {
 		ID: "gradient/dlogp", Stage: convention.Gradient, Output: "dlogp",
 		Title:   "gradient of the loss with respect to logp_new",
 		Formula: "∂loss/∂logp_new = w·(∂ℓ/∂ρ·ρ + kl.beta·∂KL), w the weight of the token in the aggregation, ∂ρ/∂logp = ρ; KL by kl.grad; 0 outside the mask; times 1/dlogp_scale",
-		Source:  "the derivative of the stages before; conventions 6.1; TRL 1.16 backward; V21 (trl#6503, NeMo-RL#2506, verl#4105)",
+		Source:  "the derivative of the stages before; TRL 1.16 backward; V21 (trl#6503, NeMo-RL#2506, verl#4105)",
 		Fix:     "a gradient of 0 everywhere: the ratio is detached; a factor: denominator or accumulation; a difference that grows with logp_new − logp_ref: the score-function term of the KL",
 		Applies: func(c *Case) bool { return !c.preference() },
 		Predict: predictDLogp,
@@ -62,6 +62,7 @@ func predictDLogp(c *Case) *Prediction {
 	}
 	p.backward(c, red, q.Want, weights)
 	p.backwardErrors(c, p.slopes(c), red.slack, weights, q.Want, q.Bound)
+	p.promotedPath(c, red, q)
 	if !drawn {
 		if p.o.Ratio.Level != rl.RatioToken {
 			note(&c.Absent, "token_loss (clip_cov draws the tokens that it leaves out)")
@@ -135,8 +136,14 @@ func (p *policy) backward(c *Case, red *reduction, want, weights []float64) {
 			return x.X[lo:hi]
 		}
 		batch := rl.PolicyBatch{Rows: file.Hi - file.Lo, Cols: b.Cols, LogProbs: part(p.lp), Old: part(p.old), Ref: part(p.ref),
-			Adv: part(p.adv), Mask: red.mask[lo:hi], Weight: part(p.weight)}
+			Adv: part(p.adv), Mask: red.mask[lo:hi], Weight: part(p.weight), Gamma: part(p.gamma)}
 		o := p.o
+		if o.Kind == rl.LossVESPO && p.old.Half > 0 { // a weight like any other, and detached
+			o.Kind, batch.Weight = rl.LossReinforce, p.promotedGamma(b.Rows, b.Cols).X[lo:hi]
+			for i, w := range part(p.weight) {
+				batch.Weight[i] *= w
+			}
+		}
 		o.Agg = red.o[f]
 		o.KLUnderWeight = p.klInside
 		if p.drop != nil {

@@ -175,6 +175,7 @@ func (p *policy) geometricSlopes(c *Case, s *slopes) {
 // of a gradient do not cancel before they are rounded: (e_exp + 6u)·(e^{−d} + |d| + 1); for the other kinds 4u·(|k| + |k′|).
 func (p *policy) klSlopes(s *slopes) {
 	o, old, u := p.o.KL, p.denominator(), p.u
+	coarse := half(p.lp, p.ref)
 	split := p.ratioInKL()
 	if split {
 		o.Grad = rl.KLNaive
@@ -193,6 +194,13 @@ func (p *policy) klSlopes(s *slopes) {
 		size := 4 * u * (math.Abs(k[i]) + math.Abs(dk[i]))
 		if o.Kind == rl.KLK3 && d != 0 {
 			size = (elementary + 6) * u * (math.Exp(-d) + math.Abs(d) + 1)
+		}
+		switch { // what of β, d, its functions and products is rounded to 16 bits
+		case coarse == 0 || p.knowsKLPath():
+		case o.Kind == rl.KLK3:
+			size += 4 * coarse * (math.Exp(-d) + math.Abs(d) + 1)
+		default:
+			size += 3 * coarse * (math.Abs(k[i]) + math.Abs(dk[i]))
 		}
 		weight, weightE := 1.0, 0.0
 		if o.Grad == rl.KLStraightThroughK2 && o.ISCap > 0 {

@@ -76,7 +76,7 @@ func judge(ch *Check, b *dump.Batch, set *convention.Set) *Outcome {
 		if p.Verdict != check.Fail {
 			return p
 		}
-		if a.Casts {
+		if a.Casts || a.Promoted {
 			o = p // what it fails by is what rounding on storing does not excuse
 		}
 	}
@@ -94,7 +94,7 @@ func JudgeAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic) *Outco
 
 func judgeAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic, coarse bool) *Outcome {
 	c := NewCase(b, set, a.Unit)
-	c.Casts = a.Casts
+	c.Casts, c.Promoted = a.Casts, a.Promoted
 	p := ch.Predict(c)
 	o := &Outcome{Check: ch, Verdict: check.Undetermined, Case: c, Pred: p, Arithmetic: a}
 	if !c.OK() {

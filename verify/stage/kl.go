@@ -88,7 +88,7 @@ func predictKL(c *Case) *Prediction {
 		if !c.OK() {
 			return nil
 		}
-		weight = c.ratios(lp, old, c.lossMask(), by)
+		weight = c.ratios(lp, c.promotedOld(lp, old, by), c.lossMask(), by)
 	}
 	p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Scale: 1}
 	plain := o
@@ -98,9 +98,13 @@ func predictKL(c *Case) *Prediction {
 	}
 	rl.KL(p.Want, nil, lp.X, ref.X, nil, plain)
 	largest := overflow(c.Unit)
+	known := promotedKL(p, lp, ref, plain)
 	for i, k := range p.Want {
 		d := lp.X[i] - ref.X[i]
 		b := klBound(plain, d, lp.E(i)+ref.E(i), c.Unit)
+		if known {
+			b = p.Bound[i]
+		}
 		if weighted {
 			w := weight.x[i]
 			p.Want[i] = float64(w * k)

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -39,7 +40,8 @@ func (c *Case) ratioOptions() rl.RatioOptions {
 }
 
 // oldLogp returns the log-probs in the denominator of the ratio; X is nil where they are a detached copy of logp_new. A dump
-// that holds logp_old says with it what the denominator is, unless ratio.old is declared to be something else.
+// that holds logp_old says with it what the denominator is, unless ratio.old is declared to be something else; one of TRL's
+// GRPOTrainer without it, where every step is the first of its generation, was trained on a detached copy.
 func (c *Case) oldLogp() Input {
 	if c.B.Token("logp_old") != nil {
 		if c.EnumOr("ratio.old", "stored") == "stopgrad_new" {
@@ -47,11 +49,28 @@ func (c *Case) oldLogp() Input {
 		}
 		return c.Token("logp_old")
 	}
+	if c.onPolicyTRL() {
+		note(&c.Read, "ratio.old")
+		return Input{}
+	}
 	switch c.inapplicable("ratio.old", "stored") {
 	case "stored":
 		return c.Token("logp_old")
 	}
 	return Input{}
+}
+
+// onPolicyTRL reports whether GRPOTrainer computes no old log-probs and takes per_token_logps.detach() in their place: without vLLM,
+// where gradient_accumulation_steps is a multiple of steps_per_generation·num_iterations, as it is by default
+// (TRL 1.16, _generate_and_score_completions and _compute_loss).
+func (c *Case) onPolicyTRL() bool {
+	grpo := strings.HasPrefix(c.Set.Origin("adv.kind"), "trl-grpo@") || strings.EqualFold(c.B.Meta.Framework, "trl") && c.B.Meta.Algorithm == "grpo"
+	if !grpo || c.Has("logp_gen") || c.Set.Value("ratio.old").Kind() != convention.Unknown {
+		return false
+	}
+	accumulation := c.FactOr("gradient_accumulation_steps", float64(max(c.B.Meta.MicroBatches, 1)))
+	per := c.FactOr("steps_per_generation", accumulation) * c.FactOr("num_iterations", 1)
+	return per > 0 && math.Mod(accumulation, per) == 0
 }
 
 // ratios are importance ratios, their errors, and what was known of their logarithms.
@@ -114,6 +133,9 @@ func (c *Case) ratios(lp, old Input, mask []bool, o rl.RatioOptions) ratios {
 			e = (e+u*size+foldError(int(tokens), c.Unit)*size)/count + 2*u*math.Abs(s/count)
 		} else if size > 0 || e > 0 {
 			e += foldError(2*int(tokens), c.Unit) * separate
+		}
+		if old.Half > 0 && (o.LenEps > 0 || o.SeqLogMax > 0) { // verl divides and takes exp in the type of the log-probs (its length is no float32)
+			e += old.Half * (math.Abs(s/count) + 1)
 		}
 		r.log[row], r.logE[row], r.count[row] = s/count, e, count
 		rel := expError(e, u)

@@ -158,3 +158,25 @@ func TestRatioOfADetachedCopyIsOne(t *testing.T) {
 	unknown := set.With("ratio.old", convention.Value{}, "")
 	require.Equal(t, []string{"ratio.old"}, stage.JudgeAs(stage.Find("token_loss/policy"), b, unknown, stage.Arithmetic{Unit: tol.U32}).Case.Unknown)
 }
+
+// GRPOTrainer has no old log-probs where every step is the first of its generation: the ratio is that to a detached copy.
+func TestOnPolicyStepOfTRL(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	for seed := range uint64(20) {
+		tr := newTrainer(seed)
+		tr.b.Meta.Framework, tr.b.Meta.Algorithm = "trl", "grpo"
+		tr.grid("logp_new", func(int) float64 { return -tr.r.ExpFloat64() })
+		adv := tr.perRow("advantages", func(int) float64 { return tr.r.NormFloat64() })
+		tr.grid("token_loss", func(i int) float64 { return -adv[i/tr.b.Cols] })
+		set, _ := convention.FromProfile(p).Over(options(t, "kl.beta=0", "tis.level=none", "clip.low=0.2", "clip.high=0.2"))
+		verdict := func(set *convention.Set) check.Verdict { return judged32(t, "token_loss/policy", tr.b, set).Verdict }
+		require.Equal(t, check.Pass, verdict(set))
+		require.Equal(t, check.Pass, verdict(set.WithFact("num_iterations", 1.0)))
+		require.Equal(t, check.Undetermined, verdict(set.WithFact("num_iterations", float64(tr.micro+1))), "the old log-probs are those of an earlier step")
+		tr.grid("token_loss", func(i int) float64 { return -1.01 * adv[i/tr.b.Cols] })
+		require.Equal(t, check.Fail, verdict(set))
+		tr.grid("logp_gen", func(int) float64 { return -1 })
+		require.Equal(t, check.Undetermined, verdict(set), "beside an engine they are computed")
+	}
+}

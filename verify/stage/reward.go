@@ -121,7 +121,8 @@ func (c *Case) clipRange(at ...string) (lo, hi float64, ok bool) {
 	return 0, 0, false
 }
 
-// shapedScores returns the scores of responses as eos.rule leaves them, and clipped if that is done at one of the times.
+// shapedScores returns the scores of responses as eos.rule leaves them, and clipped if that is done at one of the times. What the dump
+// says is shaped already stays as it is.
 // They are bounded by the error of the score plus one rounding where the rule changed it; clipping enlarges no error.
 func (c *Case) shapedScores(at ...string) Input {
 	b := c.B
@@ -129,6 +130,9 @@ func (c *Case) shapedScores(at ...string) Input {
 	if s.X == nil || len(s.X) != b.Rows {
 		note(&c.Absent, "scores")
 		return Input{}
+	}
+	if shaped := c.B.Meta.ScoresShaped; shaped != nil && *shaped {
+		return s
 	}
 	rule, _ := rl.ParseEOSRule(c.EnumOr("eos.rule", "none"))
 	if rule != rl.EOSNone {

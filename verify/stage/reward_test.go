@@ -185,3 +185,20 @@ func TestWhitenedRewards(t *testing.T) {
 	require.Equal(t, check.Pass, Judge(Find("gae/returns"), h.token("returns", returns...).Batch, s).Verdict, "from the whitened ones")
 	fails(t, "gae/returns", g.token("returns", g.gae32("carry", 1, 1, 0)...).Batch, s)
 }
+
+// Scores stand before the penalty of eos.rule unless the file says that they are shaped.
+func TestScoresBeforeAndAfterPenalties(t *testing.T) {
+	g := newGrid(3, 3, 2, 3)
+	g.token("response_ids", 5, 6, 7, 8, 1, 1, 5, 5, 5).row("scores", 2, 3, 4)
+	g.token("token_rewards", 0, 0, 1, 0, 3, 0, 0, 0, 3)
+	s := set(t, "kl.place=none score.index=last_response eos.rule=subtract eos.penalty=1 eos.test=eos_id reward.clip=none").WithFact("eos_token_id", 1.0)
+	verdict := func() check.Verdict { return Judge(Find("reward/token"), g.Batch, s).Verdict }
+	require.Equal(t, check.Pass, verdict(), "as the reward model gave them")
+	g.row("scores", 1, 3, 3)
+	require.Equal(t, check.Fail, verdict(), "the penalty would be taken twice")
+	yes := true
+	g.Meta.ScoresShaped = &yes
+	require.Equal(t, check.Pass, verdict())
+	g.row("scores", 2, 3, 4)
+	require.Equal(t, check.Fail, verdict(), "said to be shaped, and not")
+}

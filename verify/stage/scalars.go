@@ -14,6 +14,7 @@ import (
 type metric struct {
 	name      string
 	framework string // that logs it under this name; "" for the names of dump.md, which any may use
+	also      []alias
 	title     string
 	formula   string
 
@@ -25,6 +26,9 @@ type metric struct {
 	pooled bool
 	over   combine // how the numbers of the files become that of the step
 }
+
+// alias is another name of a number, in the log of one framework, or of any if that is "".
+type alias struct{ framework, name string }
 
 // span is a range of rows.
 type span struct{ lo, hi int }
@@ -40,15 +44,15 @@ const (
 )
 
 var metrics = []metric{
-	{name: "loss", title: "logged loss", formula: "Σ of the losses of the micro-batches; with several ranks the mean of their sums", over: total, of: fileLoss},
-	{name: "kl", title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
-	{name: "entropy", title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
-	{name: "clip_frac", title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
-	{name: "approx_kl", title: "logged estimate of KL(old‖new)", formula: "mean over the mask of k3 (CleanRL), or of k2 (TRL PPO, OpenAI), of logp_old − logp_new", of: approxKL},
-	{name: "ppo_kl", title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new", of: updateKL},
-	{name: "pg_loss", title: "logged policy loss", formula: "Σ of the policy losses of the micro-batches", over: total, of: fileTerm("pg_loss")},
+	{name: "loss", also: []alias{{"", "train/loss"}, {"verl", "actor/loss"}}, title: "logged loss", formula: "Σ of the losses of the micro-batches; with several ranks the mean of their sums", over: total, of: fileLoss},
+	{name: "kl", also: []alias{{"trl", "train/kl"}}, title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
+	{name: "entropy", also: []alias{{"trl", "train/entropy"}, {"cleanrl", "losses/entropy"}}, title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
+	{name: "clip_frac", also: []alias{{"cleanrl", "losses/clipfrac"}}, title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
+	{name: "approx_kl", also: []alias{{"cleanrl", "losses/approx_kl"}}, title: "logged estimate of KL(old‖new)", formula: "mean over the mask of k3 (CleanRL), or of k2 (OpenAI; TRL PPO, which also divides by the padding), of logp_old − logp_new", of: approxKL},
+	{name: "ppo_kl", also: []alias{{"cleanrl", "losses/old_approx_kl"}}, title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new", of: updateKL},
+	{name: "pg_loss", also: []alias{{"verl", "actor/pg_loss"}, {"cleanrl", "losses/policy_loss"}}, title: "logged policy loss", formula: "Σ of the policy losses of the micro-batches", over: total, of: fileTerm("pg_loss")},
 	{name: "kl_loss", title: "logged KL loss", formula: "Σ of the KL losses of the micro-batches", over: total, of: fileTerm("kl_loss")},
-	{name: "value_loss", title: "logged value loss", formula: "Σ of the value losses of the micro-batches", over: total, of: fileTerm("value_loss")},
+	{name: "value_loss", also: []alias{{"verl", "critic/vf_loss"}, {"cleanrl", "losses/value_loss"}}, title: "logged value loss", formula: "Σ of the value losses of the micro-batches", over: total, of: fileTerm("value_loss")},
 	{name: "ratio_max", title: "largest ratio", formula: "largest exp(logp_new − logp_old) in the mask", over: largest, of: largestRatio},
 	{name: "grad_norm", title: "norm of the gradient before clipping", formula: "√Σ g² over the tensors grad and grad/NAME", pooled: true, of: gradientNorm},
 
@@ -66,8 +70,9 @@ var metrics = []metric{
 	{name: "actor/pg_clipfrac", framework: "verl", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ", of: clipShare(anySign, "binding")},
 	{name: "actor/pg_clipfrac_lower", framework: "verl", title: "share of tokens on the dual clip", formula: "masked share of tokens with A < 0 and max(−A·ρ, −A·clip(ρ)) > −A·clip.dual", of: clipShare(anySign, "lower")},
 	{name: "actor/ppo_kl", framework: "verl", title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new within ratio.log_clamp", of: updateKL},
-	{name: "actor/kl_loss", framework: "verl", title: "logged KL loss", formula: "mean over the mask of kl", of: maskedMean("kl")},
-	{name: "actor/entropy", framework: "verl", title: "logged entropy", formula: "mean over the mask of entropy", of: maskedMean("entropy")},
+	{name: "actor/kl_loss", framework: "verl", title: "logged KL loss", formula: "Σ over the micro-batches of Agg(kl), by agg.kind and agg.denominator, as the loss adds it", over: total, of: fileKL},
+	{name: "actor/entropy_loss", framework: "verl", title: "logged entropy term", formula: "Σ over the micro-batches of Agg(entropy), by agg.kind and agg.denominator, as the loss subtracts it", over: total, of: fileEntropy},
+	{name: "actor/entropy", framework: "verl", title: "logged entropy", formula: "Σ over the micro-batches of Agg(entropy), by agg.kind and agg.denominator", over: total, of: fileEntropy},
 	{name: "ppo_clip_ratio", framework: "openrlhf", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ", of: clipShare(anySign, "binding")},
 }
 
@@ -78,7 +83,7 @@ func scalarChecks() []*Check {
 		list = append(list, &Check{
 			ID: "scalars/" + strings.NewReplacer("/", "_", " ", "_").Replace(m.name), Stage: convention.Scalars, Output: "scalars/" + m.name,
 			Title: m.title, Formula: m.formula,
-			Source:  "conventions 2.15 and 7.1; V23 (trl#3032, trl#6380, verl#2259, OpenRLHF feeb0283)",
+			Source:  "V23 (trl#3032, trl#6380, verl#2259, OpenRLHF feeb0283)",
 			Fix:     "compare mask, reduction over micro-batches and formula with what the log is read as",
 			Applies: m.applies,
 			Predict: m.predict,
@@ -87,14 +92,17 @@ func scalarChecks() []*Check {
 	return list
 }
 
-// logged returns the scalar of a file.
-func logged(f *dump.FileInfo, name string) (float64, bool) {
+// logged returns the number of a file, under the name of the metric or, if that is not there, under another one of the framework.
+func (m *metric) logged(f *dump.FileInfo, framework string) (x float64, ok bool) {
 	for _, s := range f.Scalars {
-		if s.Name == name {
+		switch {
+		case s.Name == m.name:
 			return s.Value, true
+		case slices.ContainsFunc(m.also, func(a alias) bool { return a.name == s.Name && (a.framework == "" || a.framework == framework) }):
+			x, ok = s.Value, true
 		}
 	}
-	return 0, false
+	return x, ok
 }
 
 // frameworks that give other meanings to the names of dump.md.
@@ -114,7 +122,7 @@ func (m *metric) applies(c *Case) bool {
 		return false // nobody dumps the gradient of every parameter by default
 	}
 	for i := range c.B.Files {
-		if _, ok := logged(&c.B.Files[i], m.name); ok {
+		if _, ok := m.logged(&c.B.Files[i], name); ok {
 			return true
 		}
 	}
@@ -163,9 +171,12 @@ func (m *metric) predict(c *Case) *Prediction {
 	if step && !m.pooled {
 		m.combine(c, x, e)
 	}
+	if !step && m.framework == "verl" && m.over == total && c.divides() { // its steps divide what is back-propagated, not what is logged
+		p.Alt = times(x, c.accumulation())
+	}
 	for f := range b.Files {
 		p.Want[f], p.Bound[f] = x[f], e[f]
-		if got, ok := logged(&b.Files[f], m.name); ok {
+		if got, ok := m.logged(&b.Files[f], strings.ToLower(b.Meta.Framework)); ok {
 			p.Got[f], p.Judge[f] = got, true
 			if m.name == "loss" && math.IsNaN(x[f]) { // the HF trainer leaves it out of its log
 				p.Judge[f] = false

@@ -45,7 +45,11 @@ func maskedMean(name string) func(*Case, []span) ([]float64, []float64) {
 		if !c.OK() {
 			return nil, nil
 		}
-		return c.means(rows, in.X, in.Err)
+		m, e := c.means(rows, in.X, in.Err)
+		for f := range e { // the sum and the division have the type of the terms
+			e[f] += 2 * in.Half * math.Abs(m[f])
+		}
+		return m, e
 	}
 }
 
@@ -175,7 +179,8 @@ func (c *Case) clipped(of sign, name string) (on, open []float64, o rl.RatioOpti
 	if !c.OK() {
 		return nil, nil, o
 	}
-	r := c.ratios(lp, old, c.lossMask(), o)
+	clip = promotedClip(clip, half(lp, old))
+	r := c.ratios(lp, c.promotedOld(lp, old, o), c.lossMask(), o)
 	on = rl.Clipped(nil, r.x, adv.X, kind, clip)
 	open = make([]float64, len(on))
 	moved := make([]float64, len(on))
@@ -205,8 +210,11 @@ func updateKL(c *Case, rows []span) ([]float64, []float64) {
 	return c.meanKL(rows, rl.KLK1)
 }
 
-// approxKL returns that of k3; see alternative.
+// approxKL returns that of k3, or in TRL of k2; see alternative.
 func approxKL(c *Case, rows []span) ([]float64, []float64) {
+	if strings.EqualFold(c.B.Meta.Framework, "trl") {
+		return c.meanKL(rows, rl.KLK2)
+	}
 	return c.meanKL(rows, rl.KLK3)
 }
 
@@ -230,9 +238,21 @@ func (c *Case) meanKL(rows []span, kind rl.KLKind) ([]float64, []float64) {
 	return c.means(rows, k, e)
 }
 
-// alternative returns approx_kl as the mean of k2.
+// alternative returns approx_kl as the mean of k2, in TRL over all cells: its PPOTrainer fills both log-probs with one number where
+// there is no token, and takes 0.5·(diff²).mean() (TRL 1.12.0).
 func (m *metric) alternative(c *Case, rows []span, step bool) []float64 {
 	x, e := c.meanKL(rows, rl.KLK2)
+	if mask := c.lossMask(); strings.EqualFold(c.B.Meta.Framework, "trl") {
+		for f, r := range rows {
+			tokens := 0
+			for _, m := range mask[r.lo*c.B.Cols : r.hi*c.B.Cols] {
+				if m {
+					tokens++
+				}
+			}
+			x[f] *= float64(tokens) / float64(max((r.hi-r.lo)*c.B.Cols, 1))
+		}
+	}
 	if step {
 		m.combine(c, x, e)
 	}

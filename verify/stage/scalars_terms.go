@@ -19,6 +19,30 @@ func fileTerm(name string) func(*Case, []span) ([]float64, []float64) {
 	}
 }
 
+// fileKL returns the KL term of every file, without its coefficient.
+func fileKL(c *Case, rows []span) (x, e []float64) {
+	p := c.klPlace()
+	red := c.klReduction(c.policyReduction())
+	if red == nil || !c.OK() {
+		return nil, nil
+	}
+	s, ok := c.klSums(p, red, "kl_loss")
+	if !ok {
+		return nil, nil
+	}
+	return s.x, s.err
+}
+
+// fileEntropy returns the entropy term of every file, without its coefficient.
+func fileEntropy(c *Case, rows []span) (x, e []float64) {
+	red, h := c.entropyReduction(), c.Token("entropy")
+	if red == nil || !c.OK() {
+		return nil, nil
+	}
+	s := red.apply(c, h, c.poisoned("entropy_loss"))
+	return s.x, s.err
+}
+
 // largestRatio returns the largest token ratio in the mask.
 func largestRatio(c *Case, rows []span) (x, e []float64) {
 	if level := c.Enum("ratio.level"); level != "" && level != "token" {

@@ -189,3 +189,49 @@ func TestNumbersOfAGenerationBatch(t *testing.T) {
 	}
 	require.Equal(t, check.Undetermined, judged32(t, "scalars/completions_mean_length", b, set.WithFact("mask_truncated_completions", true)).Verdict)
 }
+
+// verl logs the KL term as its loss adds it (losses.py: kl_loss = agg_loss(kld, …)), and the HF trainer logs the loss as train/loss:
+// numbers under these names are read.
+func TestLogNamesOfTheFrameworks(t *testing.T) {
+	a := reduction{kind: "seq_mean_token_sum", where: "global"}
+	tr := single(21)
+	b := tr.b
+	b.Meta.Framework = "verl"
+	kl := tr.grid("kl", func(int) float64 { return tr.r.ExpFloat64() })
+	h := tr.grid("entropy", func(int) float64 { return tr.r.ExpFloat64() })
+	w := a.weights(b, tr.micro)
+	sum := func(x []float64) (total float64) {
+		for _, y := range fileSums(b, w, x) {
+			total += y
+		}
+		return round32(total)
+	}
+	loss := make([]float64, len(b.Files))
+	for f := range loss {
+		loss[f] = round32(tr.r.NormFloat64())
+	}
+	tr.perFile("loss", loss)
+	tr.perFile("pg_loss", loss)
+	tr.log("actor/kl_loss", func(int) float64 { return sum(kl) })
+	tr.log("actor/entropy_loss", func(int) float64 { return sum(h) })
+	var total float64
+	for _, x := range loss {
+		total += x
+	}
+	tr.log("actor/pg_loss", func(int) float64 { return round32(total) })
+	tr.log("train/loss", func(int) float64 { return round32(total) })
+	set := a.set(t, options(t, "kl.place=loss", "kl.beta=0.1", "entropy.coef=0.01", "entropy.agg=same"))
+	for _, id := range []string{"scalars/actor_kl_loss", "scalars/actor_entropy_loss", "scalars/pg_loss", "scalars/loss"} {
+		require.Equal(t, check.Pass, judged32(t, id, b, set).Verdict, "%s: %s", id, judged32(t, id, b, set).Lacking())
+	}
+	for f := range b.Files {
+		for k := range b.Files[f].Scalars {
+			b.Files[f].Scalars[k].Value *= 1.01
+		}
+	}
+	for _, id := range []string{"scalars/actor_kl_loss", "scalars/actor_entropy_loss", "scalars/pg_loss", "scalars/loss"} {
+		require.Equal(t, check.Fail, judged32(t, id, b, set).Verdict, id)
+	}
+	b.Meta.Framework = "openrlhf"
+	require.Equal(t, check.Skip, stage.Judge(stage.Find("scalars/pg_loss"), b, set).Verdict, "actor/pg_loss is verl's")
+}

@@ -197,7 +197,11 @@ func (x *taped) policyTerm() *ad.Var {
 			return min(rho.Data()[i], limit)
 		}))
 	case "vespo":
-		sum := x.spread(ad.Clamp(x.rowSum(ad.Clamp(d, -20, 20)), math.Log(1e-8), 20))
+		logs := ad.Clamp(d, -20, 20)
+		if x.weights != nil { // the engine's weights are part of its own
+			logs = ad.Add(logs, x.each(func(i int) float64 { return max(min(math.Log(x.weights[i]), 20), math.Log(1e-8)) }))
+		}
+		sum := x.spread(ad.Clamp(x.rowSum(logs), math.Log(1e-8), 20))
 		by := func(positive, negative string) *ad.Var {
 			return x.each(func(i int) float64 {
 				if adv[i] < 0 {
@@ -283,7 +287,8 @@ func (x *taped) estimate(rho *ad.Var) *ad.Var {
 func (x *taped) terms() (l, kl *ad.Var) {
 	x.rho = x.ratioAt()
 	l = x.policyTerm()
-	if x.weights != nil {
+	weighted := x.weights != nil && x.text("loss.kind", "") != "vespo"
+	if weighted {
 		l = ad.Mul(l, x.constant(x.weights))
 	}
 	beta := x.num("kl.beta", 0)
@@ -295,7 +300,7 @@ func (x *taped) terms() (l, kl *ad.Var) {
 	if !x.set.Value("kl.under_is_weight").Known() && x.set.Value("tis.applies_to_kl").Known() {
 		inside = x.text("tis.applies_to_kl", "") == "true"
 	}
-	if x.weights != nil && inside {
+	if weighted && inside {
 		kl = ad.Mul(kl, x.constant(x.weights))
 	}
 	return l, kl

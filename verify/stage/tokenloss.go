@@ -36,7 +36,8 @@ type policy struct {
 	mask      []bool           // cells that count
 	lp, old   Input            // old.X nil: a detached copy of lp
 	adv       Input
-	weight    Input // X nil: none
+	weight    Input // multiplies the policy term; X nil: none
+	gamma     Input // of vespo: the engine's weights, which go into its own; X nil: none
 	ref       Input // read for the gradient of a KL term
 	ratio     ratios
 	uses      bool    // the policy term is a function of the ratio
@@ -45,6 +46,8 @@ type policy struct {
 	unit, u   float64
 	randomCut bool   // clip_cov: which tokens are left out is drawn
 	drop      []bool // of a gradient: the tokens that were
+
+	rho []float64 // where the ratio of sapo was replaced by what its difference from 1 was rounded to: the ratio itself; else nil
 }
 
 // policy reads the policy loss, for its gradient with the estimator of the KL term; nil if something is not there.
@@ -73,13 +76,23 @@ func (c *Case) policy(gradient bool) *policy {
 	p.lp, p.adv = c.Token("logp_new"), c.Token("advantages")
 	if p.readsOld() {
 		p.old = c.oldLogp()
+		if u := half(p.lp, p.old); u > 0 && p.old.X != nil {
+			p.promotedOld(c.B.Rows, c.B.Cols)
+			if o := p.o.Ratio; o.Level == rl.RatioToken || o.LenEps > 0 || o.SeqLogMax > 0 { // a ratio that TRL takes of a row is float32
+				p.o.Clip = promotedClip(p.o.Clip, u)
+			}
+		}
 	} else {
 		p.old = p.lp
 	}
 	p.weight = c.isWeights()
+	if p.o.Kind == rl.LossVESPO {
+		p.gamma, p.weight = p.weight, Input{}
+	}
 	if p.weight.X != nil && p.beta != 0 {
 		p.klInside = c.underWeight()
 	}
+	c.keeps(p)
 	if p.o.Kind == rl.LossGMPO && p.weight.X != nil {
 		note(&c.Absent, "a loss.kind that takes is_weights (gmpo does not)")
 	}
@@ -246,6 +259,7 @@ func predictTokenLoss(c *Case) *Prediction {
 				betaE = math.Abs(p.beta) * p.weight.E(i)
 			}
 			k := float64(beta * kl.X[i])
+			q.Bound[i] += kl.Half * math.Abs(k)
 			q.Want[i] += k
 			alt += k
 			q.Bound[i] += (math.Abs(beta)+betaE)*kl.E(i) + betaE*math.Abs(kl.X[i]) + 3*p.u*math.Abs(k) + p.u*math.Abs(q.Want[i])

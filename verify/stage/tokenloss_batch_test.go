@@ -22,7 +22,6 @@ type trainer struct {
 	r *rand.Rand
 
 	ranks, micro int
-	rows, cols   []int // of every file
 	b            *dump.Batch
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
+	"plumbline/verify/tol"
 )
 
 // terms returns the policy term of every cell without weight and KL, its bound, and where a decision lies within its own error
@@ -35,6 +36,9 @@ func (p *policy) terms(b *dump.Batch) (loss, bound, alt []float64) {
 			a := math.Abs(adv.X[i])
 			product := (a+adv.E(i))*lp.E(i) + math.Abs(lp.X[i])*adv.E(i)
 			bound[i] = e[i]*(a*math.Abs(lp.X[i])+product) + 2*u*math.Abs(l) + math.Abs(w[i])*product
+			if p.unit >= tol.U32 { // what underflows
+				bound[i] += 2 * tol.Eta32
+			}
 			if alt != nil {
 				alt[i] *= -adv.X[i] * lp.X[i]
 			}
@@ -147,6 +151,10 @@ func (p *policy) sapo(bound []float64) []float64 {
 func (p *policy) detached(b *dump.Batch) (w, e, alt []float64) {
 	e = make([]float64, len(p.lp.X))
 	if p.o.Kind == rl.LossVESPO {
+		if p.old.Half > 0 {
+			phi := p.promotedGamma(b.Rows, b.Cols)
+			return phi.X, phi.Err, nil
+		}
 		return p.vespo(b, e), e, nil
 	}
 	r := p.ratio.x
@@ -208,13 +216,13 @@ func (p *policy) trustEdge(i int, div rl.DPPODivergence) bool {
 	return onEdge(x, e, limit, u) || x > limit && math.Abs(a-b) <= ea+eb // inside the region the sign of p − q decides nothing
 }
 
-// vespo returns the weight φ = exp(λ + k·s − λ·W), W = e^s, s the clamped sum of a row's log-ratios. With e_s of the sum as for
-// other ratios,
+// vespo returns the weight φ = exp(λ + k·s − λ·W), W = e^s, s the clamped sum of a row's log-ratios and of the logarithms of the
+// engine's weights, each with e_w/w and e_log of its own. With e_s of the sum as for other ratios,
 //
 //	e_φ/φ = |k|·e_s + λ·W·(e^{e_s} − 1 + e_exp) + 3u·(λ + |k·s| + λ·W) + e_exp
 func (p *policy) vespo(b *dump.Batch, e []float64) []float64 {
 	o, old, u := p.o.VESPO, p.denominator(), p.u
-	w := rl.VESPOWeight(nil, p.lp.X, old.X, p.adv.X, p.mask, b.Rows, b.Cols, o)
+	w := rl.VESPOWeight(nil, p.lp.X, old.X, p.adv.X, p.gamma.X, p.mask, b.Rows, b.Cols, o)
 	for r := range b.Rows {
 		var s, size, es, n float64
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
@@ -224,6 +232,15 @@ func (p *policy) vespo(b *dump.Batch, e []float64) []float64 {
 				size += math.Abs(d)
 				es += p.lp.E(i) + old.E(i)
 				n++
+				if g := p.gamma; g.X != nil {
+					l := max(min(math.Log(g.X[i]), 20), math.Log(1e-8))
+					s += l
+					size += math.Abs(l)
+					es += elementary * u * math.Abs(l)
+					if e := g.E(i); e > 0 && g.X[i] > 1e-8 {
+						es += min(ofLog(e/g.X[i]), 40)
+					}
+				}
 			}
 		}
 		es += (u + foldError(int(n), p.unit)) * size

@@ -61,7 +61,7 @@ func (red *reduction) over(c *Case, mask []bool) *reduction {
 	if slices.Equal(mask, red.mask) {
 		return red
 	}
-	other := &Case{B: c.B.WithMask(mask), Set: c.Set, Unit: c.Unit}
+	other := &Case{B: c.B.WithMask(mask), Set: c.Set, Unit: c.Unit, Promoted: c.Promoted}
 	q := other.reduction()
 	for _, a := range other.Absent {
 		note(&c.Absent, a)
@@ -76,7 +76,9 @@ func (red *reduction) over(c *Case, mask []bool) *reduction {
 //
 //	e = v − R          e_e = e_v + e_R + u·|e|               e²: 2|e|·e_e + e_e² + u·e²
 //	e_c = clip(v) − R  on a bound V ± c: e_V + 2u·(|V| + c) in place of e_v
+//	                   within the bounds, as V + clamp(v − V, ±c) of OpenRLHF's ValueLoss and CleanRL: u·(|v − V| + |v|) more
 //
+// Within the bounds both squares have the derivative 2e, and the larger of the two is taken by their rounding.
 // The derivative is 2e, and 0 where the square of e_c is larger and v beyond the bound; where that cannot be told, it is anything
 // from one to the other.
 func (w *value) cell(i int) (slope, square float64) {
@@ -90,7 +92,8 @@ func (w *value) cell(i int) (slope, square float64) {
 	margin := w.v.E(i) + w.old.E(i) + 2*w.u*(math.Abs(v)+w.o.Clip)
 	edge := min(math.Abs(x-(v+w.o.Clip)), math.Abs(x-(v-w.o.Clip))) <= margin
 	if math.Abs(x-v) < w.o.Clip && !edge {
-		return 2 * ed, e
+		ed += w.u * (math.Abs(x-v) + math.Abs(x))
+		return 2 * ed, 2*math.Abs(d)*ed + ed*ed + w.u*d*d
 	}
 	dc := max(min(x, v+w.o.Clip), v-w.o.Clip) - w.r.X[i]
 	edc := w.old.E(i) + 2*w.u*(math.Abs(v)+w.o.Clip) + w.r.E(i) + w.u*math.Abs(dc)
@@ -155,5 +158,22 @@ func predictValueLoss(c *Case) *Prediction {
 	if coef := c.Set.Value("value.coef"); coef.Known() {
 		p.Alt = times(p.Want, c.NumOr("value.coef", 0))
 	}
+	if whole := c.beforeAccumulation(w.red, p.Want); whole != nil && nearer(c.B.PerFile("value_loss"), whole, p) {
+		p.Alt = whole
+	}
 	return p
+}
+
+// nearer reports whether x is nearer to got than what a prediction wants or its other value.
+func nearer(got, x []float64, p *Prediction) bool {
+	var by, best float64
+	for f, g := range got {
+		by += math.Abs(g - x[f])
+		least := math.Abs(g - p.Want[f])
+		if p.Alt != nil {
+			least = min(least, math.Abs(g-p.Alt[f]))
+		}
+		best += least
+	}
+	return by < best
 }

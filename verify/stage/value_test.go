@@ -75,6 +75,46 @@ func TestValueLossOfAnotherImplementation(t *testing.T) {
 	log.report(t)
 }
 
+// OpenRLHF's ValueLoss bounds values by old + clamp(v − old, ±c), which within the bounds is v but for two roundings; autograd takes
+// the derivative of whichever square is the larger, half of each where they are equal.
+func TestValueGradientOfOpenRLHF(t *testing.T) {
+	log := ratioLog{}
+	for seed := range cases(300) {
+		tr := newTrainer(uint64(seed))
+		b := tr.b
+		old := tr.grid("values", func(int) float64 { return tr.r.NormFloat64() })
+		v := tr.grid("values_new", func(i int) float64 { return old[i] + 0.1*tr.r.NormFloat64() })
+		ret := tr.grid("returns", func(i int) float64 { return v[i] + 1e-4*tr.r.NormFloat64() })
+		a := reductions()[seed%9]
+		w := a.weights(b, tr.micro)
+		grad, token := make([]float64, len(v)), make([]float64, len(v))
+		for i := range v {
+			x, y, o := float32(v[i]), float32(ret[i]), float32(old[i])
+			inside := min(max(x-o, -0.2), 0.2)
+			c := o + inside
+			d, dc := 2*(x-y), 2*(c-y)
+			if inside != x-o {
+				dc = 0
+			}
+			l, m := (x-y)*(x-y), (c-y)*(c-y)
+			switch {
+			case m > l:
+				l, d = m, dc
+			case m == l:
+				d = d/2 + dc/2
+			}
+			token[i], grad[i] = float64(.5*l), float64(w[i]*.5*d)
+		}
+		tr.put("dvalues", grad)
+		tr.perFile("value_loss", fileSums(b, w, token))
+		set := a.set(t, options(t, "value.factor=0.5", "value.mask=response", "value.clip=0.2"))
+		set = set.With("value.coef", must(convention.Parse("value.coef", "–")), "test")
+		log.pass(t, "dvalues", judged32(t, "gradient/dvalues", b, set), seed)
+		log.pass(t, "value_loss", judged32(t, "aggregate/value_loss", b, set), seed)
+	}
+	log.report(t)
+}
+
 func TestValueCoefficientOfACombinedLoss(t *testing.T) {
 	tr := newTrainer(5)
 	b := tr.b

@@ -17,6 +17,8 @@ func whitenRate(o rl.WhitenOptions) func(float64) float64 {
 		return func(v float64) float64 { return 1 / math.Sqrt(max(v, o.Eps)) }
 	case rl.AddStd:
 		return standard(o.Eps)
+	case rl.NoStd:
+		return func(float64) float64 { return 1 }
 	}
 	return func(v float64) float64 { return 1 / math.Sqrt(v+o.Eps) }
 }

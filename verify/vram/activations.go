@@ -3,7 +3,8 @@ package vram
 import (
 	"fmt"
 	"slices"
-	"strings"
+
+	"plumbline/internal/arch"
 )
 
 // kept is what autograd keeps of one token for the backward pass of one layer in transformers@5.23.0: in numbers of the
@@ -35,6 +36,19 @@ var trainedKept = map[string]kept{
 	"qwen2 sdpa":  {11.05, 4, 0},
 }
 
+// frozenKept32 and trainedKept32 are the same in float32, where norms and scores are not cast: the numbers are those of
+// golden/checkpoint/activations_float32.json.
+var (
+	frozenKept32 = map[string]kept{
+		"gptj eager": {4.26, 4, 4}, "gpt2 eager": {5.02, 4, 4}, "gpt2 sdpa": {6.03, 4, 0},
+		"llama eager": {5.01, 3, 4}, "llama sdpa": {5.03, 3, 0}, "qwen2 eager": {5.01, 3, 4}, "qwen2 sdpa": {5.03, 3, 0},
+	}
+	trainedKept32 = map[string]kept{
+		"gptj eager": {6.26, 5, 4}, "gpt2 eager": {8.02, 5, 4}, "gpt2 sdpa": {8.03, 5, 0},
+		"llama eager": {10.01, 4, 4}, "llama sdpa": {9.03, 4, 0}, "qwen2 eager": {10.01, 4, 4}, "qwen2 sdpa": {9.03, 4, 0},
+	}
+)
+
 // plannedKept is the estimate of systems.md, A.6, for GPT-J, where I = 4·C: 19 numbers of C, two adapters on C inputs among
 // them, and three float32 copies of the scores. It has less of the one and more of the other than what transformers keeps
 // without dropout.
@@ -44,12 +58,37 @@ var plannedKept = map[string]kept{"gptj eager": {3, 4, 12}}
 // autograd keeps that copy, and A·x of r numbers (peft@0.21.2 tuners/lora/layer.py _cast_input_dtype).
 func (s *Setup) adapters() float64 {
 	var n float64
-	for _, l := range s.Model.Linears() {
-		if slices.Contains(s.Targets, l.Name[strings.LastIndexByte(l.Name, '.')+1:]) {
-			n += float64(l.In + s.Rank)
+	seen := map[string]bool{}
+	for _, l := range s.Model.Adaptable() {
+		if !slices.Contains(s.Targets, l.Last()) {
+			continue
+		}
+		n += float64(s.Rank)
+		if input := s.input(l); s.width() < 4 || input != "" && !seen[input] {
+			seen[input] = true
+			n += float64(l.In)
 		}
 	}
 	return 4 * n
+}
+
+// input names what a layer reads. In float32 nothing is cast, and adapters that read one tensor keep it once; the output of sdpa is kept
+// as it is: "" for that.
+func (s *Setup) input(l arch.Module) string {
+	switch l.Role {
+	case arch.Query, arch.Key, arch.Value, arch.QKV:
+		return "attention"
+	case arch.Output:
+		if !s.eager() {
+			return ""
+		}
+	case arch.Gate, arch.Up, arch.GateUp:
+		if s.kind() == "gptj" { // attention and MLP read the same norm
+			return "attention"
+		}
+		return "mlp"
+	}
+	return string(l.Role)
 }
 
 // spread widens the range of an estimate beyond what was measured without dropout, whose masks are kept as well.
@@ -76,16 +115,21 @@ func (k kept) formula(s *Setup, adapters float64) string {
 // autograd adds the activations and the logits of the HF stack.
 func (p *Plan) autograd() {
 	s, m := &p.Setup, p.Setup.Model
-	name := m.Type + " sdpa"
+	name := s.kind() + " sdpa"
 	if s.eager() {
-		name = m.Type + " eager"
+		name = s.kind() + " eager"
 	}
 	measured, adapters := frozenKept[name], s.adapters()
-	if s.Rank == 0 {
+	switch {
+	case s.Rank == 0 && s.width() == 4:
+		measured = trainedKept32[name]
+	case s.Rank == 0:
 		measured = trainedKept[name]
+	case s.width() == 4:
+		measured = frozenKept32[name]
 	}
 	k, inputs := measured, adapters
-	if planned, ok := plannedKept[name]; ok && s.Rank > 0 {
+	if planned, ok := plannedKept[name]; ok && s.Rank > 0 && s.width() < 4 {
 		k, inputs = planned, max(0, adapters-2*4*float64(m.Hidden+s.Rank))
 	}
 	layer, other := k.layer(s, inputs), measured.layer(s, adapters)
@@ -99,11 +143,42 @@ func (p *Plan) autograd() {
 		p.estimate(Activations, update, n*layer, n*low, n*high, "an estimate: %d layers · (%s)", m.Layers, k.formula(s, inputs))
 	}
 	tokens := float64(s.Batch) * float64(s.Seq)
+	if s.Head == FusedHead {
+		p.fusedHead()
+		return
+	}
 	if s.Chunk > 0 {
 		tokens = min(tokens, float64(s.Chunk))
 	}
 	v := float64(m.Vocab)
 	p.estimate(Logits, update, tokens*v*12, tokens*v*8, tokens*v*14, "%s tokens · %d · 3 · 4 B (float32)", num(tokens), m.Vocab)
+}
+
+// The tiles of logits that TRL's fused head computes at a time: so many tokens, so many rows of the vocabulary (trl@1.16.0
+// kernels/chunked_logprob.py TOKEN_CHUNK_SIZE, trainer/utils.py _CHUNKED_LOGPROB_CHUNK_SIZE).
+const (
+	fusedTokens = 4096
+	fusedRows   = 32768
+)
+
+// fusedHead adds what TRL's GRPO and RLOO hold of the logits: of the tokens of completions alone, one tile in the type of the weights,
+// overwritten by its gradient, the gradient of the hidden states in float32 and its copy in their type, the hidden states of the
+// completions, and, where the head is trained, its gradient in float32 (trl@1.16.0 kernels/chunked_logprob.py ChunkedLogProbFunction).
+func (p *Plan) fusedHead() {
+	s, m := &p.Setup, p.Setup.Model
+	n := float64(s.Batch) * float64(s.MaxNew)
+	if s.MaxNew == 0 {
+		n = float64(s.Batch) * float64(s.Seq)
+	}
+	tile := min(n, fusedTokens) * fusedRows * s.width()
+	hidden := n * float64(m.Hidden) * (4 + 2*s.width())
+	head, text := 0.0, ""
+	if s.Rank == 0 {
+		head = float64(m.Vocab) * float64(m.Hidden) * 4
+		text = fmt.Sprintf(" + gradient of the head %d·%d · 4 B", m.Vocab, m.Hidden)
+	}
+	sum := tile + hidden + head
+	p.estimate(Logits, update, sum, sum, sum+tile*4/s.width(), "a tile of %s·%d · %g B + %s tokens of completions · %d · (4 + 2·%g) B%s", num(min(n, fusedTokens)), fusedRows, s.width(), num(n), m.Hidden, s.width(), text)
 }
 
 // alive is what is alive at once while a prompt is read without gradients: of each token, in numbers of 16 bits, the larger
@@ -124,7 +199,7 @@ func (p *Plan) promptPass() {
 		p.exact(PromptPass, rollout, b*t*each*2, "%g·%g tokens · %s · 2 B, one block at a time", b, t, num(each))
 		return
 	}
-	a := alive[m.Type]
+	a := alive[s.kind()]
 	live := b * t * (a.hidden*float64(m.Hidden) + a.inner*float64(m.Inner)) * w
 	formula := fmt.Sprintf("%g·%g tokens · (%g·%d + %g·%d) · %g B", b, t, a.hidden, m.Hidden, a.inner, m.Inner, w)
 	if s.eager() {
@@ -143,12 +218,12 @@ func (p *Plan) promptPass() {
 // one behind the other, the sum between them and its norm as well; and a gated MLP its second projection.
 func (s *Setup) blockValues() float64 {
 	m := s.Model
-	d, q, kv, inner := float64(m.Hidden), float64(m.Heads*m.Head), float64(m.KV*m.Head), float64(m.Inner)
+	d, q, kv, inner := float64(m.Hidden), float64(m.Heads*m.HeadDim), float64(m.KVHeads*m.HeadDim), float64(m.Inner)
 	each := 2*d + 2*q + 2*kv + 2*inner
-	if m.Type != "gptj" {
+	if s.kind() != "gptj" {
 		each += 2 * d
 	}
-	if m.Type == "llama" || m.Type == "qwen2" {
+	if s.kind() == "llama" || s.kind() == "qwen2" {
 		each += inner
 	}
 	return each

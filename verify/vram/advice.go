@@ -85,7 +85,7 @@ func (p *Plan) Advise(limit Limit) []Advice {
 	if s.DType == "float32" {
 		try("--dtype bfloat16", "A4-FLOAT32", "the weights that are not int8 in 16 bits", func(s *Setup) { s.DType = "bfloat16" })
 	}
-	if !s.KVInt8 && s.Stack == Plumbline {
+	if !s.KVInt8 && s.Stack == Plumbline && !s.host() {
 		try("--kv int8", "A4-KV", "a KV cache of int8", func(s *Setup) { s.KVInt8 = true })
 	}
 	if half := p.Base() / 2; !s.Int8 && s.Stack == HF && half > least*before.Bytes {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/checkpoint"
 )
 
@@ -27,7 +28,7 @@ func TestParameters(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(text, &golden))
 	require.GreaterOrEqual(t, len(golden.Models), 10)
-	for _, m := range checkpoint.Models {
+	for _, m := range arch.Models {
 		want, ok := golden.Models[m.Name]
 		require.True(t, ok, "%s: sizes.py does not count it", m.Name)
 		require.Equal(t, want.Parameters, Parameters(&m), m.Name)
@@ -87,7 +88,7 @@ func TestActivations(t *testing.T) {
 	require.GreaterOrEqual(t, len(golden.Entries), 70)
 	full := 0
 	for _, e := range golden.Entries {
-		m := &checkpoint.Model{Type: e.ModelType, Layers: 1, Hidden: e.Hidden, Heads: e.Heads, KV: e.KVHeads, Head: e.Hidden / e.Heads, Inner: e.Inner, Vocab: 97}
+		m := &arch.Model{Config: arch.Config{Type: e.ModelType, Layers: 1, Hidden: e.Hidden, Heads: e.Heads, KVHeads: e.KVHeads, HeadDim: e.Hidden / e.Heads, Inner: e.Inner, Vocab: 97}}
 		s := Setup{Model: m, Stack: HF, Rank: e.R, Targets: e.Targets, DType: "bfloat16", Batch: e.Batch, Seq: e.Tokens, Attention: e.Attention}
 		require.NoError(t, s.Validate())
 		a := New(s).Item(Activations)
@@ -101,6 +102,35 @@ func TestActivations(t *testing.T) {
 		require.InEpsilon(t, e.Bytes, k[e.ModelType+" "+e.Attention].layer(&s, s.adapters()), 0.02, what)
 	}
 	require.GreaterOrEqual(t, full, 20)
+}
+
+// The same in float32, where adapters that read one tensor keep it once, and for Mistral, whose formulas are Llama's.
+func TestActivationsFloat32(t *testing.T) {
+	text, err := os.ReadFile("../../golden/checkpoint/activations_float32.json")
+	require.NoError(t, err)
+	var golden struct {
+		Entries []struct {
+			ModelType     string `json:"model_type"`
+			Attention     string
+			Hidden, Heads int
+			KVHeads       int `json:"kv_heads"`
+			Inner, Batch  int
+			Tokens        int
+			Targets       []string
+			R             int
+			Bytes         float64 `json:"bytes_per_layer"`
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &golden))
+	require.GreaterOrEqual(t, len(golden.Entries), 60)
+	for _, e := range golden.Entries {
+		m := &arch.Model{Config: arch.Config{Type: e.ModelType, Layers: 1, Hidden: e.Hidden, Heads: e.Heads, KVHeads: e.KVHeads, HeadDim: e.Hidden / e.Heads, Inner: e.Inner, Vocab: 97}}
+		s := Setup{Model: m, Stack: HF, Rank: e.R, Targets: e.Targets, DType: "float32", Batch: e.Batch, Seq: e.Tokens, Attention: e.Attention}
+		require.NoError(t, s.Validate())
+		a := New(s).Item(Activations)
+		require.InEpsilon(t, e.Bytes, a.Bytes, 0.02, "%s %s T=%d I=%d %v r=%d", e.ModelType, e.Attention, e.Tokens, e.Inner, e.Targets, e.R)
+		require.True(t, a.Low <= e.Bytes && e.Bytes <= a.High)
+	}
 }
 
 // What was alive at once while released transformers read a prompt lies in the range of the plan.
@@ -121,7 +151,7 @@ func TestPromptPass(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &golden))
 	require.GreaterOrEqual(t, len(golden.Entries), 20)
 	for _, e := range golden.Entries {
-		m := &checkpoint.Model{Type: e.ModelType, Layers: 2, Hidden: e.Hidden, Heads: e.Heads, KV: e.KVHeads, Head: e.Hidden / e.Heads, Inner: e.Inner, Vocab: 97}
+		m := &arch.Model{Config: arch.Config{Type: e.ModelType, Layers: 2, Hidden: e.Hidden, Heads: e.Heads, KVHeads: e.KVHeads, HeadDim: e.Hidden / e.Heads, Inner: e.Inner, Vocab: 97}}
 		s := Setup{Model: m, Stack: HF, Batch: e.Batch, Seq: e.Tokens, Attention: e.Attention}
 		require.NoError(t, s.Validate())
 		i := New(s).Item(PromptPass)

@@ -83,6 +83,7 @@ const (
 	KVCache        = "KV cache"
 	PromptPass     = "prompt pass"
 	LastLogits     = "logits of the last position"
+	Engine         = "vLLM beside the trainer"
 	Workspace      = "context and workspace"
 )
 
@@ -102,6 +103,10 @@ const (
 // New plans s, which must be valid.
 func New(s Setup) *Plan {
 	p := &Plan{Setup: s}
+	if s.host() {
+		p.newHost()
+		return p
+	}
 	p.weights()
 	p.trained()
 	if s.Stack == HF {
@@ -133,6 +138,10 @@ func (p *Plan) weights() {
 		p.exact(name, both, bytes, formula, args...)
 	}
 	switch {
+	case s.NF4:
+		blocks := c.linear / 64
+		add(LinearWeights, c.linear/2, "%s weights of %d layers · ½ B (nf4)", num(c.linear), s.Model.Layers)
+		add(Scales, 4*blocks, "%s blocks of 64 · 4 B", num(blocks))
 	case s.Int8:
 		add(LinearWeights, c.linear, "%s weights of %d layers · 1 B (int8)", num(c.linear), s.Model.Layers)
 		add(Scales, 4*c.rows, "%s rows · 4 B", num(c.rows))
@@ -185,12 +194,16 @@ func (p *Plan) generation() {
 	s, m := &p.Setup, p.Setup.Model
 	b, t := float64(s.rollout()), float64(s.Seq)
 	w := s.width()
-	kv := 2 * float64(m.Layers) * float64(m.KV) * float64(m.Head)
+	if s.VLLM > 0 { // it has weights and a cache of its own, and takes its share when it starts
+		p.exact(Engine, both, s.VLLM*s.Bytes, "gpu_memory_utilization %g · %s", s.VLLM, Size(s.Bytes))
+		return
+	}
+	kv := 2 * float64(m.Layers) * float64(m.KVHeads) * float64(m.HeadDim)
 	if s.KVInt8 {
-		scales := 2 * float64(m.Layers) * float64(m.KV) * 4
-		p.exact(KVCache, rollout, b*t*(kv+scales), "2·%d·%d·%d · 1 B + 2·%d·%d scales · 4 B = %s B a token · %g sequences · %g tokens", m.Layers, m.KV, m.Head, m.Layers, m.KV, num(kv+scales), b, t)
+		scales := 2 * float64(m.Layers) * float64(m.KVHeads) * 4
+		p.exact(KVCache, rollout, b*t*(kv+scales), "2·%d·%d·%d · 1 B + 2·%d·%d scales · 4 B = %s B a token · %g sequences · %g tokens", m.Layers, m.KVHeads, m.HeadDim, m.Layers, m.KVHeads, num(kv+scales), b, t)
 	} else {
-		p.exact(KVCache, rollout, b*t*kv*w, "2·%d·%d·%d · %g B = %s B a token · %g sequences · %g tokens", m.Layers, m.KV, m.Head, w, num(kv*w), b, t)
+		p.exact(KVCache, rollout, b*t*kv*w, "2·%d·%d·%d · %g B = %s B a token · %g sequences · %g tokens", m.Layers, m.KVHeads, m.HeadDim, w, num(kv*w), b, t)
 	}
 	p.promptPass()
 	p.exact(LastLogits, rollout, b*float64(m.Vocab)*8, "%g·%d · 2 · 4 B (logits and probabilities)", b, m.Vocab)

@@ -3,7 +3,8 @@
 //
 // What is allocated follows from shapes alone, so the plan needs no device and no weights. Two stacks are modelled. HF is
 // transformers with PEFT, where the activations that autograd keeps and the workspace are estimates with a range; plumbline
-// is this project's own trainer, whose buffers are known. Bytes are decimal: 1 GB = 10⁹, 1 GiB = 2³⁰.
+// is this project's own trainer, whose buffers are known: in the memory of the host for the reference and for the kernels of the
+// processor, and of a device for its kernels. Bytes are decimal: 1 GB = 10⁹, 1 GiB = 2³⁰.
 package vram
 
 import (
@@ -12,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/check"
-	"plumbline/verify/checkpoint"
 )
 
 // Stack says whose allocations are modelled.
@@ -37,8 +38,10 @@ var Optimisers = []string{"adamw", "adamw8bit", "sgd"}
 
 // Setup is the configuration of a run on one device. Model, Stack, Batch and Seq are demanded.
 type Setup struct {
-	Model *checkpoint.Model
+	Model *arch.Model
 	Stack Stack
+
+	Policy string // of the plumbline stack, one of Policies; "": accel:w8a16 with an adapter, else reference
 
 	Int8  bool   // the linear layers of the blocks are stored as int8 with one scale for each row
 	DType string // of the weights that are not; "": float16
@@ -57,9 +60,17 @@ type Setup struct {
 	Copy          bool   // the reference model is a copy of the base and not the base with its adapter off
 	Attention     string // eager or sdpa; "": eager for gptj, which has no other, else sdpa
 
+	NF4   bool    // the linear layers of the blocks are stored in four bits with one scale for every 64 (bitsandbytes)
+	Head  string  // how logits become log-probabilities: "" all at once, FusedHead
+	VLLM  float64 // gpu_memory_utilization of a vLLM on the same device; 0: none
+	Bytes float64 // of the device, for VLLM
+
 	DeviceMap string // "auto", or anything else
 	GPUs      int    // visible to the process; 0: one
 }
+
+// FusedHead is the head of TRL's GRPO and RLOO: logits of completions, in tiles.
+const FusedHead = "trl-fused"
 
 // Limits of the numbers of a Setup. Sums of bytes stay exact in float64 far beyond any device.
 const (
@@ -78,7 +89,7 @@ func usage(msg string, args ...any) error { return &UsageError{fmt.Sprintf(msg, 
 // Validate returns a *UsageError that names the first flag that cannot be.
 func (s *Setup) Validate() error {
 	if s.Model == nil {
-		return usage("--model is needed: a name (%s) or a folder with config.json", strings.Join(checkpoint.ModelNames(), ", "))
+		return usage("--model is needed: a name (%s) or a folder with config.json", strings.Join(arch.Names(), ", "))
 	}
 	for _, n := range []struct {
 		flag      string
@@ -93,12 +104,26 @@ func (s *Setup) Validate() error {
 		}
 	}
 	switch {
+	case s.kind() == "":
+		return usage("--model %s: model_type %q has no formulas here; those of %s have", s.Model.Name, s.Model.Type, strings.Join(Types, ", "))
 	case !slices.Contains(Stacks, s.Stack):
 		return usage("--stack %q: want hf or plumbline", s.Stack)
 	case s.DType != "" && Widths[s.DType] == 0:
 		return usage("--dtype %q: want float16, bfloat16 or float32", s.DType)
 	case s.Optimiser != "" && !slices.Contains(Optimisers, s.Optimiser):
 		return usage("--optimizer %q: want one of %s", s.Optimiser, strings.Join(Optimisers, ", "))
+	case !slices.Contains([]string{"", FusedHead}, s.Head):
+		return usage("--head %q: want %s, or nothing for logits all at once", s.Head, FusedHead)
+	case s.NF4 && s.Int8:
+		return usage("--nf4 and --int8: want one of the two")
+	case s.NF4 && s.Stack == Plumbline:
+		return usage("--nf4: the plumbline stack has int8")
+	case s.NF4 && s.Rank == 0:
+		return usage("--nf4 weights cannot be trained: give --lora-r and --targets for an adapter on them")
+	case !(s.VLLM >= 0 && s.VLLM < 1):
+		return usage("--vllm %g: gpu_memory_utilization is a fraction below 1", s.VLLM)
+	case s.VLLM > 0 && !(s.Bytes > 0):
+		return usage("--vllm %g needs --device, the memory of the device: 80GiB", s.VLLM)
 	case !slices.Contains([]string{"", "eager", "sdpa"}, s.Attention):
 		return usage("--attention %q: want eager or sdpa", s.Attention)
 	case s.Attention == "sdpa" && s.Model.Type == "gptj":
@@ -112,6 +137,9 @@ func (s *Setup) Validate() error {
 	case s.Rank == 0 && s.Copy && s.Stack == Plumbline:
 		return usage("--reference copy: the plumbline stack trains adapters; its reference is the base without one")
 	}
+	if err := s.validatePolicy(); err != nil {
+		return err
+	}
 	for _, t := range s.Targets {
 		if !slices.Contains(s.targetNames(), t) {
 			return usage("--targets %s: %s has no such module (PEFT drops it in silence when another one matches); did you mean %q? It has %s",
@@ -124,8 +152,8 @@ func (s *Setup) Validate() error {
 // targetNames are the last parts of the names of the linear layers of a block.
 func (s *Setup) targetNames() []string {
 	var names []string
-	for _, l := range s.Model.Linears() {
-		name := l.Name[strings.LastIndex(l.Name, ".")+1:]
+	for _, l := range s.Model.Adaptable() {
+		name := l.Last()
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -133,20 +161,29 @@ func (s *Setup) targetNames() []string {
 	return names
 }
 
-// alike are the names that modules of one purpose have in different architectures.
-var alike = [][]string{{"out_proj", "o_proj", "c_proj"}, {"fc_in", "c_fc", "up_proj"}, {"fc_out", "down_proj", "c_proj"}, {"q_proj", "c_attn"}}
-
 // nearest returns the module that has the purpose of target, else the one with the nearest name.
 func (s *Setup) nearest(target string) string {
-	for _, names := range alike {
-		for _, n := range names {
-			if slices.Contains(names, target) && slices.Contains(s.targetNames(), n) {
-				return n
-			}
-		}
+	if alike := s.Model.Alike(target); alike != "" {
+		return alike
 	}
 	return check.Nearest(target, s.targetNames())
 }
+
+// kind is the architecture whose formulas hold, "" if none do. A layer of Mistral is one of Llama without a setting for biases
+// (transformers@5.23.0 models/mistral/modeling_mistral.py).
+func (s *Setup) kind() string {
+	switch t := s.Model.Type; {
+	case !slices.Contains(Types, t):
+		return ""
+	case t == "mistral":
+		return "llama"
+	default:
+		return t
+	}
+}
+
+// Types are the values of model_type whose formulas are known.
+var Types = []string{"gpt2", "gptj", "llama", "mistral", "qwen2"}
 
 func (s *Setup) width() float64 {
 	if s.DType == "" {
@@ -181,37 +218,31 @@ type counts struct {
 }
 
 // count adds up the tensors of m.
-func count(m *checkpoint.Model) (c counts) {
-	n, d := float64(m.Layers), float64(m.Hidden)
-	for _, l := range m.Linears() {
-		c.linear += n * float64(l.In) * float64(l.Out)
-		c.rows += n * float64(l.Out)
-		if l.Bias {
-			c.rest += n * float64(l.Out)
+func count(m *arch.Model) (c counts) {
+	for _, x := range m.Modules() {
+		in, out := float64(x.In), float64(x.Out)
+		switch {
+		case x.Layer >= 0 && x.IsLinear():
+			c.linear += in * out
+			c.rows += out
+		case x.Role == arch.Head && !x.Tied || x.Role == arch.Embedding:
+			c.lines += float64(m.Vocab)
+		case x.Kind == arch.Table: // learned positions
+			c.rest += in * out
+		case x.Kind == arch.RMSNorm || x.Kind == arch.LayerNorm:
+			c.rest += out
+		}
+		if x.Bias || x.Kind == arch.LayerNorm {
+			c.rest += out
 		}
 	}
-	norm := d // RMSNorm
-	if m.Type == "gpt2" || m.Type == "gptj" {
-		norm = 2 * d // LayerNorm
-	}
-	norms := 2*n + 1
-	if m.Type == "gptj" {
-		norms = n + 1 // one for the parallel attention and MLP
-	}
-	c.lines = float64(m.Vocab)
-	if !m.Tied {
-		c.lines *= 2
-	}
-	c.matrices = c.lines * d
-	c.rest += c.matrices + norms*norm + float64(m.Places)*d
-	if m.HeadBias && !m.Tied {
-		c.rest += float64(m.Vocab)
-	}
+	c.matrices = c.lines * float64(m.Hidden)
+	c.rest += c.matrices
 	return c
 }
 
 // Parameters returns how many numbers m has.
-func Parameters(m *checkpoint.Model) float64 {
+func Parameters(m *arch.Model) float64 {
 	c := count(m)
 	return c.linear + c.rest
 }
@@ -219,8 +250,8 @@ func Parameters(m *checkpoint.Model) float64 {
 // AdapterParameters returns how many numbers the adapter of s has: Σ r·(in + out) over its modules.
 func (s *Setup) AdapterParameters() float64 {
 	var sum float64
-	for _, l := range s.Model.Linears() {
-		if slices.Contains(s.Targets, l.Name[strings.LastIndex(l.Name, ".")+1:]) {
+	for _, l := range s.Model.Adaptable() {
+		if slices.Contains(s.Targets, l.Last()) {
 			sum += float64(s.Model.Layers) * float64(s.Rank) * float64(l.In+l.Out)
 		}
 	}

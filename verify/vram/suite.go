@@ -5,8 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/check"
-	"plumbline/verify/checkpoint"
 )
 
 // Input is what the suite examines.
@@ -290,7 +290,7 @@ func (in *Input) explain(peak float64) []check.Explanation {
 
 // healthy is an input that passes every check: GPT-J-6B in int8 with an adapter, checkpointing and a limit of 18 GB.
 func healthy() *Input {
-	s := Setup{Model: checkpoint.Known("gpt-j-6b")}
+	s := Setup{Model: arch.Find("gpt-j-6b")}
 	s.Stack, s.Int8, s.Rank, s.Targets, s.Batch, s.Seq, s.Checkpointing = HF, true, 16, []string{"q_proj", "v_proj"}, 4, 424, true
 	limit, err := ParseLimit("18GB")
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/check"
-	"plumbline/verify/checkpoint"
 )
 
 // Planted is the outcome of one executable fault.
@@ -50,7 +50,7 @@ func PlantAll(seed uint64) ([]Planted, error) {
 func Healthy(r *rand.Rand) *Input {
 	pick := func(list []string) string { return list[r.IntN(len(list))] }
 	s := Setup{
-		Model: &checkpoint.Models[r.IntN(len(checkpoint.Models))], Stack: Stacks[r.IntN(len(Stacks))], DType: pick([]string{"", "bfloat16", "float32"}),
+		Model: &arch.Models[r.IntN(len(arch.Models))], Stack: Stacks[r.IntN(len(Stacks))], DType: pick([]string{"", "bfloat16", "float32"}),
 		Optimiser: pick(Optimisers), Batch: 1 + r.IntN(16), Seq: 16 + r.IntN(2048), Checkpointing: r.IntN(2) == 0, KVInt8: r.IntN(2) == 0,
 		Chunk: 128 * r.IntN(3), Rollout: r.IntN(32), DeviceMap: pick([]string{"", "auto"}), GPUs: 1,
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/check"
-	"plumbline/verify/checkpoint"
 )
 
 // gptj is the configuration of systems.md, A.6.
 func gptj(batch, seq int) Setup {
-	return Setup{Model: checkpoint.Known("gpt-j-6b"), Stack: HF, Int8: true, Rank: 16, Targets: []string{"q_proj", "v_proj"}, Batch: batch, Seq: seq}
+	return Setup{Model: arch.Find("gpt-j-6b"), Stack: HF, Int8: true, Rank: 16, Targets: []string{"q_proj", "v_proj"}, Batch: batch, Seq: seq}
 }
 
 func totalOf(t *testing.T, s Setup, p Phase) float64 {
@@ -74,7 +74,7 @@ func TestItemsOfGPTJ(t *testing.T) {
 		{"q_proj,v_proj,fc_in,fc_out", 8, 12_845_056}, {"q_proj,k_proj,v_proj,out_proj", 7, 6_422_528}, {"q_proj,v_proj", 14, 6_422_528}, {"q_proj,fc_in", 8, 6_422_528 * 8 / 8},
 		{"fc_in,fc_out", 6, 6_881_280}, {"q_proj,k_proj,v_proj,out_proj,fc_in,fc_out", 4, 8_257_536},
 	} {
-		s := Setup{Model: checkpoint.Known("gpt-j-6b"), Rank: c.r, Targets: strings.Split(c.targets, ",")}
+		s := Setup{Model: arch.Find("gpt-j-6b"), Rank: c.r, Targets: strings.Split(c.targets, ",")}
 		require.Equal(t, c.want, s.AdapterParameters(), "%s r=%d", c.targets, c.r)
 	}
 }
@@ -104,7 +104,7 @@ func TestTotalsOfGPTJ(t *testing.T) {
 // The table of performance.md, section 11: 2048 tokens, chunks of 256, caches of 16 sequences.
 func TestPlumblineOfGPTJ(t *testing.T) {
 	s := gptj(8, 256)
-	s.Stack, s.Checkpointing, s.DType, s.Rollout = Plumbline, true, "bfloat16", 16
+	s.Stack, s.Policy, s.Checkpointing, s.DType, s.Rollout = Plumbline, OnDevice, true, "bfloat16", 16
 	p := New(s)
 	requireGB(t, "5.64", p.Item(LinearWeights).Bytes+p.Item(Scales).Bytes, "linear")
 	requireGB(t, "0.42", p.Item(OtherWeights).Bytes, "head and embedding")
@@ -154,7 +154,7 @@ func TestNoFalseAlarms(t *testing.T) {
 }
 
 func drawSetup(t *rapid.T) Setup {
-	m := rapid.SampledFrom(checkpoint.Models).Draw(t, "model")
+	m := rapid.SampledFrom(arch.Models).Draw(t, "model")
 	s := Setup{Model: &m, Stack: rapid.SampledFrom(Stacks).Draw(t, "stack"), DType: rapid.SampledFrom([]string{"", "bfloat16", "float32"}).Draw(t, "dtype"),
 		Batch: rapid.IntRange(1, 64).Draw(t, "batch"), Seq: rapid.IntRange(1, 4096).Draw(t, "seq"), Checkpointing: rapid.Bool().Draw(t, "checkpointing"),
 		Optimiser: rapid.SampledFrom(append([]string{""}, Optimisers...)).Draw(t, "optimiser"), Copy: rapid.Bool().Draw(t, "copy"), KVInt8: rapid.Bool().Draw(t, "kv"),

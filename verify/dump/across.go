@@ -1,0 +1,392 @@
+package dump
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+	"plumbline/verify/tol"
+)
+
+// acrossChecks hold steps of a run against each other. A row that several updates use keeps what was computed when it was sampled; a
+// reference keeps its weights; the engine gets those of the policy.
+var acrossChecks = []*stage.Check{
+	{ID: "across/old", Stage: convention.Ratio, Output: "logp_old", Title: "a row keeps its old log-probs over the updates of its rollout",
+		Formula: "logp_old of a row is the same, bit by bit, in every update that uses the row", Source: "Schulman et al. 2017: π_old samples the rollout; V08 (P162)",
+		Fix:    "compute the old log-probs once per rollout, before its first update, and store them with the rows",
+		Assert: func(c *stage.Case) *stage.Assertion { return kept(c, "logp_old", "OLD-RECOMPUTED") }},
+	{ID: "across/gen", Stage: convention.Ratio, Output: "logp_gen", Title: "a row keeps the engine's log-probs over the updates of its rollout",
+		Formula: "logp_gen of a row is the same, bit by bit, in every update that uses the row", Source: "the engine sampled the row once",
+		Fix:    "store what the engine reported with the rows, and permute it with them",
+		Assert: func(c *stage.Case) *stage.Assertion { return kept(c, "logp_gen", "ROWS-SWAPPED") }},
+	{ID: "across/reference", Stage: convention.KL, Output: "logp_ref", Title: "the reference stands still",
+		Formula: "logp_ref of a row is the same in every update that uses the row, and after an update it is not logp_old", Source: "V11, V12 (REF-IS-POLICY)",
+		Fix:    "switch the adapter off, or use a frozen copy, for the reference",
+		Assert: func(c *stage.Case) *stage.Assertion { return referenceStands(c) }},
+}
+
+// before marks the tensors of a batch that hold what earlier steps had for its rows, NaN where no step had them.
+const before = "earlier/"
+
+func isAcross(c *stage.Check) bool { return strings.HasPrefix(c.ID, "across/") }
+
+// history is what the steps so far have said of their rows.
+type history struct {
+	rows     map[string]*sampled
+	cells    int
+	rollouts int  // that have begun
+	alike    int  // rollouts after the first whose reference was the old policy bit by bit
+	moved    bool // some update has left the old log-probs
+	learnt   bool // some gradient, or advantage, was not 0
+
+	asynchronous bool        // rollouts are declared to be those of older weights
+	sizes        []stepSizes // of the engine's difference
+}
+
+// sampled is a row as the first step that used it had it.
+type sampled struct {
+	step  int
+	cells map[string][]float64
+}
+
+// stepSizes is the difference between engine and trainer at a step.
+type stepSizes struct {
+	step int
+	stage.Discrepancy
+}
+
+// kept tensors are those that belong to the rollout, not to the update.
+var rolloutTensors = []string{"logp_old", "logp_ref", "logp_gen"}
+
+const mostCells = 1 << 23 // remembered of a run, each for three tensors
+
+// recall returns b with what earlier steps had for its rows, and whether it begins a rollout; then it takes b's rows down.
+func (h *history) recall(b *dump.Batch, set *convention.Set) (*dump.Batch, bool) {
+	if h.rows == nil {
+		h.rows = map[string]*sampled{}
+	}
+	keys := rowKeys(b)
+	known := 0
+	for _, k := range keys {
+		if h.rows[k] != nil {
+			known++
+		}
+	}
+	ids := b.Row("sample_id") != nil
+	tokens := 0
+	for _, m := range b.Mask {
+		if m {
+			tokens++
+		}
+	}
+	// Without sample_id, two rollouts may have some short responses in common, but not all of the rows of a step.
+	again := known > 0 && (ids || known == len(keys) && len(keys) >= 4 && tokens >= 24)
+	if keys == nil {
+		return b, true
+	}
+	if !ids && !again {
+		h.rows, h.cells = map[string]*sampled{}, 0
+	}
+	earlier := map[string][]float64{}
+	for r, k := range keys {
+		if k == "" {
+			continue
+		}
+		s := h.rows[k]
+		if s == nil {
+			if h.cells += b.Cols; h.cells > mostCells {
+				h.rows, h.cells = map[string]*sampled{}, b.Cols
+			}
+			s = &sampled{step: b.Meta.Step, cells: map[string][]float64{}}
+			for _, name := range rolloutTensors {
+				if x := b.Token(name); x != nil {
+					s.cells[name] = slices.Clone(x[r*b.Cols : (r+1)*b.Cols])
+				}
+			}
+			h.rows[k] = s
+			continue
+		}
+		for name, x := range s.cells {
+			if earlier[name] == nil {
+				earlier[name] = slices.Repeat([]float64{math.NaN()}, b.Rows*b.Cols)
+			}
+			copy(earlier[name][r*b.Cols:(r+1)*b.Cols], x)
+		}
+	}
+	for name, x := range earlier {
+		b = b.With(before+name, x)
+		b.Tensors[before+name].Layout = dump.PerToken
+		b.Tensors[before+name].Shape = []int{b.Rows, b.Cols}
+	}
+	return b, !again
+}
+
+// rowKeys names the rows of a batch: by sample_id, else by the tokens of prompt and response, group and score. Rows that are alike have
+// none; nil if rows cannot be told apart.
+func rowKeys(b *dump.Batch) []string {
+	keys := make([]string, b.Rows)
+	if id := b.Row("sample_id"); id != nil {
+		for r := range keys {
+			keys[r] = fmt.Sprint(id[r])
+		}
+		return unique(keys)
+	}
+	if b.Token("response_ids") == nil && b.Tensors["input_ids"] == nil {
+		return nil
+	}
+	group, scores := b.Row("group_id"), b.Row("scores")
+	for r := range keys {
+		var text strings.Builder
+		if t := b.Tensors["input_ids"]; t != nil && t.Layout == dump.PerRow {
+			fmt.Fprint(&text, t.Data[r*t.Width:(r+1)*t.Width])
+		}
+		for t := range b.Cols {
+			if id, ok := b.TokenID(r, t); ok && b.Mask[r*b.Cols+t] {
+				fmt.Fprint(&text, id, " ")
+			}
+		}
+		if group != nil {
+			fmt.Fprint(&text, "g", group[r])
+		}
+		if scores != nil {
+			fmt.Fprint(&text, "s", scores[r])
+		}
+		keys[r] = text.String()
+	}
+	return unique(keys)
+}
+
+// unique returns keys with "" in place of those that stand twice.
+func unique(keys []string) []string {
+	count := map[string]int{}
+	for _, k := range keys {
+		count[k]++
+	}
+	for i, k := range keys {
+		if count[k] > 1 {
+			keys[i] = ""
+		}
+	}
+	return keys
+}
+
+// oneRun reports whether the steps are known to be those of one run: files that contradict each other may be of two, whose steps say
+// nothing of each other. Who ignores that finding says that they are of one.
+func (s *session) oneRun() bool {
+	ignored := check.Selection{Ignore: s.o.Selection.Ignore}
+	return len(s.input.mixed) == 0 || !ignored.Takes(inputOneRun)
+}
+
+// across judges a step against those before it.
+func (s *session) across(b *dump.Batch, set *convention.Set) {
+	if !s.oneRun() {
+		return
+	}
+	h := &s.history
+	full, begins := h.recall(b, set)
+	if begins {
+		h.rollouts++
+	}
+	h.asynchronous = h.asynchronous || slices.ContainsFunc(b.Meta.Options, asynchronous)
+	c := stage.NewCase(full, set, tol.U32)
+	old := "logp_old"
+	if b.Token(old) == nil {
+		old = "logp_new"
+	}
+	if d, ok := c.Discrepant(old, "logp_ref"); ok && begins && h.rollouts > 1 && d.Same && d.Tokens >= 24 && !coarse(b, "logp_ref") {
+		h.alike++ // in 16 bits a small update may change nothing
+	}
+	set = set.WithFact("policy_moved", h.moved).WithFact("policy_learnt", h.learnt).WithFact("rollouts_alike", float64(h.alike)).WithFact("rollout_begins", begins && h.rollouts > 1)
+	for _, t := range s.tracks {
+		if isAcross(t.check) {
+			t.add(full, set, s)
+		}
+	}
+	if d, ok := c.Discrepant("logp_old", "logp_new"); ok && !d.Same && (d.MeanAbs > 0.02 || d.MeanAbs > 1e-4 && !coarse(b, "logp_old")) {
+		h.moved = true
+	}
+	for _, name := range []string{"dlogp", "advantages"} {
+		if t := b.Tensors[name]; t != nil && slices.ContainsFunc(t.Data, func(x float64) bool { return x != 0 && !math.IsNaN(x) }) {
+			h.learnt = true
+			break
+		}
+	}
+	// A later update of the same rows says nothing new of the engine, and old log-probs that were computed again something false.
+	if d, ok := c.Discrepant("logp_old", "logp_gen"); ok && begins && !d.Same {
+		h.sizes = append(h.sizes, stepSizes{b.Meta.Step, d})
+	}
+}
+
+// asynchronous reports whether an option says that the engine may have older weights: async_rollout, one_step_off, max_staleness, … of a
+// value other than false or 0.
+func asynchronous(o dump.Option) bool {
+	name := strings.ToLower(o.Name)
+	says := strings.Contains(name, "async") || strings.Contains(name, "staleness") || strings.Contains(name, "off_policy_steps") || strings.Contains(name, "one_step_off")
+	switch v := o.Value.(type) {
+	case bool:
+		return says && v
+	case float64:
+		return says && v > 0
+	}
+	return false
+}
+
+// coarse reports whether the log-probs called name have no more bits than a 16-bit format.
+func coarse(b *dump.Batch, name string) bool {
+	t := b.Tensors[name]
+	return t != nil && stage.Grid(t.Data) > tol.U32
+}
+
+// kept demands that a tensor of the rollout is that of the first update that used its row.
+func kept(c *stage.Case, name, bug string) *stage.Assertion {
+	now, then := c.B.Token(name), c.B.Token(before+name)
+	if now == nil || then == nil || name == "logp_old" && c.EnumOr("ratio.old", "stored") != "stored" {
+		return nil
+	}
+	a := &stage.Assertion{}
+	var most float64
+	at, changed := -1, 0
+	for i, m := range c.B.Mask {
+		if !m || math.IsNaN(then[i]) {
+			continue
+		}
+		a.Checked++
+		if d := math.Abs(now[i] - then[i]); !(d <= 64*tol.U32*max(1, math.Abs(then[i]))) {
+			if changed++; !(d <= most) {
+				most, at = d, i
+			}
+		}
+	}
+	if at < 0 {
+		return a
+	}
+	same := ""
+	if lp := c.B.Token("logp_new"); lp != nil && name == "logp_old" && lp[at] == now[at] {
+		same = ", and is logp_new there: it was recomputed with the present weights"
+	}
+	a.Violations = []stage.Violation{{Row: at / c.B.Cols, Col: at % c.B.Cols, Got: now[at], Fault: bug,
+		Reason: fmt.Sprintf("%s of %d of %d tokens is not that of the earlier update of the same rows, here %.6g where it was %.6g%s", name, changed, a.Checked, now[at], then[at], same)}}
+	return a
+}
+
+// synced reports whether the reference is declared to follow the policy.
+func synced(c *stage.Case) bool {
+	return slices.ContainsFunc(c.B.Meta.Options, func(o dump.Option) bool {
+		on, _ := o.Value.(bool)
+		return on && (o.Name == "sync_ref_model" || strings.HasSuffix(o.Name, "update_ref") || strings.HasSuffix(o.Name, "enable_ema_ref"))
+	})
+}
+
+func referenceStands(c *stage.Case) *stage.Assertion {
+	ref := c.B.Token("logp_ref")
+	if ref == nil || synced(c) {
+		return nil
+	}
+	a := &stage.Assertion{}
+	if then := c.B.Token(before + "logp_ref"); then != nil {
+		var most float64
+		at := -1
+		for i, m := range c.B.Mask {
+			if !m || math.IsNaN(then[i]) {
+				continue
+			}
+			a.Checked++
+			// It may be computed again, by other kernels.
+			if d := math.Abs(ref[i] - then[i]); d > 0.5*math.Max(0.5, math.Abs(then[i])) && d > most {
+				most, at = d, i
+			}
+		}
+		if lp, old := c.B.Token("logp_new"), c.B.Token("logp_old"); at >= 0 && lp != nil && old != nil && lp[at] != old[at] {
+			a.Violations = append(a.Violations, stage.Violation{Row: at / c.B.Cols, Col: at % c.B.Cols, Got: ref[at], Fault: "REF-IS-POLICY",
+				Reason: fmt.Sprintf("logp_ref of a row was %.6g at an earlier update and is %.6g now: the reference moves", then[at], ref[at])})
+			return a
+		}
+	}
+	begins, _ := c.Set.Fact("rollout_begins")
+	if begins != true {
+		if a.Checked == 0 {
+			return nil
+		}
+		return a
+	}
+	if beta := c.Set.Value("kl.beta"); beta.Kind() == convention.Number && beta.Num() == 0 {
+		return nil
+	}
+	name := "logp_old"
+	if c.B.Token(name) == nil {
+		name = "logp_new"
+	}
+	d, ok := c.Discrepant(name, "logp_ref")
+	if !ok || d.Tokens < 24 {
+		return nil
+	}
+	a.Checked += d.Tokens
+	if now, ok := c.Discrepant("logp_new", "logp_old"); ok && !now.Same {
+		return a // a later mini-batch or epoch: its old log-probs may be those of the start, which the reference shares
+	}
+	moved, _ := c.Set.Fact("policy_moved")
+	learnt, _ := c.Set.Fact("policy_learnt")
+	if d.Same && (moved == true || learnt == true && c.FactOr("rollouts_alike", 0) >= 2) {
+		why := "although earlier updates have left the old log-probs"
+		if moved != true {
+			why = fmt.Sprintf("in every one of %g rollouts after the first, whose advantages were not 0", c.FactOr("rollouts_alike", 0))
+		}
+		a.Violations = append(a.Violations, stage.Violation{Row: -1, Col: -1, Fault: "REF-IS-POLICY", Got: d.MeanAbs,
+			Reason: fmt.Sprintf("logp_ref is %s bit by bit in all %d tokens, %s: the reference is the policy, and the KL to it is 0 for ever", name, d.Tokens, why)})
+	}
+	return a
+}
+
+// engineOverSteps judges the engine's difference at each step against the run's own best step. It is ordinary up to the noise of
+// bfloat16; above, four times that of the best step, by more than six standard errors of both, is no rounding of the same format.
+func (s *session) engineOverSteps() (check.Result, bool) {
+	sizes := s.history.sizes
+	res := check.Result{Check: "across/engine", Verdict: check.Pass, Subject: steps(len(sizes), "step"), Steps: &check.Steps{Judged: len(sizes)},
+		Formula: "the logit noise between engine and trainer is no more than 4 times that of the run's best step, or 0.12",
+		Fix:     "look at the step from which it grows: are the weights, or the adapter, sent to the engine after every update?"}
+	if s.history.asynchronous || len(sizes) < 2 || !s.o.Selection.Takes("across/engine") {
+		return res, false
+	}
+	enough := slices.DeleteFunc(slices.Clone(sizes), func(x stepSizes) bool { return x.Tokens < 64 })
+	if len(enough) < 2 {
+		return res, false
+	}
+	best := slices.MinFunc(enough, func(a, b stepSizes) int {
+		if a.Scale < b.Scale {
+			return -1
+		}
+		return 1
+	})
+	worst := stepSizes{}
+	for _, x := range enough {
+		res.Compared += x.Tokens
+		error := math.Exp(6 * 1.2 * math.Sqrt(1/float64(2*x.Tokens)+1/float64(2*best.Tokens)))
+		if x.Scale > 0.12 && x.Scale > 4*best.Scale*error {
+			if res.Steps.Bad++; res.Steps.Bad == 1 {
+				res.Steps.First = x.step
+			}
+			if x.Scale > worst.Scale {
+				worst = x
+			}
+		}
+	}
+	last := enough[len(enough)-1]
+	res.Reason = fmt.Sprintf("step %d: %s; step %d: %s", best.step, best.Discrepancy, last.step, last.Discrepancy)
+	if res.Steps.Bad > 0 {
+		res.Verdict = check.Fail
+		res.Where = fmt.Sprintf("step %d  got %.4g  want at most %.4g", worst.step, worst.Scale, max(0.12, 4*best.Scale))
+		res.Repeat = "--select across/engine"
+		res.Metric, res.Measured, res.Limit = "logit noise", worst.Scale, max(0.12, 4*best.Scale)
+		res.Subject = fmt.Sprintf("step %d (%d of %s)", res.Steps.First, res.Steps.Bad, steps(len(enough), "step"))
+		res.Reason = fmt.Sprintf("engine and trainer drift apart: step %d: %s; at best, step %d: %s: the engine's weights are older than the policy, or lack its adapter",
+			worst.step, worst.Discrepancy, best.step, best.Discrepancy)
+		res.Explanations = []check.Explanation{{Fault: "GEN-UNADAPTED", Title: "the engine has not got the trained weights or the adapter",
+			Lead: best.step != enough[0].step || 2*res.Steps.Bad < len(enough)-1}} // what is right at first and then grows is a matter of weights; all else that differs does so from the start
+	}
+	return res, true
+}

@@ -1,0 +1,143 @@
+package dump_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/dump"
+)
+
+// generations returns the steps of a run in which every rollout feeds two updates: in each, the policy, its engine and its reference
+// over the same tokens. edit changes a step before it is dumped.
+func generations(rollouts int, edit func(rollout, update int, x map[string][]float64)) dump.Batches {
+	const rows, cols = 8, 16
+	r := rand.New(rand.NewPCG(9, 71))
+	var list dump.Batches
+	for rollout := range rollouts {
+		first := map[string][]float64{}
+		fill := func(name string, f func(i int) float64) {
+			first[name] = make([]float64, rows*cols)
+			for i := range first[name] {
+				first[name][i] = float64(float32(f(i)))
+			}
+		}
+		fill("logp_old", func(int) float64 { return -0.05 - r.ExpFloat64() })
+		old := first["logp_old"]
+		fill("logp_ref", func(i int) float64 { return old[i] + 0.2*float64(rollout)*r.NormFloat64() })
+		fill("logp_gen", func(i int) float64 { return old[i] + 0.02*math.Expm1(old[i])*r.NormFloat64() })
+		for update := range 2 {
+			x := map[string][]float64{"logp_new": slices.Clone(old)}
+			for name, y := range first {
+				x[name] = slices.Clone(y)
+			}
+			if update == 1 {
+				for i := range x["logp_new"] {
+					x["logp_new"][i] = float64(float32(old[i] + 0.1*r.NormFloat64()))
+				}
+			}
+			if edit != nil {
+				edit(rollout, update, x)
+			}
+			b := &dumpfile.Batch{Rows: rows, Cols: cols, Mask: slices.Repeat([]bool{true}, rows*cols), Tensors: map[string]*dumpfile.Tensor{}}
+			b.Meta = dumpfile.Meta{Step: 2*rollout + update + 1, WorldSize: 1, MicroBatches: 1, DLogpScale: 1}
+			b.Files = []dumpfile.FileInfo{{Name: "step", Hi: rows, Cols: cols}}
+			ids := make([]float64, rows)
+			for row := range rows {
+				b.Origin = append(b.Origin, dumpfile.Origin{Row: row})
+				ids[row] = float64(rollout*rows + row)
+			}
+			put := func(name string, l dumpfile.Layout, shape []int, data []float64) {
+				b.Tensors[name] = &dumpfile.Tensor{Name: name, Layout: l, Width: 1, Shape: shape, Data: data, Type: format.F32}
+			}
+			for name, y := range x {
+				put(name, dumpfile.PerToken, []int{rows, cols}, y)
+			}
+			put("sample_id", dumpfile.PerRow, []int{rows}, ids)
+			put("advantages", dumpfile.PerRow, []int{rows}, slices.Repeat([]float64{1}, rows))
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
+// acrossVerdicts judges a run and returns the verdicts of the checks that hold its steps against each other.
+func acrossVerdicts(t *testing.T, b dump.Batches) map[string]check.Verdict {
+	r, err := dump.Judge(context.Background(), b, dump.Options{Set: []string{"kl.beta=0.1", "ratio.old=stored"}, Selection: check.Selection{Select: []string{"across/*", "agreement/*"}}})
+	require.NoError(t, err)
+	v := map[string]check.Verdict{}
+	for _, res := range r.Results {
+		v[res.Check] = res.Verdict
+	}
+	return v
+}
+
+func TestStepsOfAHealthyRunAgree(t *testing.T) {
+	for id, v := range acrossVerdicts(t, generations(4, nil)) {
+		require.Contains(t, []check.Verdict{check.Pass, check.NotSeen, check.Untested, check.Undetermined}, v, id)
+	}
+	require.Equal(t, check.Pass, acrossVerdicts(t, generations(4, nil))["across/old"])
+	require.Equal(t, check.Pass, acrossVerdicts(t, generations(4, nil))["across/engine"])
+}
+
+func TestOldRecomputedAtALaterUpdate(t *testing.T) {
+	b := generations(3, func(_, update int, x map[string][]float64) {
+		if update == 1 {
+			copy(x["logp_old"], x["logp_new"])
+		}
+	})
+	require.Equal(t, check.Fail, acrossVerdicts(t, b)["across/old"])
+}
+
+func TestReferenceThatFollowsThePolicy(t *testing.T) {
+	follows := func(_, _ int, x map[string][]float64) { copy(x["logp_ref"], x["logp_old"]) }
+	require.Equal(t, check.Fail, acrossVerdicts(t, generations(3, follows))["across/reference"], "updates have left the old log-probs")
+	require.NotEqual(t, check.Fail, acrossVerdicts(t, generations(1, follows))["across/reference"], "before any update the reference is the policy")
+	still := func(_, _ int, x map[string][]float64) {
+		copy(x["logp_ref"], x["logp_old"])
+		copy(x["logp_new"], x["logp_old"])
+	}
+	require.NotEqual(t, check.Fail, acrossVerdicts(t, generations(2, still))["across/reference"], "a learning rate may begin at 0")
+	require.Equal(t, check.Fail, acrossVerdicts(t, generations(4, still))["across/reference"], "over three generations")
+	synced := generations(4, follows)
+	for _, b := range synced {
+		b.Meta.Options = []dumpfile.Option{{Name: "sync_ref_model", Value: true}}
+	}
+	require.NotEqual(t, check.Fail, acrossVerdicts(t, synced)["across/reference"], "as declared")
+}
+
+func TestEngineThatKeepsItsWeights(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 72))
+	stale := func(rollout, update int, x map[string][]float64) {
+		for i, old := range x["logp_old"] {
+			if update == 0 {
+				x["logp_gen"][i] = float64(float32(old + (0.02+0.4*float64(rollout))*math.Expm1(old)*r.NormFloat64()))
+			}
+		}
+	}
+	b := generations(4, stale)
+	for i := 1; i < len(b); i += 2 {
+		b[i].Tensors["logp_gen"].Data = b[i-1].Tensors["logp_gen"].Data
+	}
+	require.Equal(t, check.Fail, acrossVerdicts(t, b)["across/engine"])
+	for _, s := range b {
+		s.Meta.Options = []dumpfile.Option{{Name: "max_staleness", Value: 4.0}}
+	}
+	require.NotEqual(t, check.Fail, acrossVerdicts(t, b)["across/engine"], "asynchronous rollouts are declared")
+}
+
+func TestEngineLogProbsOfOtherRows(t *testing.T) {
+	b := generations(2, func(_, update int, x map[string][]float64) {
+		if update == 1 {
+			x["logp_gen"][3], x["logp_gen"][40] = x["logp_gen"][40], x["logp_gen"][3]
+		}
+	})
+	require.Equal(t, check.Fail, acrossVerdicts(t, b)["across/gen"])
+}

@@ -1,0 +1,409 @@
+package dump
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"plumbline/verify/bug"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// pipeline is the stages of a batch and the first parts of their checks' ids.
+var pipeline = []struct {
+	name   string
+	groups []string
+}{{"masks", []string{"masks", "input"}}, {"logp", []string{"logp", "agreement", "first_step"}}, {"reward", []string{"reward"}}, {"adv", []string{"advantage", "gae"}}, {"KL", []string{"kl"}},
+	{"ratio", []string{"ratio"}}, {"token", []string{"token_loss", "preference"}}, {"loss", []string{"aggregate"}}, {"grad", []string{"gradient"}}, {"log", []string{"scalars"}}}
+
+func groupOf(id string) string {
+	group, _, _ := strings.Cut(id, "/")
+	return group
+}
+
+// after says which failures that nothing explains may come from one that stands before them: a gradient from its loss, a logged
+// number from what it is the mean of.
+func after(later, earlier string) bool {
+	of := map[string][]string{"gradient": {"aggregate", "token_loss", "ratio"}, "aggregate": {"aggregate", "token_loss"}, "scalars": {"aggregate", "token_loss", "kl", "ratio", "reward"}, "gae": {"gae"}, "agreement": {"agreement", "logp"}}
+	return slices.Contains(of[groupOf(later)], groupOf(earlier))
+}
+
+// brief makes causes of results: what one bug breaks in several places is one finding.
+func (s *session) brief(r *Report) *check.Brief {
+	b := &check.Brief{Head: s.head()}
+	if r.Coverage != nil {
+		b.Coverage = r.Coverage.String()
+	}
+	judged := 0
+	for i := range r.Results {
+		res := &r.Results[i]
+		switch res.Verdict {
+		case check.Pass:
+			judged++
+			continue
+		case check.Fail, check.Convention, check.Undetermined:
+		case check.Warn:
+		default:
+			continue
+		}
+		if f := s.causeOf(b.Findings, r.Results, res); f != nil {
+			f.Seen, f.Results = append(f.Seen, res.Check), append(f.Results, i)
+			continue
+		}
+		f := s.finding(res)
+		f.Results = []int{i}
+		b.Findings = append(b.Findings, f)
+	}
+	b.Findings = withoutPatterns(b.Findings)
+	order := []check.Verdict{check.Fail, check.Convention, check.Undetermined, check.Warn}
+	slices.SortStableFunc(b.Findings, func(x, y check.Finding) int {
+		return slices.Index(order, x.Verdict) - slices.Index(order, y.Verdict)
+	})
+	const long = 24 // of a path on the one line of a clean run
+	name := s.where
+	if len(name) > long {
+		name = filepath.Base(name)
+	}
+	b.Clean = fmt.Sprintf("%s: %s on %s agree with %s", name, steps(judged, "check"), steps(len(s.steps), "step"), s.convention())
+	b.Stages = stagesOf(r.Results)
+	b.Next = s.next(b.Findings)
+	return b
+}
+
+// withoutPatterns puts what two passes' disagreement looks like under the finding that recomputed the log-probs, if there is one: that
+// one has the numbers.
+func withoutPatterns(found []check.Finding) []check.Finding {
+	logp := slices.IndexFunc(found, func(f check.Finding) bool { return groupOf(f.Seen[0]) == "logp" && !f.Pattern && f.Right != "" })
+	if logp < 0 {
+		return found
+	}
+	to := &found[logp]
+	kept := found[:0:0]
+	for i := range found {
+		f := &found[i]
+		if i == logp || groupOf(f.Seen[0]) != "agreement" {
+			continue
+		}
+		to.Seen, to.Results = append(to.Seen, f.Seen...), append(to.Results, f.Results...)
+		if f.Pattern && f.Name != to.Name {
+			to.Or = append(to.Or, "the pattern of "+f.Name+": "+f.Title)
+		}
+	}
+	for i := range found {
+		if i == logp || groupOf(found[i].Seen[0]) != "agreement" {
+			kept = append(kept, found[i])
+		}
+	}
+	return kept
+}
+
+// causeOf returns the finding that a result belongs to, nil if it is one of its own.
+func (s *session) causeOf(found []check.Finding, results []check.Result, res *check.Result) *check.Finding {
+	names := causes(res)
+	if res.Verdict != check.Fail && res.Verdict != check.Convention {
+		for i := range found {
+			if f := &found[i]; slices.Contains(names, f.Name) {
+				return f
+			}
+		}
+		for i := range found { // of one kind of thing that is lacking
+			if f := &found[i]; f.Verdict == res.Verdict && f.Title == res.Reason && res.Reason != "" {
+				return f
+			}
+		}
+		return nil
+	}
+	for i := range found {
+		f := &found[i]
+		if f.Verdict != check.Fail && f.Verdict != check.Convention {
+			continue
+		}
+		for _, k := range f.Results {
+			of := &results[k]
+			theirs := causes(of)
+			shared := slices.ContainsFunc(names, func(n string) bool { return slices.Contains(theirs, n) })
+			if shared && (len(res.Explanations) == 0 || len(of.Explanations) == 0 || !disjointSteps(res, of)) {
+				return f
+			}
+			if len(names) == 0 && after(res.Check, of.Check) {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+// causes are the names of all that explains a result: bugs, and options with the values under which it would be right.
+func causes(res *check.Result) []string {
+	var names []string
+	for _, e := range res.Explanations {
+		if e.Lead {
+			continue
+		}
+		if e.Fault != "" && e.Fault != "FACTOR" {
+			names = append(names, e.Fault)
+		}
+		for _, o := range e.Options {
+			names = append(names, o.Option+"="+o.Value)
+		}
+		if e.Fault == "FACTOR" {
+			names = append(names, e.Title)
+		}
+	}
+	return names
+}
+
+func disjointSteps(a, b *check.Result) bool {
+	return a.Steps != nil && b.Steps != nil && a.Steps.Bad > 0 && b.Steps.Bad > 0 && a.Steps.Bad == a.Steps.Judged && b.Steps.Bad == b.Steps.Judged && a.Steps.First != b.Steps.First
+}
+
+// finding is a cause that stands for one result so far.
+func (s *session) finding(res *check.Result) check.Finding {
+	f := check.Finding{Verdict: res.Verdict, Name: res.Check, Title: res.Reason, First: -1, Fix: res.Fix, Seen: []string{res.Check}}
+	if res.Verdict == check.Undetermined && f.Title == "" {
+		f.Title = "could not be decided"
+	}
+	var t *track
+	for _, u := range s.tracks {
+		if u.check.ID == res.Check {
+			t = u
+		}
+	}
+	if res.Steps != nil && res.Steps.Bad > 0 {
+		f.First = res.Steps.First
+		if res.Steps.Judged > 1 {
+			of := steps(res.Steps.Judged, "step")
+			if t != nil { // a check across steps has none
+				of = t.units(res.Steps.Judged)
+			}
+			f.Evidence = fmt.Sprintf("in %d of %s", res.Steps.Bad, of)
+		}
+	}
+	f.Where = strings.ReplaceAll(res.Where, s.where+string(filepath.Separator), "")
+	if t != nil && t.first != nil && res.Metric != "" && t.first.Tally != nil && (res.Verdict == check.Fail || res.Verdict == check.Convention) {
+		w := t.first.Tally.Worst
+		f.Where, f.Got, f.Right = s.spot(t.first, w.Index), shown(w.Out), shown(w.Ref)
+	}
+	if len(res.Explanations) > 0 {
+		s.explained(&f, res, t)
+	}
+	return f
+}
+
+// explained names a finding by what explains it.
+func (s *session) explained(f *check.Finding, res *check.Result, t *track) {
+	e := &res.Explanations[0]
+	name, title := titleOf(e)
+	if e.Lead {
+		f.Or = append(f.Or, fmt.Sprintf("a lead, not proven: %s: %s (%s)", name, title, e.Evidence))
+		return
+	}
+	f.Title = title
+	if name != "" {
+		f.Name = name
+	}
+	if b := bug.Find(name); b != nil {
+		f.Effect = b.Effect
+	}
+	f.Pattern = t != nil && t.check.Predict == nil
+	if f.Pattern && res.Reason != "" && res.Reason != title {
+		f.Evidence = res.Reason
+	} else if e.Evidence != "" {
+		f.Evidence = e.Evidence
+	}
+	if t == nil || t.first == nil || t.first.Case == nil {
+		return
+	}
+	code(f, e, s.whose())
+	if f.Yours != "" && len(e.Options) > 0 && fault.Find(name) == nil {
+		f.Fix = "compute as " + f.Whose + " does: " + assignments(due(e.Options))
+	}
+	for _, o := range e.Options {
+		v, err := convention.Parse(o.Option, o.Value)
+		if err != nil {
+			continue
+		}
+		if words := convention.NativeWords(s.framework(), o.Option, v); len(words) > 0 {
+			f.Or = append(f.Or, words[0]+" computes the same on these data")
+		}
+	}
+	for _, x := range res.Explanations[1:] {
+		if x.Lead || x.Fault == e.Fault && len(x.Options) == 0 {
+			continue
+		}
+		n, text := titleOf(&x)
+		var words []string
+		for _, o := range x.Options {
+			if v, err := convention.Parse(o.Option, o.Value); err == nil {
+				words = append(words, convention.NativeWords(s.framework(), o.Option, v)...)
+			}
+		}
+		if len(words) > 0 {
+			n, text = words[0], "same numbers on these data"
+		}
+		f.Or = append(f.Or, strings.TrimPrefix(n+": "+text, ": "))
+	}
+}
+
+// due are options with the values that are declared.
+func due(changed []check.OptionChange) []check.OptionChange {
+	list := slices.Clone(changed)
+	for i := range list {
+		list[i].Value = list[i].Declared
+	}
+	return list
+}
+
+// spot names the element in the words of the run: step, rank and micro-batch, row and token.
+func (s *session) spot(o *stage.Outcome, i int) string {
+	b := o.Case.B
+	text := fmt.Sprintf("%s, step %d", strings.TrimPrefix(o.Check.Output, "scalars/"), b.Meta.Step)
+	file := func(k int) string {
+		f := b.Files[k]
+		var at string
+		if b.Meta.WorldSize > 1 {
+			at = fmt.Sprintf(", rank %d", f.Rank)
+		}
+		if len(b.Files) > 1 {
+			at += fmt.Sprintf(", micro-batch %d", f.MicroBatch)
+		}
+		return at
+	}
+	n := len(o.Got)
+	row, col := -1, -1
+	switch {
+	case i < 0:
+		return text
+	case n == b.Rows*b.Cols && b.Cols > 0 && !perFile(o.Check.Output):
+		row, col = i/b.Cols, i%b.Cols
+	case n == len(b.Files) && i < n && (n != b.Rows || perFile(o.Check.Output)):
+		return text + file(i)
+	case i < b.Rows:
+		row = i
+	}
+	if row < 0 || row >= len(b.Origin) {
+		return text
+	}
+	org := b.Origin[row]
+	text += file(org.File) + fmt.Sprintf(", row %d", org.Row)
+	if col >= 0 {
+		text += fmt.Sprintf(" token %d", org.Col+col)
+	}
+	return text
+}
+
+func (s *session) framework() string {
+	return strings.TrimSpace(s.common.Framework + " " + s.common.Algorithm)
+}
+
+// whose is the framework whose formula is due.
+func (s *session) whose() string {
+	if s.profile != nil {
+		return s.profile.Framework
+	}
+	return "right"
+}
+
+// convention is what a clean run agrees with.
+func (s *session) convention() string {
+	switch {
+	case s.profile != nil && s.profile.Framework == "plumbline":
+		return s.profile.Name
+	case s.profile != nil:
+		return s.profile.Framework + " " + s.profile.Release
+	case s.declared:
+		return "what is declared"
+	}
+	return "options that the search found (-v)"
+}
+
+// vocabulary is the options of trainers that a reader wants to see first.
+var vocabulary = []string{"loss_type", "loss_agg_mode", "adv_estimator", "beta", "kl_loss_coef", "kl_coef", "kl.beta"}
+
+// head says what was judged, and by which convention.
+func (s *session) head() []string {
+	m := s.common
+	first := s.where + "  " + steps(s.files, "file") + ", "
+	if n := len(s.steps); n == 1 {
+		first += fmt.Sprintf("step %d", s.steps[0])
+	} else if n > 1 {
+		first += fmt.Sprintf("%d steps, %d to %d", n, s.steps[0], s.steps[n-1])
+	}
+	if m.WorldSize > 0 {
+		first += ", " + steps(m.WorldSize, "rank")
+	}
+	if m.Run != "" {
+		first += ", run " + m.Run
+	}
+	second := strings.TrimSpace(strings.Join(strings.Fields(m.Framework+" "+m.Version+" "+m.Algorithm), " "))
+	said := 0
+	for _, name := range vocabulary {
+		for _, o := range m.Options {
+			if o.Name == name && o.Value != nil && said < 2 {
+				second += fmt.Sprintf(", %s=%v", name, o.Value)
+				said++
+			}
+		}
+	}
+	by := "no profile: all options are searched"
+	if s.profile != nil {
+		by = "profile " + s.profile.Name
+		switch {
+		case s.o.Profile != "":
+		case m.Profile != "":
+			by += " (named in files)"
+		default:
+			by += " (from files)"
+		}
+	}
+	return []string{first, strings.TrimPrefix(second+"; "+by, "; ")}
+}
+
+// stagesOf gives every stage the worst verdict of its checks.
+func stagesOf(results []check.Result) []check.Stage {
+	order := []check.Verdict{0, check.Pass, check.Warn, check.Undetermined, check.Convention, check.Fail}
+	var list []check.Stage
+	for _, p := range pipeline {
+		st := check.Stage{Name: p.name}
+		for i := range results {
+			res := &results[i]
+			if v := res.Verdict; slices.Contains(p.groups, groupOf(res.Check)) && !(v == check.Pass && res.Formal && p.name != "masks") && slices.Index(order, v) > slices.Index(order, st.Verdict) {
+				st.Verdict = v
+			}
+		}
+		list = append(list, st)
+	}
+	return list
+}
+
+// next are the commands that go on from here.
+func (s *session) next(found []check.Finding) []string {
+	var list []string
+	if len(found) > 0 {
+		list = append(list, "verify explain "+found[0].Name)
+	}
+	return append(list, "verify dump "+s.where+" -v")
+}
+
+// origin names the run: the folder of its files, or the file.
+func originOf(run Source) (where string, files int) {
+	f, ok := run.(interface{ Paths() []string })
+	if !ok {
+		return "the run", len(run.Steps())
+	}
+	paths := f.Paths()
+	dir := filepath.Dir(paths[0])
+	for _, p := range paths {
+		if filepath.Dir(p) != dir {
+			return paths[0] + " …", len(paths)
+		}
+	}
+	if len(paths) == 1 || dir == "." {
+		return paths[0], len(paths)
+	}
+	return dir, len(paths)
+}

@@ -1,0 +1,177 @@
+package dump
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// Coverage is how much of what can go wrong would show in a run.
+type Coverage struct {
+	Seen, Of int      // bugs that would show, of those that the algorithm can have
+	Untested []string // what nothing in the run exercises, and how it would be
+	Raise    []Raise  // what would show more bugs, the most first
+}
+
+// Raise is a tensor that was not dumped and how many more bugs would show with it, at most.
+type Raise struct {
+	Tensor string
+	Bugs   int
+}
+
+// String says "54 of the 138 bugs that this algorithm can have would show", what is untested, and how to raise it.
+func (c *Coverage) String() string {
+	if c.Of == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%d of the %d bugs that this algorithm can have would show", c.Seen, c.Of)
+	for _, u := range c.Untested {
+		text += "; " + u
+	}
+	if len(c.Raise) > 0 {
+		var more []string
+		for _, r := range c.Raise {
+			more = append(more, fmt.Sprintf("%s: up to +%d", r.Tensor, r.Bugs))
+		}
+		text += "; " + strings.Join(more, ", ")
+	}
+	return text
+}
+
+// sightCells bounds the cells of a batch on which it is tried which bugs would show.
+const sightCells = 4096
+
+// sample is a batch small enough to try every bug on.
+type sample struct {
+	b   *dump.Batch
+	set *convention.Set
+}
+
+// watch keeps a sample of the first step and of the first one whose ratios are not all 1: most bugs that one of them does not show
+// the other does.
+func (s *session) watch(b *dump.Batch, set *convention.Set) {
+	if n := len(s.samples); n > 1 || n == 1 && (s.sampledRatios || !s.exercise.ratios) {
+		return
+	}
+	s.sampledRatios = s.exercise.ratios
+	if rows := sightCells / max(b.Cols, 1); b.Rows > rows {
+		some := make([]int, max(rows, min(b.Rows, 8)))
+		for i := range some {
+			some[i] = i
+		}
+		b = b.Select(some)
+	}
+	s.samples = append(s.samples, sample{b, set})
+}
+
+// sights returns the bugs with the checks that tell each of them from the right numbers of a batch.
+func sights(b *dump.Batch, set func(c *stage.Check) *convention.Set) map[*fault.Hypothesis][]string {
+	seen := map[*fault.Hypothesis][]string{}
+	for _, c := range stage.All() {
+		if c.Predict == nil {
+			continue
+		}
+		o := stage.Judge(c, b, set(c))
+		if o.Pred == nil || o.Verdict != check.Pass && o.Verdict != check.Fail {
+			continue
+		}
+		for _, h := range fault.All() {
+			if (h.Input != nil || h.Predict != nil) && h.Applies(c) && !slices.Contains(seen[h], c.ID) && fault.Tells(h, o) {
+				seen[h] = append(seen[h], c.ID)
+			}
+		}
+	}
+	return seen
+}
+
+// coverage counts the bugs that would show. What the search found stands for what was not declared.
+func (s *session) coverage() *Coverage {
+	c := &Coverage{}
+	if len(s.samples) == 0 || s.algo == "sft" || s.algo == "dpo" {
+		return c
+	}
+	shows := map[*fault.Hypothesis]bool{}
+	for _, x := range s.samples {
+		set := x.set
+		if s.profile == nil && s.suggest != nil {
+			set, _ = convention.FromProfile(s.suggest).Over(set)
+		}
+		for h := range sights(x.b, func(ch *stage.Check) *convention.Set {
+			for _, t := range s.tracks {
+				if t.check == ch && t.searched && len(t.fits) > 0 {
+					return changed(x.set, t.fits[0].Changes)
+				}
+			}
+			return set
+		}) {
+			shows[h] = true
+		}
+	}
+	hidden := map[string]int{} // by the tensor that would show them
+	for _, h := range fault.All() {
+		if h.Input == nil && h.Predict == nil || !shows[h] && !s.possible(h) {
+			continue
+		}
+		c.Of++
+		if shows[h] {
+			c.Seen++
+			continue
+		}
+		for _, b := range blind {
+			if !s.present[b.output] && (b.needs == nil || b.needs(s.present)) && slices.ContainsFunc(stage.All(), func(ch *stage.Check) bool { return ch.ID == b.check && h.Applies(ch) }) {
+				hidden[b.output]++
+			}
+		}
+	}
+	for _, b := range blind {
+		if n := hidden[b.output]; n > 0 && !slices.ContainsFunc(c.Raise, func(r Raise) bool { return r.Tensor == b.output }) {
+			c.Raise = append(c.Raise, Raise{b.output, n})
+		}
+	}
+	slices.SortStableFunc(c.Raise, func(a, b Raise) int { return b.Bugs - a.Bugs })
+	c.Raise = c.Raise[:min(len(c.Raise), 3)]
+	c.Untested = s.exercise.reasons()
+	return c
+}
+
+// possible reports whether a program of the run's algorithm can have a bug: one without a value head has no bugs of its value loss,
+// one without a reference none of its KL, and what is not logged is not logged wrongly.
+func (s *session) possible(h *fault.Hypothesis) bool {
+	critic := s.present["values"] || s.present["values_new"] || s.present["returns"] || s.algo == "ppo"
+	penalty := s.present["logp_ref"] || s.present["kl"]
+	for _, id := range h.Checks {
+		group, _, _ := strings.Cut(id, "/")
+		switch {
+		case group == "gae", id == "aggregate/value_loss", id == "gradient/dvalues":
+			if critic {
+				return true
+			}
+		case id == "advantage/group", id == "advantage":
+			if !critic || s.present["group_id"] {
+				return true
+			}
+		case group == "kl", id == "aggregate/kl_loss":
+			if penalty {
+				return true
+			}
+		case id == "reward/token":
+			if s.present["token_rewards"] || critic {
+				return true
+			}
+		case group == "scalars":
+			if slices.ContainsFunc(s.tracks, func(t *track) bool { return t.seen && h.Applies(t.check) && strings.HasPrefix(t.check.ID, "scalars") }) {
+				return true
+			}
+		case group == "preference":
+		default:
+			return true
+		}
+	}
+	return false
+}

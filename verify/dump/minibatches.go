@@ -1,0 +1,60 @@
+package dump
+
+import (
+	"context"
+)
+
+// miniBatches returns over how many steps the rows of a rollout were shuffled, as sample_id and group_id of the first steps tell where
+// nobody says it: steps belong together until a sample comes again, or no group goes on. It is 1 where no group is cut, that is where the
+// groups have one size in every step, and where the groups of the steps together have not: then rows are not there.
+func miniBatches(ctx context.Context, run Source) (int, error) {
+	type cell struct{ group, sample float64 }
+	seen, size := map[cell]bool{}, map[float64]int{}
+	cut := false
+	span := 0
+	steps := run.Steps()
+	for _, step := range steps[:min(len(steps), maxSpan)] {
+		b, err := run.Batch(ctx, step)
+		if err != nil {
+			return 1, err
+		}
+		groups, samples := b.Row("group_id"), b.Row("sample_id")
+		if len(groups) != b.Rows || len(samples) != b.Rows || b.Rows == 0 || len(b.Missing) > 0 {
+			break
+		}
+		again, linked := false, span == 0
+		here := map[float64]int{}
+		for r, g := range groups {
+			again = again || seen[cell{g, samples[r]}]
+			linked = linked || size[g] > 0
+			here[g]++
+		}
+		if again || !linked {
+			break
+		}
+		for r, g := range groups {
+			seen[cell{g, samples[r]}] = true
+			size[g]++
+		}
+		cut = cut || !alike(here)
+		span++
+	}
+	if span < 2 || !cut || !alike(size) {
+		return 1, nil
+	}
+	return span, nil
+}
+
+// alike reports whether all groups have one size.
+func alike(size map[float64]int) bool {
+	first := -1
+	for _, n := range size {
+		if first < 0 {
+			first = n
+		}
+		if n != first {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,62 @@
+package dump
+
+import (
+	"fmt"
+	"strings"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+)
+
+// undeclared settles a failure where nothing declares what the check reads, and no bug explains it. A number that the search has
+// found, though no profile has it, is what the program uses, and breaks no declaration. What nothing explains refutes the options that
+// were tried; a number that nobody declared may have another value, so the failure is not decided.
+func (t *track) undeclared(res *check.Result, s *session) {
+	if !t.searched || s.profile != nil || t.first.Rules != nil {
+		return
+	}
+	switch {
+	case res.Verdict == check.Convention && t.nobodySaid():
+		var found []string
+		for _, o := range res.Explanations[0].Options {
+			found = append(found, o.Option+"="+o.Value)
+		}
+		res.Verdict, res.Fix, res.Repeat = check.Pass, "", ""
+		res.Reason = "found by search: " + strings.Join(found, ", ")
+		res.Explanations = nil
+	case res.Verdict == check.Fail && len(res.Explanations) == 0:
+		if open := t.openNumbers(); len(open) > 0 {
+			res.Verdict = check.Undetermined
+			res.Reason += fmt.Sprintf("; nobody declares %s, and a number has more values than a search can try", strings.Join(open, ", "))
+			res.Fix = "declare what the run was configured with: --profile, --config or --set"
+		}
+	}
+}
+
+// nobodySaid reports whether the first explanation contradicts only profiles that stood in for a declaration.
+func (t *track) nobodySaid() bool {
+	if len(t.why.against) > 0 || len(t.why.fits) == 0 {
+		return false
+	}
+	for _, c := range t.why.fits[0].Changes {
+		if origin := t.first.Case.Set.Origin(c.Option); c.From.Known() && !strings.Contains(origin, "@") {
+			return false
+		}
+	}
+	return true
+}
+
+// openNumbers are the options of numbers that the failure was judged with and that nobody has declared.
+func (t *track) openNumbers() []string {
+	var open []string
+	for _, name := range t.first.Case.Read {
+		o, err := convention.Find(name)
+		if err != nil || o.Type != convention.NumberType && o.Type != convention.OrNoneType && o.Type != convention.PairType {
+			continue
+		}
+		if origin := t.first.Case.Set.Origin(name); origin == "" || strings.Contains(origin, "@") {
+			open = append(open, name)
+		}
+	}
+	return open
+}

@@ -1,0 +1,63 @@
+package dump_test
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/dump"
+)
+
+// silent judges a run of TRL whose files declare nothing, with the outputs that change writes.
+func silent(t *testing.T, change func(b *dumpfile.Batch), ids ...string) []check.Result {
+	if testing.Short() {
+		t.Skip("a search takes seconds")
+	}
+	run, err := dumpfile.Open(context.Background(), []string{trlGRPO})
+	require.NoError(t, err)
+	var steps dump.Batches
+	for _, step := range run.Steps() {
+		b, err := run.Batch(context.Background(), step)
+		require.NoError(t, err)
+		b.Meta.Options, b.Meta.Framework, b.Meta.Version, b.Meta.Algorithm, b.Meta.Profile = nil, "", "", "", ""
+		change(b)
+		steps = append(steps, b)
+	}
+	r, err := dump.Judge(context.Background(), steps, dump.Options{Profile: dump.NoProfile, Selection: check.Selection{Select: ids}})
+	require.NoError(t, err)
+	return r.Results
+}
+
+// A coefficient that no profile has, of a run that declares nothing, is what the run uses: no convention is broken.
+func TestNumbersThatNobodyDeclaresAreFound(t *testing.T) {
+	for _, r := range silent(t, func(b *dumpfile.Batch) {
+		lp, old, adv, kl, loss := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("kl"), b.Token("token_loss")
+		cells(b, func(i, row, _ int) {
+			ratio := math.Exp(lp[i] - old[i])
+			clipped := min(max(ratio, 1-0.17), 1+0.23)
+			loss[i] = single(max(-adv[row]*ratio, -adv[row]*clipped) + 0.0317*kl[i])
+		})
+	}, "token_loss/policy") {
+		require.NotContains(t, []check.Verdict{check.Fail, check.Convention}, r.Verdict, "%s: %s", r.Check, r.Reason)
+	}
+}
+
+// Token losses that no formula gives: without a declaration, a number may be another one, and nothing is said to be wrong.
+func TestWhatNothingExplainsIsUndecidedWithoutADeclaration(t *testing.T) {
+	seen := false
+	for _, r := range silent(t, func(b *dumpfile.Batch) {
+		loss := b.Token("token_loss")
+		cells(b, func(i, row, col int) { loss[i] = single(loss[i] + math.Sin(float64(7*row*row+3*col*col))) })
+	}, "token_loss/policy") {
+		if r.Check == "token_loss/policy" {
+			seen = true
+			require.Equal(t, check.Undetermined, r.Verdict, r.Reason)
+			require.Contains(t, r.Reason, "nobody declares")
+		}
+	}
+	require.True(t, seen)
+}

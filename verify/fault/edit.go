@@ -1,0 +1,48 @@
+package fault
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"plumbline/verify/stage"
+)
+
+// An edit is a change of the formula of a stage that is no entry of the catalogue: one part of it replaced by another quantity that the
+// batch has. What the catalogue does not explain is held against all of them, made by rule: the words of the finding are those of the
+// change. Edits of several parts are tried, too; one of fewer parts that fits excludes those of more.
+type edit struct {
+	id      string // of package bug: the nearest entry
+	title   string
+	changes int
+	predict func(c *stage.Case, ch *stage.Check) *stage.Prediction
+}
+
+// most changes of one formula that are told: three values chosen among dozens fit what they do not explain.
+const mostChanges = 2
+
+// edits tries the edits of the stage.
+func (t *trial) edits() []Explanation {
+	o := t.levels[0]
+	if strings.HasPrefix(o.Check.Output, "scalars/") {
+		return nil // one number of a file, often a fraction of few tokens, fits too much
+	}
+	var list []edit
+	for _, family := range []func(*stage.Outcome) []edit{advantageEdits, lengthEdits, recursionEdits, valueEdits, whiteningEdits, functionEdits, reductionEdits, inputEdits, cellEdits} {
+		list = append(list, family(o)...)
+	}
+	slices.SortStableFunc(list, func(a, b edit) int { return cmp.Compare(a.changes, b.changes) })
+	var found []Explanation
+	least := mostChanges
+	for _, e := range list {
+		if e.changes > least {
+			break
+		}
+		h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{o.Check.ID}, Predict: e.predict})[0]
+		if x, ok := t.try(h, "", h.judge); ok && !x.Lead {
+			least = e.changes
+			found = append(found, x)
+		}
+	}
+	return found
+}

@@ -1,0 +1,595 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// A group advantage is (x_r − b)/s of the rewards x: a baseline b over some rows, and a spread s over some rows. Its edits replace the
+// rewards, the rows or the statistics.
+type advantageForm struct {
+	x         string // what stands for the rewards
+	rows      string // the rows of the baseline
+	centre    string
+	spreadOf  string // the rows of the spread
+	spread    string
+	eps, sign float64
+}
+
+// sources are what programs take for the rewards of their rows. Ties of ranks take the order of the rows, as argsort of argsort does.
+var sources = []struct {
+	name, id, title string
+	of              func(r []float64, groups [][]int) []float64
+}{
+	{"rewards", "", "", func(r []float64, _ [][]int) []float64 { return r }},
+	{"ranks", "ADV-REWARDS", "the ranks of the rewards in their group stand for the rewards", func(r []float64, groups [][]int) []float64 {
+		x := make([]float64, len(r))
+		for _, g := range groups {
+			at := slices.Clone(g)
+			slices.SortStableFunc(at, func(i, j int) int { return compare(r[i], r[j]) })
+			for k, i := range at {
+				x[i] = float64(k)
+			}
+		}
+		return x
+	}},
+	{"mean ranks", "ADV-REWARDS", "the ranks of the rewards in their group, ties with their mean, stand for the rewards", func(r []float64, groups [][]int) []float64 {
+		x := make([]float64, len(r))
+		for _, g := range groups {
+			for _, i := range g {
+				for _, j := range g {
+					if r[j] < r[i] {
+						x[i]++
+					} else if r[j] == r[i] && i != j {
+						x[i] += 0.5
+					}
+				}
+			}
+		}
+		return x
+	}},
+	{"signs", "ADV-REWARDS", "the signs of the rewards stand for the rewards", func(r []float64, _ [][]int) []float64 {
+		return mapped(r, func(v float64) float64 { return float64(compare(v, 0)) })
+	}},
+	{"squares", "ADV-REWARDS", "the squares of the rewards stand for the rewards", func(r []float64, _ [][]int) []float64 {
+		return mapped(r, func(v float64) float64 { return v * v })
+	}},
+	{"magnitudes", "ADV-REWARDS", "the magnitudes of the rewards stand for the rewards", func(r []float64, _ [][]int) []float64 { return mapped(r, math.Abs) }},
+	{"bits", "ADV-REWARDS", "whether a reward is above 0 stands for the reward", func(r []float64, _ [][]int) []float64 {
+		return mapped(r, func(v float64) float64 { return float64(max(compare(v, 0), 0)) })
+	}},
+	{"exponentials", "ADV-REWARDS", "the exponentials of the rewards stand for the rewards", func(r []float64, _ [][]int) []float64 { return mapped(r, math.Exp) }},
+}
+
+func compare(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func mapped(x []float64, f func(float64) float64) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = f(v)
+	}
+	return y
+}
+
+// scopes are the sets of rows over which a statistic is taken.
+var scopes = []struct{ name, id, title string }{
+	{"group", "", "the group"},
+	{"blocks", "ADV-GROUPS-BY-POSITION", "num_generations consecutive rows"},
+	{"stride", "ADV-GROUPS-INTERLEAVED", "every k-th row, of k groups"},
+	{"file stride", "ADV-GROUPS-INTERLEAVED", "every k-th row of the micro-batch, of its k groups"},
+	{"file generations", "ADV-GROUPS-INTERLEAVED", "every num_generations-th row of the micro-batch"},
+	{"generations", "ADV-GROUPS-INTERLEAVED", "every num_generations-th row of the step"},
+	{"rank stride", "ADV-GROUPS-INTERLEAVED", "every k-th row of the rank, of its k groups"},
+	{"file group", "ADV-GROUPS-PER-FILE", "the part of the group in the micro-batch"},
+	{"rank group", "ADV-GROUPS-PER-RANK", "the part of the group on the rank"},
+	{"file", "ADV-GROUPS-PER-FILE", "the micro-batch"},
+	{"rank", "ADV-GROUPS-PER-RANK", "the rank"},
+	{"all", "ADV-ONE-GROUP", "all rows of the step"},
+	{"tiled", "ADV-OTHER-GROUP", "the r-th group for row r, of k groups in turn: repeated as a block, not row by row"},
+	{"tiled in file", "ADV-OTHER-GROUP", "the groups of the micro-batch in turn: repeated as a block, not row by row"},
+	{"solved", "ADV-WRONG-GROUPS", "other rows than those of group_id: the advantages show them"},
+}
+
+// scopeRows returns for every row the rows of its set, nil where the batch does not say.
+func scopeRows(c *stage.Case, name string) [][]int {
+	b := c.B
+	id := b.Row("group_id")
+	if id == nil {
+		return nil
+	}
+	generations := int(c.FactOr("num_generations", 0))
+	groupsOf := func(rows func(r int) bool) int {
+		seen := map[float64]bool{}
+		for r, g := range id {
+			if rows(r) {
+				seen[g] = true
+			}
+		}
+		return max(len(seen), 1)
+	}
+	rank := func(r int) int { return b.Files[b.File(r)].Rank }
+	inRank := map[int]int{} // the place of a row on its rank
+	place := make([]int, b.Rows)
+	for r := range place {
+		place[r] = inRank[rank(r)]
+		inRank[rank(r)]++
+	}
+	key := func(r int) [3]float64 {
+		f := b.File(r)
+		switch name {
+		case "group":
+			return [3]float64{id[r]}
+		case "blocks":
+			return [3]float64{float64(r / max(generations, 1))}
+		case "stride":
+			return [3]float64{float64(r % groupsOf(func(int) bool { return true }))}
+		case "generations":
+			return [3]float64{float64(r % max(generations, 1))}
+		case "file stride":
+			return [3]float64{float64(f), float64((r - b.Files[f].Lo) % groupsOf(func(s int) bool { return b.File(s) == f }))}
+		case "file generations":
+			return [3]float64{float64(f), float64((r - b.Files[f].Lo) % max(generations, 1))}
+		case "rank stride":
+			return [3]float64{float64(rank(r)), float64(place[r] % groupsOf(func(s int) bool { return rank(s) == rank(r) }))}
+		case "file group":
+			return [3]float64{float64(f), id[r]}
+		case "rank group":
+			return [3]float64{float64(rank(r)), id[r]}
+		case "file":
+			return [3]float64{float64(f)}
+		case "rank":
+			return [3]float64{float64(rank(r))}
+		}
+		return [3]float64{}
+	}
+	if (name == "blocks" || name == "generations" || name == "file generations") && generations < 2 {
+		return nil
+	}
+	if name == "solved" {
+		return nil
+	}
+	if name == "tiled" || name == "tiled in file" {
+		of := make([][]int, b.Rows)
+		for r := range of {
+			var first []float64 // the groups in the order of their first rows
+			members := map[float64][]int{}
+			lo, hi := 0, b.Rows
+			if name == "tiled in file" {
+				lo, hi = b.Files[b.File(r)].Lo, b.Files[b.File(r)].Hi
+			}
+			for q := lo; q < hi; q++ {
+				if members[id[q]] == nil {
+					first = append(first, id[q])
+				}
+				members[id[q]] = append(members[id[q]], q)
+			}
+			of[r] = members[first[(r-lo)%len(first)]]
+		}
+		return of
+	}
+	sets := map[[3]float64][]int{}
+	keys := make([][3]float64, b.Rows)
+	for r := range keys {
+		keys[r] = key(r)
+		sets[keys[r]] = append(sets[keys[r]], r)
+	}
+	of := make([][]int, b.Rows)
+	for r, k := range keys {
+		of[r] = sets[k]
+	}
+	return of
+}
+
+// statistics are what programs subtract from a reward, and divide by.
+var centres = []struct{ name, title string }{
+	{"mean", "the mean"}, {"loo", "the mean of the other rows"}, {"none", "nothing"}, {"median", "the median"}, {"lower median", "the lower median"}, {"max", "the largest reward"}, {"min", "the smallest reward"},
+	{"first", "the first reward"}, {"last", "the last reward"}, {"sum", "the sum"}, {"loo n", "the sum of the other rows over the number of all rows"}, {"loo n2", "the mean with the row itself, over n − 1"},
+}
+
+var spreads = []struct{ name, title string }{
+	{"none", "nothing"}, {"std1", "the deviation with n − 1"}, {"std0", "the deviation with n"}, {"var1", "the variance with n − 1"}, {"var0", "the variance with n"},
+	{"mad", "the mean absolute deviation"}, {"range", "the range"}, {"rms", "the root mean square"}, {"sem", "the standard error of the mean"}, {"count", "the number of rows"},
+	{"mean", "the mean"}, {"max", "the largest magnitude"}, {"median ad", "the median absolute deviation"},
+}
+
+func centreOf(name string, x []float64, rows []int, own int) float64 {
+	n := float64(len(rows))
+	var sum float64
+	sorted := make([]float64, 0, len(rows))
+	for _, i := range rows {
+		sum += x[i]
+		sorted = append(sorted, x[i])
+	}
+	slices.Sort(sorted)
+	switch name {
+	case "mean":
+		return sum / n
+	case "loo":
+		return (sum - x[own]) / (n - 1)
+	case "median":
+		return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+	case "lower median":
+		return sorted[(len(sorted)-1)/2]
+	case "max":
+		return sorted[len(sorted)-1]
+	case "min":
+		return sorted[0]
+	case "first":
+		return x[rows[0]]
+	case "last":
+		return x[rows[len(rows)-1]]
+	case "sum":
+		return sum
+	case "loo n":
+		return (sum - x[own]) / n
+	case "loo n2":
+		return sum / (n - 1)
+	}
+	return 0
+}
+
+func spreadOf(name string, x []float64, rows []int) float64 {
+	n := float64(len(rows))
+	mean := centreOf("mean", x, rows, 0)
+	var square, moment, absolute, largest float64
+	for _, i := range rows {
+		d := x[i] - mean
+		square += float64(d * d)
+		moment += float64(x[i] * x[i])
+		absolute += math.Abs(d)
+		largest = max(largest, math.Abs(x[i]))
+	}
+	switch name {
+	case "std1":
+		return math.Sqrt(square / (n - 1))
+	case "std0":
+		return math.Sqrt(square / n)
+	case "var1":
+		return square / (n - 1)
+	case "var0":
+		return square / n
+	case "mad":
+		return absolute / n
+	case "range":
+		return centreOf("max", x, rows, 0) - centreOf("min", x, rows, 0)
+	case "rms":
+		return math.Sqrt(moment / n)
+	case "sem":
+		return math.Sqrt(square/(n-1)) / math.Sqrt(n)
+	case "count":
+		return n
+	case "mean":
+		return mean
+	case "max":
+		return largest
+	case "median ad":
+		m := centreOf("median", x, rows, 0)
+		d := make([]float64, len(x))
+		for _, i := range rows {
+			d[i] = math.Abs(x[i] - m)
+		}
+		return centreOf("median", d, rows, 0)
+	}
+	return 1
+}
+
+// declaredForm returns the form of the declared options, false where it is another kind of formula.
+func declaredForm(c *stage.Case) (f advantageForm, ok bool) {
+	text := func(name string) string { return c.Set.Value(name).String() }
+	if k := text("adv.kind"); k != "group" {
+		return f, false
+	}
+	if w := text("whiten.scope"); w == "row" || w == "minibatch" || w == "local_batch" || w == "global" {
+		return f, false
+	}
+	if v := c.Set.Value("adv.multi"); v.Kind() == convention.Enum && v.Text() == "normalize_then_sum" {
+		return f, false
+	}
+	f = advantageForm{x: "rewards", rows: "group", spreadOf: "group", sign: 1}
+	switch text("adv.center") {
+	case "mean":
+		f.centre = "mean"
+	case "loo":
+		f.centre = "loo"
+	case "none":
+		f.centre = "none"
+	default:
+		return f, false
+	}
+	std := "std1"
+	if v := c.Set.Value("adv.ddof"); v.Kind() == convention.Number && v.Num() == 0 {
+		std = "std0"
+	}
+	switch text("adv.scale") {
+	case "none", "–":
+		f.spread = "none"
+	case "group_std":
+		f.spread = std
+	case "batch_std":
+		f.spread, f.spreadOf = std, "all"
+	default:
+		return f, false
+	}
+	if v := c.Set.Value("adv.eps"); v.Kind() == convention.Number && f.spread != "none" {
+		f.eps = v.Num()
+	}
+	return f, true
+}
+
+// advantageEdits returns the edits of a group advantage.
+func advantageEdits(o *stage.Outcome) []edit {
+	if o.Check.ID != "advantage/group" {
+		return nil
+	}
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	declared, ok := declaredForm(c)
+	in := newFormInputs(c, o.Check)
+	if !ok || in == nil {
+		return nil
+	}
+	type change struct {
+		id, title string
+		apply     func(*advantageForm)
+	}
+	var rewards, baselines, subtracted, spreadRows, divided []change
+	for _, s := range sources[1:] {
+		rewards = append(rewards, change{s.id, s.title, func(f *advantageForm) { f.x = s.name }})
+	}
+	for _, s := range scopes {
+		if s.name != "group" && s.name != "solved" && declared.centre != "none" {
+			baselines = append(baselines, change{s.id, "the baseline is taken over " + s.title, func(f *advantageForm) { f.rows = s.name }})
+		}
+		if s.name == "solved" && declared.spread == "none" && declared.centre == "mean" {
+			baselines = append(baselines, change{s.id, "the groups are " + s.title, func(f *advantageForm) { f.rows = s.name }})
+		}
+		if s.name != declared.spreadOf && s.name != "solved" && declared.spread != "none" {
+			id := s.id
+			if s.name == "all" {
+				id = "ADV-BATCH-STD"
+			} else if s.name == "group" {
+				id = "ADV-GROUP-STD"
+			}
+			spreadRows = append(spreadRows, change{id, "the spread is taken over " + s.title, func(f *advantageForm) { f.spreadOf = s.name }})
+		}
+		if s.name != "group" && declared.centre != "none" && declared.spread != "none" && declared.spreadOf == "group" { // one wrong grouping is one change
+			baselines = append(baselines, change{s.id, "the groups are " + s.title, func(f *advantageForm) { f.rows, f.spreadOf = s.name, s.name }})
+		}
+	}
+	for _, s := range centres {
+		if s.name != declared.centre {
+			subtracted = append(subtracted, change{"ADV-CENTER", s.title + " of the group is subtracted where it should be " + titleOf(centres, declared.centre), func(f *advantageForm) { f.centre = s.name }})
+		}
+	}
+	for _, s := range spreads {
+		if s.name != declared.spread {
+			id := "ADV-SPREAD"
+			switch {
+			case s.name == "none":
+				id = "ADV-NOT-SCALED"
+			case s.name[:3] == "std" && declared.spread[:3] == "std":
+				id = "ADV-DDOF"
+			}
+			divided = append(divided, change{id, "they are divided by " + s.title + " where it should be " + titleOf(spreads, declared.spread), func(f *advantageForm) { f.spread = s.name }})
+		}
+	}
+	epsilons := []change{}
+	if declared.spread != "none" && declared.eps != 0 {
+		epsilons = append(epsilons, change{"ADV-EPS", "the epsilon is missing", func(f *advantageForm) { f.eps = 0 }})
+	}
+	signs := []change{{"ADV-SIGN", "they have the wrong sign", func(f *advantageForm) { f.sign = -1 }}}
+	families := [][]change{rewards, baselines, subtracted, spreadRows, divided, epsilons, signs}
+	var list []edit
+	add := func(changes ...change) {
+		f := declared
+		for _, x := range changes {
+			x.apply(&f)
+		}
+		if f == declared || !f.near(o, in) {
+			return
+		}
+		title := changes[0].title
+		for _, x := range changes[1:] {
+			title += "; and " + x.title
+		}
+		list = append(list, edit{id: changes[0].id, title: title, changes: len(changes), predict: f.predict})
+	}
+	for i, first := range families {
+		for _, a := range first {
+			add(a)
+			if o.Half() {
+				continue
+			}
+			for _, second := range families[i+1:] {
+				for _, b := range second {
+					add(a, b)
+				}
+			}
+		}
+	}
+	return list
+}
+
+func titleOf(list []struct{ name, title string }, name string) string {
+	return list[slices.IndexFunc(list, func(s struct{ name, title string }) bool { return s.name == name })].title
+}
+
+// near reports whether all numbers are close to what the form gives, before a bound is asked for.
+func (f advantageForm) near(o *stage.Outcome, in *formInputs) bool {
+	p := f.from(in)
+	if p == nil || len(p.Want) != len(o.Got) {
+		return false
+	}
+	for i, w := range p.Want {
+		if o.Pred.Judge != nil && !o.Pred.Judge[i] {
+			continue
+		}
+		if !(math.Abs(o.Got[i]-w) <= 4*o.Limit(i)+4*p.Bound[i]+1e-5*math.Abs(w)) {
+			return false
+		}
+	}
+	return true
+}
+
+// formInputs are what forms are made of.
+type formInputs struct {
+	c      *stage.Case
+	raw    *stage.Prediction
+	r, e   []float64 // rewards and their errors
+	perRow bool
+	groups [][]int
+	scopes map[string][][]int
+	x      map[string][]float64
+}
+
+func newFormInputs(c *stage.Case, ch *stage.Check) *formInputs {
+	raw := under(option("adv.kind", "raw"), c, ch)
+	group := scopeRows(c, "group")
+	if raw == nil || c.B.Cols == 0 || group == nil {
+		return nil
+	}
+	b := c.B
+	in := &formInputs{c: c, raw: raw, r: make([]float64, b.Rows), e: make([]float64, b.Rows), scopes: map[string][][]int{}, x: map[string][]float64{}}
+	in.perRow = len(raw.Want) == b.Rows && !(b.Cols == 1 && c.B.Tensors[ch.Output].Layout == dump.PerToken)
+	for i := range in.r {
+		at := i
+		if !in.perRow {
+			first, _ := firstLast(b.Mask[i*b.Cols : (i+1)*b.Cols])
+			at = i*b.Cols + max(first, 0)
+		}
+		in.r[i], in.e[i] = raw.Want[at], raw.Bound[at]
+	}
+	for i, g := range group {
+		if g[0] == i {
+			in.groups = append(in.groups, g)
+		}
+	}
+	for _, s := range scopes {
+		in.scopes[s.name] = scopeRows(c, s.name)
+	}
+	in.scopes["solved"] = in.sharedBaselines(ch)
+	for _, s := range sources {
+		in.x[s.name] = s.of(in.r, in.groups)
+	}
+	return in
+}
+
+// sharedBaselines returns the sets of rows whose advantages are one line A = (r − b)/s of their rewards, of n ≥ 3 rows each, and whose
+// mean is that line's zero: the groups that were taken. nil where the rows do not fall into such sets, or group_id has the same.
+func (in *formInputs) sharedBaselines(ch *stage.Check) [][]int {
+	b := in.c.B
+	t := b.Tensors[ch.Output]
+	if t == nil || b.Rows < 6 || b.Rows > 512 {
+		return nil
+	}
+	adv := make([]float64, b.Rows)
+	for r := range adv {
+		at := r
+		if !in.perRow {
+			first, _ := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols])
+			at = r*b.Cols + max(first, 0)
+		}
+		if at >= len(t.Data) {
+			return nil
+		}
+		adv[r] = t.Data[at]
+	}
+	const tolerance = 1e-4 // of the sizes in a row; what is found is judged within the bounds
+	of := make([][]int, b.Rows)
+	other := false
+	for r := range of {
+		if of[r] != nil {
+			continue
+		}
+		for s := r + 1; s < b.Rows && of[r] == nil; s++ {
+			if of[s] != nil || math.Abs(in.r[r]-in.r[s]) < 1e-6 {
+				continue
+			}
+			slope := (adv[r] - adv[s]) / (in.r[r] - in.r[s])
+			if !(slope > 0) {
+				continue
+			}
+			var rows []int
+			var sum, size float64
+			for k := range of {
+				if of[k] == nil && math.Abs(adv[k]-adv[r]-slope*(in.r[k]-in.r[r])) <= tolerance*(math.Abs(adv[k])+math.Abs(adv[r])+slope*math.Abs(in.r[k]-in.r[r])) {
+					rows = append(rows, k)
+					sum, size = sum+adv[k], size+math.Abs(adv[k])
+				}
+			}
+			if len(rows) < 3 || math.Abs(sum) > tolerance*size {
+				continue
+			}
+			for _, k := range rows {
+				of[k] = rows
+			}
+		}
+		if of[r] == nil {
+			return nil
+		}
+		other = other || !slices.Equal(of[r], in.scopes["group"][r])
+	}
+	if !other {
+		return nil
+	}
+	return of
+}
+
+func (f advantageForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	in := newFormInputs(c, ch)
+	if in == nil {
+		return nil
+	}
+	return f.from(in)
+}
+
+// from returns the advantages of the form. With m the largest |x| of the rows of a statistic of n rows, both it and the difference
+// are off by (n + 4)·u·m and the errors of the rewards; the quotient by that over s, and once more for its own size, and 8 roundings.
+func (f advantageForm) from(in *formInputs) *stage.Prediction {
+	c, b, x := in.c, in.c.B, in.x[f.x]
+	rows, spreadRows := in.scopes[f.rows], in.scopes[f.spreadOf]
+	if rows == nil || spreadRows == nil {
+		return nil
+	}
+	p := &stage.Prediction{Want: make([]float64, len(in.raw.Want)), Bound: make([]float64, len(in.raw.Want)), Judge: in.raw.Judge, Scale: 1}
+	for i := range x {
+		if len(rows[i]) < 2 || len(spreadRows[i]) < 2 {
+			return nil
+		}
+		var size, e float64
+		for _, set := range [][]int{rows[i], spreadRows[i]} {
+			for _, j := range set {
+				size, e = max(size, math.Abs(x[j])), max(e, in.e[j])
+			}
+		}
+		n := float64(max(len(rows[i]), len(spreadRows[i])))
+		s := 1.0
+		if f.spread != "none" {
+			s = spreadOf(f.spread, x, spreadRows[i]) + f.eps
+		}
+		a := f.sign * (x[i] - centreOf(f.centre, x, rows[i], i)) / s
+		off := ((n+4)*c.Unit*size + 2*e) / math.Abs(s)
+		bound := off*(1+math.Abs(a)) + 8*c.Unit*math.Abs(a)
+		lo, hi := i, i+1
+		if !in.perRow {
+			lo, hi = i*b.Cols, (i+1)*b.Cols
+		}
+		for k := lo; k < hi; k++ {
+			if in.perRow || b.Mask[k] {
+				p.Want[k], p.Bound[k] = a, bound
+			}
+		}
+	}
+	return p
+}

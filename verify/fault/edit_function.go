@@ -1,0 +1,192 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// function is what programs do to a number that nobody asked for.
+type function struct {
+	name  string // of x
+	f     func(x float64) float64
+	slope float64 // a bound of |f'| on numbers of size 1, times which the error of a number goes on
+}
+
+// of returns the name with the name of the number in it.
+func (f function) of(x string) string { return strings.ReplaceAll(f.name, "x", x) }
+
+var functions = []function{
+	{"tanh x", math.Tanh, 1},
+	{"x²", func(x float64) float64 { return x * x }, 2},
+	{"x·|x|", func(x float64) float64 { return x * math.Abs(x) }, 2},
+	{"√|x| with its sign", func(x float64) float64 { return math.Copysign(math.Sqrt(math.Abs(x)), x) }, 1},
+	{"|x|", math.Abs, 1},
+	{"the sign of x", func(x float64) float64 { return float64(compare(x, 0)) }, 1},
+	{"max(x, 0)", func(x float64) float64 { return max(x, 0) }, 1},
+	{"min(x, 0)", func(x float64) float64 { return min(x, 0) }, 1},
+	{"x held within ±1", func(x float64) float64 { return min(max(x, -1), 1) }, 1},
+	{"σ of x", func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }, 1},
+	{"e to the x", math.Exp, 1},
+	{"1 − x", func(x float64) float64 { return 1 - x }, 1},
+	{"1/x", func(x float64) float64 { return 1 / x }, 1},
+}
+
+// functionEdits returns edits of a number per token or row that went through a function.
+func functionEdits(o *stage.Outcome) []edit {
+	switch o.Check.Stage {
+	case convention.Advantage, convention.KL, convention.Reward, convention.Ratio:
+	default:
+		return nil
+	}
+	id := "OTHER-FORM"
+	if o.Check.Output == "advantages" {
+		id = "ADV-FORM"
+	}
+	var list []edit
+	for _, f := range functions {
+		list = append(list, edit{id: id, title: fmt.Sprintf("%s are %s of the right x", o.Check.Output, f.of("x")), changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				p := under(sameInput, c, ch)
+				if p == nil {
+					return nil
+				}
+				q := *p
+				q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+				for i, w := range p.Want {
+					q.Want[i] = f.f(w)
+					lo, hi := f.f(w-p.Bound[i]), f.f(w+p.Bound[i])
+					q.Bound[i] = max(math.Abs(lo-q.Want[i]), math.Abs(hi-q.Want[i])) + 4*c.Unit*math.Abs(q.Want[i])
+				}
+				return &q
+			}})
+	}
+	if o.Check.ID == "reward/token" {
+		for _, mean := range []bool{true, false} {
+			what := map[bool]string{true: "mean", false: "sum"}[mean]
+			list = append(list, edit{id: "OTHER-FORM", title: fmt.Sprintf("the KL of a token is the %s of its row", what), changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					without := under(noKL, c, ch)
+					kl := spreadOver(combined(1, under(sameInput, c, ch), -1, without), c, mean)
+					return combined(1, without, 1, kl)
+				}})
+		}
+	}
+	if p := o.Case.B.Tensors[o.Check.Output]; p != nil && p.Layout == dump.PerToken { // the row's mean or sum at every token
+		for _, mean := range []bool{true, false} {
+			what := map[bool]string{true: "mean", false: "sum"}[mean]
+			list = append(list, edit{id: id, title: fmt.Sprintf("every token has the %s of its row", what), changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return spreadRows(c, ch, mean) }})
+		}
+	}
+	return list
+}
+
+// spreadRows predicts the mean or the sum of a row at each of its tokens.
+func spreadRows(c *stage.Case, ch *stage.Check, mean bool) *stage.Prediction {
+	return spreadOver(under(sameInput, c, ch), c, mean)
+}
+
+func spreadOver(p *stage.Prediction, c *stage.Case, mean bool) *stage.Prediction {
+	if p == nil || len(p.Want) != len(c.B.Mask) || c.B.Cols == 0 {
+		return nil
+	}
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	for r := range c.B.Rows {
+		var sum, size, e, n float64
+		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+			if c.B.Mask[i] {
+				sum, size, e, n = sum+p.Want[i], size+math.Abs(p.Want[i]), e+p.Bound[i], n+1
+			}
+		}
+		e += (n + 2) * c.Unit * size
+		if mean {
+			sum, e = sum/max(n, 1), e/max(n, 1)
+		}
+		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+			q.Want[i], q.Bound[i] = sum, e+2*c.Unit*math.Abs(sum)
+		}
+	}
+	return &q
+}
+
+// whiteningEdits returns edits of the whitening of advantages over all tokens: y = (x − c)/s, with another c, another s or another ε.
+func whiteningEdits(o *stage.Outcome) []edit {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	scope := c.Set.Value("whiten.scope")
+	if o.Check.Output != "advantages" || scope.Kind() != convention.Enum || scope.Text() == "none" || scope.Text() == "row" {
+		return nil
+	}
+	var list []edit
+	for _, centre := range []struct{ name, title string }{{"mean", ""}, {"none", "the mean is not subtracted"}, {"median", "the median is subtracted, not the mean"}} {
+		for _, spread := range []struct{ name, title string }{{"std1", ""}, {"std0", ""}, {"var1", "divided by the variance"}, {"var0", "divided by the variance, of n"}, {"rms", "divided by the root of the second moment, not by the deviation"},
+			{"mad", "divided by the mean absolute deviation"}, {"none", "not divided by the deviation"}, {"max", "divided by the largest magnitude"}} {
+			for _, eps := range []float64{0, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1} {
+				for _, inside := range []bool{false, true} {
+					changes, id := 0, "WHITEN-FORM"
+					var text []string
+					for _, t := range []string{centre.title, spread.title} {
+						if t != "" {
+							changes++
+							text = append(text, t)
+						}
+					}
+					if plain := eps == numberOr(c, "whiten.eps", 0); !plain && changes == 0 {
+						changes, id = 1, "WHITEN-EPS"
+						text = append(text, fmt.Sprintf("whiten.eps is %g, not %g", eps, numberOr(c, "whiten.eps", 0)))
+					} else if !plain && eps != 0 {
+						continue // one number more is too many
+					}
+					if changes == 0 || changes > mostChanges || inside && eps == 0 {
+						continue
+					}
+					list = append(list, edit{id: id, title: "whitening: " + strings.Join(text, "; "), changes: changes,
+						predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+							return whitenedAs(c, ch, centre.name, spread.name, eps, inside)
+						}})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// whitenedAs predicts advantages whitened over all tokens of the step in another way.
+func whitenedAs(c *stage.Case, ch *stage.Check, centre, spread string, eps float64, inside bool) *stage.Prediction {
+	raw := under(option("whiten.scope", "none"), c, ch)
+	if raw == nil {
+		return nil
+	}
+	var cells []int
+	var size, most float64
+	for i, x := range raw.Want {
+		if len(raw.Want) != len(c.B.Mask) || c.B.Mask[i] {
+			cells = append(cells, i)
+			size, most = max(size, math.Abs(x)), max(most, raw.Bound[i])
+		}
+	}
+	if len(cells) < 2 {
+		return nil
+	}
+	s := spreadOf(spread, raw.Want, cells)
+	if inside {
+		s = math.Sqrt(s*s + eps)
+	} else {
+		s += eps
+	}
+	m := centreOf(centre, raw.Want, cells, cells[0])
+	p := *raw
+	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
+	for _, i := range cells {
+		a := (raw.Want[i] - m) / s
+		p.Want[i] = a
+		p.Bound[i] = (2*most+16*c.Unit*size)/s*(1+math.Abs(a)) + 8*c.Unit*math.Abs(a)
+	}
+	return &p
+}

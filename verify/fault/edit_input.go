@@ -1,0 +1,147 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// operands are the tensors that a formula can take one for another: what the same shape has, and is computed before the output.
+var operands = []string{"logp_new", "logp_old", "logp_gen", "logp_ref", "values", "values_new", "returns", "advantages", "kl", "entropy", "is_weights", "token_rewards", "scores"}
+
+// ids of operands that stand for others.
+var swappedIDs = map[[2]string]string{
+	{"logp_old", "logp_gen"}: "OLD-IS-GEN", {"logp_old", "logp_ref"}: "OLD-IS-REF", {"logp_old", "logp_new"}: "OLD-RECOMPUTED",
+	{"logp_ref", "logp_old"}: "KL-OLD-FOR-REF", {"logp_ref", "logp_gen"}: "KL-OF-GEN", {"logp_ref", "logp_new"}: "REF-IS-POLICY",
+	{"logp_gen", "logp_old"}: "IS-OLD-FOR-GEN", {"logp_gen", "logp_new"}: "IS-NEW-FOR-GEN",
+	{"returns", "advantages"}: "VALUE-AGAINST-ADVANTAGES", {"values", "values_new"}: "GAE-VALUES-NEW",
+}
+
+// inputEdits returns edits of what a formula reads: another tensor in place of one, one moved by a token or a row, negated, or two
+// numbers of the configuration exchanged.
+func inputEdits(o *stage.Outcome) []edit {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	b := c.B
+	read := func(name string) bool { // the output depends on it
+		t := b.Tensors[name]
+		return t != nil && name != o.Check.Output && t.Width <= 1 && (t.Layout == dump.PerToken || t.Layout == dump.PerRow) && !(made[name] > made[o.Check.Output] && made[o.Check.Output] > 0)
+	}
+	var list []edit
+	add := func(id, title string, in input) {
+		predict := func(c *stage.Case, ch *stage.Check) (p *stage.Prediction) {
+			defer func() { // a number may be outside what a formula is defined for, and then nothing computes it
+				if recover() != nil {
+					p = nil
+				}
+			}()
+			return under(in, c, ch)
+		}
+		list = append(list, edit{id: id, title: title, changes: 1, predict: predict})
+	}
+	for _, name := range operands {
+		if !read(name) {
+			continue
+		}
+		for _, other := range operands {
+			if other == name || !read(other) || b.Tensors[other].Layout != b.Tensors[name].Layout {
+				continue
+			}
+			id := swappedIDs[[2]string{name, other}]
+			if id == "" {
+				id = "OTHER-TENSOR"
+			}
+			add(id, fmt.Sprintf("%s is read where %s should be", other, name), instead(name, other))
+		}
+		if b.Tensors[name].Layout == dump.PerToken {
+			add("OTHER-TENSOR", name+" is read one token late: that of the token before", shifted(name, 1))
+			add("OTHER-TENSOR", name+" is read one token early: that of the token behind", shifted(name, -1))
+		}
+		add("OTHER-TENSOR", name+" is read from the row before", rolled(name, 1))
+		add("OTHER-TENSOR", name+" is read from the row behind", rolled(name, -1))
+		add("OTHER-TENSOR", name+" is read with the wrong sign", negated(name))
+		add("OTHER-TENSOR", name+" is left out: 0 stands for it", constant(name, 0))
+		if name == "scores" || name == "token_rewards" || name == "advantages" {
+			add("OTHER-TENSOR", "the magnitude of "+name+" is read", token(name, func(_ *stage.Case, x []float64) []float64 { return mapped(x, math.Abs) }))
+		}
+	}
+	if read("advantages") && (o.Check.Stage == convention.TokenLoss || o.Check.Stage == convention.Gradient) {
+		for _, f := range functions {
+			add("ADV-FORM", "the loss reads "+f.of("A")+" for the advantage A", token("advantages", func(_ *stage.Case, x []float64) []float64 { return mapped(x, f.f) }))
+		}
+	}
+	if read("logp_old") && read("logp_new") {
+		for _, k := range []float64{2, 0.5, -1} {
+			in := token("logp_old", func(c *stage.Case, x []float64) []float64 {
+				lp := c.B.Token("logp_new")
+				if len(lp) != len(x) {
+					return nil
+				}
+				y := make([]float64, len(x))
+				for i := range x {
+					y[i] = lp[i] - k*(lp[i]-x[i])
+				}
+				return y
+			})
+			list = append(list, edit{id: "RATIO-FORM", title: fmt.Sprintf("the log-ratio is multiplied by %g", k), changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					slope := 1.0
+					if ch.Stage == convention.Gradient {
+						slope = k // ∂exp(k·d)/∂d
+					}
+					return combined(slope, policyOnly(in, c, ch), 1, klOnly(c, ch))
+				}})
+		}
+	}
+	numbers := slices.DeleteFunc(slices.Clone(o.Case.Read), func(name string) bool { return c.Set.Value(name).Kind() != convention.Number })
+	for i, name := range numbers {
+		v := c.Set.Value(name)
+		for _, other := range numbers[i+1:] {
+			w := c.Set.Value(other)
+			if v == w || kindOf(name) != kindOf(other) {
+				continue
+			}
+			add(optionID(name, "OTHER-OPTION"), fmt.Sprintf("%s and %s are exchanged", name, other), func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+				v, w := c.Set.Value(name), c.Set.Value(other)
+				return c.B, c.Set.With(name, w, "hypothesis").With(other, v, "hypothesis"), true
+			})
+		}
+		for _, other := range numbers {
+			if other == name || c.Set.Value(other) == v || kindOf(name) != kindOf(other) {
+				continue
+			}
+			add(optionID(name, "OTHER-OPTION"), fmt.Sprintf("%s is read where %s should be", other, name), func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+				return c.B, c.Set.With(name, c.Set.Value(other), "hypothesis"), true
+			})
+		}
+	}
+	return list
+}
+
+// kindOf returns what kind of number an option is: a program takes one coefficient for another, not for a temperature.
+func kindOf(name string) string {
+	group, rest, _ := strings.Cut(name, ".")
+	switch {
+	case rest == "coef" || name == "kl.beta":
+		return "coefficient"
+	case strings.HasSuffix(rest, "eps"):
+		return "epsilon"
+	case group == "clip" || name == "value.clip":
+		return "range"
+	}
+	return group
+}
+
+// optionID returns the bug that an option with another value is, or another id where the registry knows none.
+func optionID(name, other string) string {
+	for _, e := range named {
+		if e.option == name && e.from == "" && e.to == "" {
+			return e.id
+		}
+	}
+	return other
+}

@@ -1,0 +1,311 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// recursionForm is generalised advantage estimation over the tokens of a response, from the last one back:
+//
+//	δ_t = r_t + γ·V' − V,  A_t = δ_t + k·A_{t+1}
+//
+// whose V', V, k and end a program may have got wrong.
+type recursionForm struct {
+	id, title string
+	next      func(v []float64, t int) float64 // V' of token t; of the last token see end
+	end       func(v []float64, behind float64, gamma float64) float64
+	own       func(v []float64, t int) float64
+	carry     func(gamma, lambda float64) float64
+	reward    func(r []float64, t int) float64
+	cut       func(done bool) (next, carried bool) // whether V' and A_{t+1} count for a token after which an episode ends
+}
+
+func at(x []float64, t int) float64 {
+	if t < 0 || t >= len(x) {
+		return 0
+	}
+	return x[t]
+}
+
+var (
+	nextValue = func(v []float64, t int) float64 { return at(v, t+1) }
+	ownValue  = func(v []float64, t int) float64 { return v[t] }
+	noEnd     = func([]float64, float64, float64) float64 { return 0 }
+	both2     = func(gamma, lambda float64) float64 { return gamma * lambda }
+	ownReward = func(r []float64, t int) float64 { return r[t] }
+	cutBoth   = func(done bool) (next, carried bool) { return !done, !done }
+)
+
+func recursionForms() []recursionForm {
+	right := recursionForm{"GAE-RECURSION", "", nextValue, noEnd, ownValue, both2, ownReward, cutBoth}
+	with := func(id, title string, change func(*recursionForm)) recursionForm {
+		f := right
+		f.id, f.title = id, title
+		change(&f)
+		return f
+	}
+	own := func(v []float64, t int) float64 { return v[t] }
+	return []recursionForm{
+		right,
+		with("GAE-RECURSION", "the next value is the own one: δ = r + γ·V_t − V_t", func(f *recursionForm) {
+			f.next, f.end = own, func(v []float64, _, _ float64) float64 { return v[len(v)-1] }
+		}),
+		with("GAE-RECURSION", "the next value is the own one but for the last token", func(f *recursionForm) { f.next = own }),
+		with("GAE-TRUNCATED-BOOTSTRAP", "the last token bootstraps from its own value", func(f *recursionForm) {
+			f.end = func(v []float64, _, _ float64) float64 { return v[len(v)-1] }
+		}),
+		with("GAE-TRUNCATED-BOOTSTRAP", "the last token bootstraps from the value behind it", func(f *recursionForm) {
+			f.end = func(_ []float64, behind, _ float64) float64 { return behind }
+		}),
+		with("GAE-VALUE-SHIFT", "the next value is that of the token before", func(f *recursionForm) {
+			f.next = func(v []float64, t int) float64 { return at(v, t-1) }
+		}),
+		with("GAE-VALUE-SHIFT", "the next value is that of the token after the next", func(f *recursionForm) {
+			f.next = func(v []float64, t int) float64 { return at(v, t+2) }
+		}),
+		with("GAE-RECURSION", "the next value is left out: δ = r − V", func(f *recursionForm) { f.next = func([]float64, int) float64 { return 0 } }),
+		with("GAE-RECURSION", "the own value is left out: δ = r + γ·V_{t+1}", func(f *recursionForm) { f.own = func([]float64, int) float64 { return 0 } }),
+		with("GAE-RECURSION", "the value is added: δ = r + γ·V_{t+1} + V", func(f *recursionForm) { f.own = func(v []float64, t int) float64 { return -v[t] } }),
+		with("GAE-RECURSION", "the sign of the next value: δ = r − γ·V_{t+1} − V", func(f *recursionForm) {
+			f.next = func(v []float64, t int) float64 { return -at(v, t+1) }
+		}),
+		with("GAE-RECURSION", "values exchanged: δ = r + γ·V_t − V_{t+1}", func(f *recursionForm) {
+			f.next, f.own = own, func(v []float64, t int) float64 { return at(v, t+1) }
+			f.end = func(v []float64, _, _ float64) float64 { return v[len(v)-1] }
+		}),
+		with("GAE-RECURSION", "A_{t+1} is carried with γ, without λ", func(f *recursionForm) { f.carry = func(g, _ float64) float64 { return g } }),
+		with("GAE-RECURSION", "A_{t+1} is carried with λ, without γ", func(f *recursionForm) { f.carry = func(_, l float64) float64 { return l } }),
+		with("GAE-RECURSION", "A_{t+1} is carried with γ²λ", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return g * g * l } }),
+		with("GAE-RECURSION", "A_{t+1} is carried with γλ²", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return g * l * l } }),
+		with("GAE-RECURSION", "A_{t+1} is carried with 1 − γλ", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return 1 - g*l } }),
+		with("GAE-RECURSION", "A_{t+1} is carried with γ·(1 − λ)", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return g * (1 - l) } }),
+		with("GAE-RECURSION", "A_{t+1} is not carried", func(f *recursionForm) { f.carry = func(float64, float64) float64 { return 0 } }),
+		with("GAE-RECURSION", "A_{t+1} is carried whole", func(f *recursionForm) { f.carry = func(float64, float64) float64 { return 1 } }),
+		with("GAE-DONES", "A_{t+1} is carried over the end of an episode", func(f *recursionForm) {
+			f.cut = func(done bool) (next, carried bool) { return !done, true }
+		}),
+		with("GAE-DONES", "the next value is taken over the end of an episode", func(f *recursionForm) {
+			f.cut = func(done bool) (next, carried bool) { return true, !done }
+		}),
+		with("GAE-DONES", "the ends of episodes are ignored", func(f *recursionForm) {
+			f.cut = func(bool) (next, carried bool) { return true, true }
+		}),
+		with("GAE-REWARD-EARLY", "the reward is that of the next token", func(f *recursionForm) {
+			f.reward = func(r []float64, t int) float64 { return at(r, t+1) }
+		}),
+		with("GAE-REWARD-SHIFT", "the reward is that of the token before", func(f *recursionForm) {
+			f.reward = func(r []float64, t int) float64 { return at(r, t-1) }
+		}),
+	}
+}
+
+// recursionEdits returns edits of generalised advantage estimation.
+func recursionEdits(o *stage.Outcome) []edit {
+	if o.Check.ID != "gae/advantage" && o.Check.ID != "gae/returns" {
+		return nil
+	}
+	forms := recursionForms()
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	p, q := forms[0].predict(c, o.Check), under(sameInput, c, o.Check)
+	if p == nil || q == nil || len(p.Want) != len(q.Want) {
+		return nil
+	}
+	for i, w := range p.Want { // the form is the declared one
+		if c.B.Mask[i] && !(math.Abs(w-q.Want[i]) <= p.Bound[i]+q.Bound[i]+1e-6*math.Abs(w)) {
+			return nil
+		}
+	}
+	var list []edit
+	for _, f := range forms[1:] {
+		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict})
+	}
+	return list
+}
+
+// predict returns the advantages of the form, whitened as declared, or the returns. Rounding: every step adds 8 roundings of its largest
+// term, and what was carried.
+func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b := c.B
+	reward, value := c.Token("token_rewards"), c.Token("values")
+	gamma, lambda := numberOr(c, "gae.gamma", math.NaN()), numberOr(c, "gae.lambda", math.NaN())
+	if len(reward.X) != len(b.Mask) || len(value.X) != len(b.Mask) || math.IsNaN(gamma*lambda) || b.Cols == 0 {
+		return nil
+	}
+	bootstrap, dones := c.B.Row("next_values"), c.Optional("dones").X
+	if len(dones) != len(b.Mask) {
+		dones = nil
+	}
+	p := &stage.Prediction{Want: make([]float64, len(b.Mask)), Bound: make([]float64, len(b.Mask)), Judge: slices.Clone(b.Mask)}
+	k := f.carry(gamma, lambda)
+	hole := c.Set.Value("gae.hole")
+	dense := hole.Kind() == convention.Enum && hole.Text() == "zero_step" // masked columns are steps, of reward and value 0
+	for r := range b.Rows {
+		var cells []int
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if b.Mask[i] || dense && (b.Origin[r].Cols == 0 || i-r*b.Cols < b.Origin[r].Cols) {
+				cells = append(cells, i)
+			}
+		}
+		if len(cells) == 0 {
+			continue
+		}
+		v, rewards := make([]float64, len(cells)), make([]float64, len(cells))
+		for t, i := range cells {
+			if b.Mask[i] {
+				v[t], rewards[t] = value.X[i], reward.X[i]
+			}
+		}
+		behind := 0.0
+		if last := cells[len(cells)-1]; (last+1)%b.Cols != 0 {
+			behind = value.X[last+1]
+		}
+		var a, e float64
+		for t := len(cells) - 1; t >= 0; t-- {
+			i := cells[t]
+			next := f.next(v, t)
+			if t == len(cells)-1 {
+				if next = f.end(v, behind, gamma); len(bootstrap) == b.Rows && next == 0 {
+					next = bootstrap[r]
+				}
+			}
+			k := k
+			if dones != nil && t+1 < len(cells) {
+				counts, carried := f.cut(dones[i] != 0)
+				if !counts {
+					next = 0
+				}
+				if !carried {
+					k = 0
+				}
+			} else if dones != nil && dones[i] != 0 {
+				next = 0
+			}
+			delta := f.reward(rewards, t) + gamma*next - f.own(v, t)
+			size := math.Abs(rewards[t]) + math.Abs(gamma*next) + math.Abs(v[t]) + math.Abs(k*a)
+			a, e = delta+k*a, math.Abs(k)*e+8*c.Unit*size+reward.E(i)+value.E(i)
+			p.Want[i], p.Bound[i] = a, e
+		}
+	}
+	if ch.Output == "returns" {
+		for i, m := range b.Mask {
+			if m {
+				p.Want[i] += value.X[i]
+				p.Bound[i] += c.Unit * math.Abs(p.Want[i])
+			}
+		}
+		return p
+	}
+	if v := c.Set.Value("whiten.scope"); v.Kind() != convention.Enum || v.Text() == "none" {
+		return p
+	}
+	q := under(both(both(perToken("token_rewards", p.Want), constant("values", 0)), number("gae.gamma", func(float64) float64 { return 0 })), c, ch)
+	if q == nil {
+		return nil
+	}
+	var most float64
+	for i, m := range b.Mask {
+		if m {
+			most = max(most, p.Bound[i])
+		}
+	}
+	for i := range q.Bound {
+		q.Bound[i] += 4 * most
+	}
+	return q
+}
+
+// lengthEdits returns edits of advantages that are multiplied by, or divided by, a count of their row.
+func lengthEdits(o *stage.Outcome) []edit {
+	switch o.Check.ID {
+	case "advantage/group", "advantage/return", "gae/advantage", "token_loss/policy", "ratio/is_weights", "kl/token", "reward/token":
+	default:
+		return nil
+	}
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	b := c.B
+	t := b.Tensors[o.Check.Output]
+	if t == nil || t.Width > 1 || b.Cols == 0 || t.Layout != dump.PerToken && t.Layout != dump.PerRow || len(o.Got) != len(t.Data) {
+		return nil
+	}
+	p := countsOf(c)
+	var list []edit
+	for _, what := range append(slices.Clone(p.length), p.count...) {
+		for _, divided := range []bool{true, false} {
+			by, ok := rowFactor(what.x, divided)
+			if !ok {
+				continue
+			}
+			near := true
+			for i, w := range o.Pred.Want {
+				r := i
+				if len(o.Pred.Want) == len(b.Mask) {
+					if r = i / b.Cols; !b.Mask[i] {
+						continue
+					}
+				}
+				if o.Pred.Judge != nil && !o.Pred.Judge[i] {
+					continue
+				}
+				if !(math.Abs(o.Got[i]-w*by[r]) <= 4*o.Limit(i)*max(by[r], 1)+1e-6*math.Abs(w*by[r])) {
+					near = false
+					break
+				}
+			}
+			if !near {
+				continue
+			}
+			word, id := "multiplied", "FACTOR"
+			if divided {
+				word = "divided"
+			}
+			if o.Check.Output == "advantages" && divided && (what.what == "its own tokens" || what.what == "√ of its tokens") {
+				id = "ADV-DIVIDED-BY-LENGTH"
+			}
+			list = append(list, edit{id: id, title: o.Check.Output + " of a response is " + word + " by " + what.what, changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					p, q := under(sameInput, c, ch), countsOf(c)
+					at := slices.IndexFunc(append(slices.Clone(q.length), q.count...), func(x part) bool { return x.what == what.what })
+					if p == nil || at < 0 {
+						return nil
+					}
+					by, ok := rowFactor(append(slices.Clone(q.length), q.count...)[at].x, divided)
+					if !ok {
+						return nil
+					}
+					r := *p
+					r.Want, r.Bound, r.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+					for i := range r.Want {
+						row := i
+						if len(r.Want) == len(c.B.Mask) {
+							row = i / c.B.Cols
+						}
+						r.Want[i] *= by[row]
+						r.Bound[i] = by[row]*r.Bound[i] + 2*c.Unit*math.Abs(r.Want[i])
+					}
+					return &r
+				}})
+		}
+	}
+	return list
+}
+
+// rowFactor returns x or 1/x, false where it is the same for all rows, which is a factor of everything.
+func rowFactor(x []float64, divided bool) ([]float64, bool) {
+	by := slices.Clone(x)
+	same := true
+	for r, v := range x {
+		if v == 0 {
+			by[r] = 1
+			continue
+		}
+		if divided {
+			by[r] = 1 / v
+		}
+		same = same && by[r] == by[0]
+	}
+	return by, !same
+}

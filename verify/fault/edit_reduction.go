@@ -1,0 +1,491 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// A reduction of token losses to the loss of a file is a weight of every response,
+//
+//	w_r = keep_r·factor / (length_r·count_r)
+//
+// with a length of its own, one count of many, and a common factor. Its edits replace one or two of these by other quantities that the
+// batch can count.
+type part struct {
+	what string
+	x    []float64 // of every row
+}
+
+// reductionParts are what programs divide by, and multiply with.
+type reductionParts struct{ keep, length, count, factor []part }
+
+// spreadFiles gives every row the number of its file.
+func spreadFiles(b *dump.Batch, of func(f int) float64) []float64 {
+	x := make([]float64, b.Rows)
+	for f, info := range b.Files {
+		v := of(f)
+		for r := info.Lo; r < info.Hi; r++ {
+			x[r] = v
+		}
+	}
+	return x
+}
+
+func everyRow(b *dump.Batch, v float64) []float64 {
+	return spreadFiles(b, func(int) float64 { return v })
+}
+
+func countsOf(c *stage.Case) (p reductionParts) {
+	b := c.B
+	n := tokensOf(b, b.Mask)
+	sumOf := func(x []float64, rows func(r int) bool) (s float64) {
+		for r, v := range x {
+			if rows(r) {
+				s += v
+			}
+		}
+		return s
+	}
+	inFile := func(f int) func(int) bool {
+		return func(r int) bool { return r >= b.Files[f].Lo && r < b.Files[f].Hi }
+	}
+	ofRank := func(f int) func(int) bool {
+		return func(r int) bool { return b.Files[b.File(r)].Rank == b.Files[f].Rank }
+	}
+	all := func(int) bool { return true }
+	longest := func(rows func(int) bool) (m float64) {
+		for r, v := range n {
+			if rows(r) {
+				m = max(m, v)
+			}
+		}
+		return m
+	}
+	ones, filled := everyRow(b, 1), make([]float64, b.Rows)
+	for r, v := range n {
+		if v > 0 {
+			filled[r] = 1
+		}
+	}
+	moved := func(by float64) []float64 {
+		x := make([]float64, len(n))
+		for r, v := range n {
+			x[r] = max(v+by, 0)
+		}
+		return x
+	}
+	add := func(list *[]part, what string, x []float64) {
+		if !slices.ContainsFunc(x, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) || v < 0 }) {
+			*list = append(*list, part{what, x})
+		}
+	}
+	width := spreadFiles(b, func(f int) float64 { return float64(b.Files[f].Cols) })
+	add(&p.length, "1", ones)
+	add(&p.length, "its own tokens", n)
+	add(&p.length, "its tokens + 1", moved(1))
+	add(&p.length, "its tokens − 1", moved(-1))
+	add(&p.length, "the padded width of its micro-batch", width)
+	add(&p.length, "the padded width of the step", everyRow(b, float64(b.Cols)))
+	add(&p.length, "the longest response of its micro-batch", spreadFiles(b, func(f int) float64 { return longest(inFile(f)) }))
+	add(&p.length, "the longest response of the step", everyRow(b, longest(all)))
+	add(&p.length, "max_completion_length", everyRow(b, c.FactOr("max_completion_length", math.NaN())))
+	add(&p.length, "loss_scale_factor", everyRow(b, c.FactOr("loss_scale_factor", math.NaN())))
+	add(&p.length, "√ of its tokens", func() []float64 {
+		x := make([]float64, len(n))
+		for r, v := range n {
+			x[r] = math.Sqrt(v)
+		}
+		return x
+	}())
+	if prompt := b.Row("prompt_len"); len(prompt) == len(n) {
+		both := make([]float64, len(n))
+		for r := range both {
+			both[r] = n[r] + prompt[r]
+		}
+		add(&p.length, "its prompt and response", both)
+		add(&p.count, "the tokens of the step with their prompts", everyRow(b, sumOf(both, all)))
+		add(&p.count, "the tokens of the micro-batch with their prompts", spreadFiles(b, func(f int) float64 { return sumOf(both, inFile(f)) }))
+	}
+	add(&p.count, "1", ones)
+	add(&p.count, "the rows of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(ones, inFile(f)) }))
+	add(&p.count, "the rows of the step", everyRow(b, float64(b.Rows)))
+	add(&p.count, "the rows of the rank", spreadFiles(b, func(f int) float64 { return sumOf(ones, ofRank(f)) }))
+	add(&p.count, "the rows of the micro-batch that have tokens", spreadFiles(b, func(f int) float64 { return sumOf(filled, inFile(f)) }))
+	add(&p.count, "the rows of the step that have tokens", everyRow(b, sumOf(filled, all)))
+	add(&p.count, "the tokens of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(f)) }))
+	add(&p.count, "the tokens of the rank", spreadFiles(b, func(f int) float64 { return sumOf(n, ofRank(f)) }))
+	add(&p.count, "the tokens of the step", everyRow(b, sumOf(n, all)))
+	add(&p.count, "the cells of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(width, inFile(f)) }))
+	add(&p.count, "the cells of the step", everyRow(b, sumOf(width, all)))
+	for _, by := range []float64{1, -1} {
+		word := map[float64]string{1: "one more", -1: "one fewer"}[by]
+		add(&p.count, "the tokens of the step, "+word+" of every response", everyRow(b, sumOf(moved(by), all)))
+		add(&p.count, "the tokens of the micro-batch, "+word+" of every response", spreadFiles(b, func(f int) float64 { return sumOf(moved(by), inFile(f)) }))
+	}
+	add(&p.count, "num_items_in_batch", everyRow(b, c.FactOr("num_items_in_batch", math.NaN())))
+	add(&p.count, "num_generations", everyRow(b, c.FactOr("num_generations", math.NaN())))
+	if id := b.Row("group_id"); id != nil {
+		of := func(rows func(int) bool) float64 {
+			groups := map[float64]bool{}
+			for r, g := range id {
+				if rows(r) {
+					groups[g] = true
+				}
+			}
+			return float64(len(groups))
+		}
+		add(&p.count, "the groups of the step", everyRow(b, of(all)))
+		add(&p.count, "the groups of the micro-batch", spreadFiles(b, func(f int) float64 { return of(inFile(f)) }))
+	}
+	files := float64(len(b.Files))
+	ga, world := c.FactOr("gradient_accumulation_steps", float64(max(b.Meta.MicroBatches, 1))), max(float64(b.Meta.WorldSize), 1)
+	for _, f := range []struct {
+		what string
+		k    float64
+	}{{"1", 1}, {"the accumulation steps", ga}, {"1/the accumulation steps", 1 / ga}, {"the ranks", world}, {"1/the ranks", 1 / world},
+		{"the number of micro-batches", files}, {"1/the number of micro-batches", 1 / files}, {"the ranks/the accumulation steps", world / ga}, {"the accumulation steps/the ranks", ga / world}} {
+		add(&p.factor, f.what, everyRow(b, f.k))
+	}
+	keep := func(what string, drop func(r int) bool) {
+		x, kept := everyRow(b, 1), 0
+		for r := range x {
+			if drop(r) {
+				x[r] = 0
+			} else if n[r] > 0 {
+				kept++
+			}
+		}
+		if kept > 0 && slices.Contains(x, 0) {
+			add(&p.keep, what, x)
+		}
+	}
+	add(&p.keep, "", ones)
+	keep("responses that were cut off", func(r int) bool { return truncated(c, r) })
+	if a := c.Optional("advantages"); len(a.X) == len(b.Mask) && b.Cols > 0 {
+		first := func(r int) float64 {
+			if t, _ := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols]); t >= 0 {
+				return a.X[r*b.Cols+t]
+			}
+			return 0
+		}
+		keep("responses of advantage 0", func(r int) bool { return first(r) == 0 })
+		keep("responses of a negative advantage", func(r int) bool { return first(r) < 0 })
+		keep("responses of a positive advantage", func(r int) bool { return first(r) > 0 })
+	}
+	return p
+}
+
+// choice is a value of every part, by its index.
+type choice struct{ keep, length, count, factor int }
+
+func (p *reductionParts) weight(at choice, r int) float64 {
+	return p.keep[at.keep].x[r] * p.factor[at.factor].x[r] / (p.length[at.length].x[r] * p.count[at.count].x[r])
+}
+
+// reductionEdits returns the edits of the reduction that the output is near to.
+func reductionEdits(o *stage.Outcome) []edit {
+	if s := o.Check.Stage; s != convention.Aggregate && s != convention.Gradient || o.Check.Output == "value_loss" || o.Check.Output == "dvalues" {
+		return nil
+	}
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	b := c.B
+	healthy := rowWeights(c)
+	if healthy == nil {
+		return nil
+	}
+	p := countsOf(c)
+	// What is declared, as parts: several choices can have the same numbers.
+	var declared []choice
+	each := func(do func(choice)) {
+		for k := range p.keep {
+			for l := range p.length {
+				for n := range p.count {
+					for f := range p.factor {
+						do(choice{k, l, n, f})
+					}
+				}
+			}
+		}
+	}
+	near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-7*(math.Abs(a)+math.Abs(b)) }
+	each(func(at choice) {
+		if at.keep != 0 {
+			return
+		}
+		for r, w := range healthy {
+			if w != 0 && !near(p.weight(at, r), w) {
+				return
+			}
+		}
+		declared = append(declared, at)
+	})
+	if len(declared) == 0 {
+		return nil
+	}
+	change := func(a, b choice) (n int) {
+		for _, d := range []bool{a.keep != b.keep, a.length != b.length, a.count != b.count, a.factor != b.factor} {
+			if d {
+				n++
+			}
+		}
+		return n
+	}
+	predictor := newRowPredictor(o, c)
+	if predictor == nil {
+		return nil
+	}
+	var list []edit
+	seen := map[string]bool{}
+	by := make([]float64, b.Rows)
+	each(func(at choice) {
+		from, n := declared[0], mostChanges+1
+		for _, d := range declared {
+			if k := change(at, d); k < n {
+				from, n = d, k
+			}
+		}
+		if n == 0 || n > mostChanges || n > 1 && o.Half() {
+			return
+		}
+		for r, w := range healthy {
+			if by[r] = 1; w != 0 {
+				by[r] = p.weight(at, r) / w
+			}
+			if math.IsNaN(by[r]) || math.IsInf(by[r], 0) {
+				return
+			}
+		}
+		if !predictor.near(by) {
+			return
+		}
+		key := fmt.Sprintf("%.9g", by)
+		if seen[key] && n > 1 {
+			return
+		}
+		seen[key] = true
+		id, title := p.words(from, at)
+		list = append(list, edit{id: id, title: title, changes: n, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			healthy, q := rowWeights(c), countsOf(c)
+			if healthy == nil {
+				return nil
+			}
+			then := q.find(p, at)
+			if then == nil {
+				return nil
+			}
+			by := make([]float64, c.B.Rows)
+			for r, w := range healthy {
+				if by[r] = 1; w != 0 {
+					by[r] = q.weight(*then, r) / w
+				}
+				if math.IsNaN(by[r]) || math.IsInf(by[r], 0) {
+					return nil
+				}
+			}
+			return weighted(c.B, c, ch, by)
+		}})
+	})
+	return list
+}
+
+// find returns the choice of another batch that has the same words, nil if there is none.
+func (p *reductionParts) find(other reductionParts, at choice) *choice {
+	index := func(list []part, what string) int {
+		return slices.IndexFunc(list, func(x part) bool { return x.what == what })
+	}
+	then := choice{index(p.keep, other.keep[at.keep].what), index(p.length, other.length[at.length].what), index(p.count, other.count[at.count].what), index(p.factor, other.factor[at.factor].what)}
+	if min(then.keep, then.length, then.count, then.factor) < 0 {
+		return nil
+	}
+	return &then
+}
+
+// words says what an edit changes, and which bug of the registry is the nearest.
+func (p *reductionParts) words(from, to choice) (id, title string) {
+	var text []string
+	name := func(bug string) {
+		if id == "" {
+			id = bug
+		}
+	}
+	if from.keep != to.keep {
+		what := p.keep[to.keep].what
+		text = append(text, what+" have no loss, and are counted")
+		switch {
+		case strings.Contains(what, "cut off"):
+			name("LOSS-MASK-TRUNCATED")
+		case strings.Contains(what, "negative"), strings.Contains(what, "advantage 0"):
+			name("LOSS-MASK-NEGATIVE")
+		}
+		name("LOSS-MASK-ADVANTAGES")
+	}
+	if from.length != to.length {
+		was, is := p.length[from.length].what, p.length[to.length].what
+		switch {
+		case was == "1":
+			text = append(text, "every response is divided by "+is+" besides")
+		case is == "1":
+			text = append(text, "the sum of a response is not divided by "+was)
+		default:
+			text = append(text, "every response is divided by "+is+", not by "+was)
+		}
+		switch {
+		case strings.Contains(is, "padded"), strings.Contains(is, "longest"):
+			name("AGG-PAD-DENOMINATOR")
+		case strings.Contains(is, "prompt"):
+			name("AGG-PROMPT-COUNTED")
+		case strings.HasSuffix(is, "1") && is != "1":
+			name("AGG-LENGTH-OFF-BY-ONE")
+		}
+		name("AGG-KIND")
+	}
+	if from.count != to.count {
+		was, is := p.count[from.count].what, p.count[to.count].what
+		switch {
+		case was == "1":
+			text = append(text, "the sum is divided by "+is+" besides")
+		case is == "1":
+			text = append(text, "the sum is not divided by "+was)
+		default:
+			text = append(text, "the sum is divided by "+is+", not by "+was)
+		}
+		local := func(s string) bool { return strings.Contains(s, "micro-batch") || strings.Contains(s, "rank") }
+		switch {
+		case strings.Contains(is, "cells"):
+			name("AGG-PAD-DENOMINATOR")
+		case strings.Contains(is, "prompt"):
+			name("AGG-PROMPT-COUNTED")
+		case strings.Contains(is, "of every response"):
+			name("AGG-LENGTH-OFF-BY-ONE")
+		case local(is) && !local(was) && was != "1":
+			name("AGG-LOCAL-DENOMINATOR")
+		}
+		name("AGG-DENOMINATOR")
+	}
+	if from.factor != to.factor {
+		was, is := p.factor[from.factor].what, p.factor[to.factor].what
+		switch {
+		case was == "1":
+			text = append(text, "multiplied by "+is+" besides")
+		case is == "1":
+			text = append(text, "not multiplied by "+was)
+		default:
+			text = append(text, "multiplied by "+is+", not by "+was)
+		}
+		name("FACTOR")
+	}
+	return id, strings.Join(text, "; and ")
+}
+
+// rowWeights returns the weight that a token of every row has in the right reduction, nil where the tokens of a row have different ones.
+func rowWeights(c *stage.Case) []float64 {
+	gradient := stage.Find("gradient/dlogp")
+	p := weightsOf(c, gradient)
+	b := c.B
+	if p == nil || len(p.Want) != len(b.Mask) || b.Cols == 0 {
+		return nil
+	}
+	scale := b.Meta.DLogpScale
+	w := make([]float64, b.Rows)
+	for r := range w {
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			switch v := p.Want[i] * scale; {
+			case !b.Mask[i]:
+			case math.IsNaN(v):
+				return nil
+			case w[r] == 0:
+				w[r] = v
+			case math.Abs(v-w[r]) > 1e-9*math.Abs(v):
+				return nil
+			}
+		}
+	}
+	return w
+}
+
+// rowPredictor tells fast whether an output is near to what other weights of its rows give: it is linear in them.
+type rowPredictor struct {
+	o    *stage.Outcome
+	c    *stage.Case
+	zero []float64   // of a number per file, with all weights 0
+	of   [][]float64 // of a number per file: what row k of each adds
+}
+
+func newRowPredictor(o *stage.Outcome, c *stage.Case) *rowPredictor {
+	p := &rowPredictor{o: o, c: c}
+	b := c.B
+	if o.Check.Stage == convention.Gradient {
+		if len(o.Pred.Want) != len(b.Mask) {
+			return nil
+		}
+		return p
+	}
+	rows := 0
+	for _, f := range b.Files {
+		rows = max(rows, f.Hi-f.Lo)
+	}
+	const most = 64 // predictions of everything
+	if len(o.Pred.Want) != len(b.Files) || rows > most {
+		return nil
+	}
+	with := func(k int) []float64 {
+		by := make([]float64, b.Rows)
+		for _, f := range b.Files {
+			if k >= 0 && f.Lo+k < f.Hi {
+				by[f.Lo+k] = 1
+			}
+		}
+		q := weighted(b, c, o.Check, by)
+		if q == nil || len(q.Want) != len(b.Files) {
+			return nil
+		}
+		return q.Want
+	}
+	if p.zero = with(-1); p.zero == nil {
+		return nil
+	}
+	for k := range rows {
+		x := with(k)
+		if x == nil {
+			return nil
+		}
+		p.of = append(p.of, x)
+	}
+	return p
+}
+
+// near reports whether the output is within a few limits of what the factors of the rows give.
+func (p *rowPredictor) near(by []float64) bool {
+	o, b := p.o, p.c.B
+	close := func(i int, want float64) bool {
+		limit := o.Limit(i)
+		if h := math.Abs(o.Pred.Want[i]); h > 0 {
+			limit *= max(1, math.Abs(want)/h)
+		}
+		return math.Abs(o.Got[i]-want) <= 4*limit+1e-6*math.Abs(want)
+	}
+	if p.of == nil {
+		for i, w := range o.Pred.Want {
+			if b.Mask[i] && (o.Pred.Judge == nil || o.Pred.Judge[i]) && !close(i, w*by[i/b.Cols]) {
+				return false
+			}
+		}
+		return true
+	}
+	for f, info := range b.Files {
+		want := p.zero[f]
+		for k := range info.Hi - info.Lo {
+			want += by[info.Lo+k] * (p.of[k][f] - p.zero[f])
+		}
+		if !close(f, want) {
+			return false
+		}
+	}
+	return true
+}

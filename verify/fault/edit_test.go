@@ -1,0 +1,117 @@
+package fault
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// rewarded returns a step of four groups of four responses and the advantages that a program makes of their scores.
+func rewarded(advantage func(r []float64, group []int, i int) float64) *dump.Batch {
+	r := rand.New(rand.NewPCG(7, 7))
+	const rows, cols = 16, 3
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}, Origin: make([]dump.Origin, rows),
+		Files: []dump.FileInfo{{Lo: 0, Hi: rows, Cols: cols}}}
+	b.Meta.MicroBatches, b.Meta.WorldSize = 1, 1
+	scores, ids, adv := make([]float64, rows), make([]float64, rows), make([]float64, rows)
+	for i := range scores {
+		scores[i], ids[i] = float64(float32(r.NormFloat64())), float64(i/4)
+	}
+	for i := range b.Mask {
+		b.Mask[i] = true
+	}
+	for i := range adv {
+		var group []int
+		for j := range adv {
+			if j/4 == i/4 {
+				group = append(group, j)
+			}
+		}
+		adv[i] = float64(float32(advantage(scores, group, i)))
+	}
+	for name, x := range map[string][]float64{"scores": scores, "group_id": ids, "advantages": adv} {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerRow, Width: 1, Shape: []int{rows}, Data: x, Type: format.F32}
+	}
+	return b
+}
+
+// Formulas that are no entry of the catalogue are found by changing one part of the right one, and named by that part.
+func TestAdvantageEdits(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	moments := func(r []float64, group []int) (mean, std float64) {
+		for _, j := range group {
+			mean += r[j] / float64(len(group))
+		}
+		for _, j := range group {
+			std += (r[j] - mean) * (r[j] - mean)
+		}
+		return mean, math.Sqrt(std / float64(len(group)-1))
+	}
+	const eps = 1e-4
+	for _, c := range []struct {
+		id, words string
+		of        func(r []float64, group []int, i int) float64
+	}{
+		{"ADV-CENTER", "the median", func(r []float64, group []int, i int) float64 {
+			_, std := moments(r, group)
+			x := []float64{r[group[0]], r[group[1]], r[group[2]], r[group[3]]}
+			for range x {
+				for k := range 3 {
+					x[k], x[k+1] = min(x[k], x[k+1]), max(x[k], x[k+1])
+				}
+			}
+			return (r[i] - (x[1]+x[2])/2) / (std + eps)
+		}},
+		{"ADV-SPREAD", "variance", func(r []float64, group []int, i int) float64 {
+			mean, std := moments(r, group)
+			return (r[i] - mean) / (std*std + eps)
+		}},
+		{"ADV-SPREAD", "range", func(r []float64, group []int, i int) float64 {
+			mean, _ := moments(r, group)
+			lo, hi := r[i], r[i]
+			for _, j := range group {
+				lo, hi = min(lo, r[j]), max(hi, r[j])
+			}
+			return (r[i] - mean) / (hi - lo + eps)
+		}},
+		{"ADV-REWARDS", "ranks", func(r []float64, group []int, i int) float64 {
+			x := make([]float64, len(r))
+			for _, j := range group {
+				for _, k := range group {
+					if r[k] < r[j] {
+						x[j]++
+					}
+				}
+			}
+			mean, std := moments(x, group)
+			return (x[i] - mean) / (std + eps)
+		}},
+	} {
+		t.Run(c.words, func(t *testing.T) {
+			o := stage.Judge(stage.Find("advantage/group"), rewarded(c.of), set)
+			require.Equal(t, check.Fail, o.Verdict)
+			found := Explain(o)
+			require.NotEmpty(t, found)
+			require.False(t, found[0].Lead)
+			require.Equal(t, c.id, found[0].Hypothesis.ID, found[0].Hypothesis.Title)
+			require.Contains(t, found[0].Hypothesis.Title, c.words)
+		})
+	}
+	t.Run("noise", func(t *testing.T) { // what no formula gives gets no name
+		noise := rand.New(rand.NewPCG(1, 2))
+		o := stage.Judge(stage.Find("advantage/group"), rewarded(func([]float64, []int, int) float64 { return noise.NormFloat64() }), set)
+		for _, e := range Explain(o) {
+			require.True(t, e.Lead, e.Hypothesis.Title)
+		}
+	})
+}

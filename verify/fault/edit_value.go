@@ -1,0 +1,183 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// valueForm is a loss of a value v against the return r, with the old value and the range c: its size, and its derivative by v, both
+// as those of the square (v − r)².
+type valueForm struct {
+	id, title string
+	of        func(v, old, r, c float64) (loss, slope float64)
+}
+
+func square(v, r float64) (loss, slope float64) { return (v - r) * (v - r), 2 * (v - r) }
+
+// clippedWithin returns the larger square of v and of v held between lo and hi.
+func clippedWithin(v, lo, hi, r float64) (loss, slope float64) {
+	loss, slope = square(v, r)
+	bounded := min(max(v, lo), hi)
+	if l, s := square(bounded, r); l > loss {
+		if loss, slope = l, s; bounded != v {
+			slope = 0
+		}
+	}
+	return loss, slope
+}
+
+func valueForms() []valueForm {
+	forms := []valueForm{
+		{"VALUE-CLIP-ALWAYS", "the square of the clipped value alone", func(v, old, r, c float64) (float64, float64) {
+			bounded := min(max(v, old-c), old+c)
+			loss, slope := square(bounded, r)
+			if bounded != v {
+				slope = 0
+			}
+			return loss, slope
+		}},
+		{"VALUE-CLIP-FORM", "the range is relative: V·(1 ± value.clip)", func(v, old, r, c float64) (float64, float64) {
+			return clippedWithin(v, min(old*(1-c), old*(1+c)), max(old*(1-c), old*(1+c)), r)
+		}},
+		{"VALUE-CLIP-FORM", "the range is relative to the magnitude of the old value", func(v, old, r, c float64) (float64, float64) {
+			return clippedWithin(v, old-c*math.Abs(old), old+c*math.Abs(old), r)
+		}},
+		{"VALUE-CLIP-FORM", "the value is clipped around the return, not the old value", func(v, _, r, c float64) (float64, float64) {
+			return clippedWithin(v, r-c, r+c, r)
+		}},
+		{"VALUE-CLIP-FORM", "the value is clipped around 0, not the old value", func(v, _, r, c float64) (float64, float64) {
+			return clippedWithin(v, -c, c, r)
+		}},
+		{"VALUE-CLIP-FORM", "only the upper bound holds", func(v, old, r, c float64) (float64, float64) {
+			return clippedWithin(v, math.Inf(-1), old+c, r)
+		}},
+		{"VALUE-CLIP-FORM", "only the lower bound holds", func(v, old, r, c float64) (float64, float64) {
+			return clippedWithin(v, old-c, math.Inf(1), r)
+		}},
+		{"VALUE-CLIP-FORM", "the mean of the clipped and the unclipped square", func(v, old, r, c float64) (float64, float64) {
+			a, da := square(v, r)
+			bounded := min(max(v, old-c), old+c)
+			b, db := square(bounded, r)
+			if bounded != v {
+				db = 0
+			}
+			return (a + b) / 2, (da + db) / 2
+		}},
+		{"VALUE-CLIP-FORM", "the sum of the clipped and the unclipped square", func(v, old, r, c float64) (float64, float64) {
+			a, da := square(v, r)
+			bounded := min(max(v, old-c), old+c)
+			b, db := square(bounded, r)
+			if bounded != v {
+				db = 0
+			}
+			return a + b, da + db
+		}},
+		{"VALUE-CLIP-FORM", "the squared error is clipped, not the value", func(v, _, r, c float64) (float64, float64) {
+			loss, slope := square(v, r)
+			if loss > c*c {
+				return c * c, 0
+			}
+			return loss, slope
+		}},
+		{"VALUE-CLIP-FORM", "the absolute error in place of its square", func(v, _, r, _ float64) (float64, float64) {
+			return math.Abs(v - r), math.Copysign(1, v-r)
+		}},
+		{"VALUE-CLIP-FORM", "the gradient passes the clip", func(v, old, r, c float64) (float64, float64) {
+			loss, slope := square(v, r)
+			bounded := min(max(v, old-c), old+c)
+			if l, s := square(bounded, r); l > loss {
+				return l, s
+			}
+			return loss, slope
+		}},
+	}
+	for _, delta := range []float64{1, 0.5, 0.1, 10} {
+		huber := func(d float64) (float64, float64) {
+			if math.Abs(d) <= delta {
+				return d * d / 2, d
+			}
+			return delta * (math.Abs(d) - delta/2), math.Copysign(delta, d)
+		}
+		for _, scale := range []float64{1, 2} {
+			forms = append(forms, valueForm{"VALUE-CLIP-FORM", fmt.Sprintf("%g times the Huber loss with δ = %g in place of both squares", scale, delta), func(v, old, r, c float64) (float64, float64) {
+				loss, slope := huber(v - r)
+				bounded := min(max(v, old-c), old+c)
+				if l, s := huber(bounded - r); l > loss {
+					if loss, slope = l, s; bounded != v {
+						slope = 0
+					}
+				}
+				return scale * loss, scale * slope
+			}})
+		}
+		forms = append(forms, valueForm{"VALUE-CLIP-FORM", fmt.Sprintf("the Huber loss with δ = %g in place of the square", delta), func(v, _, r, _ float64) (float64, float64) {
+			d := v - r
+			if math.Abs(d) <= delta {
+				return d * d / 2, d
+			}
+			return delta * (math.Abs(d) - delta/2), math.Copysign(delta, d)
+		}})
+	}
+	return forms
+}
+
+// valueEdits returns edits of the value loss of a token.
+func valueEdits(o *stage.Outcome) []edit {
+	switch o.Check.ID {
+	case "aggregate/value_loss", "gradient/dvalues", "aggregate/loss":
+	default:
+		return nil
+	}
+	if b := o.Case.B; b.Token("values_new") == nil || b.Token("returns") == nil {
+		return nil
+	}
+	var list []edit
+	for _, f := range valueForms() {
+		list = append(list, edit{id: f.id, title: "the value loss is another: " + f.title, changes: 1, predict: f.predict})
+	}
+	return list
+}
+
+// predict returns an output of a value loss of another form: that of an unclipped one whose values are where their squares, or the
+// slopes of these, are those of the form.
+func (f valueForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	v, old, ret := c.B.Token("values_new"), c.B.Token("values"), c.B.Token("returns")
+	clip := numberOr(c, "value.clip", math.NaN())
+	if v == nil || ret == nil || math.IsNaN(clip) && old != nil {
+		clip = 0.2
+	}
+	if v == nil || ret == nil {
+		return nil
+	}
+	if old == nil {
+		old = v
+	}
+	x := make([]float64, len(v))
+	for i := range v {
+		loss, slope := f.of(v[i], old[i], ret[i], clip)
+		if x[i] = ret[i] + math.Sqrt(loss); ch.Output == "dvalues" {
+			x[i] = ret[i] + slope/2
+		}
+	}
+	p := under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		return c.B.With("values_new", x), c.Set.With("value.clip", parsed("value.clip", "none"), "hypothesis"), true
+	}, c, ch)
+	if p == nil {
+		return nil
+	}
+	q := *p
+	q.Bound = slices.Clone(p.Bound)
+	if len(p.Want) == len(v) { // the bounds of the clip are rounded
+		for i, w := range p.Want {
+			if d := math.Abs(x[i] - ret[i]); d > 0 {
+				q.Bound[i] += 8 * c.Unit * (math.Abs(old[i]) + clip + math.Abs(ret[i])) * math.Abs(w) / d
+			}
+		}
+	}
+	return &q
+}

@@ -1,0 +1,280 @@
+// Package runlog judges what a trainer logged: it reads the logs of a run, gives them to the rules of
+// [plumbline/verify/symptom], and makes results and a short report of what they find.
+package runlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/runlog"
+	"plumbline/verify/bug"
+	"plumbline/verify/check"
+	"plumbline/verify/symptom"
+)
+
+// Options are what is known of a run beside its logs.
+type Options struct {
+	Kind      string            // program, "" or auto: told by the names in the log
+	Config    map[string]string // options of the run by name, stronger than those in the log
+	Vocab     int               // size of the vocabulary, 0 where it is not known
+	Selection check.Selection
+	Stdin     io.Reader // what the path - stands for
+
+	stalled time.Duration // for which nothing was written
+}
+
+// Report is what logs show.
+type Report struct {
+	Results []check.Result
+	Brief   *check.Brief
+	Inputs  []Input
+	Lists   []List
+}
+
+// Input is a file that was read.
+type Input struct {
+	Path string
+	Size int64
+	What string
+}
+
+// List is lines under a heading.
+type List struct {
+	Title string
+	Items []string
+}
+
+// Kinds are the programs whose names the dictionary tells apart.
+var Kinds = []string{"auto", "shielded", "grpo", "ppo", "arc", "trl", "trl-grpo", "trl-ppo", "verl", "openrlhf", "nemo", "hf", "wandb", "tensorboard"}
+
+// log is one file and what was seen in it.
+type log struct {
+	path   string
+	size   int64
+	reader *runlog.Reader
+	watch  *symptom.Watch
+	other  int64 // lines that were not understood
+	sample []string
+	err    error
+}
+
+// Judge reads logs and judges them together: files of one folder are of one run. A file that is malformed is judged as far as it
+// goes, and its error returned beside the report.
+func Judge(ctx context.Context, paths []string, o Options) (*Report, error) {
+	files, configs, err := find(paths)
+	if err != nil {
+		return nil, err
+	}
+	config := map[string]string{}
+	for _, path := range configs {
+		if text, err := os.ReadFile(path); err == nil && len(text) < 1<<20 {
+			for k, v := range ParseConfig(string(text)) {
+				config[k] = v
+			}
+		}
+	}
+	for k, v := range o.Config {
+		config[k] = v
+	}
+	var logs []*log
+	var failed error
+	for _, path := range files {
+		l := read(ctx, path, o, config)
+		if errors.Is(l.err, context.Canceled) {
+			return nil, l.err
+		}
+		if l.err != nil && failed == nil {
+			failed = l.err
+		}
+		logs = append(logs, l)
+	}
+	return report(logs, paths, o), failed
+}
+
+// find returns the logs that paths name, and configurations that lie beside them.
+func find(paths []string) (files, configs []string, err error) {
+	for _, path := range paths {
+		if path == "-" {
+			files = append(files, path)
+			continue
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			if list, _ := filepath.Glob(path); len(list) > 0 {
+				more, c, err := find(list)
+				if err != nil {
+					return nil, nil, err
+				}
+				files, configs = append(files, more...), append(configs, c...)
+				continue
+			}
+			return nil, nil, err
+		}
+		if !info.IsDir() {
+			files = append(files, path)
+			for _, name := range []string{"effective_config.yaml"} {
+				if c := filepath.Join(filepath.Dir(path), name); exists(c) {
+					configs = append(configs, c)
+				}
+			}
+			continue
+		}
+		found, c, err := inFolder(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(found) == 0 {
+			return nil, nil, fmt.Errorf("%s: %w: no file is a log (.jsonl, .log, .txt, .out, .csv, trainer_state.json, events of TensorBoard)", path, ErrNothing)
+		}
+		files, configs = append(files, found...), append(configs, c...)
+	}
+	return files, configs, nil
+}
+
+// ErrNothing says that there is no log.
+var ErrNothing = errors.New("nothing to judge")
+
+func exists(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// notLogs are files of a run folder that are no logs of numbers.
+var notLogs = map[string]bool{"samples.jsonl": true, "eval_samples.jsonl": true, "requirements.txt": true, "vocab.txt": true, "merges.txt": true, "README.txt": true}
+
+// inFolder returns the logs below a folder. Of the trainer_state.json in checkpoints, which hold the same history, the longest counts.
+func inFolder(dir string) (files, configs []string, err error) {
+	const most = 10_000
+	var state string
+	var size int64
+	n := 0
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if n++; n > most {
+			return fs.SkipAll
+		}
+		if !d.Type().IsRegular() {
+			return nil
+		}
+		name := d.Name()
+		switch ext := strings.ToLower(filepath.Ext(name)); {
+		case notLogs[name]:
+		case name == "trainer_state.json":
+			if info, err := d.Info(); err == nil && info.Size() > size {
+				state, size = path, info.Size()
+			}
+		case name == "effective_config.yaml":
+			configs = append(configs, path)
+		case ext == ".jsonl" || ext == ".ndjson" || ext == ".log" || ext == ".txt" || ext == ".out" || ext == ".err" || ext == ".csv" || ext == ".tsv" || strings.Contains(name, "tfevents") || name == "wandb-history.json" || name == "history.json":
+			files = append(files, path)
+		}
+		return nil
+	})
+	if state != "" {
+		files = append(files, state)
+	}
+	return files, configs, err
+}
+
+// read reads one log.
+func read(ctx context.Context, path string, o Options, config map[string]string) *log {
+	w := symptom.New()
+	l := &log{path: path, watch: w, reader: &runlog.Reader{Known: symptom.Known}}
+	for k, v := range config {
+		w.Config[k] = v
+	}
+	w.Vocab = float64(o.Vocab)
+	switch o.Kind {
+	case "", "auto", "hf", "wandb", "tensorboard":
+	case "trl":
+		w.Program = "trl-grpo"
+	default:
+		w.Program = o.Kind
+	}
+	rows := 0
+	each := func(row *runlog.Row) error {
+		if rows++; rows&1023 == 0 && ctx.Err() != nil {
+			return context.Canceled
+		}
+		if !w.Add(row, l.reader.Names) {
+			l.other++
+			if len(l.sample) < 3 {
+				l.sample = append(l.sample, shorten(string(row.Text), 100))
+			}
+		}
+		return nil
+	}
+	if path == "-" {
+		l.path = "stdin"
+		l.err = l.reader.Read("stdin", o.Stdin, each)
+	} else {
+		if info, err := os.Stat(path); err == nil {
+			l.size = info.Size()
+		}
+		l.err = l.reader.Open(path, each)
+	}
+	if l.size == 0 {
+		l.size = l.reader.Bytes
+	}
+	if l.err == nil && l.reader.Lines == 0 {
+		l.err = format.Malformed(l.path, "", "is empty, want a log")
+	}
+	for k, v := range o.Config {
+		w.Config[k] = v
+	}
+	return l
+}
+
+func shorten(s string, n int) string {
+	if r := []rune(strings.Join(strings.Fields(s), " ")); len(r) > n {
+		return string(r[:n]) + "…"
+	}
+	return strings.Join(strings.Fields(s), " ")
+}
+
+// ParseConfig reads lines of "key=value", and YAML as far as it is maps of scalars: keys of nested maps are joined by dots.
+func ParseConfig(text string) map[string]string {
+	config := map[string]string{}
+	var path []string
+	var depth []int
+	for _, line := range strings.Split(text, "\n") {
+		if i := strings.Index(line, " #"); i >= 0 {
+			line = line[:i]
+		}
+		trimmed := strings.TrimSpace(line)
+		if trimmed == "" || strings.HasPrefix(trimmed, "#") || strings.HasPrefix(trimmed, "-") {
+			continue
+		}
+		indent := len(line) - len(strings.TrimLeft(line, " "))
+		for len(depth) > 0 && depth[len(depth)-1] >= indent {
+			depth, path = depth[:len(depth)-1], path[:len(path)-1]
+		}
+		key, value, ok := strings.Cut(trimmed, ":")
+		if eq := strings.Index(trimmed, "="); eq > 0 && (!ok || eq < len(key)) {
+			key, value = trimmed[:eq], trimmed[eq+1:]
+		} else if !ok {
+			continue
+		}
+		key, value = strings.Trim(strings.TrimSpace(key), `"'`), strings.Trim(strings.TrimSpace(value), `"',`)
+		if value == "" {
+			depth, path = append(depth, indent), append(path, key)
+			continue
+		}
+		config[strings.Join(append(slices.Clone(path), key), ".")] = value
+	}
+	return config
+}
+
+// Symptoms returns the ids that the report of logs may name.
+func Symptoms() []*bug.Symptom { return bug.Symptoms() }

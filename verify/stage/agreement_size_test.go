@@ -1,0 +1,167 @@
+package stage
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+)
+
+// passes draws n tokens from softmax(z/T), and returns their log-probs and entropies at T and at other·T, and under rounded logits.
+func passes(r *rand.Rand, n int, T, other, noise float64) (at, tilted, noisy, entropy []float64) {
+	const v = 24
+	for range n {
+		z, w := make([]float64, v), make([]float64, v)
+		for i := range z {
+			z[i] = 2.5 * r.NormFloat64()
+			w[i] = z[i] + noise*r.NormFloat64()
+		}
+		u, id := r.Float64(), v-1
+		for i := range z {
+			if _, lp := distribution(z, i, T); true {
+				if u -= math.Exp(lp); u < 0 {
+					id = i
+					break
+				}
+			}
+		}
+		var h float64
+		for i := range z {
+			_, lp := distribution(z, i, T)
+			h -= math.Exp(lp) * lp
+		}
+		_, a := distribution(z, id, T)
+		_, b := distribution(z, id, T*other)
+		_, c := distribution(w, id, T)
+		at, tilted, noisy, entropy = append(at, a), append(tilted, b), append(noisy, c), append(entropy, h)
+	}
+	return at, tilted, noisy, entropy
+}
+
+// b − α·a lies between 0 and (α − 1)·H for every token, where α is at least 1.
+func TestTemperatureIdentity(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 61))
+	for _, other := range []float64{0.5, 0.7, 0.95, 1} {
+		a, b, _, h := passes(r, 500, 0.9, other, 0)
+		alpha := 1 / other
+		for i := range a {
+			rest := b[i] - alpha*a[i]
+			require.True(t, rest >= -1e-12 && rest <= (alpha-1)*h[i]+1e-12, "%g: %g not within %g", other, rest, (alpha-1)*h[i])
+		}
+	}
+}
+
+// A temperature on one side alone is found whether it is declared or not; the rounding of logits is not taken for one.
+func TestTemperatureOfOnePass(t *testing.T) {
+	const rows, cols = 32, 16
+	lengths := slices.Repeat([]int{cols}, rows)
+	faults := func(id string, g grid, options string) (list []string) {
+		o := Judge(Find(id), g.Batch, set(t, options))
+		if o.Rules == nil { // another check has found it
+			return nil
+		}
+		for _, v := range o.Rules.Violations {
+			list = append(list, v.Fault)
+		}
+		return list
+	}
+	for seed := range uint64(6) {
+		r := rand.New(rand.NewPCG(seed, 62))
+		for _, options := range []string{"ratio.old=stored", "ratio.old=stored logp.temperature=0.7 logp.source=processed"} {
+			for _, other := range []float64{0.7, 1 / 0.7, 1.25} {
+				a, b, noisy, h := passes(r, rows*cols, 1, other, 0.05)
+				healthy := newGrid(cols, lengths...).token("logp_old", a...).token("logp_new", a...).token("logp_gen", noisy...).token("entropy", h...)
+				for _, id := range []string{"agreement/size", "agreement/temperature", "agreement/engine"} {
+					require.Empty(t, faults(id, healthy, options), "%s: bfloat16", id)
+				}
+				for _, withH := range []bool{true, false} {
+					base := newGrid(cols, lengths...).token("logp_old", a...).token("logp_new", a...)
+					if withH {
+						base.token("entropy", h...)
+					}
+					named := append(append(faults("agreement/size", base.token("logp_gen", b...), options), faults("agreement/engine", base, options)...), faults("agreement/drift", base, options)...)
+					if withH || other < 1 { // a flatter engine hides behind the entropies of the contexts
+						require.NotEmpty(t, named, "engine × %g, entropy %v, %s", other, withH, options)
+					}
+					if withH {
+						require.Contains(t, faults("agreement/temperature", base.token("logp_ref", b...), options), "LOGP-TEMPERATURE", "reference × %g", other)
+						require.Contains(t, faults("agreement/temperature", base.token("logp_new", b...), options), "LOGP-TEMPERATURE", "new pass × %g", other)
+					}
+				}
+			}
+		}
+	}
+}
+
+// An engine that reports log-probs before the temperature shows the temperature of the trainer: another than the declared one is a
+// convention if it is that, and not if the engine is off by another factor.
+func TestTemperatureThatARawEngineShows(t *testing.T) {
+	const rows, cols = 32, 16
+	for _, c := range []struct {
+		engine  float64 // at this times the trainer's logits
+		options string
+		fits    []string
+	}{
+		{0.7, "ratio.old=stored logp.temperature=1 logp.source=raw", []string{"0.7"}},
+		{0.5, "ratio.old=stored logp.temperature=1 logp.source=raw", nil},
+		{1 / 0.7, "ratio.old=stored logp.temperature=1 logp.source=raw", nil},
+		{0.7, "ratio.old=stored logp.temperature=1 logp.source=processed", nil},
+	} {
+		a, b, _, h := passes(rand.New(rand.NewPCG(9, 66)), rows*cols, 1, 1/c.engine, 0.05)
+		g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_old", a...).token("logp_new", a...).token("logp_gen", b...).token("entropy", h...)
+		o := rules(t, "agreement/size", g.Batch, set(t, c.options))
+		require.Equal(t, check.Fail, o.Verdict, "× %g, %s", c.engine, c.options)
+		found, _ := Conventions(o)
+		var fits []string
+		for _, f := range found {
+			fits = append(fits, f.Changes[0].To.String())
+		}
+		require.Equal(t, c.fits, fits, "× %g, %s", c.engine, c.options)
+	}
+}
+
+// An engine with other weights is further away than rounding, and its numbers are in every outcome; weights that correct for it are no
+// reason to fail.
+func TestSizeOfTheEngine(t *testing.T) {
+	const rows, cols = 16, 16
+	r := rand.New(rand.NewPCG(3, 63))
+	a, _, stale, _ := passes(r, rows*cols, 1, 1, 1.2)
+	g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_old", a...).token("logp_new", a...).token("logp_gen", stale...)
+	o := rules(t, "agreement/size", g.Batch, set(t, "ratio.old=stored"))
+	require.Equal(t, check.Fail, o.Verdict)
+	require.Contains(t, o.Rules.Note, "effective sample size")
+	require.Equal(t, check.Pass, rules(t, "agreement/size", g.Batch, set(t, "ratio.old=stored tis.level=token")).Verdict)
+	o = rules(t, "agreement/size", g.token("logp_gen", a...).Batch, set(t, "ratio.old=stored"))
+	require.Equal(t, check.Pass, o.Verdict)
+	require.Contains(t, o.Rules.Note, "not two measurements")
+}
+
+// A pass without the attention mask differs on rows with left padding alone.
+func TestPassWithoutAttentionMask(t *testing.T) {
+	const rows, cols = 8, 16
+	r := rand.New(rand.NewPCG(4, 64))
+	a, _, _, _ := passes(r, rows*cols, 1, 1, 0)
+	mask, wrong, right := make([]float64, rows*4), slices.Clone(a), slices.Clone(a)
+	for row := range rows {
+		for t := range 4 {
+			if t >= row%3 {
+				mask[row*4+t] = 1
+			}
+		}
+		for i := row * cols; i < (row+1)*cols; i++ {
+			right[i] += 0.02 * r.NormFloat64() * min(1, float64(row%3))
+			if row%3 > 0 {
+				wrong[i] -= 0.5 * r.ExpFloat64()
+			}
+		}
+	}
+	g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_old", a...).token("logp_new", right...).put("attention_mask", dump.PerRow, mask...)
+	require.Equal(t, check.Pass, rules(t, "agreement/padding", g.Batch, set(t, "")).Verdict, "other kernels for padded rows")
+	o := rules(t, "agreement/padding", g.token("logp_new", wrong...).Batch, set(t, ""))
+	require.Equal(t, "OLD-OTHER-PASS", o.Rules.Violations[0].Fault)
+}

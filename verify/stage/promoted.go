@@ -1,0 +1,527 @@
+package stage
+
+import (
+	"math"
+
+	"plumbline/internal/format/dump"
+	"plumbline/reference/rl"
+	"plumbline/verify/tol"
+)
+
+// An operation on two tensors has the type that torch promotes them to: the wider one, and a 16-bit type only if both have that type.
+// A trainer whose log-probs are bfloat16 and whose advantages are float32 so computes ratios and KL estimates in bfloat16 and losses in
+// float32. The functions of a 16-bit type are those of float32, rounded once, so that the result of an operation on stored numbers is
+// known to the bit, unless it lies next to the middle between two numbers of the format. What is computed here are these results.
+
+// mixed reports whether a batch has log-probs in a 16-bit type beside tensors in a wider one, as the trainer had them: nothing says
+// that they were cast down for the dump.
+func mixed(b *dump.Batch) bool {
+	half, wide := false, false
+	for _, name := range []string{"logp_new", "logp_old", "logp_ref"} {
+		half = half || halfOf(b, name) > 0
+	}
+	for _, name := range []string{"logp_gen", "advantages", "kl", "is_weights", "token_loss", "returns", "values", "token_rewards"} {
+		t := b.Tensors[name]
+		wide = wide || t != nil && halfOf(b, name) == 0 && !t.Casts
+	}
+	return half && wide
+}
+
+// halfOf returns the unit roundoff of the 16-bit type that a tensor of the trainer has, 0 if it has a wider one.
+func halfOf(b *dump.Batch, name string) float64 {
+	t := b.Tensors[name]
+	if t == nil || t.Casts {
+		return 0
+	}
+	if u, _ := t.Type.Unit(); u > tol.U32 {
+		return u
+	}
+	return 0
+}
+
+// half returns the unit roundoff to which operations on two inputs round, 0 if that is no 16-bit type.
+func half(x, y Input) float64 {
+	if x.Half == y.Half {
+		return x.Half
+	}
+	return 0
+}
+
+// rounded returns x in the format of unit roundoff u, and whether a number that is x but for an error of float32 may be rounded to the
+// neighbour instead.
+func rounded(x, u float64) (y float64, open bool) {
+	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+		return x, false
+	}
+	_, exp := math.Frexp(x) // |x| in [2^(exp−1), 2^exp)
+	ulp := math.Ldexp(2*u, exp-1)
+	k := x / ulp
+	y = math.RoundToEven(k) * ulp
+	return y, math.Abs(math.Abs(k-math.Trunc(k))-0.5) <= 16*tol.U32/u
+}
+
+// promotedOld replaces the old log-probs by those of which a ratio in float64 is the one that the trainer has: logp_new less the logarithm
+// of the ratio in the type of the two. Of a sequence the differences and their sum are of that type. sapo takes the difference of the
+// ratio from 1, which has the type, too. vespo's weight is computed here, see [policy.promotedGamma].
+func (p *policy) promotedOld(rows, cols int) {
+	lp, old, o := p.lp, p.old, p.o.Ratio
+	u := half(lp, old)
+	y := Input{X: make([]float64, len(old.X)), Err: make([]float64, len(old.X)), Half: u}
+	sequence := o.Level != rl.RatioToken || p.o.Kind == rl.LossVESPO
+	if p.o.Kind == rl.LossSAPO && !sequence {
+		p.rho = make([]float64, len(lp.X))
+	}
+	for i, x := range lp.X {
+		d, _ := rounded(x-old.X[i], u) // of numbers of the format: nothing else is next to a middle by an error
+		if sequence {
+			y.X[i] = x - d
+			continue
+		}
+		if o.LogClamp > 0 {
+			d = max(min(d, o.LogClamp), -o.LogClamp)
+		}
+		rho, open := rounded(math.Exp(d), u)
+		if open {
+			y.Err[i] = 2 * u
+		}
+		if p.rho != nil {
+			p.rho[i] = rho
+			if d, _ := rounded(rho-1, u); d > -1 {
+				rho = 1 + d
+			} else { // the ratio is lost beside 1
+				y.Err[i] = 1
+			}
+		}
+		y.X[i] = x - math.Log(rho)
+		if rho == 0 || math.IsInf(rho, 0) {
+			y.X[i] = old.X[i]
+		}
+	}
+	p.old = y
+	if sequence {
+		p.promotedRows(rows, cols, u)
+	}
+}
+
+// promotedOld returns old log-probs of which a ratio in float64 is the one that the trainer has, see [policy.promotedOld]; where the two do
+// not have a 16-bit type they are as they were.
+func (c *Case) promotedOld(lp, old Input, o rl.RatioOptions) Input {
+	if half(lp, old) == 0 || old.X == nil || lp.X == nil {
+		return old
+	}
+	p := &policy{lp: lp, old: old, mask: c.lossMask()}
+	p.o.Ratio = o
+	p.promotedOld(c.B.Rows, c.B.Cols)
+	return p.old
+}
+
+// promotedRows rounds the sums of the log-ratios of rows, by what it adds to the smallest of them. A sum in float32 that lies next to the
+// middle between two numbers of the format may have been rounded to the other one.
+func (p *policy) promotedRows(rows, cols int, u float64) {
+	for r := range rows {
+		var sum, size, n float64
+		least := -1
+		for i := r * cols; i < (r+1)*cols; i++ {
+			if !p.mask[i] {
+				continue
+			}
+			d := p.lp.X[i] - p.old.X[i]
+			if p.o.Kind == rl.LossVESPO {
+				d = max(min(d, 20), -20)
+			}
+			sum += d
+			size += math.Abs(d)
+			n++
+			if least < 0 || math.Abs(d) < math.Abs(p.lp.X[least]-p.old.X[least]) {
+				least = i
+			}
+		}
+		if least < 0 {
+			continue
+		}
+		whole, _ := rounded(sum, u)
+		p.old.X[least] -= whole - sum
+		off := foldError(int(n), tol.U32) * size
+		if grain(p.lp.X[r*cols:(r+1)*cols], p.old.X[r*cols:(r+1)*cols], p.mask[r*cols:(r+1)*cols], size) {
+			off = 0
+		}
+		for _, s := range []float64{sum - off, sum + off} {
+			if other, _ := rounded(s, u); other != whole {
+				p.old.Err[least] = math.Abs(other - whole)
+			}
+		}
+	}
+}
+
+// grain reports whether float32 adds the differences of a row, whose magnitudes add up to size, without an error in any order: if all are
+// multiples of a power of two of which size is less than 2²⁴.
+func grain(lp, old []float64, mask []bool, size float64) bool {
+	unit := size * tol.U32
+	for i, m := range mask {
+		if d := lp[i] - old[i]; m && d != 0 {
+			if k := d / math.Ldexp(1, math.Ilogb(unit)+1); k != math.Trunc(k) {
+				return false
+			}
+		}
+	}
+	return size > 0
+}
+
+// promotedGamma returns vespo's weight where the log-probs have a 16-bit type: the sum s of a row has it, with the logarithms of the
+// engine's weights added in place, and so has W = e^s; k, λ and all that they touch are float32. One step of the type in s or W is what a
+// rounding that is open can do.
+func (p *policy) promotedGamma(rows, cols int) Input {
+	u, o := p.old.Half, p.o.VESPO
+	y := Input{X: make([]float64, rows*cols), Err: make([]float64, rows*cols)}
+	for r := range rows {
+		var s, e, engine, engineE, n float64
+		for i := r * cols; i < (r+1)*cols; i++ {
+			if !p.mask[i] {
+				continue
+			}
+			s += max(min(p.lp.X[i]-p.old.X[i], 20), -20)
+			e += p.old.E(i)
+			n++
+			if g := p.gamma; g.X != nil {
+				l := max(min(math.Log(g.X[i]), 20), math.Log(1e-8))
+				engine += l
+				engineE += 4 * tol.U32 * math.Abs(l)
+				if rel := g.E(i); rel > 0 && g.X[i] > 1e-8 {
+					engineE += min(ofLog(rel/g.X[i]), 40)
+				}
+			}
+		}
+		if p.gamma.X != nil {
+			engineE += foldError(int(n), tol.U32) * math.Abs(engine)
+			sum, open := rounded(s+engine, u)
+			for _, x := range []float64{s + engine - engineE, s + engine + engineE} {
+				other, _ := rounded(x, u)
+				open = open || other != sum
+			}
+			if s = sum; open {
+				e += 2*u*math.Abs(sum) + engineE
+			}
+		}
+		s = max(min(s, 20), math.Log(1e-8))
+		w, open := rounded(math.Exp(s), u)
+		var we float64
+		for _, x := range []float64{s - e, s + e} {
+			other, _ := rounded(math.Exp(x), u)
+			we = max(we, math.Abs(other-w))
+		}
+		if open {
+			we = max(we, 2*u*w)
+		}
+		for i := r * cols; i < (r+1)*cols; i++ {
+			k, lambda := o.KPos, o.LambdaPos
+			if p.adv.X[i] < 0 {
+				k, lambda = o.KNeg, o.LambdaNeg
+			}
+			arg := math.Abs(k)*e + lambda*we + 4*tol.U32*(lambda+math.Abs(k*s)+lambda*w)
+			y.X[i] = math.Exp(lambda + float64(k*s) - float64(lambda*w))
+			y.Err[i] = y.X[i]*(math.Expm1(arg)+elementary*tol.U32) + tol.Eta32
+		}
+	}
+	return y
+}
+
+// promotedClip returns clip bounds in the type of the ratio: torch.clamp(ρ, 1 − ε, 1 + ε) gives the bound as a number of that type.
+func promotedClip(clip rl.ClipOptions, u float64) rl.ClipOptions {
+	if u == 0 {
+		return clip
+	}
+	if !math.IsInf(clip.Low, 0) {
+		low, _ := rounded(1-clip.Low, u)
+		clip.Low = 1 - low
+	}
+	if !math.IsInf(clip.High, 0) {
+		switch high, _ := rounded(1+clip.High, u); {
+		case clip.HighAbsolute:
+			clip.High, _ = rounded(clip.High, u)
+		default:
+			clip.High = high - 1
+		}
+	}
+	if clip.Delta > 0 {
+		clip.Delta, _ = rounded(clip.Delta, u)
+	}
+	return clip
+}
+
+// promotedKL stores the estimates k1, k2, |d| and k3, the last in the order (exp(−d) − (−d)) − 1 of TRL, verl and OpenRLHF, as a
+// program computes them operation by operation in the type of lp and ref; the bound is 0 but where a rounding is open. It reports false
+// for what it does not know.
+func promotedKL(p *Prediction, lp, ref Input, o rl.KLOptions) bool {
+	u := half(lp, ref)
+	if u == 0 || o.Kind == rl.KLRatioD || o.Kind == rl.KLSeqProb {
+		return false
+	}
+	clamps := o.ClampAll || o.Kind == rl.KLK3
+	for i := range p.Want {
+		d, _ := rounded(lp.X[i]-ref.X[i], u)
+		if clamps && o.ClampIn > 0 {
+			if d = max(d, -o.ClampIn); !o.ClampInBelow {
+				d = min(d, o.ClampIn)
+			}
+		}
+		k, bound := d, 0.0
+		switch o.Kind {
+		case rl.KLAbs:
+			k = math.Abs(d)
+		case rl.KLK2:
+			k, _ = rounded(d*d, u)
+			k /= 2
+		case rl.KLK3:
+			f, open := rounded(math.Exp(-d), u)
+			if open {
+				bound = 4 * u * f
+			}
+			s, _ := rounded(f+d, u)
+			k, _ = rounded(s-1, u)
+		}
+		if clamps && o.ClampOut > 0 {
+			k = max(min(k, o.ClampOut), -o.ClampOut)
+		}
+		p.Want[i], p.Bound[i] = k, bound
+	}
+	return true
+}
+
+// knowsKLPath reports whether the gradient of the KL term in a 16-bit type is computed operation by operation: that of k3, whose two
+// paths cancel after they were rounded.
+func (p *policy) knowsKLPath() bool {
+	o := p.o.KL
+	return half(p.lp, p.ref) > 0 && p.beta != 0 && o.Kind == rl.KLK3 && (o.Grad == rl.KLNaive || o.Grad == rl.KLISCorrected) && p.o.Kind != rl.LossGMPO
+}
+
+// promotedPath rounds a gradient as autograd does where the log-probs have a 16-bit type. What reaches a tensor of the type is cast to it:
+//
+//	through a ratio of the token   rnd(rnd(∂/∂ρ)·ρ)
+//	through that of a sequence     rnd(Σ ∂/∂ρ·ρ/n): the ratio is float32 again
+//	beside it (score functions)    rnd(∂/∂lp)
+//
+// and of k3, with δ = ref − lp, f = e^δ and g the gradient with respect to the estimate,
+//
+//	g = β·w, of is_corrected times ρ     ∂/∂δ = rnd(rnd(g·f) − g)
+//
+// of which is_corrected has k·β·w with respect to ρ besides. Paths are added in the order in which autograd meets them, each sum rounded.
+// Frameworks round w and β before they are multiplied, after, or one of them: one of these orders holds for all cells, that which
+// leaves the fewest of what was dumped beyond their bound.
+func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
+	u := p.lp.Half
+	if u == 0 {
+		return
+	}
+	path, weights := make([]float64, len(q.Want)), make([]float64, len(q.Want))
+	p.withoutKL().backward(c, red, path, weights)
+	if !p.knowsKLPath() {
+		cast := half(p.lp, p.ref) == 0 && p.beta != 0 // of a KL term in a wider type, once for each of its two paths
+		for i, g := range path {
+			if math.IsNaN(g) || weights[i] == 0 {
+				continue
+			}
+			y, e := p.castPath(g, 0, i, u)
+			q.Want[i] += y - g
+			if q.Bound[i] += e; cast {
+				q.Bound[i] += 2 * u * math.Abs(p.beta*weights[i]) * (math.Exp(p.ref.X[i]-p.lp.X[i]) + 1)
+			}
+		}
+		return
+	}
+	k := &Prediction{Want: make([]float64, len(q.Want)), Bound: make([]float64, len(q.Want))}
+	plain := p.o.KL
+	plain.Grad = rl.KLNaive
+	promotedKL(k, p.lp, p.ref, plain)
+	got := c.B.Token("dlogp")
+	var want, bound []float64
+	least, cols := 0, c.B.Cols
+	for _, order := range roundingOrders {
+		var x, e []float64
+		total := 0
+		misses := make([]int, c.B.Rows)
+		for _, nudge := range []float64{0, 1, -1} { // a weight that lies next to a middle, with all tokens of its row
+			y, ye := p.promotedOrder(c, order, 16*tol.U32*nudge, path, weights, k, u)
+			if x == nil {
+				x, e = y, ye
+			}
+			for row := range misses {
+				n := 0
+				for i := row * cols; i < (row+1)*cols; i++ {
+					if len(got) == len(y) && weights[i] != 0 && math.Abs(got[i]*c.B.Meta.DLogpScale-y[i]) > q.Bound[i]+ye[i]+u*math.Abs(y[i]) {
+						n++
+					}
+				}
+				if nudge == 0 {
+					misses[row] = n
+				} else if n < misses[row] {
+					misses[row] = n
+					copy(x[row*cols:(row+1)*cols], y[row*cols:(row+1)*cols])
+					copy(e[row*cols:(row+1)*cols], ye[row*cols:(row+1)*cols])
+				}
+			}
+		}
+		for _, n := range misses {
+			total += n
+		}
+		if want == nil || total < least {
+			want, bound, least = x, e, total
+		}
+		if least == 0 {
+			break
+		}
+	}
+	for i, x := range want {
+		if !math.IsNaN(path[i]) && weights[i] != 0 {
+			q.Want[i] = x
+			q.Bound[i] += bound[i]
+		}
+	}
+}
+
+// roundingOrders are the ways in which β and the weight w of a token become a number of a type with rounding r.
+var roundingOrders = []func(beta, w float64, r func(float64) float64) float64{
+	func(beta, w float64, r func(float64) float64) float64 { return r(r(w) * beta) },
+	func(beta, w float64, r func(float64) float64) float64 { return r(w * beta) },
+	func(beta, w float64, r func(float64) float64) float64 { return r(w * r(beta)) },
+	func(beta, w float64, r func(float64) float64) float64 { return r(r(w) * r(beta)) },
+}
+
+// promotedOrder returns the gradient of the cells, and how far roundings that are open can move it, where β and w are rounded in an order,
+// each product moved by the share nudge beforehand; path is that of the policy term before it is rounded, k the estimates.
+func (p *policy) promotedOrder(c *Case, order func(beta, w float64, r func(float64) float64) float64, nudge float64, path, weights []float64, k *Prediction, u float64) (want, bound []float64) {
+	r := func(x float64) float64 { y, _ := rounded(x*(1+nudge), u); return y }
+	want, bound = make([]float64, len(path)), make([]float64, len(path))
+	corrected := p.o.KL.Grad == rl.KLISCorrected && p.ratio.x != nil
+	sequence := corrected && p.o.Ratio.Level != rl.RatioToken
+	by := func(i int) float64 {
+		beta := p.beta
+		if p.klInside && p.weight.X != nil {
+			beta *= p.weight.X[i]
+		}
+		return beta
+	}
+	for row := range c.B.Rows {
+		lo, hi := row*c.B.Cols, (row+1)*c.B.Cols
+		var shared float64 // of a sequence: what the weight of the KL term adds to the gradient of the ratio, in float32
+		if sequence {
+			for i := lo; i < hi; i++ {
+				if weights[i] != 0 && !math.IsNaN(path[i]) {
+					shared += float64(by(i) * weights[i] * k.Want[i] * p.ratio.x[i])
+				}
+			}
+			shared /= p.ratio.count[row]
+		}
+		for i := lo; i < hi; i++ {
+			g := path[i]
+			if math.IsNaN(g) || weights[i] == 0 {
+				want[i] = g
+				continue
+			}
+			toKL, toRatio := order(by(i), weights[i], r), 0.0
+			switch {
+			case sequence:
+				toKL = r(by(i) * weights[i] * p.ratio.x[i])
+				g += shared
+			case corrected:
+				rho := r(p.ratio.x[i]) // it is of the format but for the logarithm that it went through
+				if p.rho != nil {
+					rho = p.rho[i]
+				}
+				toRatio = r(toKL * k.Want[i])
+				toKL = r(toKL * rho)
+			}
+			want[i], bound[i] = p.promotedSum(g, toKL, toRatio, k.Want[i], i, u)
+		}
+	}
+	return want, bound
+}
+
+// promotedSum returns the gradient of cell i by all paths: g that of the policy term before it is rounded, toKL the gradient with respect
+// to the estimate and toRatio what that of the ratio has besides.
+func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, u float64) (y, e float64) {
+	o := p.o.KL
+	y, e = p.castPath(g, toRatio, i, u)
+	d, _ := rounded(p.lp.X[i]-p.ref.X[i], u)
+	if o.ClampIn > 0 && math.Abs(d) >= o.ClampIn || o.ClampOut > 0 && k >= o.ClampOut {
+		return y, e
+	}
+	f, open := rounded(math.Exp(-d), u)
+	product, near := rounded(toKL*f, u)
+	if open || near {
+		e += 4 * u * math.Abs(product)
+	}
+	slope, _ := rounded(product-toKL, u)
+	if p.scores() { // the score function is met first, and where lp − ref was written twice its two paths are added one by one
+		one, _ := rounded(y+toKL, u)
+		one, _ = rounded(one-product, u)
+		all, _ := rounded(y-slope, u)
+		return one, e + math.Abs(one-all)
+	}
+	return y - slope, e
+}
+
+// scores reports whether the loss is a score function, whose gradient does not pass the ratio.
+func (p *policy) scores() bool {
+	switch p.o.Kind {
+	case rl.LossReinforce, rl.LossCISPO, rl.LossVESPO, rl.LossDPPOTV, rl.LossDPPOKL:
+		return true
+	}
+	return false
+}
+
+// castPath returns the gradient of cell i without the path of the KL estimate: g that of the policy term in float32, more what is added to
+// it with respect to the ratio, and how far roundings that are open can move it.
+func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
+	token := p.o.Ratio.Level == rl.RatioToken && p.ratio.x != nil && (p.old.Half > 0 || p.old.X == nil)
+	switch {
+	case p.scores():
+		y, open := rounded(g, u)
+		if open {
+			e = 2 * u * math.Abs(g)
+		}
+		if more != 0 {
+			rho, _ := rounded(p.ratio.x[i], u)
+			added, near := rounded(more*rho, u)
+			y += added
+			if e += u * math.Abs(y); near {
+				e += 2 * u * math.Abs(added)
+			}
+		}
+		return y, e
+	case p.o.Kind == rl.LossDRO || p.o.Kind == rl.LossKLCov || p.o.Kind == rl.LossGMPO || p.ratio.x == nil: // two paths, or none of these
+		return g, 2 * u * math.Abs(g)
+	case !token:
+		y, open := rounded(g, u)
+		if p.o.Ratio.LenEps > 0 || p.o.Ratio.SeqLogMax > 0 { // verl's ratio and its length have the type of the log-probs
+			return g, 3 * u * math.Abs(g)
+		}
+		if open {
+			e = 2 * u * math.Abs(g)
+		}
+		return y, e
+	}
+	rho, _ := rounded(p.ratio.x[i], u)
+	if rho == 0 {
+		return g, 0
+	}
+	slope := g / rho
+	if p.rho != nil {
+		slope, rho = g/p.ratio.x[i], p.rho[i]
+	}
+	cast, open := rounded(slope, u)
+	if a := p.adv.X[i]; p.adv.Half == u && p.weight.X == nil && a != 0 { // the loss has the type, too, and so has its weight
+		w, near := rounded(g/(rho*a), u)
+		cast, _ = rounded(w*a, u)
+		open = near
+	}
+	sum := cast + more
+	if more != 0 && cast != 0 { // the paths to ρ are added in the order in which autograd meets them
+		e = u * math.Abs(sum*rho)
+	}
+	sum, _ = rounded(sum, u)
+	y, near := rounded(sum*rho, u)
+	if open || near {
+		e += 2 * u * math.Abs(y)
+	}
+	return y, e
+}

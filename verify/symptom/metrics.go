@@ -1,0 +1,59 @@
+package symptom
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Metric is what a log says of one quantity.
+type Metric struct {
+	Name      string
+	Quantity  *Quantity // nil: not in the dictionary
+	Trap      string
+	Spark     string
+	N, Bad    int64
+	Min, Max  float64
+	Last      float64
+	Level     int // 0: of a console, 1: of TensorBoard, 2: with all digits
+	FirstStep int64
+}
+
+// Metrics returns every metric that has values: those of the dictionary first, in the order of the log.
+func (w *Watch) Metrics(width int) (known, unknown []Metric) {
+	for _, s := range w.series {
+		if s == nil || s.n+s.bad+s.missing == 0 {
+			continue
+		}
+		m := Metric{Name: s.name, Quantity: s.what, Spark: s.spark(width), N: s.n, Bad: s.bad, Min: s.low.mean, Max: s.high.mean, Last: s.last.mean, Level: s.level, FirstStep: s.first.step}
+		if s.n == 0 {
+			m.Min, m.Max, m.Last = math.NaN(), math.NaN(), math.NaN()
+		}
+		if s.known != nil {
+			m.Trap = s.known.Trap
+		}
+		if s.what != nil && s.what.ID != "positive" && s.what.ID != "share" && s.known != nil {
+			known = append(known, m)
+		} else {
+			unknown = append(unknown, m)
+		}
+	}
+	for _, s := range []*series{&w.micro.std, &w.micro.policy, &w.micro.kl, &w.micro.total} {
+		if s.n > 0 && !slices.ContainsFunc(known, func(m Metric) bool { return m.Name == "[Micro] "+s.name }) {
+			known = append(known, Metric{Name: "[Micro] " + s.name, Quantity: quantity[map[string]string{"rewards": "reward_std", "pg_loss": "loss_policy", "kl": "kl_penalty", "total": "loss"}[s.name]],
+				Spark: s.spark(width), N: s.n, Bad: s.bad, Min: s.low.mean, Max: s.high.mean, Last: s.last.mean})
+		}
+	}
+	return known, unknown
+}
+
+// Sentence says what values a metric had.
+func (m Metric) Sentence() string {
+	switch {
+	case m.N == 0:
+		return "no finite value"
+	case m.Min == m.Max:
+		return number(m.Min) + " throughout"
+	}
+	return fmt.Sprintf("%s to %s, last %s", number(m.Min), number(m.Max), number(m.Last))
+}
