@@ -30,7 +30,7 @@ def train(hook, folder, config, **options):
 
 def main():
     hook = sys.argv[1]
-    files = lambda folder: sorted(n for n in os.listdir(folder) if n.endswith(".safetensors"))
+    files = lambda folder: sorted(n for _, _, names in os.walk(folder) for n in names if n.endswith(".safetensors"))  # in the folder of the run
     with tempfile.TemporaryDirectory() as tmp:
         at = lambda name: os.path.join(tmp, name)
         said, steps = train(hook, at("a"), {})

@@ -1,6 +1,9 @@
 """Bytes that autograd keeps for backward per layer, in released transformers with a PEFT adapter.
 
     python golden/gen/checkpoint/activations.py golden/checkpoint/activations.json
+    python golden/gen/checkpoint/activations.py golden/checkpoint/activations_float32.json float32
+
+The second form counts models in float32, whose adapters take their inputs as they are: those of several share one. It counts Mistral, too.
 
 Every storage that a forward pass hands to saved_tensors_hooks is counted once, parameters and buffers excepted. A model
 of two layers less the same model of one layer is one layer. No random number matters: only sizes are counted. Adapters on
@@ -11,15 +14,17 @@ import copy
 import json
 import sys
 
-import bitsandbytes
 import peft
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 
-ATTENTION = {"gptj": ["q_proj", "v_proj"], "gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "qwen2": ["q_proj", "v_proj"]}
-MORE = {"gptj": [["q_proj"], ["fc_out"], ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"]],
+FLOAT32 = sys.argv[2:] == ["float32"]
+if not FLOAT32:
+    import bitsandbytes
+ATTENTION = {"mistral": ["q_proj", "v_proj"], "gptj": ["q_proj", "v_proj"], "gpt2": ["c_attn"], "llama": ["q_proj", "v_proj"], "qwen2": ["q_proj", "v_proj"]}
+MORE = {"mistral": [["o_proj", "down_proj"]], "gptj": [["q_proj"], ["fc_out"], ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"]],
         "gpt2": [["c_fc"], ["c_attn", "c_proj", "c_fc"]],
         "llama": [["q_proj"], ["down_proj"], ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]],
         "qwen2": [["o_proj", "up_proj"], ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]]}
@@ -38,7 +43,7 @@ def build(kind, layers, attention, base, inner, targets, rank):
                                  intermediate_size=inner, vocab_size=vocab, max_position_embeddings=512)
     c._attn_implementation = attention
     c.use_cache = False
-    m = AutoModelForCausalLM.from_config(c).to(torch.bfloat16)
+    m = AutoModelForCausalLM.from_config(c).to(torch.float32 if FLOAT32 else torch.bfloat16)
     if base == "int8":
         for name, mod in list(m.named_modules()):
             if isinstance(mod, torch.nn.Linear) and "lm_head" not in name:
@@ -75,21 +80,21 @@ def kept(model, batch, tokens):
 
 
 entries = []
-for kind in ("gptj", "gpt2", "llama", "qwen2"):
+for kind in ("gptj", "gpt2", "llama", "qwen2") + (("mistral",) if FLOAT32 else ()):
     for attention in ("eager", "sdpa"):
-        for base in ("bf16", "int8"):
+        for base in ("float32",) if FLOAT32 else ("bf16", "int8"):
             if kind == "gpt2" and base == "int8" or kind == "gptj" and attention == "sdpa":
                 continue  # Conv1D is no Linear; GPT-J has no sdpa
             plans = [(tokens, inner, ATTENTION[kind], 8) for tokens, inner in ((64, 1024), (256, 1024), (256, 512))]
-            if base == "bf16":
+            if base != "int8":
                 plans += [(256, 1024, targets, 8) for targets in MORE[kind]] + [(256, 1024, ATTENTION[kind], 64)]
                 plans += [(tokens, inner, [], 0) for tokens, inner in ((64, 1024), (256, 1024), (256, 512))]
             for tokens, inner, targets, rank in plans:
                 one, two = (kept(build(kind, n, attention, base, inner, targets, rank), 2, tokens) for n in (1, 2))
                 entries.append({"model_type": kind, "attention": attention, "base": base, "hidden": 256, "heads": 4,
-                                "kv_heads": 2 if kind in ("llama", "qwen2") else 4, "inner": inner, "batch": 2, "tokens": tokens,
+                                "kv_heads": 2 if kind in ("llama", "qwen2", "mistral") else 4, "inner": inner, "batch": 2, "tokens": tokens,
                                 "targets": targets, "r": rank, "bytes_per_layer": two - one})
                 print(entries[-1], file=sys.stderr)
 json.dump({"producer": "golden/gen/checkpoint/activations.py",
-           "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__, "bitsandbytes": bitsandbytes.__version__},
+           "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__, **({} if FLOAT32 else {"bitsandbytes": bitsandbytes.__version__})},
            "entries": entries}, open(sys.argv[1], "w"), indent=1)

@@ -263,7 +263,7 @@ def value_head(python):
 os.makedirs(sys.argv[1], exist_ok=True)
 os.chdir(sys.argv[1])
 for old in os.listdir("."):
-    if old not in ("activations.json", "prompt.json", "sizes.json"):
+    if old not in ("activations.json", "activations_float32.json", "prompt.json", "sizes.json"):
         shutil.rmtree(old) if os.path.isdir(old) else os.remove(old)
 for make in (hf, adapters, int8, trainers, verl, openrlhf):
     make()
