@@ -26,7 +26,7 @@ func newArc() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "arc [--config FILE] [key=value ...]",
 		Short: "a solver of ARC grids with a refined prompt and an expected-free-energy loss",
-		Long: `train arc runs source document D: a text encoder makes a prompt of a task's examples, a policy refines it, a convolutional agent predicts
+		Long: `train arc runs the ARC grid solver: a text encoder makes a prompt of a task's examples, a policy refines it, a convolutional agent predicts
 the grid. Without a configuration it is the small one on generated tasks. data is a JSON file or a folder of ARC tasks; a name that is
 not there is looked for in ARC_DATA_DIR.`,
 		Example: `  train arc
@@ -34,6 +34,9 @@ not there is looked for in ARC_DATA_DIR.`,
   train arc data=training.json model.channels=64 output_dir=outputs/arc1
   train arc grad_check=true max_batches=1 epochs=1 output_dir=outputs/arc_grad`,
 		RunE: func(cmd *cobra.Command, overrides []string) error {
+			if err := f.referenceOnly("the ARC agent"); err != nil {
+				return err
+			}
 			var c train.Arc
 			s := c.Settings()
 			var flags []string
@@ -63,17 +66,14 @@ not there is looked for in ARC_DATA_DIR.`,
 			if err != nil {
 				return refused(err)
 			}
-			keep := f.dumps(&c.Dump)
-			x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
+			f.dumps(&c.Dump)
+			x, err := f.start(cmd, c.OutputDir, c.Keep, s, c.WithoutEffect())
 			if err != nil {
 				return err
 			}
 			defer x.close()
 			if x.From != nil && x.From.Manifest.BaseFingerprint != agent.Fingerprint() {
 				return usageError{fmt.Sprintf("%s was trained with other frozen weights than those of %s", x.From.Path, c.Encoder)}
-			}
-			if f.verify {
-				x.Observe = observer(cmd.Context(), keep)
 			}
 			err = c.Train(cmd.Context(), train.ArcEnv{Env: x.Env, Agent: agent, Tasks: tasks})
 			var bad *train.NotFiniteError

@@ -94,7 +94,10 @@ func TestArcLearns(t *testing.T) {
 func TestArcPlanted(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	for _, p := range arcFaults {
+	for i, p := range arcFaults {
+		if !due(i) {
+			continue
+		}
 		t.Run(p.id, func(t *testing.T) {
 			path := filepath.Join(root, p.file)
 			text, err := os.ReadFile(path)

@@ -66,6 +66,9 @@ func device(name string) {
 }
 
 func grpoMasked(cmd *cobra.Command, f *trainFlags, overrides []string) error {
+	if err := f.referenceOnly("a masked language model"); err != nil {
+		return err
+	}
 	var c train.GRPO
 	s := c.Settings()
 	if err := f.settle(s, "grpo", overrides); err != nil {
@@ -89,16 +92,13 @@ func grpoMasked(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 	if err := openMasked(&env, &c); err != nil {
 		return refused(err)
 	}
-	keep := f.dumps(&c.Dump)
-	x, err := f.start(cmd.OutOrStdout(), c.OutDir, c.Keep, s, c.WithoutEffect())
+	f.dumps(&c.Dump)
+	x, err := f.start(cmd, c.OutDir, c.Keep, s, c.WithoutEffect())
 	if err != nil {
 		return err
 	}
 	defer x.close()
 	env.Env = x.Env
-	if f.verify {
-		env.Observe = observer(cmd.Context(), keep)
-	}
 	if env.From != nil && env.From.Manifest.BaseFingerprint != c.Fingerprint(env) {
 		return usageError{fmt.Sprintf("%s was trained with another judge or reference", env.From.Path)}
 	}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"time"
-
 	"github.com/spf13/cobra"
 
 	"plumbline/internal/bind"
@@ -28,8 +26,11 @@ func grpoCausal(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 	if err != nil {
 		return usageError{"dataset.held_out: " + err.Error()}
 	}
-	keep := f.dumps(&c.Dump)
-	x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
+	f.dumps(&c.Dump)
+	if err := f.trainable(c.LoRA); err != nil {
+		return err
+	}
+	x, err := f.start(cmd, c.OutputDir, c.Keep, s, c.WithoutEffect())
 	if err != nil {
 		return err
 	}
@@ -38,10 +39,6 @@ func grpoCausal(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 	if err := x.load(c.Model, c.LoRA, c.Seed, bind.Options{Checkpointing: c.Checkpointing}); err != nil {
 		return err
 	}
-	if f.verify {
-		x.Observe = observer(cmd.Context(), keep)
-	}
-	x.Progress = progress(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()), time.Now)
 	_, err = c.Train(cmd.Context(), x.Env)
-	return refused(err)
+	return refused(x.compared(err))
 }

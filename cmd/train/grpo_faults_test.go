@@ -36,7 +36,7 @@ var sourceFaults = []sourceFault{
 		new: "	n := m.frozen.On(&ad.Tape{}, nil)\n	return logitsOf(x, n.Logits(ad.Slice(n.Forward(input(x)).Hidden, 1, x.Time-1, x.Time)))", says: "H5"},
 	{id: "H6 CLS is lost", file: "bind/masked.go", old: "	in := m.model.Config.JudgeInput(input(x))\n", new: "	in := input(x)\n", says: "not with CLS"},
 	{id: "B1 the judge says the same of all", file: grpoFile, old: "1 - min(max(y, 0), 1)", new: "1 - min(max(y, 1), 1)", args: []string{"fail_on_zero_loss=true"}, says: "the loss is exactly 0 (B11)"},
-	{id: "B1 one stream for a group", file: grpoFile, old: "uint64(first+i)*maxTokens", new: "uint64(first+i/k)*maxTokens", says: "has no usable micro-step"},
+	{id: "B1 one stream for a group", file: grpoFile, old: "Uniform(stream, first+i, t)", new: "Uniform(stream, first+i/k, t)", says: "has no usable micro-step"},
 	{id: "advantage over the batch's mean", file: grpoFile, old: "rl.SequenceAdvantage(nil, m.rewards, c.GroupSize,", new: "rl.SequenceAdvantage(nil, m.rewards, len(m.rewards),", says: "advantage/group"},
 	{id: "policy and reference swapped", file: grpoFile, old: "rl.SequenceLoss(nil, m.logp, m.ref,", new: "rl.SequenceLoss(nil, m.ref, m.logp,", says: "gradient/dlogp"},
 	{id: "H7c another KL estimator", file: "train/grpo_config.go", old: "rl.ParseKLKind(c.KLEstimator)", new: `rl.ParseKLKind("k1")`, says: "KL-KIND"},

@@ -3,4 +3,4 @@
 package main
 
 // trainKills is how often a trainer is killed.
-const trainKills = 20
+const trainKills = 24

@@ -1,4 +1,4 @@
-// Command train runs and trains models on the reference path.
+// Command train runs and trains models on the reference path, and adapters on the accelerated one.
 //
 // Exit codes: 0 done, 1 a number is not finite or a run fails its own checks, 2 usage or a path that does not exist, 3 internal or environment, 4 malformed or refused file,
 // 130 interrupted.
@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/cmd/internal/cli"
+	"plumbline/internal/bind"
 	"plumbline/internal/format"
 	"plumbline/internal/pretrained"
+	"plumbline/internal/refmodel"
 	"plumbline/internal/train"
 	"plumbline/verify/check"
 )
@@ -34,14 +36,17 @@ func complain(msg string) { cli.Complain("train", msg) }
 func exitCode(err error) int {
 	var bad usageError
 	var failed failedError
+	var untested bind.UntestedError
 	var notFinite *train.NotFiniteError
-	var prompt *pretrained.PromptError
+	var prompt *refmodel.PromptError
 	var coded interface{ ExitCode() int }
 	switch {
 	case errors.Is(err, context.Canceled):
 		return check.ExitInterrupted
 	case errors.As(err, &failed), errors.As(err, &notFinite):
 		return check.ExitFail
+	case errors.As(err, &untested):
+		return check.ExitNothing
 	case errors.As(err, &coded):
 		return coded.ExitCode()
 	case format.IsMalformed(err):
@@ -56,8 +61,9 @@ func newRoot() *cobra.Command {
 	var list, version, asJSON bool
 	root := &cobra.Command{
 		Use:   "train",
-		Short: "runs language models on the float64 reference",
-		Long: `train runs language models on the float64 reference.
+		Short: "runs and trains language models on the float64 reference, or on kernels of int8 and float32",
+		Long: `train runs and trains language models: on the float64 reference, and with --policy accel, where an adapter is trained, on kernels over a base of
+int8. --lockstep runs both side by side and says where they part.
 
 Exit codes: 0 done; 1 a number is not finite, or a run fails its own checks (--verify); 2 usage, or a named path that does not
 exist; 3 internal error or environment; 4 malformed or refused input file; 130 interrupted.`,
@@ -84,5 +90,6 @@ exist; 3 internal error or environment; 4 malformed or refused input file; 130 i
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cli.FlagError(cmd, err)} })
 	root.SetHelpCommand(cli.HelpCommand(root, func(msg string) error { return usageError{msg} }))
 	root.AddCommand(newSample(), newPPO(), newShielded(), newGRPO(), newArc(), newSFT())
+	cli.WithCompletion(root, func(msg string) error { return usageError{msg} })
 	return root
 }

@@ -62,7 +62,7 @@ func healthy(t testing.TB) string {
 	for _, name := range []string{"config.json", "model.safetensors"} {
 		copyFile(t, filepath.Join(goldens, "llama", name), filepath.Join(dir, name))
 	}
-	copyFile(t, "../../internal/pretrained/testdata/tokenizer.json", filepath.Join(dir, "tokenizer.json"))
+	copyFile(t, "../../internal/refmodel/testdata/tokenizer.json", filepath.Join(dir, "tokenizer.json"))
 	write(t, filepath.Join(dir, "tokenizer_config.json"), `{"eos_token": {"content": "<|endoftext|>"}}`)
 	write(t, filepath.Join(dir, "chat_template.jinja"), chatML)
 	return dir

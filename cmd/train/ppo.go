@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -61,8 +60,11 @@ func newPPO() *cobra.Command {
 			if err != nil {
 				return usageError{"dataset.held_out: " + err.Error()}
 			}
-			keep := f.dumps(&c.Dump)
-			x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
+			f.dumps(&c.Dump)
+			if err := f.trainable(c.LoRA); err != nil {
+				return err
+			}
+			x, err := f.start(cmd, c.OutputDir, c.Keep, s, c.WithoutEffect())
 			if err != nil {
 				return err
 			}
@@ -71,17 +73,14 @@ func newPPO() *cobra.Command {
 			if err := x.load(name, c.LoRA, c.Seed, bind.Options{ValueHead: true, Checkpointing: c.Checkpointing}); err != nil {
 				return err
 			}
-			if f.verify {
-				x.Observe = observer(cmd.Context(), keep)
-			}
-			x.Progress = progress(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()), time.Now)
-			if _, err = c.Train(cmd.Context(), x.Env); err != nil {
+			_, err = c.Train(cmd.Context(), x.Env)
+			if err = x.compared(err); err != nil {
 				return ended(err)
 			}
 			if c.EvalSamples == 0 || len(x.HeldOut) == 0 {
 				return nil
 			}
-			rewards, err := c.Evaluate(x.Env, c.EvalSamples)
+			rewards, err := c.Evaluate(cmd.Context(), x.Env, c.EvalSamples)
 			if err == nil {
 				mean, deviation := meanError(rewards)
 				fmt.Fprintf(x.Out, "held-out reward %.4f ± %.4f (%d questions, %d responses to each)\n", mean, deviation, len(rewards), c.EvalSamples)

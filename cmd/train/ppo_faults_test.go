@@ -20,8 +20,8 @@ type plant struct {
 }
 
 const (
-	ppoFile, dumpFile, optFile, policyFile = "internal/train/ppo.go", "internal/train/ppo_dump.go", "internal/train/optimizer.go", "internal/train/policy.go"
-	languageFile, samplingFile             = "internal/bind/language.go", "internal/train/sampling.go"
+	ppoFile, dumpFile, optFile, policyFile, runFile = "internal/train/ppo.go", "internal/train/ppo_dump.go", "internal/train/optimizer.go", "internal/train/policy.go", "internal/train/run.go"
+	languageFile, mastersFile                       = "internal/bind/language.go", "internal/bind/masters.go"
 )
 
 // The bugs that a run with --verify stops at: exit code 1, and the check that found it.
@@ -33,7 +33,7 @@ var caughtWhileTraining = []plant{
 	{"C19", "returns from whitened advantages", ppoFile, "\treturn r, err\n}\n\n// update makes", "\tfor i := range r.returns {\n\t\tr.returns[i] = r.advantages[i] + r.values[i]\n\t}\n\treturn r, err\n}\n\n// update makes", nil, "gae/returns"},
 	{"C7", "the KL penalty has the wrong sign", ppoFile, `penalty[i] = c.KLCoeff * r.kl[i]`, `penalty[i] = -c.KLCoeff * r.kl[i]`, nil, "reward/token|gae"},
 	{"C7", "KL against the sampler instead of the frozen model", ppoFile, `r.kl[i] = r.old[i] - r.ref[i]`, `r.kl[i] = r.old[i] - r.gen[i]`, []string{"generation.temperature=0.7", "generation.logprobs=processed"}, "kl/token"},
-	{"H13c", "old log-probabilities are those of the sampler", ppoFile, `r.old, r.values, r.ref = append(r.old, s.LogProbs...),`, `r.old, r.values, r.ref = append(r.old, r.gen[len(r.old):len(r.old)+len(s.LogProbs)]...),`, []string{"generation.temperature=0.7", "generation.logprobs=processed"}, "first_step/ratio|agreement"},
+	{"H13c", "old log-probabilities are those of the sampler", ppoFile, `r.old, r.values, r.ref = now.LogProbs,`, `r.old, r.values, r.ref = slices.Clone(r.gen),`, []string{"generation.temperature=0.7", "generation.logprobs=processed"}, "first_step/ratio|agreement"},
 	{"H13f", "the end is not part of the response", policyFile, `real, id := j < len(r), pad`, `real, id := j < max(1, len(r)-1), pad`, nil, "FAIL"},
 	{"C6", "gradients are not divided by the accumulation", ppoFile, `d[i] /= float64(s.Divisor)`, `d[i] /= 1`, nil, "gradient/"},
 	{"H13d", "the update of what is left over is divided by the whole accumulation", ppoFile, `d[i] /= float64(s.Divisor)`, `d[i] /= float64(c.Accumulation)`, []string{"ppo.rollout_samples=10", "ppo.gradient_accumulation_steps=3"}, "gradient/"},
@@ -58,13 +58,13 @@ var caughtWhileTraining = []plant{
 
 // The bugs of what is saved, which verify checkpoint finds in the folder of a run that ended.
 var caughtInCheckpoints = []plant{
-	{"H13a", "the value head is not saved", languageFile, `if l.options.Adapter == nil || p.Name == headWeight || p.Name == headBias {`, `if p.Name != headWeight && p.Name != headBias {`, nil, "value/head"},
-	{"C20", "no tokenizer", languageFile, `text := l.options.Extra[name]`, `if strings.HasPrefix(name, "tokenizer") {
+	{"H13a", "the value head is not saved", mastersFile, `if l.options.Adapter == nil || p.Name == headWeight || p.Name == headBias {`, `if p.Name != headWeight && p.Name != headBias {`, nil, "value/head"},
+	{"C20", "no tokenizer", mastersFile, `text := l.options.Extra[name]`, `if strings.HasPrefix(name, "tokenizer") {
 			continue
 		}
 		text := l.options.Extra[name]`, nil, "tokenizer/files"},
-	{"D14", "the optimiser's moments are not saved", ppoFile, `append(files, opt.file(), st.file())`, `append(files, st.file())`, nil, "resume/optimizer"},
-	{"P072", "no position in the data, no random state", ppoFile, `append(files, opt.file(), st.file())`, `append(files, opt.file())`, nil, "resume/state|run/layout"},
+	{"D14", "the optimiser's moments are not saved", runFile, `append(files, r.optimizer.File(), r.state.file())`, `append(files, r.state.file())`, nil, "resume/optimizer"},
+	{"P072", "no position in the data, no random state", runFile, `append(files, r.optimizer.File(), r.state.file())`, `append(files, r.optimizer.File())`, nil, "resume/state|run/layout"},
 	{"C20", "no effective_config.yaml", "cmd/train/runner.go", `write("effective_config.yaml", s.YAML()), `, ``, nil, "run/layout"},
 	{"C20", "a number that is not finite is saved", optFile, `return rundir.File{Name: optimizerFile, Write`, `tensors[0].Data = append([]float64{math.NaN()}, tensors[0].Data[1:]...)
 	return rundir.File{Name: optimizerFile, Write`, nil, `\S*finite`},

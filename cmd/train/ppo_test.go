@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/internal/rundir"
+	"plumbline/internal/train"
 	"plumbline/verify/dump"
 )
 
@@ -47,12 +48,12 @@ func sameRun(t testing.TB, want, got string) {
 	t.Helper()
 	sameFolder(t, filepath.Join(want, "final"), filepath.Join(got, "final"))
 	for _, name := range []string{"metrics.jsonl", "samples.jsonl"} {
-		a, err := rundir.ReadLog(filepath.Join(want, name))
+		a, err := os.ReadFile(filepath.Join(want, name))
 		require.NoError(t, err)
-		b, err := rundir.ReadLog(filepath.Join(got, name))
+		b, err := os.ReadFile(filepath.Join(got, name))
 		require.NoError(t, err)
 		require.NotEmpty(t, a)
-		require.Equal(t, a, b, name)
+		require.Equal(t, string(a), string(b), name)
 	}
 }
 
@@ -96,9 +97,6 @@ func TestResume(t *testing.T) {
 			require.Contains(t, out, "step_2, step 2\n")
 			require.NotContains(t, out, "\nstep 2/4")
 			sameRun(t, whole, resumed)
-			before, err := os.ReadFile(filepath.Join(resumed, "metrics.jsonl"))
-			require.NoError(t, err)
-			require.Contains(t, string(before), `{"schema":1,"event":"resume","from_step":2}`)
 
 			// A run that has ended has nothing to do.
 			trains(t, small(resumed, more...)...)
@@ -140,6 +138,30 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// Both signals end a run in the middle of a rollout that would take minutes, long before it has made a step.
+func TestInterruptedInARollout(t *testing.T) {
+	for _, signal := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		dir := filepath.Join(t.TempDir(), "run")
+		cmd := exec.Command(binaryPath, small(dir, "dataset.max_gen_length=1500", "generation.min_new_tokens=1500", "ppo.rollout_samples=512")...)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		lines, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		in := bufio.NewScanner(lines)
+		for in.Scan() && !strings.HasPrefix(in.Text(), "effective batch") {
+		}
+		began := time.Now()
+		require.NoError(t, cmd.Process.Signal(signal))
+		require.False(t, in.Scan(), "no step is made")
+		cmd.Wait()
+		t.Logf("%v: gone after %v", signal, time.Since(began))
+		require.Equal(t, 130, cmd.ProcessState.ExitCode())
+		require.Equal(t, "train: interrupted before its first step: there is nothing to save\n", errs.String())
+		require.Nil(t, newestOf(t, dir))
+	}
+}
+
 // A disk that is full, here a limit of the size of files, fails the save, and the checkpoint before is the newest.
 func TestDiskFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
@@ -160,7 +182,7 @@ func TestDiskFull(t *testing.T) {
 		require.Equal(t, 2, newestOf(t, dir).Manifest.Step)
 		latest, err := os.ReadFile(filepath.Join(dir, "latest"))
 		require.NoError(t, err)
-		require.Equal(t, "final\n", string(latest), "as it was")
+		require.Equal(t, "step_2\n", string(latest), "the newest that is whole")
 	}
 	trains(t, small(dir)...)
 	require.Equal(t, "final", newestOf(t, dir).Name)
@@ -326,10 +348,33 @@ func TestOverrideForms(t *testing.T) {
 func TestProgress(t *testing.T) {
 	var out bytes.Buffer
 	clock := time.Unix(0, 0)
-	show := progress(&out, true, func() time.Time { clock = clock.Add(time.Second); return clock })
-	show(1, 3)
-	require.Equal(t, "\r\x1b[K[##########--------------------] 1/3, 2s left", out.String())
-	show(3, 3)
-	require.True(t, strings.HasSuffix(out.String(), "\r\x1b[K"))
-	require.Nil(t, progress(&out, false, time.Now))
+	tick := func() time.Time { clock = clock.Add(time.Second); return clock }
+	show := progress(&out, true, tick)
+	said := func(p train.Progress) string {
+		out.Reset()
+		show(p)
+		return strings.TrimPrefix(out.String(), "\r\x1b[K")
+	}
+	require.Equal(t, "[------------------------------] 0/3", said(train.Progress{Steps: 3}))
+	require.Equal(t, "[------------------------------] 0/3, rollout 25%, 12 tokens, 12.0 tokens/s, at most 3s", said(train.Progress{Steps: 3, Tokens: 12, Share: .25}))
+	require.Equal(t, "[##########--------------------] 1/3, 4s left", said(train.Progress{Step: 1, Steps: 3}), "a step takes two seconds")
+	require.Equal(t, "[##########--------------------] 1/3, 4s left, rollout 50%, 7 tokens, 7.0 tokens/s, at most 1s", said(train.Progress{Step: 1, Steps: 3, Tokens: 7, Share: .5}))
+	require.Empty(t, said(train.Progress{Step: 3, Steps: 3}))
+	// A run that goes on knows how long a step takes when it has made one.
+	show = progress(&out, true, tick)
+	require.Equal(t, "[####################----------] 2/3", said(train.Progress{Step: 2, Steps: 3}))
+	// Twice within a fifth of a second nothing is drawn.
+	show = progress(&out, true, func() time.Time { clock = clock.Add(150 * time.Millisecond); return clock })
+	said(train.Progress{Steps: 3})
+	require.Empty(t, said(train.Progress{Steps: 3, Tokens: 1, Share: .1}))
+	require.NotEmpty(t, said(train.Progress{Steps: 3, Tokens: 2, Share: .2}))
+	// Where it is no terminal, a line tells of a rollout that takes longer than half a minute, and of nothing else.
+	show = progress(&out, false, tick)
+	require.Empty(t, said(train.Progress{Steps: 3}))
+	for i := range 29 {
+		require.Empty(t, said(train.Progress{Steps: 3, Tokens: 2*i + 1, Share: .01}))
+	}
+	require.Equal(t, "step 1/3: rollout 20%, 60 tokens, 2.0 tokens/s, at most 2m0s\n", said(train.Progress{Steps: 3, Tokens: 60, Share: .2}))
+	require.Empty(t, said(train.Progress{Steps: 3, Tokens: 62, Share: .2}))
+	require.Empty(t, said(train.Progress{Step: 1, Steps: 3}))
 }

@@ -4,7 +4,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -53,14 +52,14 @@ func shown(t *testing.T, rows map[string][]string, count int) {
 // testsOf returns the names of the test functions of a package, under any build tag.
 func testsOf(t *testing.T, dir string) map[string]bool {
 	found := map[string]bool{}
-	packages, err := parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool { return strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	names, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	require.NoError(t, err)
-	for _, p := range packages {
-		for _, file := range p.Files {
-			for _, d := range file.Decls {
-				if f, is := d.(*ast.FuncDecl); is && f.Recv == nil {
-					found[f.Name.Name] = true
-				}
+	for _, name := range names {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
+		for _, d := range file.Decls {
+			if f, is := d.(*ast.FuncDecl); is && f.Recv == nil {
+				found[f.Name.Name] = true
 			}
 		}
 	}

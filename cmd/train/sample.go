@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"plumbline/internal/pretrained"
+	"plumbline/internal/refmodel"
 	"plumbline/internal/tokenizer"
 	"plumbline/reference/sampling"
 )
@@ -107,7 +107,7 @@ func (f *sampleFlags) check(cmd *cobra.Command) error {
 
 func (f *sampleFlags) run(cmd *cobra.Command) error {
 	bare := f.ids && cmd.Flags().Changed("prompt-ids") // ids in, ids out: no tokenizer is needed
-	m, err := pretrained.Open(f.model, pretrained.Options{Adapter: f.adapter, NoTokenizer: bare})
+	m, err := refmodel.Open(f.model, refmodel.Options{Adapter: f.adapter, NoTokenizer: bare})
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (f *sampleFlags) run(cmd *cobra.Command) error {
 	if f.ids {
 		emit = printIDs(out)
 	}
-	drawn, err := m.Generate(cmd.Context(), prompt, pretrained.GenerateOptions{
+	drawn, err := m.Generate(cmd.Context(), prompt, refmodel.GenerateOptions{
 		Tokens: f.tokens, Sampling: sampling.Options{Temperature: f.temperature, TopK: f.topK, TopP: f.topP}, Seed: f.seed,
 	}, emit.token)
 	if err != nil && len(drawn) == 0 {
@@ -144,7 +144,7 @@ type emitter struct {
 }
 
 // printText writes text, special tokens left out.
-func (f *sampleFlags) printText(m *pretrained.Model, out io.Writer) emitter {
+func (f *sampleFlags) printText(m *refmodel.Model, out io.Writer) emitter {
 	if m.Tokenizer == nil {
 		return emitter{}
 	}

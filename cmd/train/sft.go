@@ -27,7 +27,10 @@ func newSFT() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
+			if err := f.trainable(c.LoRA); err != nil {
+				return err
+			}
+			x, err := f.start(cmd, c.OutputDir, c.Keep, s, c.WithoutEffect())
 			if err != nil {
 				return err
 			}
@@ -37,7 +40,7 @@ func newSFT() *cobra.Command {
 				return err
 			}
 			_, err = c.Train(cmd.Context(), x.Env)
-			return ended(err)
+			return ended(x.compared(err))
 		},
 	}
 	f.bind(cmd)

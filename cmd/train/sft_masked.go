@@ -101,6 +101,9 @@ func resident() float64 {
 
 // trainMasked runs the supervised training of a masked model.
 func trainMasked(cmd *cobra.Command, f *trainFlags, overrides []string) error {
+	if err := f.referenceOnly("a masked language model or a judge"); err != nil {
+		return err
+	}
 	var c train.SFTMasked
 	s := c.Settings()
 	if err := f.settle(s, "sft_masked", overrides); err != nil {
@@ -124,7 +127,7 @@ func trainMasked(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 		return refused(err)
 	}
 	env.Generator, env.Judge = m, m
-	x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
+	x, err := f.start(cmd, c.OutputDir, c.Keep, s, c.WithoutEffect())
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/bind"
 	"plumbline/internal/config"
 	"plumbline/internal/dataset"
@@ -37,7 +38,7 @@ func newShielded() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shielded [--config FILE] [key=value ...]",
 		Short: "PPO on explanations with an adapter whose updates are kept out of a protected subspace",
-		Long: `train shielded runs source document A: explanations of recommended items, an int8 base with a LoRA adapter, and updates
+		Long: `train shielded runs the shielded PPO system: explanations of recommended items, an int8 base with a LoRA adapter, and updates
 from which the part in the span of a basis is taken away. Without a configuration it is the toy run on the embedded model.`,
 		Example: `  train shielded
   train shielded --verify steps=5 output_dir=outputs/try
@@ -84,8 +85,11 @@ from which the part in the span of a basis is taken away. Without a configuratio
 			if env.Prompts, err = prompts(&c); err != nil {
 				return err
 			}
-			keep := f.dumps(&c.Dump)
-			x, err := f.start(cmd.OutOrStdout(), c.OutputDir, c.Keep, s, c.WithoutEffect())
+			f.dumps(&c.Dump)
+			if err := f.trainable(c.LoRA); err != nil {
+				return err
+			}
+			x, err := f.start(cmd, c.OutputDir, c.Keep, s, c.WithoutEffect())
 			if err != nil {
 				return err
 			}
@@ -100,12 +104,9 @@ from which the part in the span of a basis is taken away. Without a configuratio
 				fmt.Fprintln(cmd.OutOrStdout(), "verify_only: configuration, basis, targets and memory are in order")
 				return nil
 			}
-			if f.verify {
-				x.Observe = observer(cmd.Context(), keep)
-			}
 			env.Env = x.Env
 			_, err = c.Train(cmd.Context(), env)
-			return ended(stopped(err))
+			return ended(stopped(x.compared(err)))
 		},
 	}
 	f.bind(cmd)
@@ -146,14 +147,18 @@ func planMemory(cmd *cobra.Command, c *train.Shielded) error {
 		return err
 	}
 	targets := func() (names []string) {
-		for _, l := range m.Linears() {
-			names = append(names, l.Name[strings.LastIndexByte(l.Name, '.')+1:])
+		for _, l := range m.Adaptable() {
+			names = append(names, l.Last())
 		}
 		return names
 	}()
 	for _, t := range c.LoRA.Targets {
 		if !slices.Contains(targets, t) {
-			return usageError{fmt.Sprintf("lora.targets: no module of %s is called %s (H4a: PEFT drops it in silence when another target matches); did you mean %s? It has %s", c.Model, t, nearestTarget(t, targets), strings.Join(targets, ", "))}
+			near := m.Alike(t)
+			if near == "" {
+				near = check.Nearest(t, targets)
+			}
+			return usageError{fmt.Sprintf("lora.targets: no module of %s is called %s (H4a: PEFT drops it in silence when another target matches); did you mean %s? It has %s", c.Model, t, near, strings.Join(targets, ", "))}
 		}
 	}
 	dtype := c.DType
@@ -186,31 +191,15 @@ func planMemory(cmd *cobra.Command, c *train.Shielded) error {
 }
 
 // planned returns the sizes of a model by its name, or of its folder; nil where they are not known.
-func planned(name string) (*checkpoint.Model, error) {
+func planned(name string) (*arch.Model, error) {
 	if name == bind.TinyGPTJ || name == bind.TinyGPTJInit {
-		return &checkpoint.Model{Name: name, Type: "gptj", Layers: 2, Hidden: 64, Heads: 4, KV: 4, Head: 16, Inner: 128, Vocab: 257, MLPBias: true, HeadBias: true}, nil
+		return &arch.Model{Name: name, Config: arch.Config{Type: "gptj", Layers: 2, Hidden: 64, Heads: 4, KVHeads: 4, HeadDim: 16, Inner: 128, Vocab: 257, MLPBias: true, HeadBias: true}}, nil
 	}
 	m, err := checkpoint.FindModel(name)
 	if err != nil {
 		return nil, nil // not a folder with config.json: what is wrong with it is said when it is opened
 	}
 	return m, nil
-}
-
-// alike are the names that modules of one purpose have in different architectures.
-var alike = [][]string{{"out_proj", "o_proj", "c_proj"}, {"fc_in", "c_fc", "up_proj", "gate_proj"}, {"fc_out", "c_proj", "down_proj"}}
-
-func nearestTarget(target string, names []string) string {
-	for _, group := range alike {
-		if slices.Contains(group, target) {
-			for _, n := range group {
-				if slices.Contains(names, n) {
-					return n
-				}
-			}
-		}
-	}
-	return check.Nearest(target, names)
 }
 
 // maxPrompts bounds a file of prompts.
@@ -244,7 +233,7 @@ func prompts(c *train.Shielded) ([]string, error) {
 
 // loadShielded opens the model, quantises its base and adds the adapter.
 func (x *session) loadShielded(c *train.Shielded) error {
-	if _, err := os.Stat(c.Model); errors.Is(err, fs.ErrNotExist) && slices.Contains(checkpoint.ModelNames(), c.Model) {
+	if _, err := os.Stat(c.Model); errors.Is(err, fs.ErrNotExist) && slices.Contains(arch.Names(), c.Model) {
 		return usageError{fmt.Sprintf("model.name %s: only its sizes are known here, and the memory plan is all that they give; the folder with its weights is wanted, or model.name=%s", c.Model, bind.TinyGPTJ)}
 	}
 	return x.load(c.Model, c.LoRA, c.Seed, bind.Options{Int8: c.Int8, Checkpointing: c.Checkpointing})
@@ -257,7 +246,7 @@ func (x *session) basis(c *train.Shielded, prompts []string) (*train.Basis, erro
 	if path == "" {
 		path = filepath.Join(c.OutputDir, "basis.safetensors")
 	}
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && p.Mode == "off" && c.BasisFrom == "" {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && p.Mode == train.ProjectOff && c.BasisFrom == "" {
 		return nil, nil // nothing to measure by
 	}
 	if c.BasisFrom != "" {
@@ -318,7 +307,7 @@ func (x *session) makeBasis(c *train.Shielded, prompts []string) (*train.Basis, 
 		if kind == train.Flat {
 			return nil, usageError{"basis.from embeddings makes a side basis: a flat one is of vectors of all LoRA numbers; basis.from=gradients, or a file"}
 		}
-		vectors, d = bind.Embeddings(x.model.Base), x.model.Base.Config.Hidden
+		vectors, d = x.embeddings()
 	case "gradients":
 		vectors, d, err = train.ProtectedGradients(x.Policy, x.Tokenizer, prompts, kind)
 	default:

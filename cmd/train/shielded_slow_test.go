@@ -92,6 +92,9 @@ func TestShieldedPlanted(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	for i, p := range planted {
+		if !due(i) {
+			continue
+		}
 		t.Run(p.id, func(t *testing.T) {
 			path := filepath.Join(root, p.file)
 			text, err := os.ReadFile(path)

@@ -22,17 +22,16 @@ func (f *trainFlags) bindDumps(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dump, "dump", "", "write the numbers of every update into this folder (dump.dir=DIR dump.every=1)")
 }
 
-// dumps puts the flags into the configuration. It reports whether files that pass are to be kept.
-func (f *trainFlags) dumps(d *train.Dump) (keep bool) {
-	keep = f.dump != "" || d.Every > 0
+// dumps puts the flags into the configuration. Files that pass are kept where some are asked for.
+func (f *trainFlags) dumps(d *train.Dump) {
+	f.keep = f.dump != "" || d.Every > 0
 	if f.dump != "" {
 		d.Dir = f.dump
 	}
 	f.dump = d.Dir
-	if d.Every == 0 && keep || f.verify {
+	if d.Every == 0 && f.keep || f.verify {
 		d.Every = 1
 	}
-	return keep
 }
 
 // foreignDumps refuses a folder for dumps that holds some while the folder of the run is a new one: those of two runs would be judged

@@ -11,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/internal/arch"
 	"plumbline/verify/check"
 	"plumbline/verify/checkpoint"
+	checkpointplant "plumbline/verify/plant/checkpoint"
 	"plumbline/verify/report"
 )
 
@@ -78,7 +80,7 @@ moved since an earlier checkpoint. Elements are read once, in pieces. Pickles ar
 	}
 	f := cmd.Flags()
 	f.StringVar(&paths.Base, "base", "", "folder of the model that the adapter was trained on, or that was quantised")
-	f.StringVar(&model, "model", "", "in place of --base: "+strings.Join(checkpoint.ModelNames(), ", ")+", or a folder with a config.json")
+	f.StringVar(&model, "model", "", "in place of --base: "+strings.Join(arch.Names(), ", ")+", or a folder with a config.json")
 	f.StringVar(&paths.Init, "init", "", "folder of the adapter before training")
 	f.StringVar(&paths.Merged, "merged", "", "folder of the base with the adapter of DIR merged in (needs --base)")
 	f.StringVar(&paths.Against, "against", "", "folder of an earlier checkpoint of the same run")
@@ -96,7 +98,7 @@ moved since an earlier checkpoint. Elements are read once, in pieces. Pickles ar
 func demands(size, maxSize, model string, needs []string) (func(*checkpoint.Input), error) {
 	var want checkpoint.Size
 	var most checkpoint.Size
-	var stated *checkpoint.Model
+	var stated *arch.Model
 	var err error
 	if size != "" {
 		if want, err = checkpoint.ParseSize(size, parseBytes); err != nil {
@@ -199,7 +201,7 @@ func printPlan(cmd *cobra.Command, name string, targets []string, rank int, size
 
 // checkpointFaults plants the faults of folders.
 func checkpointFaults(cmd *cobra.Command, seed uint64, healthy int) (wrong bool, err error) {
-	planted, err := checkpoint.PlantAll(seed)
+	planted, err := checkpointplant.PlantAll(seed)
 	if err != nil {
 		return false, err
 	}
@@ -217,12 +219,12 @@ func checkpointFaults(cmd *cobra.Command, seed uint64, healthy int) (wrong bool,
 		if err := cmd.Context().Err(); err != nil {
 			return false, err
 		}
-		family, in := checkpoint.Healthy(r, i)
+		family, in := checkpointplant.Healthy(r, i)
 		results, err := checkpoint.Suite.Run(in, check.Selection{})
 		if err != nil {
 			return false, err
 		}
-		if a := checkpoint.Alarm(family, results); a != "" {
+		if a := checkpointplant.Alarm(family, results); a != "" {
 			alarms++
 			fmt.Fprintln(cmd.ErrOrStderr(), "false alarm:", a)
 		}

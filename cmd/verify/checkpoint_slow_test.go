@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/check"
 )
 
 // bf16Shards writes eight shards of ten matrices [8192, 4096] of bfloat16 each: 5.37 GB of numbers between −2 and 2.
@@ -70,7 +72,7 @@ func TestCheckpointSpeed(t *testing.T) {
 	best := time.Hour
 	for range 3 { // the first fills the page cache
 		stdout, wall, peak, code := timed(t, "checkpoint", dir)
-		require.Zero(t, code, stdout)
+		require.Equal(t, check.ExitUndetermined, code, "which tensors an unknown architecture has cannot be told\n%s", stdout)
 		require.Contains(t, stdout, "2,684,354,560 parameters")
 		require.Less(t, peak, int64(300<<20))
 		best = min(best, wall)

@@ -13,6 +13,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/format"
 	"plumbline/internal/format/safetensors"
 	"plumbline/verify/checkpoint"
@@ -99,7 +100,7 @@ func TestCheckpointCases(t *testing.T) {
 		{"pickle that runs a command", "code", 4, "os.system"},
 		{"index that leads out", "escape", 4, "INDEX-ESCAPE"},
 		{"link that leads out", "linked", 4, "LINK-OUT"},
-		{"adapter as a pickle", "pickled", 4, "PICKLE-ONLY"},
+		{"adapter as a pickle", "pickled", 6, "PICKLE-ONLY"},
 		{"unknown method", "method", 4, "PEFT-TYPE"},
 		{"broken base", "peft_gptj --base cut", 4, "BROKEN-SAFETENSORS"},
 
@@ -164,7 +165,7 @@ func TestCheckpointPlan(t *testing.T) {
 func gptJAdapter(t *testing.T, dir string) {
 	t.Helper()
 	var list []safetensors.Tensor
-	m := checkpoint.Known("gpt-j-6b")
+	m := arch.Find("gpt-j-6b")
 	x := uint32(1)
 	draw := func(n int) []byte { // float32 between 1 and 2
 		raw := make([]byte, 4*n)
@@ -176,15 +177,13 @@ func gptJAdapter(t *testing.T, dir string) {
 		}
 		return raw
 	}
-	for i := range m.Layers {
-		for _, l := range m.Linears() {
-			if l.Name == "attn.k_proj" || l.Name == "attn.out_proj" {
-				continue
-			}
-			key := fmt.Sprintf("base_model.model.transformer.h.%d.%s", i, l.Name)
-			list = append(list, safetensors.Tensor{Name: key + ".lora_A.weight", DType: format.F32, Shape: []int{4, l.In}, Raw: draw(4 * l.In)},
-				safetensors.Tensor{Name: key + ".lora_B.weight", DType: format.F32, Shape: []int{l.Out, 4}, Raw: draw(4 * l.Out)})
+	for _, l := range m.Linears() {
+		if l.Role == arch.Key || l.Role == arch.Output || l.Role == arch.Head {
+			continue
 		}
+		key := "base_model.model." + l.Name
+		list = append(list, safetensors.Tensor{Name: key + ".lora_A.weight", DType: format.F32, Shape: []int{4, l.In}, Raw: draw(4 * l.In)},
+			safetensors.Tensor{Name: key + ".lora_B.weight", DType: format.F32, Shape: []int{l.Out, 4}, Raw: draw(4 * l.Out)})
 	}
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	require.NoError(t, safetensors.WriteFile(filepath.Join(dir, "adapter_model.safetensors"), map[string]string{"format": "pt"}, list))
@@ -203,7 +202,7 @@ func TestCheckpointAbout26MB(t *testing.T) {
 	require.Contains(t, stdout, "6,422,528 parameters")
 
 	// The whole PeftModel in 16 bits: 12.1 GB that are holes on the disk.
-	m := checkpoint.Known("gpt-j-6b")
+	m := arch.Find("gpt-j-6b")
 	header := map[string]any{}
 	var at int64
 	add := func(name string, shape ...int) {
@@ -216,8 +215,10 @@ func TestCheckpointAbout26MB(t *testing.T) {
 	}
 	add("transformer.wte.weight", m.Vocab, m.Hidden)
 	for i := range m.Layers {
-		for _, l := range m.Linears() {
-			add(fmt.Sprintf("transformer.h.%d.%s.weight", i, l.Name), l.Out, l.In)
+		for _, l := range m.Block(i) {
+			if l.IsLinear() {
+				add(l.Name+".weight", l.Out, l.In)
+			}
 		}
 		add(fmt.Sprintf("transformer.h.%d.attn.q_proj.lora_A.weight", i), 4, m.Hidden)
 		add(fmt.Sprintf("transformer.h.%d.attn.q_proj.lora_B.weight", i), m.Hidden, 4)

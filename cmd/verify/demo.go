@@ -144,7 +144,19 @@ func runDemo(cmd *cobra.Command, c demoCase, dir, plot string, verbose bool) (bo
 			named = named || res.Verdict == check.Fail && e.Fault == c.fault && !e.Lead
 		}
 	}
-	if err := r.Write(cmd.OutOrStdout(), report.Options{Format: "human", Color: colored(cmd.OutOrStdout()), Verbose: verbose}); err != nil {
+	if b := r.Brief; b != nil {
+		clean(&b.Clean)
+		for _, list := range [][]string{b.Head, b.Next} {
+			for i := range list {
+				clean(&list[i])
+			}
+		}
+		for i := range b.Findings {
+			clean(&b.Findings[i].Where, &b.Findings[i].Title, &b.Findings[i].Evidence)
+		}
+	}
+	out := cmd.OutOrStdout()
+	if err := r.Write(out, report.Options{Format: "human", Color: colored(out), Verbose: verbose, Width: columns(out), ASCII: terminal(out) && !utf8Locale()}); err != nil {
 		return false, err
 	}
 	return r.Exit == c.exit && named, nil

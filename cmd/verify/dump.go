@@ -38,9 +38,13 @@ func newDump() *cobra.Command {
 losses, denominators, gradients and logged numbers. Files are .safetensors or .npz with metadata: verify explain dump
 prints their format.
 
-Declarations, weakest first: --profile, options in the files, --config, --set. What is declared is judged; what is left open
-is searched, and the options and profiles that fit are named. What fails is explained: by another legal option (CONVENTION),
-by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
+Declarations, weakest first: the profile, options in the files, --config, --set. The profile is the one that --profile or the files
+name, else that of their framework, version and algorithm; --profile none declares none. What is declared is judged; what is left
+open is searched, and the options and profiles that fit are named. What fails is explained: by another legal option (CONVENTION),
+by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.
+
+Nothing is green by accident: files that are missing, names that nobody reads, files of two runs and a profile of another framework
+are findings (input/…, exit 6; --ignore input takes them as they are), and a run of which nothing was judged but masks is exit 5.`,
 		Example: `  verify dump run/ --profile trl-grpo@1.16
   verify dump run/step_000003.safetensors --set adv.ddof=0
   verify dump run/ --infer
@@ -113,7 +117,7 @@ by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Profile, "profile", "", "the convention that the trainer follows (verify profiles prints all); default: the one the files name")
+	f.StringVar(&o.Profile, "profile", "", "the convention that the trainer follows (verify profiles prints all); default: the one that the files name, or that is of their framework, version and algorithm; none: search")
 	f.StringArrayVar(&o.Set, "set", nil, "OPTION=VALUE, stronger than any other declaration; repeatable")
 	f.StringArrayVar(&configs, "config", nil, "a configuration of TRL, verl or OpenRLHF (YAML, JSON, arguments, the script that starts it), or lines of OPTION = VALUE; repeatable, the last is strongest")
 	f.BoolVar(&o.Infer, "infer", false, "search all options, whatever the files declare")
@@ -133,11 +137,12 @@ func judgeRun(ctx context.Context, run *dumpfile.Run, o dump.Options, out *outpu
 	if err := dumpInputs(ctx, run, r); err != nil {
 		return err
 	}
+	o.Brief = true
 	found, err := interruptible(ctx, func() (*dump.Report, error) { return dump.Judge(ctx, run, o) })
 	if err != nil {
 		return err
 	}
-	r.Results, r.Lines = found.Results, append(r.Lines, found.Lines...)
+	r.Results, r.Lines, r.Brief = found.Results, append(r.Lines, found.Lines...), found.Brief
 	for _, s := range []report.Section{{Title: "options found by search", Items: found.Found, Whole: true}, {Title: "options taken from the configuration", Items: found.Taken}, {Title: "options that override weaker ones", Items: found.Overrides}} {
 		if len(s.Items) > 0 {
 			r.Lists = append(r.Lists, s)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
@@ -83,11 +84,13 @@ func TestDumpCases(t *testing.T) {
 		fragment string // of stdout or stderr
 	}{
 		{clean + " --profile trl-grpo@1.16", 0, "nothing failed"},
-		{clean, 0, "profiles that fit what was searched: "},
-		{clean + " --infer", 0, "trl-grpo@1.16"},
+		{clean, 0, "profile: trl-grpo@1.16 (the files say trl 1.16.0 grpo)"},
+		{clean + " --profile none", 0, "profiles that fit what was searched: "},
+		{clean + " --infer", 0, "profiles that can be configured to what was searched: trl-grpo@"}, // kl.beta 0.04 is no default
+		{ddof + " --infer", 0, "no profile has all the options that were found"},
 		{clean + "/*_mb_*.safetensors --profile trl-grpo@1.16", 0, "nothing failed"},
 		{clean + " " + clean + "/step_0001_mb_0.safetensors", 0, "nothing failed"},
-		{pads + " --profile trl-grpo@1.16", 1, "AGG-PAD-DENOMINATOR: the mean of a row divides by the padded width"},
+		{pads + " --profile trl-grpo@1.16", 1, "AGG-PAD-DENOMINATOR: the mean divides by the padded width"},
 		{pads, 1, "AGG-PAD-DENOMINATOR"},
 		{detached + " --profile trl-grpo@1.16", 1, "gradient/dlogp"},
 		{detached + " --profile trl-grpo@1.16 --ignore gradient", 0, "nothing failed"},
@@ -111,7 +114,7 @@ func TestDumpCases(t *testing.T) {
 		{clean + " --profile trl-grpo@1.16 --require aggregate/loss", 0, "nothing failed"},
 		{clean + " --profile trl-grpo@1.16 --strict", 6, "not seen"},
 		{clean + " --profile trl-grpo@1.16 --select first_step", 6, "nothing it applies to"},
-		{clean + " --ignore masks --ignore reward --ignore logp --ignore agreement --ignore kl --ignore advantage --ignore token_loss --ignore aggregate --ignore gradient --ignore scalars", 5, "nothing was checked"},
+		{clean + " --ignore masks --ignore reward --ignore logp --ignore agreement --ignore kl --ignore advantage --ignore token_loss --ignore aggregate --ignore gradient --ignore scalars --ignore across", 5, "nothing was checked"},
 
 		// Steps.
 		{clean + " --profile trl-grpo@1.16 --steps 2", 0, "1 step"},
@@ -148,7 +151,7 @@ func TestDumpCases(t *testing.T) {
 				t.Skip("a search takes seconds")
 			}
 			t.Parallel()
-			stdout, stderr, code := verify(t, ".", append([]string{"dump"}, strings.Fields(c.args)...)...)
+			stdout, stderr, code := verify(t, ".", append([]string{"dump", "-v"}, strings.Fields(c.args)...)...)
 			require.Equal(t, c.code, code, "stdout:\n%s\nstderr:\n%s", stdout, stderr)
 			require.Contains(t, stdout+stderr, c.fragment)
 			require.NotContains(t, stdout+stderr, "goroutine ")
@@ -172,7 +175,7 @@ func TestDumpConfig(t *testing.T) {
 		{"lines", "clip.high = 0.28\nadv.ddof = 1 # sample\n", 0, "adv.ddof=1 → adv.ddof=1"},
 		{"JSON", `{"options": {"clip": {"high": 0.28}}}`, 0, "options taken from the configuration"},
 		{"a framework's names", "framework = trl-grpo\nepsilon_high = 0.28\n", 0, "epsilon_high=0.28 → clip.high=0.28"},
-		{"a framework's names, one mistyped", "framework = trl-grpo\nepsilon_hihg = 0.28\n", 0, "options of --config that nobody knows: epsilon_hihg (nearest: epsilon_high)"},
+		{"a framework's names, one mistyped", "framework = trl-grpo\nepsilon_hihg = 0.28\n", 6, "options of --config that nobody knows: epsilon_hihg (nearest: epsilon_high)"},
 		{"against the dump", "clip.high = 0.5\n", 1, "clip.high 0.5, by clip.high=0.5"},
 		{"unknown name", "adv.dof = 1\n", 2, `did you mean "adv.ddof"`},
 		{"illegal value", "adv.ddof = 7\n", 2, "adv.ddof"},
@@ -271,7 +274,7 @@ func shellWords(t *testing.T, s string) (words []string) {
 // and none of them long.
 func TestDumpFailuresAreComplete(t *testing.T) {
 	runs := faultyRuns(t)
-	n := 0
+	n, byProfile, byRun := 0, 0, 0
 	for i, run := range slices.Sorted(maps.Keys(runs)) {
 		if i%3 != 0 { // the golden tests of package dump judge all of them
 			continue
@@ -305,7 +308,17 @@ func TestDumpFailuresAreComplete(t *testing.T) {
 				o := r.Explanations[0].Options
 				require.NotEmpty(t, o, where)
 				require.NotEqual(t, o[0].Value, o[0].Declared, where)
-				require.Contains(t, r.Fix, "--set "+o[0].Option+"="+o[0].Value, where)
+				require.NotContains(t, r.Fix, "--set", "%s: it is not known that the other was meant", where)
+				for _, o := range o {
+					if o.Origin == profile || o.Origin == "" { // the run has not said what it meant
+						require.Contains(t, r.Fix, o.Option+"="+o.Value, where)
+						require.Contains(t, r.Fix, "--config", where)
+						byProfile++
+					} else {
+						require.NotContains(t, r.Fix, o.Option+"=", where)
+						byRun++
+					}
+				}
 			}
 		}
 		if n > 6 {
@@ -318,6 +331,8 @@ func TestDumpFailuresAreComplete(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, n, 10)
+	require.Positive(t, byProfile)
+	require.Positive(t, byRun)
 }
 
 // faultyRuns maps some broken runs of real trainers to their profiles.
@@ -402,18 +417,23 @@ func dumpPtr(f dumpForm) *dumpForm { return &f }
 func TestDumpLoudness(t *testing.T) {
 	run := goldenRuns + "/trl-grpo/faulty/loss_not_divided_by_accumulation"
 	plain, _, _ := verify(t, ".", "dump", run, "--profile", trlProfile)
-	require.Contains(t, plain, "options that override weaker ones: ")
 	require.NotContains(t, plain, "kl.beta 0.04, by")
 	require.NotContains(t, plain, "P012")
-	require.Contains(t, plain, "more files (-v)")
+	require.LessOrEqual(t, strings.Count(plain, "\n"), 24, "a screen")
+	require.Contains(t, plain, "bugs that this algorithm can have would show")
+	require.Contains(t, plain, "seen in aggregate/loss, gradient/dlogp")
+	for line := range strings.Lines(plain) {
+		require.LessOrEqual(t, utf8.RuneCountInString(line), 81, line)
+	}
+	require.True(t, strings.HasSuffix(plain, "AGG-GA-MISSING, from step 1. exit 1: a check failed\n"), plain)
 	loud, _, _ := verify(t, ".", "dump", run, "--profile", trlProfile, "-v")
 	for _, text := range []string{"kl.beta 0.04, by beta=0.04 (the dump), not 0, by " + trlProfile, "P012", "catalogue", "step_0004_mb_1"} {
 		require.Contains(t, loud, text)
 	}
 	quiet, _, _ := verify(t, ".", "dump", run, "--profile", trlProfile, "-q")
 	require.NotContains(t, quiet, "PASS  ")
-	require.NotContains(t, quiet, "profile: ")
 	require.Contains(t, quiet, "AGG-GA-MISSING")
+	require.Contains(t, quiet, "bugs that this algorithm can have would show", "the hint stays")
 	require.Less(t, len(quiet), len(plain))
 }
 
@@ -494,7 +514,7 @@ func TestExplain(t *testing.T) {
 		{"p189", 0, "WHITEN-DDOF"},
 		{"FACTOR", 0, "common factor"},
 		{"H3a", 0, "optimiser's leak"},
-		{"P9999", 2, "no fault stands for row P9999"},
+		{"P9999", 2, "no code P9999"},
 		{"AGG-GA-MISING", 2, `did you mean "AGG-GA-MISSING"?`},
 		{"advantage/grup", 2, `did you mean "advantage/group"?`},
 		{"", 2, "did you mean"},
@@ -537,4 +557,39 @@ func TestDumpNaN(t *testing.T) {
 		require.Zero(t, f.Exit, "%s: NaN outside the mask: %v", name, f.with("FAIL"))
 		require.Empty(t, f.with("FAIL"))
 	}
+}
+
+// A clean run is two lines: what agrees with what, and how much of what can go wrong would show.
+func TestDumpCleanIsTwoLines(t *testing.T) {
+	stdout, _, code := verify(t, ".", "dump", trlRuns+"/clean/grpo")
+	require.Zero(t, code)
+	require.Regexp(t, `^✓ \S+: \d+ checks on 3 steps agree with TRL 1\.16\.0`, stdout)
+	require.Equal(t, 2, strings.Count(stdout, "\n"), stdout)
+	require.Contains(t, stdout, "bugs that this algorithm can have would show")
+	quiet, _, _ := verify(t, ".", "dump", trlRuns+"/clean/grpo", "-q")
+	require.Contains(t, quiet, "would show")
+}
+
+// One bug is one finding, with its place, both numbers, both expressions and what it breaks downstream; JSON has the same.
+func TestDumpOneCauseIsOneFinding(t *testing.T) {
+	stdout, _, code := verify(t, ".", "dump", trlRuns+"/faulty/b_pad_in_denominator")
+	require.Equal(t, 1, code)
+	require.Equal(t, 1, strings.Count(stdout, "AGG-PAD-DENOMINATOR  the mean divides by the padded width"), stdout)
+	for _, text := range []string{"loss, step 1, micro-batch 1", "got ", "right ", "yours   (loss * mask).mean(-1)\n", "TRL     (loss * mask).sum(-1) / mask.sum(-1)\n",
+		"seen in aggregate/loss, gradient/dlogp", "next    verify explain AGG-PAD-DENOMINATOR"} {
+		require.Contains(t, stdout, text)
+	}
+	text, _, _ := verify(t, ".", "dump", trlRuns+"/faulty/b_pad_in_denominator", "--format", "json")
+	var f struct {
+		Headline, Coverage string
+		Findings           []struct {
+			Name, Yours, Theirs string
+			SeenIn              []string `json:"seen_in"`
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &f))
+	require.Len(t, f.Findings, 1)
+	require.Equal(t, []string{"aggregate/loss", "gradient/dlogp"}, f.Findings[0].SeenIn)
+	require.Contains(t, f.Headline, "AGG-PAD-DENOMINATOR, from step 1. exit 1")
+	require.Contains(t, f.Coverage, "would show")
 }

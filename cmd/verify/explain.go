@@ -10,11 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/report"
 	"plumbline/verify/stage"
+	"plumbline/verify/symptom"
 )
 
 func newExplain() *cobra.Command {
@@ -22,8 +24,8 @@ func newExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain ID",
 		Short: "prints the formula, the source, the faults and the fix of a check, or what a fault is",
-		Long: `verify explain takes the id of a check (advantage/group), of a fault (AGG-GA-MISSING, H3a), or a row of the fault catalogue
-(P012), which lists the faults that stand for it. verify explain dump prints the format of a dump.`,
+		Long: `verify explain takes the id of a check (advantage/group), of a fault (AGG-GA-MISSING, H3a), or a code that they cite (P012, V19), with
+the faults that stand for it. verify explain dump prints the format of a dump.`,
 		Example: `  verify explain basis/orthonormal
   verify explain advantage/group
   verify explain AGG-GA-MISSING
@@ -56,6 +58,10 @@ func newExplain() *cobra.Command {
 // explain prints a check, or the faults of that id or row.
 func explain(w io.Writer, id string) error {
 	found := false
+	if c := bug.FindCode(id); c != nil {
+		found = true
+		printCode(w, c)
+	}
 	for _, g := range suites() {
 		for _, c := range g.Checks {
 			if c.Name == id {
@@ -69,8 +75,21 @@ func explain(w io.Writer, id string) error {
 			}
 		}
 	}
+	for _, m := range symptom.Meanings(id) {
+		found = true
+		printMeaning(w, m)
+	}
+	if len(symptom.Meanings(id)) > 0 {
+		fmt.Fprintln(w)
+	}
+	for _, s := range bug.Symptoms() {
+		if strings.EqualFold(s.ID, id) || slices.ContainsFunc(s.Rows, func(row string) bool { return strings.EqualFold(row, id) }) {
+			found = true
+			printSymptom(w, s)
+		}
+	}
 	for _, b := range bugs() {
-		if strings.EqualFold(b.id, id) || slices.ContainsFunc(b.rows, func(row string) bool { return strings.EqualFold(row, id) }) {
+		if strings.EqualFold(b.ID, id) || slices.ContainsFunc(b.Rows, func(row string) bool { return strings.EqualFold(row, id) }) {
 			found = true
 			b.print(w)
 		}
@@ -79,8 +98,8 @@ func explain(w io.Writer, id string) error {
 		return nil
 	}
 	nearest := check.Nearest(id, explainable())
-	if catalogueRow.MatchString(id) { // every row is near to another
-		return usageError{fmt.Sprintf("no fault stands for row %s of the catalogue; did you mean %q?", id, nearest)}
+	if catalogueRow.MatchString(id) { // every code is near to another
+		return usageError{fmt.Sprintf("no code %s; did you mean %q?", id, nearest)}
 	}
 	if check.Similar(id, explainable()) == "" {
 		return usageError{fmt.Sprintf("no check or fault %.64q (verify list prints the checks, verify faults the faults)", id)}
@@ -88,8 +107,8 @@ func explain(w io.Writer, id string) error {
 	return usageError{fmt.Sprintf("no check or fault %.64q; did you mean %q?", id, nearest)}
 }
 
-// catalogueRow is the form of the rows of the fault catalogue.
-var catalogueRow = regexp.MustCompile(`^(?i:[PHCV])[0-9]+[a-z]?$`)
+// catalogueRow is the form of the codes.
+var catalogueRow = regexp.MustCompile(`^(?i:[ABCDHPV])[0-9]+[a-z]?$`)
 
 // rowsOf returns the rows of the fault catalogue that a fault's source names.
 func rowsOf(source string) []string {
@@ -110,48 +129,46 @@ func explainable() []string {
 		}
 	}
 	for _, b := range bugs() {
-		ids = append(append(ids, b.id), b.rows...)
+		ids = append(ids, b.ID)
+	}
+	for _, c := range bug.Codes() {
+		ids = append(ids, c.ID)
+	}
+	for _, s := range bug.Symptoms() {
+		ids = append(ids, s.ID)
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
-// bug is a fault of training code: a hypothesis, a legal option where another one is due, or both.
-type bug struct {
-	id, title, cause, fix string
-	rows                  []string
-	checks                []string // that look for it
-	options               []string // whose other values are this bug
+// seen is a bug of training code, with the checks that look for it and the options whose other values are this bug.
+type seen struct {
+	*bug.Bug
+	checks, options []string
 }
 
-// bugs returns the faults that dumps are searched for, in the order of the pipeline.
-func bugs() []*bug {
-	var list []*bug
-	get := func(id, title string) *bug {
-		if i := slices.IndexFunc(list, func(b *bug) bool { return b.id == id }); i >= 0 {
-			return list[i]
-		}
-		list = append(list, &bug{id: id, title: title})
-		return list[len(list)-1]
+// bugs returns the bugs that dumps are searched for.
+func bugs() []*seen {
+	var list []*seen
+	at := map[string]*seen{}
+	for _, b := range bug.All() {
+		at[b.ID] = &seen{Bug: b}
+		list = append(list, at[b.ID])
 	}
-	for _, h := range append(slices.Clone(fault.All()), fault.Find("FACTOR")) {
-		b := get(h.ID, h.Title)
-		b.cause, b.fix, b.rows, b.checks = h.Cause, h.Fix, slices.Clone(h.Rows), h.Checks
+	add := func(list *[]string, more ...string) {
+		for _, x := range more {
+			if !slices.Contains(*list, x) {
+				*list = append(*list, x)
+			}
+		}
+	}
+	for _, h := range fault.All() {
+		add(&at[h.ID].checks, h.Checks...)
 	}
 	for _, o := range convention.Options() {
 		for _, c := range changes(o) {
-			n, ok := fault.OfChange(c)
-			if !ok {
-				continue
-			}
-			b := get(n.ID, n.Title)
-			for _, row := range n.Rows {
-				if !slices.Contains(b.rows, row) {
-					b.rows = append(b.rows, row)
-				}
-			}
-			if !slices.Contains(b.options, o.Name) {
-				b.options = append(b.options, o.Name)
+			if n, ok := fault.OfChange(c); ok {
+				add(&at[n.ID].options, o.Name)
 			}
 		}
 	}
@@ -177,20 +194,75 @@ func changes(o *convention.Option) []stage.Change {
 	return list
 }
 
-func (b *bug) print(w io.Writer) {
-	fmt.Fprintf(w, "%s  %s\n\n", b.id, b.title)
+func (b *seen) print(w io.Writer) {
+	fmt.Fprintf(w, "%s  %s\n\n", b.ID, b.Title)
 	line := func(name, text string) {
 		if text != "" {
 			fmt.Fprintf(w, "%-12s %s\n", name+":", text)
 		}
 	}
-	line("cause", b.cause)
-	line("catalogue", strings.Join(b.rows, ", "))
+	line("cause", b.Cause)
+	line("effect", b.Effect)
+	line("before", b.Before)
+	line("after", b.After)
+	line("fix", b.Fix)
 	line("options", strings.Join(b.options, ", "))
 	line("looked for", strings.Join(b.checks, ", "))
-	line("fix", b.fix)
-	if b.fix == "" && len(b.options) > 0 {
-		line("fix", "compute with the declared value, or declare the other one with --set")
+	for i, row := range b.Rows {
+		c := bug.FindCode(row)
+		line([]string{"seen as", ""}[min(i, 1)], strings.Join(append([]string{row + ", " + c.Text}, c.Links()...), "  "))
 	}
 	fmt.Fprintln(w)
+}
+
+// printCode prints what a code stands for.
+func printCode(w io.Writer, c *bug.Code) {
+	fmt.Fprintf(w, "%s  %s\n", c.ID, c.Text)
+	for _, l := range c.Links() {
+		fmt.Fprintf(w, "     %s\n", l)
+	}
+	if len(c.Links()) == 0 && len(c.Upstream) > 0 {
+		fmt.Fprintf(w, "     %s\n", strings.Join(c.Upstream, ", "))
+	}
+	fmt.Fprintln(w)
+}
+
+// printSymptom prints what a log shows of a bug.
+func printSymptom(w io.Writer, s *bug.Symptom) {
+	fmt.Fprintf(w, "%s  in a log: %s\n\n", s.ID, s.Title)
+	line := func(name, text string) {
+		if text != "" {
+			fmt.Fprintf(w, "%-12s %s\n", name+":", text)
+		}
+	}
+	line("cause", s.Cause)
+	line("better", s.Better)
+	line("fix", s.Fix)
+	line("dump", s.Dump)
+	line("explains", strings.Join(s.Explains, ", "))
+	for i, row := range s.Rows {
+		line([]string{"seen as", ""}[min(i, 1)], row+", "+bug.FindCode(row).Text)
+	}
+	fmt.Fprintln(w)
+}
+
+// printMeaning prints what a program means by the name of a metric.
+func printMeaning(w io.Writer, m symptom.Name) {
+	program := m.Program
+	if program == "" {
+		program = "any other"
+	}
+	text := "not judged"
+	if q := symptom.Find(m.Quantity); q != nil {
+		text = q.Formula
+		for _, more := range []string{q.Mask, q.Reduction, q.Sign} {
+			if more != "" {
+				text += "; " + more
+			}
+		}
+	}
+	if m.Trap != "" {
+		text += ". " + m.Trap
+	}
+	fmt.Fprintf(w, "%-10s %s: %s\n", program, m.Name, text)
 }

@@ -39,8 +39,8 @@ func newExport() *cobra.Command {
 	return &cobra.Command{
 		Use:   "export " + strings.Join(names, "|"),
 		Short: "prints the hook that makes a trainer write dumps, or a pytest file with golden vectors",
-		Long: `verify export prints a Python file of at most 40 lines that needs torch and safetensors only. Saved beside the training script
-it dumps what the losses were made of, with ∂loss/∂logp, into a folder for verify dump. A dump that cannot be written (full
+		Long: `verify export prints a Python file of at most 49 lines that needs torch and safetensors only. Saved beside the training script
+it dumps what the losses were made of, with ∂loss/∂logp, into dumps/run-…, a new folder for each run, for verify dump dumps. A dump that cannot be written (full
 disk, a name that is taken, another release) is a warning and training goes on; strict raises.
 
 ` + help.String() + `

@@ -18,7 +18,9 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/dump"
-	"plumbline/verify/fault/trainer"
+	dumpplant "plumbline/verify/plant/dump"
+	projectionplant "plumbline/verify/plant/projection"
+	"plumbline/verify/plant/trainer"
 	"plumbline/verify/projection"
 	"plumbline/verify/report"
 )
@@ -110,7 +112,7 @@ is false.`,
 }
 
 func projectionFaults(cmd *cobra.Command, seed uint64, healthy int) (wrong bool, err error) {
-	planted, err := projection.PlantAll(seed)
+	planted, err := projectionplant.PlantAll(seed)
 	if err != nil {
 		return false, err
 	}
@@ -128,12 +130,12 @@ func projectionFaults(cmd *cobra.Command, seed uint64, healthy int) (wrong bool,
 		if err := cmd.Context().Err(); err != nil {
 			return false, err
 		}
-		s := projection.RandomScenario(r)
+		s := projectionplant.RandomScenario(r)
 		results, err := projection.Suite.Run(s.Draw(r), check.Selection{})
 		if err != nil {
 			return false, err
 		}
-		if a := projection.Alarm(s, results); a != "" {
+		if a := projectionplant.Alarm(s, results); a != "" {
 			alarms++
 			fmt.Fprintln(cmd.ErrOrStderr(), "false alarm:", a)
 		}
@@ -160,7 +162,7 @@ func dumpFaults(cmd *cobra.Command, seed uint64, healthy int, all bool) (wrong b
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // thousands of small batches: a fifth of the time would go to collecting
 	show, end := progress(cmd.ErrOrStderr(), false, "faults")
-	scores, err := dump.PlantAll(cmd.Context(), profiles, types, seed, func(done, total int) { show("planting", done, total) })
+	scores, err := dumpplant.PlantAll(cmd.Context(), profiles, types, seed, func(done, total int) { show("planting", done, total) })
 	end()
 	if err != nil {
 		return false, err
@@ -189,7 +191,7 @@ func dumpFaults(cmd *cobra.Command, seed uint64, healthy int, all bool) (wrong b
 			other = append(other, fmt.Sprintf("%s %d", id, n))
 		}
 		slices.Sort(other)
-		rows = append(rows, []string{s.Plant.ID, strings.Join(s.Plant.Rows, " "), s.Plant.Title, fmt.Sprint(s.Batches), fmt.Sprint(s.Caught), fmt.Sprint(s.Named),
+		rows = append(rows, []string{s.Plant.ID, strings.Join(s.Plant.Bug().Rows, " "), s.Plant.Bug().Title, fmt.Sprint(s.Batches), fmt.Sprint(s.Caught), fmt.Sprint(s.Named),
 			strings.Join(by, " "), strings.Join(other, ", ")})
 	}
 	w := cmd.OutOrStdout()
@@ -207,7 +209,7 @@ func dumpFaults(cmd *cobra.Command, seed uint64, healthy int, all bool) (wrong b
 		return false, err
 	}
 	show, end = progress(cmd.ErrOrStderr(), false, "batches")
-	alarms, err := dump.Healthy(cmd.Context(), seed, healthy, func(done int) { show("healthy", done, healthy) })
+	alarms, err := dumpplant.Healthy(cmd.Context(), seed, healthy, func(done int) { show("healthy", done, healthy) })
 	end()
 	if err != nil {
 		return false, err
@@ -218,19 +220,19 @@ func dumpFaults(cmd *cobra.Command, seed uint64, healthy int, all bool) (wrong b
 	if err := dumpCounts(w, scores, types); err != nil {
 		return false, err
 	}
-	batches, caught, named := dump.Total(scores)
+	batches, caught, named := dumpplant.Total(scores)
 	fmt.Fprintf(w, "\n%d of %d plants show in these profiles and types (--all tries every one). On %d batches: %d caught (%.1f %%), %d named first (%.1f %%). False alarms: %d of %d healthy batches.\n",
 		len(scores)-unseen, len(scores), batches, caught, 100*float64(caught)/float64(batches), named, 100*float64(named)/float64(batches), len(alarms), healthy)
 	return float64(caught) < 0.98*float64(batches) || float64(named) < 0.9*float64(batches) || len(alarms) > 0, nil
 }
 
 // dumpCounts prints what became of the batches by type, and why some do not count.
-func dumpCounts(w io.Writer, scores []dump.Score, types []format.DType) error {
+func dumpCounts(w io.Writer, scores []dumpplant.Score, types []format.DType) error {
 	var rows [][]string
 	reasons := map[string]int{}
 	var never []string
 	for _, t := range types {
-		var c dump.Count
+		var c dumpplant.Count
 		for _, s := range scores {
 			if of := s.Types[t.String()]; of != nil {
 				c = c.Plus(*of)

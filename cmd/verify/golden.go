@@ -96,5 +96,5 @@ func judgeGolden(ctx context.Context, dir, entry string, out *output, r *report.
 		return err
 	}
 	r.Lines = append(r.Lines, golden.Summary(r.Results))
-	return nil
+	return set.Malformed()
 }

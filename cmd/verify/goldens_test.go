@@ -39,6 +39,10 @@ func TestGoldenCases(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(differs, "kl.json"), []byte(changed), 0o644))
 	unknown := goldenFolder(t, "kl")
 	require.NoError(t, os.WriteFile(filepath.Join(unknown, "rope.json"), []byte(`{"section":"rope","entries":[{"id":"rope/0","peer":"a","function":"f"}]}`), 0o644))
+	one := goldenFolder(t, "kl")
+	text, err = os.ReadFile(filepath.Join(one, "kl.json"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(one, "kl.json"), []byte(strings.Replace(string(text), `"outputs":{`, `"outputs":{"more":7,`, 1)), 0o644))
 	both := goldenFolder(t, "kl", "adamw")
 	require.NoError(t, os.WriteFile(filepath.Join(both, "adamw.json"), []byte(`{}`), 0o644))
 
@@ -68,6 +72,8 @@ func TestGoldenCases(t *testing.T) {
 		{"an unknown section left out", []string{"--dir", unknown, "--ignore", "golden/unknown"}, 0, "72 agree"},
 		{"an empty folder", []string{"--dir", t.TempDir()}, 5, "nothing was checked"},
 		{"cut tensors", []string{"--dir", broken}, 4, "kl.safetensors"},
+		{"one entry of many broken", []string{"--dir", one}, 4, "71 agree, 0 differ, 1 undetermined"},
+		{"which one is broken", []string{"--dir", one}, 4, "malformed: "},
 		{"one section of two broken", []string{"--dir", both}, 4, "adamw.json"},
 		{"no such folder", []string{"--dir", filepath.Join(kl, "none")}, 2, "no such file"},
 		{"a file", []string{"--dir", filepath.Join(kl, "kl.json")}, 2, "not a directory"},

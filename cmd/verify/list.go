@@ -8,12 +8,13 @@ import (
 	"plumbline/verify/golden"
 	"plumbline/verify/projection"
 	"plumbline/verify/report"
+	"plumbline/verify/runlog"
 	"plumbline/verify/vram"
 )
 
 // suites are the checks of every command.
 func suites() []report.Group {
-	return []report.Group{{Command: "dump", Checks: dump.Infos()}, {Command: "projection", Checks: projection.Suite.Infos()}, {Command: "checkpoint", Checks: checkpoint.Suite.Infos()}, {Command: "vram", Checks: vram.Suite.Infos()}, {Command: "golden", Checks: golden.Suite.Infos()}}
+	return []report.Group{{Command: "dump", Checks: dump.Infos()}, {Command: "log", Checks: runlog.Infos()}, {Command: "projection", Checks: projection.Suite.Infos()}, {Command: "checkpoint", Checks: checkpoint.Suite.Infos()}, {Command: "vram", Checks: vram.Suite.Infos()}, {Command: "golden", Checks: golden.Suite.Infos()}}
 }
 
 func newList() *cobra.Command {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -40,9 +41,9 @@ func exitCode(err error) int {
 		return check.ExitInterrupted
 	case format.IsMalformed(err):
 		return check.ExitMalformed
-	case errors.Is(err, dumpfile.ErrNothing):
+	case errors.Is(err, dumpfile.ErrNothing), noLog(err):
 		return check.ExitNothing
-	case errors.As(err, &bad), errors.As(err, &names), errors.As(err, &declared), errors.As(err, &folders), errors.As(err, &setup), cli.NoSuchPath(err):
+	case errors.As(err, &bad), errors.As(err, &names), errors.As(err, &declared), errors.As(err, &folders), errors.As(err, &setup), cli.NoSuchPath(err), errors.Is(err, filepath.ErrBadPattern):
 		return check.ExitUsage
 	}
 	return check.ExitInternal
@@ -79,6 +80,7 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 		return usageError{cli.FlagError(cmd, err)}
 	})
 	root.SetHelpCommand(cli.HelpCommand(root, func(msg string) error { return usageError{msg} }))
-	root.AddCommand(newProjection(), newDump(), newCheckpoint(), newVRAM(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport())
+	root.AddCommand(newDump(), newLog(), newProjection(), newCheckpoint(), newVRAM(), newOps(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport())
+	cli.WithCompletion(root, func(msg string) error { return usageError{msg} })
 	return root
 }

@@ -358,6 +358,9 @@ func TestOtherCommands(t *testing.T) {
 		{"--version", "verify 0.", 0},
 		{"--version --json", `"report_schema": 1`, 0},
 		{"completion bash", "bash completion", 0},
+		{"completion tcsh", `unknown shell "tcsh"; want one of bash, fish, powershell, zsh`, 2},
+		{"completion", "takes the name of a shell", 2},
+		{"dump [", "syntax error in pattern", 2},
 		{"projecton", "projection", 2},
 		{"", "Usage", 2},
 		{"projection --help", "--orthonormalize", 0},
@@ -400,4 +403,15 @@ func TestPanicIsInternal(t *testing.T) {
 	stop()
 	_, err = interruptible(ctx, func() (int, error) { select {} })
 	require.Equal(t, 130, exitCode(err))
+}
+
+// A line that begins with "::" is a command to the runner of a workflow, and an argument must not make one.
+func TestArgumentsMakeNoWorkflowCommands(t *testing.T) {
+	for _, args := range [][]string{{"checkpoint", "x\n::error::y"}, {"dump", "x\n::error::y"}, {"x\n::error::y"}, {"vram", "--model", "x\n::error::y"}} {
+		stdout, stderr, code := verify(t, t.TempDir(), args...)
+		require.NotZero(t, code)
+		for line := range strings.Lines(stdout + stderr) {
+			require.False(t, strings.HasPrefix(strings.TrimSpace(line), "::"), "%q", line)
+		}
+	}
 }

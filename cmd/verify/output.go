@@ -124,7 +124,7 @@ func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) e
 		r.Lines = append(r.Lines, changes...)
 	}
 	stdout := cmd.OutOrStdout()
-	opt := report.Options{Format: o.format, Verbose: o.verbose, Quiet: o.quiet, Color: o.file == "" && colored(stdout)}
+	opt := report.Options{Format: o.format, Verbose: o.verbose, Quiet: o.quiet, Color: o.file == "" && colored(stdout), Width: columns(stdout), ASCII: o.file == "" && terminal(stdout) && !utf8Locale()}
 	write := func(w io.Writer) error { return r.Write(w, opt) }
 	var err error
 	if o.file != "" {

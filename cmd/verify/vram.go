@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,7 @@ func newVRAM() *cobra.Command {
 	var (
 		out                         output
 		s                           vram.Setup
-		model, stack, limit         string
+		model, stack, limit, device string
 		reference, cache, smiOutput string
 	)
 	cmd := &cobra.Command{
@@ -31,7 +32,8 @@ func newVRAM() *cobra.Command {
 		Short: "plans the device memory of a run: every item as a formula, for rollout and update, against a limit",
 		Long: `verify vram adds up what a fine-tuning run allocates on one device, from shapes alone: no device and no weights are
 needed. --stack hf models transformers, PEFT and bitsandbytes, where activations and workspace are estimates with a range;
---stack plumbline models this project's trainer.
+--stack plumbline models this project's trainer: the memory of the host on the reference path and on
+the kernels of the processor, that of a device with --policy cuda.
 
 --seq is prompt and response together. --model is a name or a folder with config.json. A limit in GB fails beyond GiB and
 warns between the two readings. --measured takes what nvidia-smi has sampled during the run:
@@ -65,8 +67,21 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 					return err
 				}
 			}
+			if t := unplanned(model); t != "" {
+				r.Results = []check.Result{{Check: "plan/update", Subject: model, Verdict: check.Undetermined, Demanded: true,
+					Reason: fmt.Sprintf("model_type %q has no formulas here; those of %s have", t, strings.Join(vram.Types, ", "))}}
+				r.Exit = check.Exit(r.Results, out.policy())
+				return out.emit(cmd, r, started)
+			}
 			if s.Model, err = checkpoint.FindModel(model); err != nil {
 				return err
+			}
+			if device != "" {
+				d, err := vram.ParseLimit(device)
+				if err != nil {
+					return err
+				}
+				s.Bytes = d.Bytes
 			}
 			if s.DType == "" {
 				s.DType = storedType(model)
@@ -95,6 +110,7 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 	f := cmd.Flags()
 	f.StringVar(&model, "model", "", "a known name (gpt-j-6b) or a folder with config.json")
 	f.StringVar(&stack, "stack", string(vram.HF), "whose allocations: hf or plumbline")
+	f.StringVar(&s.Policy, "policy", "", "what computes in the plumbline stack: reference, accel (accel:w8a16, accel:w8a8, accel:bf16, accel:f32) or cuda (default: accel with an adapter, else reference)")
 	f.BoolVar(&s.Int8, "int8", false, "the linear layers of the base are int8")
 	f.StringVar(&s.DType, "dtype", "", "type of the weights that are not int8: float16, bfloat16, float32 (default: the folder's, else float16)")
 	f.IntVar(&s.Rank, "lora-r", 0, "rank of the LoRA adapter; 0 trains every weight")
@@ -109,12 +125,27 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 	f.StringVar(&cache, "kv", "16", "the KV cache: 16 (bits, as the weights) or int8")
 	f.StringVar(&reference, "reference", "adapter", "the reference model: adapter (the base with its adapter off) or copy")
 	f.StringVar(&s.Attention, "attention", "", "eager or sdpa (default: eager for gptj, else sdpa)")
+	f.BoolVar(&s.NF4, "nf4", false, "the linear layers of the base are in four bits (bitsandbytes)")
+	f.StringVar(&s.Head, "head", "", "trl-fused: logits of completions in tiles, as TRL's GRPO computes them; else all at once")
+	f.Float64Var(&s.VLLM, "vllm", 0, "gpu_memory_utilization of a vLLM on the same device (needs --device)")
+	f.StringVar(&device, "device", "", "memory of the device, for --vllm: 80GiB")
 	f.StringVar(&s.DeviceMap, "device-map", "", "auto, if the loader is told so")
 	f.IntVar(&s.GPUs, "gpus", 1, "devices that the process sees")
 	f.StringVar(&limit, "limit", "", "memory that there is: 18GB, 16GiB, 17166MiB")
 	f.StringVar(&smiOutput, "measured", "", "samples of memory.used that nvidia-smi wrote with --format=csv")
 	out.register(cmd)
 	return cmd
+}
+
+// unplanned returns the model_type of a folder whose config.json can be read and whose memory has no formulas, else "".
+func unplanned(model string) string {
+	if info, err := os.Stat(model); err != nil || !info.IsDir() {
+		return ""
+	}
+	if c, err := hf.ReadConfig(model); err == nil && c.Type != "" && !slices.Contains(vram.Types, c.Type) {
+		return c.Type
+	}
+	return ""
 }
 
 // storedType returns the type that the config.json of a folder names, if it is one that can be planned.

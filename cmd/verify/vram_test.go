@@ -45,7 +45,7 @@ func TestVRAMCases(t *testing.T) {
 		{"warnings count", run + "--limit 19GB --fail-on warn", 1, "WARN"},
 		{"GiB has one reading", run + "--limit 18.1GiB", 1, "a check failed"},
 		{"a second copy", run + "--limit 18GB --checkpointing --reference copy --dtype float32", 0, "reference model, a copy of the base"},
-		{"the other stack", run + "--limit 12GB --checkpointing --stack plumbline --kv int8", 0, "nothing failed"},
+		{"the other stack", run + "--limit 12GB --checkpointing --stack plumbline --policy cuda --kv int8", 0, "nothing failed"},
 		{"no limit", run, 0, "the plan is not judged"},
 		{"no limit, demanded", run + "--require plan/update", 5, "nothing was checked"},
 		{"full fine-tuning", "--model qwen2.5-0.5b --batch 1 --seq 128 --limit 80GiB -v", 0, "494,032,768 numbers · 2 moments"},
@@ -72,7 +72,7 @@ func TestVRAMCases(t *testing.T) {
 		{"unknown flag", run + "--limits 18GB", 2, "--limit"},
 		{"no such samples", run + "--measured nowhere.csv", 2, "nowhere.csv"},
 		{"samples that are prose", run + "--measured prose.csv", 4, "line 1"},
-		{"another architecture", "--model bert --batch 1 --seq 16", 4, "bert"},
+		{"another architecture", "--model bert --batch 1 --seq 16", 6, "bert"},
 		{"broken configuration", "--model broken --batch 1 --seq 16", 4, "config.json"},
 		{"an adapter", "--model adapter --batch 1 --seq 16", 2, "config.json"},
 	} {

@@ -15,7 +15,7 @@ import (
 	"plumbline/internal/format/npy"
 	"plumbline/internal/format/safetensors"
 	"plumbline/reference/linalg"
-	"plumbline/verify/projection"
+	projectionplant "plumbline/verify/plant/projection"
 )
 
 // numpyFile is a .npy file of the given version whose header says descr.
@@ -84,10 +84,10 @@ func workspace(t *testing.T) string {
 	write("text.txt", []byte("hello, world"))
 	write("model.pt", []byte("PK\x03\x04 archive/data.pkl"))
 	save("one_dimensional.npy", format.F32, []int{d}, q[:d])
-	square := projection.RandomBasis(rand.New(rand.NewPCG(1, 1)), 24, 24)
+	square := projectionplant.RandomBasis(rand.New(rand.NewPCG(1, 1)), 24, 24)
 	save("square.npy", format.F64, []int{24, 24}, square)
 	save("g24.npy", format.F64, []int{24}, square[:24])
-	wide := projection.RandomBasis(rand.New(rand.NewPCG(2, 2)), 40, 24) // d×k = 40×24, stored 24×40
+	wide := projectionplant.RandomBasis(rand.New(rand.NewPCG(2, 2)), 40, 24) // d×k = 40×24, stored 24×40
 	wideT := make([]float64, len(wide))
 	for i := range 40 {
 		for j := range 24 {
@@ -105,7 +105,7 @@ func workspace(t *testing.T) string {
 
 	// One pass in float32, summed in order, of a long gradient of norm 100.
 	r := rand.New(rand.NewPCG(3, 3))
-	long := projection.Scenario{D: 8192, K: 32, Norm: 100, Basis: format.F32, Vector: format.F32, Passes: 1}.Draw(r)
+	long := projectionplant.Scenario{D: 8192, K: 32, Norm: 100, Basis: format.F32, Vector: format.F32, Passes: 1}.Draw(r)
 	lq := make([]float64, 8192*32)
 	require.NoError(t, long.Basis.Elements(lq, 0))
 	save("long_q.npy", format.F32, []int{8192, 32}, lq)
@@ -113,7 +113,7 @@ func workspace(t *testing.T) string {
 	save("long_p.npy", format.F32, []int{8192}, long.Projected[0].Tensors[0].Data)
 
 	// A side basis for lora_B (64, 8), held and not.
-	side := projection.RandomBasis(r, 64, 4)
+	side := projectionplant.RandomBasis(r, 64, 4)
 	save("side.npy", format.F32, []int{64, 4}, side)
 	b := make([]float64, 64*8)
 	for i := range b {

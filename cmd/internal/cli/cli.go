@@ -80,13 +80,14 @@ func Run(root *cobra.Command, args []string, exitCode func(error) int) (code int
 	return exitCode(err)
 }
 
-// Complain prints a message on stderr, without the control characters that a name in a file may have.
+// Complain prints a message on stderr, without the control characters that a name in a file may have. Further lines begin with a
+// bar: a line that begins with "::" is a command to the runner of a workflow.
 func Complain(name, msg string) {
 	lines := strings.Split(msg, "\n")
 	for i := range lines {
 		lines[i] = report.Printable(lines[i])
 	}
-	fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.Join(lines, "\n"))
+	fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.Join(lines, "\n  | "))
 }
 
 // NoSuchPath reports whether err says that a named path does not exist, or cannot.
@@ -149,5 +150,28 @@ func HelpCommand(root *cobra.Command, usage func(msg string) error) *cobra.Comma
 			cmd.InitDefaultHelpFlag()
 			return cmd.Help()
 		},
+	}
+}
+
+// WithCompletion adds the command completion of cobra, made to refuse a shell that it does not know: that of cobra prints its help
+// and succeeds. It comes after the other commands.
+func WithCompletion(root *cobra.Command, usage func(msg string) error) {
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		var shells []string
+		for _, shell := range c.Commands() {
+			shells = append(shells, shell.Name())
+		}
+		want := fmt.Sprintf("want one of %s (%s --help)", strings.Join(shells, ", "), c.CommandPath())
+		c.Args = cobra.ArbitraryArgs
+		c.RunE = func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("completion takes the name of a shell; " + want)
+			}
+			return usage(fmt.Sprintf("unknown shell %q; %s", args[0], want))
+		}
 	}
 }

@@ -1,10 +1,17 @@
 """Dumps what the losses of TRL 1.16.0's GRPOTrainer are made of; then: verify dump dumps --profile trl-grpo@1.16
-    from plumbline_trl import install; install(GRPOTrainer)    # before train(); steps 1 to 20 go into the folder dumps
+    from plumbline_trl import install; install(GRPOTrainer)    # before train(); steps 1 to 20 go into dumps/run-…, a new folder for each run
 What cannot be dumped is a warning and training goes on; strict=True raises."""
-import json, math, os, sys, warnings, safetensors.torch, torch, trl
+import json, math, os, sys, time, warnings, safetensors.torch, torch, trl
 NAMES = dict(response_ids="completion_ids", response_mask="mask", logp_new="per_token_logps", logp_old="old_per_token_logps", kl="per_token_kl",
              logp_ref="ref_per_token_logps", logp_gen="sampling_per_token_logps", is_weights="importance_sampling_ratio", entropy="entropies",
              **{k: k for k in ("input_ids", "attention_mask", "advantages", "scores", "rewards_per_func", "group_id", "loss")})
+def run_id(folder, step, seen={}):  # of all ranks the name that the first to ask has found; where the steps begin anew, so does a run
+    d, s = torch.distributed, seen.setdefault(folder, dict(last=1 << 60, n=0))
+    if step < s["last"]:
+        s.update(n=s["n"] + 1, name=time.strftime("run-%Y%m%d-%H%M%S-") + os.urandom(2).hex())
+        if d.is_available() and d.is_initialized(): s["name"] = d.distributed_c10d._get_default_store().compare_set(f"plumbline {folder} {s['n']}", "", s["name"]).decode()
+    s["last"] = step
+    return s["name"]
 def install(cls, folder="dumps", steps=range(1, 21), strict=False):
     if trl.__version__ != "1.16.0": warnings.warn(f"plumbline: this hook was tested with trl 1.16.0, this is {trl.__version__}")
     frames = {}  # of methods, by name: the variables of a frame that is held outlive its return
@@ -14,7 +21,7 @@ def install(cls, folder="dumps", steps=range(1, 21), strict=False):
     def dump(self, v, loss):
         step, acc, parts = self.state.global_step + 1, self.accelerator, self.current_gradient_accumulation_steps
         if not self.model.training or step not in steps: return
-        path = os.path.join(folder, f"step_{step:06d}_rank_{acc.process_index}_mb_{self._step % parts}.safetensors")
+        path = os.path.join(folder, run := run_id(folder, step), f"step_{step:06d}_rank_{acc.process_index}_mb_{self._step % parts}.safetensors")
         if os.path.exists(path): raise FileExistsError(f"{path} is there already: name another folder")
         x, lp = {**v["inputs"], **v}, v["per_token_logps"]
         (dlogp,) = torch.autograd.grad(loss, lp, retain_graph=True, materialize_grads=True)
@@ -23,9 +30,9 @@ def install(cls, folder="dumps", steps=range(1, 21), strict=False):
             gradient_accumulation_steps=parts, num_items_in_batch=x["num_items_in_batch"].item(), reward_weights=self.reward_weights.tolist(), eos_token_id=self.eos_token_ids)
         scalars = {k: m[-1] if math.isfinite(m[-1]) else None for k, m in dict(self._metrics["train"], loss=[loss.item()]).items() if k == "loss" or
                    acc.num_processes == 1 and k.startswith(("kl", "entropy", "clip_ratio"))}  # with several ranks these are means over them
-        meta = dict(schema=1, framework="trl", version=trl.__version__, algorithm="grpo", step=step, rank=acc.process_index, world_size=acc.num_processes,
+        meta = dict(schema=1, framework="trl", version=trl.__version__, algorithm="grpo", run=run, step=step, rank=acc.process_index, world_size=acc.num_processes,
             micro_batch=self._step % parts, micro_batches=parts, options=options, scalars=scalars, scalars_scope="micro_batch", token_loss_includes_kl=True)
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         data = safetensors.torch.save({k: y.detach().cpu().contiguous().clone() for k, y in t.items()}, {"plumbline": json.dumps(meta, allow_nan=False)})
         with open(path + ".part", "wb") as f: f.write(data)
         os.replace(path + ".part", path)

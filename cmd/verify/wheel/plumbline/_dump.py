@@ -14,6 +14,7 @@ import numbers
 import os
 import struct
 import sys
+import time
 import types
 import warnings
 from argparse import Namespace
@@ -26,7 +27,7 @@ _PER_TOKEN = frozenset(
     "response_mask labels_mask response_ids logp_new logp_old logp_gen logp_ref values values_new token_rewards kl "
     "advantages returns entropy is_weights token_loss dlogp dvalues segment_ids dones".split()
 )
-_PER_ROW = frozenset("input_ids attention_mask prompt_len scores rewards_per_func group_id".split())
+_PER_ROW = frozenset("input_ids attention_mask prompt_len scores rewards_per_func group_id sample_id next_values".split())
 
 _DTYPES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
@@ -45,10 +46,11 @@ class DumpError(Exception):
 
 
 def dump(path, *, step, options=None, scalars=None, rank=None, world_size=None, micro_batch=0, micro_batches=None,
-         framework=None, version=None, algorithm=None, profile=None, align=None, metadata=None, strict=False, **tensors):
+         framework=None, version=None, algorithm=None, profile=None, align=None, run=None, metadata=None, strict=False, **tensors):
     """Write one file: what one rank computed for one (micro-)batch of a step. Return its path.
 
-    path       a folder, made if need be, in which the file is named after step, rank and micro-batch; or NAME.safetensors
+    path       a folder, made if need be, in which every run has a folder of its own and the file is named after step, rank and
+               micro-batch; or NAME.safetensors
     step       number of the optimiser step
     options    what the trainer was configured with, under its own names or plumbline's: a mapping, dataclass or namespace,
                such as trainer.args. Values that JSON cannot express are left out.
@@ -56,6 +58,8 @@ def dump(path, *, step, options=None, scalars=None, rank=None, world_size=None, 
     rank       default: that of torch.distributed, of the JAX process, or of the variables RANK and WORLD_SIZE, else 0
     micro_batch   which of micro_batches (if known) this is, from 0
     align      response (the default of the format), shifted or unshifted
+    run        name of the run; default: run- and the time of its first dump, the same for all ranks of torch.distributed. Where
+               the steps begin anew, so does a run. With several ranks and nothing that joins them it must be given to be there.
     metadata   further keys of the format: compute_dtype, dlogp_scale, masked_fill, ...
     tensors    numpy, torch or JAX arrays or nested lists, on any device and of any layout, with or without gradient;
                bfloat16 stays bfloat16. None is left out, as if it were not named. Names with a slash: **{"grad/w": g}
@@ -66,7 +70,7 @@ def dump(path, *, step, options=None, scalars=None, rank=None, world_size=None, 
     """
     try:
         position = {"step": step, "rank": rank, "world_size": world_size, "micro_batch": micro_batch, "micro_batches": micro_batches}
-        words = {"framework": framework, "version": version, "algorithm": algorithm, "profile": profile, "align": align}
+        words = {"framework": framework, "version": version, "algorithm": algorithm, "profile": profile, "align": align, "run": run}
         return _dump(path, position, words, options, scalars, metadata, tensors)
     except Exception as e:
         if strict:
@@ -99,7 +103,10 @@ def _dump(path, position, words, options, scalars, metadata, tensors):
     position = _position(position, tensors)
     arrays = {name: _array(name, t) for name, t in tensors.items()}
     _agree(arrays, words["algorithm"])
-    meta = {"schema": 1, **{k: v for k, v in position.items() if v is not None}, **{k: str(v) for k, v in words.items() if v is not None}}
+    run = words.pop("run")
+    if run is None and not os.fsdecode(path).endswith(".safetensors"):
+        run = _run(os.fsdecode(path), position)
+    meta = {"schema": 1, **({} if run is None else {"run": str(run)}), **{k: v for k, v in position.items() if v is not None}, **{k: str(v) for k, v in words.items() if v is not None}}
     if options is not None:
         meta["options"] = _plain(options)
         if not isinstance(meta["options"], dict):
@@ -114,7 +121,7 @@ def _dump(path, position, words, options, scalars, metadata, tensors):
     size = len(text.encode())
     if size > _MAX_METADATA:
         raise DumpError("argument", f"the metadata have {size} bytes, the format allows {_MAX_METADATA}: pass fewer options")
-    target = _target(path, position)
+    target = _target(path, position, run)
     _write(target, arrays, text)
     return target
 
@@ -249,7 +256,27 @@ def _scalar(name, v):
     return x if math.isfinite(x) else None
 
 
-def _target(path, p):
+def _run(folder, p):
+    """The name of the run that writes into a folder; None where several ranks have no way to agree on one."""
+    seen = _runs.setdefault(folder, {"step": None, "n": 0, "name": None})
+    if seen["step"] is None or p["step"] < seen["step"]:
+        name = time.strftime("run-%Y%m%d-%H%M%S-") + os.urandom(2).hex()
+        distributed = getattr(sys.modules.get("torch"), "distributed", None)
+        seen["n"] += 1
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            store = distributed.distributed_c10d._get_default_store()
+            name = store.compare_set(f"plumbline {folder} {seen['n']}", "", name).decode()  # that of the first to ask
+        elif (p["world_size"] or 1) > 1:
+            name = None
+        seen["name"] = name
+    seen["step"] = p["step"]
+    return seen["name"]
+
+
+_runs = {}
+
+
+def _target(path, p, run):
     path = os.fspath(path)
     if isinstance(path, bytes):
         path = os.fsdecode(path)
@@ -263,7 +290,7 @@ def _target(path, p):
         name += f"_rank{p['rank']}"
     if p["micro_batch"] > 0 or (p["micro_batches"] or 1) > 1:
         name += f"_micro{p['micro_batch']}"
-    return os.path.join(path, name + ".safetensors")
+    return os.path.join(path, *([] if run is None else [str(run)]), name + ".safetensors")
 
 
 def _write(target, arrays, text):

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"plumbline/verify/check"
+	"plumbline/verify/report"
+	"plumbline/verify/runlog"
+)
+
+func newLog() *cobra.Command {
+	var (
+		out     output
+		o       runlog.Options
+		configs []string
+		set     []string
+		follow  bool
+		stall   time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "log FILE|DIR|-...",
+		Short: "reads what a trainer logged and says which numbers cannot be, which are unhealthy, why, and what to dump next",
+		Long: `verify log reads printed logs, JSON lines and dictionaries of TRL, verl and OpenRLHF, trainer_state.json, histories of W&B (JSON, CSV), CSV,
+event files of TensorBoard, nvidia-smi, and the lines of the four systems of this project. The form is told by each line; a folder is
+one run. Lines that are not understood are counted.
+
+Numbers that cannot be come first: NaN, k3 < 0, entropy above ln V, a share above 1, a reward that is not the sum of its parts, a total
+that is not pg + kl. Then what is unhealthy, then trends. A finding has the cause that the guide of its program gives, the one that is
+more likely, the numbers that decide, the fix, and which step to dump. verify explain ID prints what a symptom is, verify explain NAME
+what a metric of that name is in each program.`,
+		Example: `  verify log train.log
+  verify log outputs/run1/
+  python train.py 2>&1 | tee train.log | verify log -
+  verify log trainer_state.json --vocab 151936
+  verify log run/ --format json | jq '.findings[0].name'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			started := time.Now()
+			if len(args) == 0 {
+				return usageError{"log takes files, folders, or - for stdin (verify log --help)"}
+			}
+			if err := out.validate(names(runlog.Infos())); err != nil {
+				return err
+			}
+			if !slices.Contains(runlog.Kinds, o.Kind) {
+				return usageError{fmt.Sprintf("--kind %q: want one of %s", o.Kind, strings.Join(runlog.Kinds, ", "))}
+			}
+			if o.Vocab < 0 || o.Vocab == 1 {
+				return usageError{fmt.Sprintf("--vocab %d: want the size of a vocabulary", o.Vocab)}
+			}
+			o.Config = map[string]string{}
+			for _, path := range configs {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					return err
+				}
+				for k, v := range runlog.ParseConfig(string(text)) {
+					o.Config[k] = v
+				}
+			}
+			for _, s := range set {
+				key, value, ok := strings.Cut(s, "=")
+				if !ok {
+					return usageError{fmt.Sprintf("--set %q: want OPTION=VALUE", s)}
+				}
+				o.Config[key] = value
+			}
+			if err := overInput("--output", out.file, args); err != nil {
+				return err
+			}
+			o.Selection, o.Stdin = out.sel, cmd.InOrStdin()
+			r := &report.Report{Command: "log", Repeat: repeatCommand(cmd, args...)}
+			var found *runlog.Report
+			var err error
+			if follow {
+				if slices.Contains(args, "-") {
+					return usageError{"--follow takes files and folders; stdin is judged at its end"}
+				}
+				found, err = runlog.Follow(cmd.Context(), args, o, stall, time.Second, func(f check.Finding) {
+					if !out.quiet {
+						fmt.Fprintf(cmd.ErrOrStderr(), "%s  %s: %s. %s\n", f.Verdict, f.Name, report.Printable(f.Title), report.Printable(f.Evidence))
+					}
+				})
+			} else {
+				found, err = runlog.Judge(cmd.Context(), args, o)
+			}
+			if found == nil {
+				return out.conclude(cmd, r, started, err)
+			}
+			r.Results, r.Brief = found.Results, found.Brief
+			for _, in := range found.Inputs {
+				r.Inputs = append(r.Inputs, report.Input{Role: "log", Path: in.Path, Size: in.Size, What: in.What})
+			}
+			for _, l := range found.Lists {
+				r.Lists = append(r.Lists, report.Section{Title: l.Title, Items: l.Items})
+			}
+			r.Exit = check.Exit(r.Results, out.policy())
+			if err != nil {
+				return out.conclude(cmd, r, started, err)
+			}
+			return out.emit(cmd, r, started)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Kind, "kind", "auto", "program that wrote the log: "+strings.Join(runlog.Kinds, ", "))
+	f.StringArrayVar(&configs, "config", nil, "options of the run: YAML of maps, or lines of OPTION=VALUE; effective_config.yaml beside a log is read without it")
+	f.StringArrayVar(&set, "set", nil, "OPTION=VALUE, stronger than any other: kl_beta=0.1, reward_weights=[1,0.5]")
+	f.IntVar(&o.Vocab, "vocab", 0, "size of the vocabulary: an entropy is at most its logarithm")
+	f.BoolVar(&follow, "follow", false, "watch logs that grow: findings go to stderr as they are seen, the report comes at an interrupt or a stall, with its own exit code")
+	f.DurationVar(&stall, "stall", time.Minute, "with --follow: nothing written for so long is a finding, and the end; 0 waits for ever")
+	out.register(cmd)
+	return cmd
+}
+
+// noLog reports whether an error says that a folder has no log.
+func noLog(err error) bool { return errors.Is(err, runlog.ErrNothing) }
