@@ -148,23 +148,36 @@ func (a attentionCase) bounds(scale float64, q, k, v, dout []float64, real []boo
 			delta += p[s] * dp[s]
 			eDelta += p[s]*size1*(ep[s]+(keys+size+4)*u32) + p[s]*edp[s]
 		}
+		// dp and δ are sums of a.size products; y, which δ reads, lost up to tiny·Σ|v| and a rounding a key.
+		lostDelta := 2 * size * eta32
+		for d := range a.size {
+			lostY := keys * eta32
+			for s := range x {
+				if p[s] > 0 {
+					lostY += tiny * math.Abs(v[at(s)+d])
+				}
+			}
+			lostDelta += math.Abs(dout[row+d]) * lostY
+		}
 		for s := range x {
 			if p[s] == 0 {
 				continue
 			}
 			ds := p[s] * math.Abs(dp[s]-delta) * scale
 			eds := ds*(ep[s]+4*u32) + p[s]*scale*(edp[s]+eDelta+u32*(math.Abs(dp[s])+math.Abs(delta)))
+			// Underflow: what a product or a step of a sum loses is at most eta32, a probability loses tiny (the exponential and the division by the sum).
+			eds += eta32*(1+scale) + scale*(tiny*math.Abs(dp[s]-delta)+p[s]*lostDelta)
 			for d := range a.size {
-				out[0][row+d] += p[s] * math.Abs(v[at(s)+d]) * (ep[s] + (keys+4)*u32)
-				out[1][row+d] += math.Abs(k[at(s)+d]) * (eds + (keys+1)*u32*ds)
-				out[2][at(s)+d] += math.Abs(q[row+d]) * (eds + terms*u32*ds)
-				out[3][at(s)+d] += math.Abs(dout[row+d]) * p[s] * (ep[s] + terms*u32)
+				out[0][row+d] += p[s]*math.Abs(v[at(s)+d])*(ep[s]+(keys+4)*u32) + tiny*math.Abs(v[at(s)+d]) + eta32
+				out[1][row+d] += math.Abs(k[at(s)+d])*(eds+(keys+1)*u32*ds) + eta32
+				out[2][at(s)+d] += math.Abs(q[row+d])*(eds+terms*u32*ds) + eta32
+				out[3][at(s)+d] += math.Abs(dout[row+d])*(p[s]*(ep[s]+terms*u32)+tiny) + eta32
 			}
 		}
 	})
 	for _, b := range out {
 		for i := range b {
-			b[i] = b[i]*(1+0x1p-10) + tiny // second order
+			b[i] *= 1 + 0x1p-10 // second order
 		}
 	}
 	return out
