@@ -1,0 +1,242 @@
+package symptom
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// tutorial judges what any PPO logs: KL, clip fractions, gradient norm, entropy, value loss, reward.
+func (j *judge) tutorial() {
+	if j.Program == "arc" || j.Program == "grpo" {
+		return
+	}
+	total, clip, norm, value, kl := j.of("loss"), j.of("clip_frac"), j.of("grad_norm"), j.of("loss_value"), j.of("approx_kl")
+	reward := j.of("reward")
+	if k2 := j.of("kl_k2"); kl == nil {
+		kl = k2
+	}
+	mixed := j.mixed()
+	high := math.NaN()
+	if clip != nil && clip.n >= 2 {
+		high = math.Max(clip.recent(), median(values(clip.points)))
+		if p, _ := clip.firstBeyond(math.Inf(-1), math.Min(high, .5)*.999); high > .5 {
+			j.say("C13", Fail, Threshold, clip, "%s has a median of %s; healthy is below 0.1 to 0.2", clip.name, number(high)).at(p)
+		} else if high > .2 {
+			p, _ = clip.firstBeyond(math.Inf(-1), .2)
+			j.say("C13", Warn, Threshold, clip, "%s has a median of %s; healthy is below 0.1 to 0.2", clip.name, number(high)).at(p)
+		}
+	}
+	if v := j.of("value_clip_frac"); v != nil && v.n >= 5 {
+		if x := math.Max(v.recent(), median(values(v.points))); x > .2 {
+			p, _ := v.firstBeyond(math.Inf(-1), .2)
+			j.say("C13", Warn, Threshold, v, "%s has a median of %s; healthy is below 0.1 to 0.2", v.name, number(x)).at(p)
+		}
+	}
+	gradient := math.NaN()
+	if norm != nil && norm.n >= 3 && j.Program != "shielded" {
+		gradient = norm.recent()
+		p, _ := norm.firstBeyond(math.Inf(-1), 10)
+		switch {
+		case gradient > 100:
+			j.say("C14", Fail, Threshold, norm, "%s has a median of %s in the last ten lines; more than 10 to 100 is unstable where max_grad_norm is 1", norm.name, number(gradient)).at(p)
+		case gradient > 10:
+			j.say("C14", Warn, Threshold, norm, "%s has a median of %s in the last ten lines; more than 10 is unstable where max_grad_norm is 1", norm.name, number(gradient)).at(p)
+		}
+	}
+	if total != nil && !mixed && (j.Program == "ppo" || j.Program == "" || value != nil) {
+		if b, ok := slope(total.points); ok && b < 0 && (high > .5 || gradient > 10) {
+			var why []string
+			if high > .5 {
+				why = append(why, fmt.Sprintf("%s is %s", clip.name, number(high)))
+			}
+			if gradient > 10 {
+				why = append(why, fmt.Sprintf("%s is %s", norm.name, number(gradient)))
+			}
+			if value != nil {
+				if b, ok := slope(value.points); ok && b >= 0 {
+					why = append(why, value.name+" does not fall")
+				}
+			}
+			var p point
+			if high > .5 {
+				p, _ = clip.firstBeyond(math.Inf(-1), .5)
+			} else {
+				p, _ = norm.firstBeyond(math.Inf(-1), 10)
+			}
+			j.say("C15", Fail, Threshold, total, "%s falls by %s a line while %s", total.name, number(-b), strings.Join(why, " and ")).at(p)
+		}
+	}
+	if value != nil && !mixed && value.n >= 10 {
+		b, _ := slope(value.points)
+		tail := value.lastOf(50)
+		low, top := math.Inf(1), math.Inf(-1)
+		for _, p := range tail {
+			low, top = math.Min(low, p.mean), math.Max(top, p.mean)
+		}
+		switch {
+		case len(tail) >= 50 && top-low < .01*math.Max(math.Abs(top), math.Abs(low)):
+			j.say("C11", Warn, Trend, value, "%s stays between %s and %s over the last 50 lines", value.name, number(low), number(top)).at(tail[0])
+		case b >= 0 && value.n >= 20:
+			j.say("C11", Warn, Trend, value, "%s has slope %s a line over %d lines", value.name, number(b), value.n).at(value.first)
+		}
+	}
+	if kl != nil && kl.n >= 3 {
+		b, ok := slope(kl.points)
+		a, z := thirds(kl.points)
+		switch {
+		case median(values(kl.lastOf(10))) > .1 || kl.n >= 10 && len(z) > 0 && mean(z) > .1:
+			p, _ := kl.firstBeyond(math.Inf(-1), .1)
+			j.say("C12", Warn, Threshold, kl, "%s has a median of %s in the last ten lines; 0.1 is large", kl.name, number(kl.recent())).at(p)
+			if ok && b > 0 && mean(z) > 2*math.Abs(mean(a)) && !mixed {
+				j.say("C7", Warn, Trend, kl, "%s grows from %s to %s, in means of the first and last third: kl_coeff is too low", kl.name, number(mean(a)), number(mean(z))).at(p)
+			}
+		case ok && !mixed && b > 0 && mean(z) > 3*math.Abs(mean(a)) && mean(z) > .02:
+			j.say("C12", Warn, Trend, kl, "%s grows from %s to %s, in means of the first and last third", kl.name, number(mean(a)), number(mean(z))).at(z[0])
+		case kl.n >= 50 && reward != nil && !mixed && j.Program != "trl-grpo":
+			small := true
+			for _, p := range kl.lastOf(50) {
+				small = small && math.Abs(p.mean) < 1e-4
+			}
+			tail := reward.lastOf(50)
+			flat := len(tail) >= 50
+			if b, ok := slope(tail); ok && flat {
+				flat = math.Abs(b)*float64(len(tail)) < .05*math.Max(math.Abs(mean(tail)), deviation(reward.points))
+			}
+			if small && flat {
+				j.say("C7", Warn, Trend, kl, "|%s| is below 1e-4 in the last 50 lines and %s is flat: kl_coeff is too high, or nothing is trained", kl.name, reward.name).at(kl.lastOf(50)[0])
+			}
+		}
+	}
+	for _, s := range append(j.all("entropy"), j.all("loss_entropy")...) {
+		if s.n < 10 || mixed {
+			continue
+		}
+		first, last := math.Abs(median(values(s.points[:min(3, len(s.points))]))), math.Abs(s.recent())
+		if first > 1e-3 && last < .1*first {
+			j.say("C8", Warn, Threshold, s, "%s falls from %s to %s", s.name, number(s.first.mean), number(s.recent())).at(s.lastOf(10)[0])
+			break
+		}
+	}
+	if reward != nil && !mixed && reward.n >= 20 && (j.Program == "ppo" || j.Program == "trl-ppo" || j.Program == "") {
+		steps := reward.last.step - reward.first.step
+		if b, ok := slope(reward.points); ok && b <= 0 {
+			a, z := thirds(reward.points)
+			if mean(z) <= mean(a) {
+				severity := Note
+				if steps > 200 {
+					severity = Warn
+				}
+				j.say("C10", severity, Trend, reward, "%s has slope %s a line over %d steps", reward.name, number(b), steps).at(reward.first)
+			}
+		}
+	}
+	if text, ok := j.option("max_grad_norm", "grad_clip"); ok && j.Program != "shielded" {
+		if v := strings.ToLower(strings.TrimSpace(text)); v == "" || v == "0" || v == "0.0" || v == "null" || v == "none" {
+			j.say("C16", Warn, Exact, nil, "max_grad_norm is %s", clip2(text))
+		}
+	}
+	if text, ok := j.option("do_sample"); ok && strings.EqualFold(text, "false") {
+		j.say("C17", Warn, Exact, nil, "do_sample is %s", clip2(text))
+	} else if t := j.optionNumber(1, "generation.temperature"); t == 0 {
+		j.say("C17", Warn, Exact, nil, "temperature is 0")
+	}
+	if n := j.optionNumber(2, "ppo.epochs"); n < 2 || n > 10 {
+		j.say("C18", Note, Exact, nil, "ppo.epochs is %s", number(n))
+	}
+}
+
+// frameworks judges what TRL, verl, OpenRLHF and others log beside it.
+func (j *judge) frameworks() {
+	if j.Program == "arc" {
+		return
+	}
+	mixed := j.mixed()
+	if s := j.of("kl_seq"); s == nil {
+		j.k1(j.of("kl_k1"))
+	} else {
+		j.k1(s)
+	}
+	if s := j.of("lr"); s != nil && s.n >= 5 && s.zeros == s.n && ((s.level > 0) || s.half < 1e-9) {
+		j.say("LR-ZERO", Fail, Exact, s, "%s is 0 in all %d lines", s.name, s.n).at(s.first)
+	}
+	zero := j.of("zero_std_share")
+	if zero != nil && zero.n >= 3 && zero.recent() > .9 && j.Program != "grpo" {
+		p, _ := zero.firstBeyond(math.Inf(-1), .9)
+		j.say("ZERO-STD", Warn, Threshold, zero, "%s has a median of %s in the last ten lines", zero.name, number(zero.recent())).at(p)
+	}
+	if s := j.of("reward_std"); s != nil && s.n >= 3 && s.zeros == s.n && j.Program != "grpo" {
+		j.say("ZERO-STD", Warn, Threshold, s, "%s is 0 in all %d lines", s.name, s.n).at(s.first)
+	}
+	if s := j.of("grad_norm"); s != nil && s.n >= 3 && j.Program != "grpo" {
+		if s.zeros == s.n && ((s.level > 0) || s.half < 1e-4) {
+			j.say("GRAD-ZERO", Fail, Exact, s, "%s is exactly 0 in all %d lines", s.name, s.n).at(s.first)
+		} else if s.longest.n >= 20 {
+			f := j.say("GRAD-ZERO", Warn, Exact, s, "%s is exactly 0 in %d lines in a row, from step %d", s.name, s.longest.n, s.longest.from)
+			f.Step, f.Line = s.longest.from, s.longest.line
+		}
+		if m := median(values(s.points)); s.n >= 20 && s.high.mean > 100*m && s.high.mean > 10 && m > 0 {
+			j.say("SPIKE", Warn, Threshold, s, "%s is %s in step %d, its median %s", s.name, number(s.high.mean), s.high.step, number(m)).at(s.high)
+		}
+	}
+	if s := j.of("truncated"); s != nil && s.n >= 3 && s.recent() > .5 {
+		p, _ := s.firstBeyond(math.Inf(-1), .5)
+		j.say("TRUNCATED", Warn, Threshold, s, "%s has a median of %.0f%% in the last ten lines", s.name, 100*s.recent()).at(p)
+	}
+	if s := j.of("ratio"); s != nil && j.Program == "trl-ppo" && s.n >= 5 && s.low.mean == 1 && s.high.mean == 1 {
+		j.say("RATIO-STUCK", Warn, Exact, s, "%s is exactly 1 in all %d lines", s.name, s.n).at(s.first)
+	}
+	if c, k := j.of("clip_frac"), j.of("approx_kl"); c != nil && k != nil && c.n >= 20 && c.zeros == c.n && median(values(k.points)) > .03 {
+		j.say("CLIP-ALWAYS-0", Warn, Threshold, c, "%s is exactly 0 in all %d lines and %s has a median of %s", c.name, c.n, k.name, number(median(values(k.points)))).at(c.first)
+	}
+	if s := j.of("advantage_max"); s != nil && s.high.mean > 100 {
+		p, _ := s.firstBeyond(math.Inf(-1), 100)
+		severity := Warn
+		if s.high.mean > 1e4 {
+			severity = Fail
+		}
+		j.say("ADV-SCALE", severity, Threshold, s, "%s is %s in step %d", s.name, number(s.high.mean), s.high.step).at(p)
+	}
+	gap := false
+	for _, limit := range []struct {
+		id    string
+		value float64
+	}{{"engine_gap", .1}, {"engine_probs", .05}, {"engine_kl", .05}, {"engine_k3", .05}, {"engine_tmpe", 1.05}} {
+		if s := j.of(limit.id); s != nil && s.n >= 1 {
+			if v := math.Max(math.Abs(s.recent()), math.Abs(median(values(s.points)))); v > limit.value {
+				p, _ := s.firstBeyond(-limit.value, limit.value)
+				j.say("ENGINE-GAP", Warn, Threshold, s, "%s has a median of %s; rounding in bfloat16 stays below %s", s.name, number(v), number(limit.value)).at(p)
+				gap = true
+			}
+		}
+	}
+	if s := j.of("correlation"); s != nil && s.n > 0 && s.recent() < .95 && s.recent() != 0 {
+		j.say("ENGINE-GAP", Warn, Threshold, s, "%s has a median of %s; 0.99 and more is healthy", s.name, number(s.recent())).at(s.low)
+		gap = true
+	}
+	if s := j.of("is_ratio"); s != nil && s.n >= 1 && !gap {
+		if v := s.recent(); v < .9 || v > 1.1 {
+			j.say("IS-SEQUENCE", Warn, Threshold, s, "%s has a median of %s and the log-probs agree", s.name, number(v)).at(s.first)
+		}
+	}
+	if s := j.of("kl_k3"); s != nil && j.Program != "shielded" && s.n >= 3 && s.recent() > 1 && !mixed {
+		p, _ := s.firstBeyond(math.Inf(-1), 1)
+		j.say("A3", Warn, Threshold, s, "%s has a median of %s nats per token in the last ten lines", s.name, number(s.recent())).at(p)
+	}
+}
+
+// k1 judges a k1 estimate: its mean over many samples of the policy is not negative.
+func (j *judge) k1(s *series) {
+	if s == nil || s.n < 10 || j.mixed() {
+		return
+	}
+	_, z := thirds(s.points)
+	if len(z) < 3 {
+		return
+	}
+	m, se := mean(z), deviation(z)/math.Sqrt(float64(len(z)))
+	if b, ok := slope(s.points); ok && b < 0 && m < -4*se && m < -.01 {
+		p, _ := s.firstBeyond(-4*se, math.Inf(1))
+		j.say("KL-K1-FALLING", Warn, Trend, s, "%s is %s ± %s in the last third and falls", s.name, number(m), number(se)).at(p)
+	}
+}
