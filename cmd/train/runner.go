@@ -238,7 +238,7 @@ func inTheWay(dir string, aside []string) {
 // sameConfig refuses to resume under another configuration, unless the keys that differ are named.
 func (f *trainFlags) sameConfig(c *rundir.Checkpoint, s *config.Settings, without []string) error {
 	path := filepath.Join(filepath.Dir(c.Path), "effective_config.json")
-	text, err := os.ReadFile(path)
+	text, err := format.ReadOwn(filepath.Dir(path), filepath.Base(path), 1<<20)
 	old := map[string]any{}
 	if err != nil || json.Unmarshal(text, &old) != nil {
 		return usageError{fmt.Sprintf("%s was saved under another configuration, and %s does not say which", c.Path, path)}
@@ -264,11 +264,7 @@ func (f *trainFlags) sameConfig(c *rundir.Checkpoint, s *config.Settings, withou
 func (x *session) record(s *config.Settings) error {
 	dir := x.Run.Path()
 	write := func(name string, text []byte) error {
-		path := filepath.Join(dir, name)
-		if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() { // the file that a link names is not the run's
-			return format.Malformed(path, "", "is no regular file: a run writes to files of its own folder only")
-		}
-		return format.WriteFile(path, func(w io.Writer) error { _, err := w.Write(text); return err })
+		return format.WriteOwn(dir, name, func(w io.Writer) error { _, err := w.Write(text); return err })
 	}
 	env, err := json.MarshalIndent(map[string]any{"go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH, "cpus": runtime.NumCPU(),
 		"version": buildVersion(), "config_sha256": x.ConfigSHA, "policy": x.flags.policy}, "", " ")

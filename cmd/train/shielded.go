@@ -244,7 +244,10 @@ func (x *session) basis(c *train.Shielded, prompts []string) (*train.Basis, erro
 	p := &c.Projection
 	path := p.Basis
 	if path == "" {
-		path = filepath.Join(c.OutputDir, "basis.safetensors")
+		var err error
+		if path, err = format.Own(c.OutputDir, "basis.safetensors"); err != nil {
+			return nil, err
+		}
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) && p.Mode == train.ProjectOff && c.BasisFrom == "" {
 		return nil, nil // nothing to measure by

@@ -115,9 +115,13 @@ func initial(path string, seed uint64) (*refmodel.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(filepath.Join(path, "tokenizer.json"))
+	extra, err := ReadExtra(path)
 	if err != nil {
 		return nil, err
+	}
+	text, is := extra["tokenizer.json"]
+	if !is {
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(path, "tokenizer.json"), Err: fs.ErrNotExist}
 	}
 	tok, err := tokenizer.Parse("tokenizer.json", text)
 	if err != nil {

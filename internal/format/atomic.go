@@ -33,9 +33,9 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 		return fmt.Errorf("writing %s: %w", path, lerr) // a link that leads nowhere
 	}
 	dir := filepath.Dir(path)
-	f, err := createTemp(dir, filepath.Base(path))
+	f, lock, err := createTemp(dir, filepath.Base(path))
 	if err != nil {
-		return err
+		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	tmp, renamed := f.Name(), false
 	defer func() {
@@ -43,6 +43,7 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 			f.Close()
 			os.Remove(tmp)
 		}
+		lock.Close() // after the rename: until then the name is this process's
 		if err != nil {
 			err = fmt.Errorf("writing %s: %w", path, err)
 		}
@@ -67,16 +68,68 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 	return syncDir(dir)
 }
 
-// createTemp is os.CreateTemp with mode 0644 less the umask in place of 0600, so that the published file is as readable
-// as any other.
-func createTemp(dir, base string) (*os.File, error) {
+// createTemp makes the temporary file of a write to dir/base, with the mode 0644 less the umask, so that the published file is as readable
+// as any other. Beside it comes a descriptor that holds its lock. A file of such a name that nobody has locked is what a process that was
+// killed left, and is removed: names count from 0, so the next write of the same file finds it.
+func createTemp(dir, base string) (f, lock *os.File, err error) {
 	base = strings.ToValidUTF8(base[:min(len(base), 200)], "") // a name has 255 bytes at most
-	for i := 0; ; i++ {
-		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf(".%s.tmp-%d-%d", base, os.Getpid(), i)), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
-		if !errors.Is(err, fs.ErrExist) || i == 1000 {
-			return f, err
+	for i, tries := 0, 0; ; {
+		name := filepath.Join(dir, fmt.Sprintf(".%s.plumbline-%d.tmp", base, i))
+		f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+		switch {
+		case err == nil:
+			if lock, err = os.OpenFile(name, os.O_RDWR|ownFlags, 0); err == nil {
+				mine, known := tryLock(lock)
+				if (mine || !known) && same(name, f) {
+					removeStale(dir, base, i+1)
+					return f, lock, nil
+				}
+				lock.Close() // another process took it for one that was left, and removes it
+			}
+			f.Close()
+			if tries++; tries > 1000 {
+				return nil, nil, fmt.Errorf("%s: is removed as soon as it is made: %w", name, errors.Join(err, fs.ErrExist))
+			}
+		case errors.Is(err, fs.ErrExist) && i < 1000:
+			if !stale(name) {
+				i++
+			}
+		default:
+			return nil, nil, err
 		}
 	}
+}
+
+// removeStale removes what killed processes left under the names that follow.
+func removeStale(dir, base string, from int) {
+	for i := from; i <= 1000 && stale(filepath.Join(dir, fmt.Sprintf(".%s.plumbline-%d.tmp", base, i))); i++ {
+	}
+}
+
+// stale removes a temporary file that no process has locked, and reports whether it did.
+func stale(name string) bool {
+	if info, err := os.Lstat(name); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	f, err := os.OpenFile(name, os.O_RDWR|ownFlags, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // after it is removed: nobody else has the lock until then
+	if mine, _ := tryLock(f); !mine || !same(name, f) {
+		return false
+	}
+	return os.Remove(name) == nil
+}
+
+// same reports whether name is still the file that is open.
+func same(name string, f *os.File) bool {
+	at, err := os.Lstat(name)
+	if err != nil {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && os.SameFile(at, info)
 }
 
 func syncDir(dir string) error {

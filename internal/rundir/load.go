@@ -134,6 +134,18 @@ func openRegular(root *os.Root, name string) (*os.File, error) {
 	return root.OpenFile(name, os.O_RDONLY|openFlags, 0)
 }
 
+// verifyOwn is Verify for a checkpoint in the folder of a run: a link to one elsewhere is refused.
+func verifyOwn(path string) (*Checkpoint, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return nil, format.Malformed(path, "", "is no folder; a link to a checkpoint elsewhere is not followed (--resume takes it by its name)")
+	}
+	return Verify(path)
+}
+
 // Newest returns the newest checkpoint of a run's folder that is whole, nil if there is none, and those newer ones that are
 // refused. The file latest is not asked: it may be older than a checkpoint whose save was killed after the rename.
 func Newest(path string) (*Checkpoint, []Refusal, error) {
@@ -144,7 +156,7 @@ func Newest(path string) (*Checkpoint, []Refusal, error) {
 	var refused []Refusal
 	list := byStep(names)
 	for _, name := range slices.Backward(list) {
-		c, err := Verify(filepath.Join(path, name))
+		c, err := verifyOwn(filepath.Join(path, name))
 		if err == nil {
 			return c, refused, nil
 		}

@@ -58,17 +58,9 @@ func CreateLog(path string) (*Log, error) {
 	return &Log{f}, nil
 }
 
-// openOwn opens a file of the run's folder to write to. What lies there in its place is refused if it is not a regular file: a link
-// would have the file that it names cut short, a FIFO would be waited on.
+// openOwn opens a file of the run's folder to write to, through the door that refuses links.
 func openOwn(path string, flags int) (*os.File, error) {
-	info, err := os.Lstat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		return nil, format.Malformed(path, "", "is no regular file: a run writes to files of its own folder only")
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return os.OpenFile(path, flags|openFlags, 0o644)
+	return format.OpenOwn(filepath.Dir(path), filepath.Base(path), flags)
 }
 
 // lastLineEnd returns the offset after the last newline of f.

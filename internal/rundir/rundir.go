@@ -93,7 +93,7 @@ func (r *Run) Close() error { return r.lock.Close() }
 
 // temporary matches what a save that did not end leaves: the lock says that the process that wrote it is gone. Only names that this
 // package makes: thesis.tmp-2024 is somebody's.
-var temporary = regexp.MustCompile(`^(step_(0|[1-9][0-9]{0,11})|final|latest)\.tmp-[0-9]+$|^\.(effective_config\.(yaml|json)|env\.json)\.tmp-[0-9]+-[0-9]+$`)
+var temporary = regexp.MustCompile(`^(step_(0|[1-9][0-9]{0,11})|final|latest)\.tmp-[0-9]+$|^\.(effective_config\.(yaml|json)|env\.json|best_metadata\.json|basis\.safetensors)\.plumbline-[0-9]+\.tmp$`)
 
 func (r *Run) sweep() error {
 	names, err := r.disk.Names(r.path)

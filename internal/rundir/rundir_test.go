@@ -137,12 +137,12 @@ func TestSweep(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(path, "latest.tmp-123"), nil, 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(path, "notes.tmp-x"), nil, 0o644))
 	require.NoError(t, os.WriteFile(filepath.Join(path, "thesis.tmp-2024"), nil, 0o644))
-	require.NoError(t, os.WriteFile(filepath.Join(path, ".env.json.tmp-123-0"), nil, 0o644))
-	require.NoError(t, os.WriteFile(filepath.Join(path, ".mine.tmp-123-0"), nil, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(path, ".env.json.plumbline-0.tmp"), nil, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(path, ".mine.plumbline-0.tmp"), nil, 0o644))
 	open(t, path, Options{})
 	names, err := OS{}.Names(path)
 	require.NoError(t, err)
-	require.Equal(t, []string{".mine.tmp-123-0", "LOCK", "notes.tmp-x", "thesis.tmp-2024"}, names)
+	require.Equal(t, []string{".mine.plumbline-0.tmp", "LOCK", "notes.tmp-x", "thesis.tmp-2024"}, names)
 }
 
 func TestResume(t *testing.T) {

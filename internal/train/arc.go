@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"plumbline/internal/dataset"
+	"plumbline/internal/format"
 	"plumbline/internal/rng"
 	"plumbline/internal/rundir"
 	"plumbline/reference/ad"
@@ -80,7 +81,11 @@ func (c *Arc) Train(ctx context.Context, env ArcEnv) error {
 		return err
 	}
 	defer r.run.close()
-	if r.best, err = rundir.Create(filepath.Join(env.Run.Path(), "best"), rundir.Options{Keep: 1}); err != nil {
+	best := filepath.Join(env.Run.Path(), "best")
+	if err := format.OwnDir(best); err != nil {
+		return err
+	}
+	if r.best, err = rundir.Create(best, rundir.Options{Keep: 1}); err != nil {
 		return err
 	}
 	defer r.best.Close()

@@ -331,7 +331,7 @@ func (r *arcRun) keepBest(v validation, epoch int) error {
 	if err != nil {
 		return err
 	}
-	return format.WriteFile(filepath.Join(r.env.Run.Path(), "best_metadata.json"), func(w io.Writer) error { _, err := w.Write(append(text, '\n')); return err })
+	return format.WriteOwn(r.env.Run.Path(), "best_metadata.json", func(w io.Writer) error { _, err := w.Write(append(text, '\n')); return err })
 }
 
 // line is the line of a batch in metrics.jsonl.

@@ -3,7 +3,6 @@ package train
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
@@ -11,14 +10,16 @@ import (
 
 // write writes the files of a dump into its folder, in the order of their names given, and shows them to the observer of the run.
 func (d Dump) write(env Env, update int, names []string, write func(path string, k int) error) error {
-	dir := d.Dir
+	dir, below := d.Dir, ""
 	if dir == "" {
-		dir = filepath.Join(env.Run.Path(), "dump")
+		dir, below = env.Run.Path(), "dump/"
+	} else if err := os.MkdirAll(dir, 0o755); err != nil { // the user's, who may have made it a link
+		return err
 	}
 	var files []string
 	for k, name := range names {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		path, err := format.Own(dir, below+name)
+		if err != nil {
 			return err
 		}
 		if err := write(path, k); err != nil {

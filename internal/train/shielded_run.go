@@ -30,6 +30,9 @@ const initDir = "lora_init"
 // settle settles W_init.
 func (r *shieldedRun) settle() error {
 	dir := filepath.Join(r.env.Run.Path(), initDir)
+	if err := format.OwnDir(dir); err != nil {
+		return err
+	}
 	if err := r.writeInit(dir); err != nil {
 		return err
 	}
@@ -91,15 +94,15 @@ func (r *shieldedRun) shieldFiles() ([]rundir.File, error) {
 // writeInit writes the adapter before training into a folder, adapter_config.json and adapter_model.safetensors as PEFT reads them,
 // with meta.json, unless one lies there already.
 func (r *shieldedRun) writeInit(dir string) error {
-	_, err := os.Stat(filepath.Join(dir, "adapter_model.safetensors"))
-	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+	path, err := format.Own(dir, "adapter_model.safetensors")
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(path); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if r.env.From != nil {
 		return fmt.Errorf("%s, the adapter before training, is gone: what the run has changed cannot be told: %w", dir, err)
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
 	}
 	files, err := r.env.Policy.Files()
 	if err != nil {
@@ -109,7 +112,7 @@ func (r *shieldedRun) writeInit(dir string) error {
 		if !strings.HasPrefix(f.Name, "adapter_") {
 			continue
 		}
-		if err := format.WriteFile(filepath.Join(dir, f.Name), f.Write); err != nil {
+		if err := format.WriteOwn(dir, f.Name, f.Write); err != nil {
 			return err
 		}
 	}
@@ -118,7 +121,7 @@ func (r *shieldedRun) writeInit(dir string) error {
 		return err
 	}
 	fmt.Fprintf(r.env.Out, "the adapter before training is in %s\n", dir)
-	return format.WriteFile(filepath.Join(dir, "meta.json"), func(w io.Writer) error { _, err := w.Write(append(meta, '\n')); return err })
+	return format.WriteOwn(dir, "meta.json", func(w io.Writer) error { _, err := w.Write(append(meta, '\n')); return err })
 }
 
 // report prints the line of a step and keeps three answers.

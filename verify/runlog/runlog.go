@@ -76,11 +76,16 @@ func Judge(ctx context.Context, paths []string, o Options) (*Report, error) {
 	}
 	config := map[string]string{}
 	for _, path := range configs {
-		if text, err := os.ReadFile(path); err == nil && len(text) < 1<<20 {
+		f, err := format.Open(path)
+		if err != nil {
+			continue
+		}
+		if text, err := f.ReadAll(1 << 20); err == nil {
 			for k, v := range ParseConfig(string(text)) {
 				config[k] = v
 			}
 		}
+		f.Close()
 	}
 	for k, v := range o.Config {
 		config[k] = v
