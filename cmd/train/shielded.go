@@ -72,7 +72,10 @@ from which the part in the span of a basis is taken away. Without a configuratio
 				return err
 			}
 			if c.GPUs == 0 {
-				c.GPUs = visibleDevices(os.Getenv("CUDA_VISIBLE_DEVICES"))
+				var err error
+				if c.GPUs, err = train.VisibleDevices(os.Getenv("CUDA_VISIBLE_DEVICES")); err != nil {
+					return usageError{err.Error()}
+				}
 			}
 			if err := c.Check(warn); err != nil {
 				return usageError{err.Error()}
@@ -130,14 +133,6 @@ func stopped(err error) error {
 		return fmt.Errorf("%w; a smaller lr, or max_grad_norm, holds it", err)
 	}
 	return err
-}
-
-// visibleDevices counts what CUDA_VISIBLE_DEVICES names; without it one is assumed.
-func visibleDevices(list string) int {
-	if strings.TrimSpace(list) == "" {
-		return 1
-	}
-	return len(strings.Split(list, ","))
 }
 
 // planMemory prints what a run with these sizes would need on a device, before anything is loaded.

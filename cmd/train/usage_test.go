@@ -57,6 +57,11 @@ func TestTrainerUsage(t *testing.T) {
 		{"shielded prompts=nope.txt", "stat nope.txt: no such file"},
 		{"shielded --lr 0.1 lr=0.2", "lr is given twice, by a flag and by lr=0.2"},
 		{"arc --epochs x epochs=1", "epochs is given twice"},
+		{"arc device=cuda:x", `its number is "x"`},
+		{"arc --device cuda:1.5", `its number is "1.5"`},
+		{"arc device=gpu", `"gpu" is no device: want cpu, cuda or cuda:N`},
+		{"ppo training.device=cuda:-1", `its number is "-1"`},
+		{`shielded device_map={"":"x"}`, `"x" is no device`},
 		{"help trian", `unknown command "trian"`},
 		{"--json", "--json goes with --version"},
 	} {
@@ -75,7 +80,11 @@ func TestTrainerUsage(t *testing.T) {
 			require.NoDirExists(t, dir, c.args)
 		}
 	}
-	_, errs, code := program(t, "ppo", "training.output_dir=")
+	t.Setenv("CUDA_VISIBLE_DEVICES", "0,x")
+	_, errs, code := program(t, "shielded", "output_dir="+filepath.Join(t.TempDir(), "run"))
+	require.Equal(t, 2, code, errs)
+	require.Contains(t, errs, `"CUDA_VISIBLE_DEVICES=0,x" is no device: its number is "x"`)
+	_, errs, code = program(t, "ppo", "training.output_dir=")
 	require.Equal(t, 2, code)
 	require.Contains(t, errs, "the folder of the run has no name")
 }

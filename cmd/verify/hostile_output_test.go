@@ -152,3 +152,26 @@ func TestOutputOverInput(t *testing.T) {
 	require.Equal(t, before, after)
 	require.Equal(t, 2, code)
 }
+
+// An output that is a FIFO or a socket is refused before the work is done: nobody may read it. A pipe that the shell has opened is not.
+func TestOutputIntoFIFO(t *testing.T) {
+	dir := hostileFolder(t)
+	fifo := filepath.Join(dir, "fifo.svg")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o644))
+	require.NoError(t, os.Symlink("fifo.svg", filepath.Join(dir, "link.svg")))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo.npy"), 0o644))
+	for _, name := range []string{"fifo.svg", "link.svg"} {
+		for _, args := range [][]string{{"--output", name}, {"--grad", "g.npy", "--plot", name}, {"--orthonormalize", "fifo.npy"}} {
+			cmd := exec.Command(binaryPath, append([]string{"projection", "--basis", "q.npy"}, args...)...)
+			cmd.Dir = dir
+			errs, _ := cmd.CombinedOutput()
+			require.Equal(t, 2, cmd.ProcessState.ExitCode(), "%v\n%s", args, errs)
+			require.Contains(t, string(errs), "is a FIFO or a socket", args)
+		}
+	}
+	cmd := exec.Command("sh", "-c", `"$0" projection --basis q.npy --format json --output /dev/stdout | cat`, binaryPath)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	require.True(t, json.Valid(out), "%s", out)
+}

@@ -69,6 +69,11 @@ func writable(flag, path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return usageError{fmt.Sprintf("%s %s: is a directory", flag, path)}
 	}
+	if target, err := filepath.EvalSymlinks(path); err == nil { // /dev/stdout and /dev/fd/N, which may be pipes, lead nowhere
+		if info, err := os.Lstat(target); err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0 {
+			return usageError{fmt.Sprintf("%s %s: is a FIFO or a socket, whose reader would be waited for: name a file, or write to stdout and pipe it", flag, path)}
+		}
+	}
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
 		return usageError{fmt.Sprintf("%s %s: there is no folder %s", flag, path, filepath.Dir(path))}
 	}

@@ -167,6 +167,17 @@ func (s *Settings) Text(name string, p *string, doc string) {
 	}})
 }
 
+// Checked binds a key to text that check takes.
+func (s *Settings) Checked(name string, p *string, check func(text string) error, doc string) {
+	s.add(&Field{Name: name, Doc: doc, get: func() any { return *p }, set: func(text string, _ bool) error {
+		err := check(text)
+		if err == nil {
+			*p = text
+		}
+		return err
+	}})
+}
+
 // Choice binds a key to one of some words.
 func (s *Settings) Choice(name string, p *string, legal []string, doc string) {
 	s.add(&Field{Name: name, Doc: doc, get: func() any { return *p }, set: func(text string, quoted bool) error {

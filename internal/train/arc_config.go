@@ -63,7 +63,7 @@ func (c *Arc) Settings() *config.Settings {
 	s.Float("agent_lr", &c.AgentLR, 0, huge, "of the agent and of the share alpha; the parameters of the loss have half of it")
 	s.Float("qwen_lr", &c.QwenLR, 0, huge, "of the text encoder and its projection")
 	s.Float("policy_lr", &c.PolicyLR, 0, huge, "of the policy that refines prompts and its value, which have an optimiser of their own")
-	s.Text("device", &c.Device, "cpu; another one is not there: a warning")
+	s.Checked("device", &c.Device, checkDevice, "cpu; another one is not there: a warning")
 	s.Uint64("seed", &c.Seed, "of everything random")
 	s.Text("data", &c.Data, "JSON file or folder of ARC tasks; generated: tasks that copy, flip and recolour")
 	s.Int("tasks", &c.Tasks, 1, 10_000, "generated tasks")

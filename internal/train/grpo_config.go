@@ -113,7 +113,7 @@ func (c *GRPO) Settings() *config.Settings {
 	s.Float("time_limit_s", &c.TimeLimit, 0, huge, "seconds after which the run has failed (B11); 0: none")
 	s.Bool("wandb_log", &c.WandbLog, "has no effect: metrics go to metrics.jsonl")
 	s.Text("wandb_project", &c.WandbProject, "has no effect")
-	s.Text("device", &c.Device, "cpu; another one is not there: a warning")
+	s.Checked("device", &c.Device, checkDevice, "cpu; another one is not there: a warning")
 	s.Choice("dtype", &c.DType, []string{"float32", "bfloat16", "float16"}, "recorded; masters are float32, and the reference computes in float64")
 	s.Float("peak_flops", &c.PeakFLOPS, 1, huge, "a second, what mfu_pct is a share of; nanoGPT's are those of an A100 in bfloat16")
 	s.Bool("compile", &c.Compile, "has no effect: there is no compiler")

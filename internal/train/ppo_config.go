@@ -144,7 +144,7 @@ func (c *PPO) Settings() *config.Settings {
 	s.Int("training.save_interval", &c.SaveInterval, 0, many, "steps between checkpoints; 0: only the last")
 	s.Int("training.keep", &c.Keep, 0, many, "checkpoints that stay; 0: all")
 	s.Text("training.output_dir", &c.OutputDir, "folder of the run")
-	s.Text("training.device", &c.Device, "cpu; another one is not there: a warning")
+	s.Checked("training.device", &c.Device, checkDevice, "cpu; another one is not there: a warning")
 	s.Bool("training.strict_device", &c.StrictDevice, "a device that is not there is an error")
 	s.Bool("training.gradient_checkpointing", &c.Checkpointing, "keep what the layers read and run them once more backwards: less memory, the same bits")
 	s.Int("generation.max_new_tokens", &c.MaxNew, 1, MaxTokens, "longest response")

@@ -94,7 +94,7 @@ func (c *Shielded) Settings() *config.Settings {
 	s.Text("basis.from", &c.BasisFrom, "embeddings, gradients (of the log-probability of the prompts), or a file of vectors (n, d): their span becomes the basis")
 	s.Int("basis.rank", &c.BasisRank, 0, many, "most columns of a basis that is made, within a quarter of its rows; 0: that quarter")
 	s.Bool("gradient_checkpointing", &c.Checkpointing, "keep what the layers read and run them once more backwards: less memory, the same bits")
-	s.Text("device_map", &c.DeviceMap, "of the memory plan; auto with int8 on several devices is refused")
+	s.Checked("device_map", &c.DeviceMap, checkDeviceMap, "of the memory plan; auto with int8 on several devices is refused")
 	s.Int("gpus", &c.GPUs, 0, 1024, "devices that the process sees; 0: as CUDA_VISIBLE_DEVICES says")
 	s.Text("memory_limit", &c.MemoryLimit, "of the device, 18GB: the memory plan is compared with it")
 	s.Int("grad_flow_every", &c.FlowEvery, 0, many, "steps between lines about the gradient flow; 0: none")
