@@ -101,8 +101,7 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 			r.Exit = check.Exit(r.Results, out.policy())
 			describePlan(r, in, out.verbose || out.format != "human")
 			if limit == "" && smiOutput == "" && r.Exit == check.ExitNothing && len(out.sel.Select)+len(out.sel.Require) == 0 {
-				r.Exit = check.ExitPass // the plan is all that was asked for
-				r.Lines = append(r.Lines, "no --limit: the plan is not judged")
+				r.Lines = append(r.Lines, "no --limit: the plan is not judged, and nothing was checked")
 			}
 			return out.emit(cmd, r, started)
 		},

@@ -24,6 +24,7 @@ func TestVRAMCases(t *testing.T) {
 	write("over.csv", "index, memory.used [MiB]\n0, 8000 MiB\n0, 18433 MiB\n")
 	write("between.csv", "index, memory.used [MiB]\n0, 8000 MiB\n0, 17500 MiB\n")
 	write("two_bases.csv", "memory.used [MiB]\n14758 MiB\n14000 MiB\n")
+	write("zero.csv", "index, memory.used [MiB]\n0, 0 MiB\n0, 0 MiB\n")
 	write("prose.csv", "NVIDIA-SMI has failed\n")
 	write("bert/config.json", `{"model_type": "bert", "hidden_size": 8}`)
 	write("broken/config.json", `{"model_type": `)
@@ -46,7 +47,7 @@ func TestVRAMCases(t *testing.T) {
 		{"GiB has one reading", run + "--limit 18.1GiB", 1, "a check failed"},
 		{"a second copy", run + "--limit 18GB --checkpointing --reference copy --dtype float32", 0, "reference model, a copy of the base"},
 		{"the other stack", run + "--limit 12GB --checkpointing --stack plumbline --policy cuda --kv int8", 0, "nothing failed"},
-		{"no limit", run, 0, "the plan is not judged"},
+		{"no limit", run, 5, "the plan is not judged"},
 		{"no limit, demanded", run + "--require plan/update", 5, "nothing was checked"},
 		{"full fine-tuning", "--model qwen2.5-0.5b --batch 1 --seq 128 --limit 80GiB -v", 0, "494,032,768 numbers · 2 moments"},
 		{"a name with its owner", "--model Qwen/Qwen1.5-1.8B-Chat --batch 1 --seq 128 --limit 80GiB", 0, "nothing failed"},
@@ -54,6 +55,7 @@ func TestVRAMCases(t *testing.T) {
 		{"int8 over two devices", run + "--limit 18GB --checkpointing --device-map auto --gpus 2", 1, "generation hangs"},
 		{"no int8 over two devices", "--model gpt-j-6b --lora-r 16 --targets q_proj --batch 1 --seq 424 --limit 80GB --device-map auto --gpus 2 -v", 0, "--device-map auto "},
 		{"measured", run + "--limit 18GB --checkpointing --measured fits.csv", 0, "2 samples of 1 devices"},
+		{"measured nothing", run + "--limit 18GB --checkpointing --measured zero.csv", 6, "0 bytes in every sample"},
 		{"measured over the limit", run + "--limit 18GB --checkpointing --measured over.csv", 1, "over.csv, line 3"},
 		{"measured between the readings", run + "--limit 18GB --checkpointing --measured between.csv", 0, "A9-GIB"},
 		{"measured twice the base", run + "--limit 18GB --checkpointing --measured two_bases.csv", 0, "REFERENCE-COPY"},

@@ -41,7 +41,11 @@ type Config struct {
 	HeadBias   bool // lm_head has one: GPT-J, Phi
 	HeadNorms  bool // qk_layernorm of Phi: queries and keys are normalised
 
-	Experts int // num_local_experts of Mixtral
+	Experts     int // num_local_experts of Mixtral, num_experts of Qwen2-MoE and Qwen3-MoE
+	ExpertInner int // moe_intermediate_size; 0: Inner
+	SharedInner int // shared_expert_intermediate_size of Qwen2-MoE: of the expert that reads every token
+
+	OneNorm bool // attention and MLP run side by side behind one norm: use_parallel_residual of StableLM, parallel_attn of Falcon
 
 	// Windows holds the sliding window of each layer, 0 for full attention; nil: full everywhere.
 	Windows []int
@@ -102,8 +106,10 @@ func (c Config) Validate() error {
 		return c.errorf("num_hidden_layers %d is more than %d", c.Layers, maxLayers)
 	case c.Heads%c.KVHeads != 0:
 		return c.errorf("num_attention_heads %d is no multiple of num_key_value_heads %d", c.Heads, c.KVHeads)
-	case c.Experts < 0 || c.Experts > maxExperts || c.Type == "mixtral" && c.Experts == 0:
+	case c.Experts < 0 || c.Experts > maxExperts || (c.Type == "mixtral" || c.Type == "qwen2_moe" || c.Type == "qwen3_moe") && c.Experts == 0:
 		return c.errorf("num_local_experts %d is out of range", c.Experts)
+	case c.ExpertInner < 0 || c.ExpertInner > math.MaxInt32 || c.SharedInner < 0 || c.SharedInner > math.MaxInt32:
+		return c.errorf("the inner size of an expert, %d or %d, is out of range", c.ExpertInner, c.SharedInner)
 	case c.Windows != nil && len(c.Windows) != c.Layers:
 		return c.errorf("%d windows for %d layers", len(c.Windows), c.Layers)
 	}

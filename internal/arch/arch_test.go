@@ -134,6 +134,7 @@ func TestCanonical(t *testing.T) {
 		{"llama", "lm_head.weight", "lm_head.weight"},
 		{"t5", "module.shared.weight", "shared.weight"},
 		{"mixtral", "layers.1.mlp.gate.weight", "model.layers.1.block_sparse_moe.gate.weight"},
+		{"gpt_neox", "lm_head.weight", "embed_out.weight"},
 		{"phi", "final_layernorm.bias", "model.final_layernorm.bias"},
 	} {
 		require.Equal(t, c.want, Canonical(c.modelType, c.name))

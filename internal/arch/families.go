@@ -22,7 +22,8 @@ type family struct {
 // families are the architectures by model_type.
 var families = map[string]*family{"gpt2": &gpt2, "gptj": &gptj, "llama": &llama, "qwen2": &llama,
 	"mistral": &llama, "granite": &llama, "smollm3": &llama, "qwen3": &qwen3, "gemma": &llama, "gemma2": &gemma2, "gemma3_text": &gemma3,
-	"phi": &phi, "phi3": &phi3, "olmo": &olmo, "olmo2": &olmo2, "olmo3": &olmo2, "mixtral": &mixtral}
+	"phi": &phi, "phi3": &phi3, "olmo": &olmo, "olmo2": &olmo2, "olmo3": &olmo2, "mixtral": &mixtral,
+	"starcoder2": &starcoder2, "stablelm": &stablelm, "cohere": &cohere, "gpt_neox": &neox, "qwen2_moe": &qwenMoE, "qwen3_moe": &qwenMoE, "opt": &opt, "bloom": &bloom, "falcon": &falcon}
 
 // roots and buffers of the models whose base is called transformer.
 var (
@@ -229,6 +230,9 @@ func Rooted(modelType, name string) string {
 	}
 	if modelType == "mixtral" { // the module is mlp, and its tensors are stored under the name that it had
 		name = strings.Replace(name, ".mlp.", ".block_sparse_moe.", 1)
+	}
+	if rest, ok := strings.CutPrefix(name, "lm_head."); ok && modelType == "gpt_neox" {
+		name = "embed_out." + rest
 	}
 	return name
 }

@@ -14,6 +14,8 @@ const (
 	Embedding Role = "embedding" // of the tokens
 	Places    Role = "positions" // learned, added to the embedding of the tokens
 
+	EmbeddingNorm Role = "embedding norm" // behind the embedding, before the blocks
+
 	AttentionNorm Role = "attention norm" // before attention; of GPT-J before attention and MLP, which run side by side
 	Query         Role = "query"
 	Key           Role = "key"

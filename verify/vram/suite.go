@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"plumbline/internal/arch"
 	"plumbline/verify/check"
@@ -164,6 +165,10 @@ and 18,432 MiB.`,
 		}
 		var out []check.Result
 		for _, d := range in.Measured.Devices {
+			if d.Peak == 0 {
+				out = append(out, in.unused(d))
+				continue
+			}
 			r := check.Bound(d.name(), "GB", d.Peak/1e9, in.Limit.Hard/1e9, in.Measured.Samples)
 			r.Reason = fmt.Sprintf("%s; the limit is %s", Size(d.Peak), in.Limit)
 			r.Where = fmt.Sprintf("%s, line %d", in.Measured.Path, d.Line)
@@ -184,6 +189,17 @@ and 18,432 MiB.`,
 		measure("A9", "18 GiB and one MiB in use", check.Fail, func(*Plan) float64 { return 18433 * (1 << 20) }),
 		measure("A9-GIB", "between 18 GB and 18 GiB", check.Warn, func(*Plan) float64 { return 17500 * (1 << 20) }),
 	},
+}
+
+// unused is the result for a device on which nothing was ever in use: the run was on another one, or the sampler began after it. It is
+// undetermined where no device shows the run.
+func (in *Input) unused(d Device) check.Result {
+	verdict := check.Undetermined
+	if slices.ContainsFunc(in.Measured.Devices, func(d Device) bool { return d.Peak > 0 }) {
+		verdict = check.Note
+	}
+	return check.Result{Subject: d.name(), Verdict: verdict, Reason: fmt.Sprintf("memory.used is 0 bytes in every sample: the run was not seen (another device, or sampled at another time); %d samples", in.Measured.Samples),
+		Where: fmt.Sprintf("%s, line %d", in.Measured.Path, d.Line)}
 }
 
 func (d Device) name() string {
@@ -221,6 +237,9 @@ the reference, no checkpointing, weights in float32.`,
 			if d.Peak > worst.Peak {
 				worst = d
 			}
+		}
+		if worst.Peak == 0 {
+			return []check.Result{in.unused(worst)}, nil
 		}
 		phase, t := in.Plan.Peak()
 		r := check.Bound(worst.name(), "GB", worst.Peak/1e9, t.High/1e9, in.Measured.Samples)

@@ -225,7 +225,7 @@ func (c *Config) alike(o *format.Object) {
 		c.QKVBias, c.OutputBias = false, false
 	}
 	switch c.Type {
-	case "olmo", "olmo2", "olmo3", "phi", "phi3": // without the setting
+	case "olmo", "olmo2", "olmo3", "phi", "phi3", "starcoder2", "stablelm", "gpt_neox", "opt", "falcon": // without the setting
 	default:
 		head = n("head_dim", head, maxSize)
 	}
@@ -234,7 +234,58 @@ func (c *Config) alike(o *format.Object) {
 	if c.Type == "mixtral" {
 		c.Experts = n("num_local_experts", 8, 1024)
 	}
-	c.Tied = flag("tie_word_embeddings", strings.HasPrefix(c.Type, "gemma") || c.Type == "smollm3")
+	c.Tied = flag("tie_word_embeddings", strings.HasPrefix(c.Type, "gemma") || slices.Contains([]string{"smollm3", "starcoder2", "cohere", "opt", "bloom", "falcon"}, c.Type))
+	c.alikeMore(n, flag)
+}
+
+// alikeMore reads what the later families of arch add. Where a setting makes another geometry than the one that is known, the sizes are
+// left invalid: the architecture is then one that is not known.
+func (c *Config) alikeMore(n func(key string, or, most int) int, flag func(key string, or bool) bool) {
+	known := true
+	switch c.Type {
+	case "starcoder2":
+		c.KVHeads = n("num_key_value_heads", 2, maxSize)
+		c.QKVBias = flag("use_bias", true)
+		c.OutputBias, c.MLPBias = c.QKVBias, c.QKVBias
+	case "stablelm":
+		c.QKVBias, c.OutputBias, c.OneNorm = flag("use_qkv_bias", false), false, flag("use_parallel_residual", false)
+		known = !flag("qk_layernorm", false)
+	case "cohere":
+		known = !flag("use_qk_norm", false)
+	case "gpt_neox":
+		c.KVHeads, c.MLPBias, c.QKVBias = c.Heads, true, flag("attention_bias", true)
+		c.OutputBias = c.QKVBias
+	case "qwen2_moe", "qwen3_moe":
+		if c.Type == "qwen2_moe" {
+			c.QKVBias, c.OutputBias = flag("qkv_bias", true), false
+			c.SharedInner = n("shared_expert_intermediate_size", 5632, maxSize)
+			c.Experts, c.ExpertInner = n("num_experts", 60, 1024), n("moe_intermediate_size", 1408, maxSize)
+		} else {
+			c.Experts, c.ExpertInner = n("num_experts", n("num_local_experts", 128, 1024), 1024), n("moe_intermediate_size", 768, maxSize)
+		}
+		dense, _ := c.Object.Members["mlp_only_layers"].([]any)
+		known = n("decoder_sparse_step", 1, maxLayers) == 1 && len(dense) == 0 && c.Experts > 0 && c.ExpertInner > 0
+	case "opt":
+		c.Inner, c.KVHeads = n("ffn_dim", 0, maxSize), c.Heads
+		c.QKVBias = flag("enable_bias", true)
+		c.OutputBias, c.MLPBias = c.QKVBias, c.QKVBias
+		known = n("word_embed_proj_dim", c.Hidden, maxSize) == c.Hidden && flag("do_layer_norm_before", true) && !flag("_remove_final_layer_norm", false) && flag("layer_norm_elementwise_affine", true)
+	case "bloom":
+		c.Hidden, c.Layers, c.Heads = n("hidden_size", n("n_embed", 0, maxSize), maxSize), n("n_layer", n("num_hidden_layers", 0, maxLayers), maxLayers), n("n_head", n("num_attention_heads", 0, maxSize), maxSize)
+		c.KVHeads, c.HeadDim, c.Inner, c.Positions = c.Heads, c.Hidden/max(c.Heads, 1), 4*c.Hidden, 0
+		c.QKVBias, c.OutputBias, c.MLPBias = true, true, true
+	case "falcon":
+		c.Inner, c.KVHeads = n("ffn_hidden_size", 4*c.Hidden, maxSize), c.Heads
+		if flag("multi_query", true) {
+			c.KVHeads = 1
+		}
+		c.QKVBias, c.OneNorm = flag("bias", false), flag("parallel_attn", true)
+		c.OutputBias, c.MLPBias = c.QKVBias, c.QKVBias
+		known = !flag("new_decoder_architecture", false) && n("num_ln_in_parallel_attn", 1, maxSize) == 1
+	}
+	if !known {
+		c.Hidden = 0
+	}
 }
 
 // window reads which layers of Qwen2 attend to the nearest tokens only: those that layer_types names, in a file without it
