@@ -73,13 +73,15 @@ var HeadBatch = &Spec[HeadBatchFunc]{
 			lse, a, b := top+math.Log(s), math.Abs(float64(dlogp.Data[i])), math.Abs(float64(dh.Data[i]))
 			for j, v := range row {
 				l := v*inv - lse
-				p, e, want := math.Exp(l), 0.0, dl[i*vocab+j]
+				p, e, lost, want := math.Exp(l), 0.0, eta32, dl[i*vocab+j]
 				if p > 0 {
+					// Underflow: p loses tiny, which dlogp and dentropy·(ln p + H) multiply, and each product eta.
+					lost += inv * (tiny*(a+b*math.Abs(l+h)) + eta32*(2+math.Abs(l+h)))
 					want -= float64(dh.Data[i]) * p * (l + h) * inv
 					el := rho + log + u32*(math.Abs(l)+math.Abs(lse))
 					e = p * inv * (a*(el+eExp+3*u32) + b*(math.Abs(l+h)*(el+eExp+5*u32)+el+eH+u32*(math.Abs(l)+h)))
 				}
-				bound := (e+2*u32*math.Abs(want))*(1+0x1p-10) + 0x1p-120
+				bound := (e + 2*u32*math.Abs(want) + lost) * (1 + 0x1p-10)
 				if j == id[i] {
 					bound += u32 * inv * a
 				}
@@ -195,10 +197,12 @@ var PolicyLoss = &Spec[PolicyLossFunc]{
 				b += bt * (math.Exp(d)*(ed+eExp) + ed + u32*(math.Abs(math.Expm1(d))+k))
 				bs += bt * (math.Exp(d)*(ed+eExp) + u32*math.Abs(math.Expm1(d)))
 			}
+			// Underflow: an exponential loses tiny, which A and β multiply, and each product eta; w multiplies all of it.
+			lost := tiny*(math.Abs(a)+bt) + eta32*(2+2*bt)
 			v += bt * k
 			s -= bt * math.Expm1(d)
-			t.Within("loss", float64(loss.Data[i]), ww*v, math.Abs(ww)*(b+3*u32*(math.Abs(v)+bt*k))*(1+0x1p-10)+tiny, i, 0)
-			t.Within("slope", float64(slope.Data[i]), ww*s, math.Abs(ww)*(bs+3*u32*(math.Abs(free)+bt*math.Abs(math.Expm1(d))))*(1+0x1p-10)+tiny, i, 0)
+			t.Within("loss", float64(loss.Data[i]), ww*v, math.Abs(ww)*(b+3*u32*(math.Abs(v)+bt*k)+lost)*(1+0x1p-10)+eta32, i, 0)
+			t.Within("slope", float64(slope.Data[i]), ww*s, math.Abs(ww)*(bs+3*u32*(math.Abs(free)+bt*math.Abs(math.Expm1(d)))+lost)*(1+0x1p-10)+eta32, i, 0)
 		}
 	},
 	Faults: []Fault[PolicyLossFunc]{
@@ -236,7 +240,7 @@ var AdamW = &Spec[AdamWFunc]{
 	Doc:      "m = β₁m + (1 − β₁)g, v = β₂v + (1 − β₂)g², p = p·(1 − lr·wd) − lr·(m/c₁)/(√(v/c₂) + ε), c_i = 1 − β_i^t",
 	Bound:    "decay first, with one more u for each of the numbers that a kernel gets in float32",
 	Source:   "Loshchilov and Hutter 2019, Algorithm 2; reference/optim",
-	Families: []string{Normal, Uniform, Sparse},
+	Families: []string{Normal, Uniform, Sparse, Edge},
 	Dims:     func(r *rand.Rand) []int { return []int{1 + r.IntN(600), r.IntN(21)} },
 	Run: func(f AdamWFunc, c Case, t *Trial) {
 		n, steps := c.Dims[0], c.Dims[1]
@@ -259,9 +263,12 @@ var AdamW = &Spec[AdamWFunc]{
 			em := 4 * u32 * (beta1*math.Abs(m0[i]) + (1-beta1)*math.Abs(float64(g.Data[i])))
 			den := math.Sqrt(state.V[i]/c2) + eps
 			upd := math.Abs(state.M[i] / c1 / den)
-			t.Within("m", float64(m.Data[i]), state.M[i], em+tiny, i, 0)
-			t.Within("v", float64(v.Data[i]), state.V[i], 6*u32*state.V[i]+tiny, i, 0)
-			t.Within("p", float64(p.Data[i]), wantP[i], 4*u32*math.Abs(p0[i])+u32*math.Abs(wantP[i])+lr*(em/(c1*den)+12*u32*upd)+3*u32*lr*upd+tiny, i, 0)
+			// Underflow takes eta of the clipped gradient and of each product: two such of m and of v. That of m, and of m/c₁, the denominator divides; that
+			// of v moves the denominator by the root of it.
+			t.Within("m", float64(m.Data[i]), state.M[i], em+2*eta32, i, 0)
+			t.Within("v", float64(v.Data[i]), state.V[i], 6*u32*state.V[i]+2*eta32, i, 0)
+			lost := lr*((2*eta32/c1+eta32+upd*math.Sqrt(3*eta32/c2))/den+eta32) + 2*eta32
+			t.Within("p", float64(p.Data[i]), wantP[i], 4*u32*math.Abs(p0[i])+u32*math.Abs(wantP[i])+lr*(em/(c1*den)+12*u32*upd)+3*u32*lr*upd+lost, i, 0)
 		}
 	},
 	Faults: []Fault[AdamWFunc]{

@@ -13,7 +13,8 @@ type normError struct {
 	n, mu, rstd, mean, r float64 // mean and r are the errors of mu and rstd
 }
 
-// normErrors bounds them for a row: the variance is known to e_v, and [v − e_v, v + e_v] is pushed through 1/√(v + eps).
+// normErrors bounds them for a row: the variance is known to e_v, and [v − e_v, v + e_v] is pushed through 1/√(v + eps). A division, and a square, lose
+// eta at most where they underflow.
 func normErrors(x []float64, eps float64, layer bool) normError {
 	e := normError{n: float64(len(x))}
 	var meanAbs, v float64
@@ -21,14 +22,14 @@ func normErrors(x []float64, eps float64, layer bool) normError {
 		e.mu, meanAbs = e.mu+a/e.n, meanAbs+math.Abs(a)/e.n
 	}
 	if layer {
-		e.mean = e.n*u32*meanAbs + u32*math.Abs(e.mu)
+		e.mean = e.n*u32*meanAbs + u32*math.Abs(e.mu) + eta32
 	} else {
 		e.mu = 0
 	}
 	for _, a := range x {
 		v += (a - e.mu) * (a - e.mu) / e.n
 	}
-	eV := (e.n+5)*u32*v + e.mean*e.mean + u32*(v+2*eps)
+	eV := (e.n+5)*u32*v + e.mean*e.mean + u32*(v+2*eps) + 2*eta32
 	root := func(v float64) float64 { return 1 / math.Sqrt(math.Max(v, 0)+eps) }
 	e.rstd = root(v)
 	e.r = math.Max(root(v-eV)-e.rstd, e.rstd-root(v+eV)) + 3*u32*e.rstd
@@ -39,7 +40,7 @@ func normErrors(x []float64, eps float64, layer bool) normError {
 func (e normError) normalised(x float64) (n, err float64) {
 	c := x - e.mu
 	n = c * e.rstd
-	return n, (e.mean+u32*math.Abs(c))*(e.rstd+e.r) + math.Abs(c)*e.r + u32*math.Abs(n)
+	return n, (e.mean+u32*math.Abs(c))*(e.rstd+e.r) + math.Abs(c)*e.r + u32*math.Abs(n) + eta32
 }
 
 // forward bounds y = w·n + b.
@@ -47,21 +48,23 @@ func (e normError) forward(x, w, b []float64) []float64 {
 	out := make([]float64, len(x))
 	for i := range x {
 		n, dn := e.normalised(x[i])
-		out[i] = (dn+2*u32*math.Abs(n))*math.Abs(w[i])*(1+8*u32) + 2*u32*math.Abs(n*w[i]+b[i]) + tiny
+		out[i] = (dn+2*u32*math.Abs(n))*math.Abs(w[i])*(1+8*u32) + 2*u32*math.Abs(n*w[i]+b[i]) + 2*eta32
 	}
 	return out
 }
 
 // backward bounds dx = r·(g − mean g − n·mean(n·g)), g = w·dy: the errors of r and n carried through its three terms, and the rounding of
-// sums of n terms in any order. Without centring mean g is no part of it.
+// sums of n terms in any order. Without centring mean g is no part of it. Underflow takes eta of every product and quotient: of g and of the mean of g,
+// and of each term and the quotient of mean(n·g), which n multiplies.
 func (e normError) backward(x, w, dy []float64, layer bool) []float64 {
-	var meanG, meanNG, meanDN float64
+	var meanG, meanNG, meanDN, meanN float64
 	for i := range x {
 		g := w[i] * dy[i]
 		n, dn := e.normalised(x[i])
 		meanG += math.Abs(g) / e.n
 		meanNG += math.Abs(n*g) / e.n
 		meanDN += dn * math.Abs(g) / e.n
+		meanN += math.Abs(n) / e.n
 	}
 	if !layer {
 		meanG = 0
@@ -70,7 +73,8 @@ func (e normError) backward(x, w, dy []float64, layer bool) []float64 {
 	for i := range x {
 		n, dn := e.normalised(x[i])
 		all := math.Abs(w[i]*dy[i]) + meanG + math.Abs(n)*meanNG
-		out[i] = (e.rstd+e.r)*((e.n+6)*u32*(meanG+math.Abs(n)*meanNG)+3*u32*all+dn*meanNG+math.Abs(n)*meanDN) + (e.r+2*u32*e.rstd)*all + tiny
+		lost := eta32 * (4 + math.Abs(n)*(2+meanN))
+		out[i] = (e.rstd+e.r)*((e.n+6)*u32*(meanG+math.Abs(n)*meanNG)+3*u32*all+dn*meanNG+math.Abs(n)*meanDN+lost) + (e.r+2*u32*e.rstd)*all + eta32
 	}
 	return out
 }
