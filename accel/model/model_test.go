@@ -208,10 +208,14 @@ func (w *world) run(t require.TestingT, keep model.Keep) results {
 	return out
 }
 
-// oracle computes them on the tape, with the rounding that read and give put in.
-func (w *world) oracle(read, give func(string, *ad.Var) *ad.Var) results {
+// oracle computes them on the tape, with a rounding unless it is nil.
+func (w *world) oracle(round *ref.Rounding) results {
 	var tape ad.Tape
-	net := w.exact.On(&tape, ref.Trainable{Adapter: w.adapter, LoRA: true, Read: read, Give: give})
+	train := ref.Trainable{Adapter: w.adapter, LoRA: true}
+	if round != nil {
+		train.Read, train.Give, train.Update = round.Read, round.Give, round.Update
+	}
+	net := w.exact.On(&tape, train)
 	hidden := net.Forward(w.in).Hidden
 	n := w.in.Batch * w.in.Time
 	var before, targets []int
@@ -266,11 +270,10 @@ func distance(a, b []float64) (rms, top float64) {
 // agree demands that every tensor of got lies as near to the reference as four times the farthest of some perturbed references, eight by the specification: the
 // empirical allowance of tolerances 5.20.
 func (w *world) agree(t require.TestingT, got results, runs uint64) {
-	want := w.oracle(nil, nil)
+	want := w.oracle(nil)
 	spread, far := map[string]float64{}, map[string]float64{}
 	for k := range runs {
-		round := w.rounding(k)
-		for name, x := range w.oracle(round.Read, round.Give) {
+		for name, x := range w.oracle(w.rounding(k)) {
 			r, top := distance(x, want[name])
 			spread[name], far[name] = max(spread[name], r), max(far[name], top)
 		}

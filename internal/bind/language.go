@@ -100,7 +100,7 @@ func (l *Language) on(m *model.Model, adapter model.Adapter, grad bool) pass {
 		t.Weight = func(string) bool { return true }
 	}
 	if l.rounding != nil {
-		t.Read, t.Give = l.rounding.Read, l.rounding.Give
+		t.Read, t.Give, t.Update = l.rounding.Read, l.rounding.Give, l.rounding.Update
 	}
 	p.Net = m.On(p.tape, t)
 	if l.options.ValueHead {

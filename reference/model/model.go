@@ -39,10 +39,10 @@ func (m *Model) Data(name string) []float64 {
 // A Net is a model on a tape.
 type Net struct {
 	*params
-	Config     Config
-	ops        ops
-	act        func(*ad.Var) *ad.Var
-	read, give func(layer string, x *ad.Var) *ad.Var // see [Trainable]
+	Config              Config
+	ops                 ops
+	act                 func(*ad.Var) *ad.Var
+	read, give, updated func(layer string, x *ad.Var) *ad.Var // see [Trainable]
 }
 
 // On puts the model on a tape. Several forward passes may follow and share the parameters. It panics if the adapter does not
@@ -54,7 +54,7 @@ func (m *Model) On(t *ad.Tape, train Trainable) *Net {
 	p := bind(t, m.tensors, m.data, train.Weight)
 	p.adapt(train.Adapter, train.LoRA)
 	n := m.net(p)
-	n.read, n.give = train.Read, train.Give
+	n.read, n.give, n.updated = train.Read, train.Give, train.Update
 	return n
 }
 
@@ -125,6 +125,9 @@ func (n *Net) base(op func(x, w, b *ad.Var) *ad.Var, x *ad.Var, name, weight str
 
 func (n *Net) update(y, x *ad.Var, name string) *ad.Var {
 	if l, ok := n.Factors(name); ok {
+		if n.updated != nil {
+			x = n.updated(name, x)
+		}
 		return ad.Add(y, n.ops.delta(l, x))
 	}
 	return y

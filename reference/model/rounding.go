@@ -12,6 +12,7 @@ import (
 // Monte Carlo Arithmetic). Every perturbation has the full size that is allowed and a random sign:
 //
 //	what a linear layer reads        Activation·|x| + Code·max|x| + 8·Unit·(|x| + rms x)     norms, rotation, attention and residuals before it included
+//	what an update reads             8·Unit·(|x| + rms x)                                    its own sum included; no format rounds it
 //	what its weight gives            √Terms·Unit·(|y| + rms y)                               a sum of Terms products, in any order
 //	the gradient by what it reads    8·Unit, relative
 //	the gradient by what it gives    Gradient + √Terms·Unit, relative
@@ -31,6 +32,12 @@ func (r *Rounding) Read(_ string, x *ad.Var) *ad.Var {
 	y := r.forward(x, func(v, top, rms float64) float64 {
 		return float64(r.Activation*v) + float64(r.Code*top) + float64(8*r.Unit*(v+rms))
 	})
+	return r.backward(y, 8*r.Unit)
+}
+
+// Update is a [Trainable.Update].
+func (r *Rounding) Update(_ string, x *ad.Var) *ad.Var {
+	y := r.forward(x, func(v, _, rms float64) float64 { return float64(8 * r.Unit * (v + rms)) })
 	return r.backward(y, 8*r.Unit)
 }
 

@@ -23,7 +23,8 @@ func TestRounding(t *testing.T) {
 	}
 	read := func(r *model.Rounding, x *ad.Var) *ad.Var { return r.Read("", x) }
 	give := func(r *model.Rounding, x *ad.Var) *ad.Var { return r.Give("", x) }
-	for _, f := range []func(*model.Rounding, *ad.Var) *ad.Var{read, give} {
+	update := func(r *model.Rounding, x *ad.Var) *ad.Var { return r.Update("", x) }
+	for _, f := range []func(*model.Rounding, *ad.Var) *ad.Var{read, give, update} {
 		y, dx := pass(model.Rounding{Terms: 16}, f)
 		require.Equal(t, []float64{1, -2, 0, 4}, y)
 		require.Equal(t, []float64{1, 10, 100, 1000}, dx)
@@ -47,6 +48,12 @@ func TestRounding(t *testing.T) {
 	y, dx = pass(model.Rounding{Unit: 1e-4, Terms: 25}, give)
 	require.InDeltaSlice(t, []float64{5e-4 * (1 + rms), 5e-4 * (2 + rms), 5e-4 * rms, 5e-4 * (4 + rms)}, moved(y, x), 1e-15)
 	require.InDeltaSlice(t, []float64{5e-4, 5e-3, 5e-2, 0.5}, moved(dx, g), 1e-12)
+	y, dx = pass(model.Rounding{Activation: 1, Code: 1, Gradient: 1}, update)
+	require.Equal(t, x, y, "no format rounds what an update reads")
+	require.Equal(t, g, dx)
+	y, dx = pass(model.Rounding{Unit: 1e-4}, update)
+	require.InDeltaSlice(t, []float64{8e-4 * (1 + rms), 8e-4 * (2 + rms), 8e-4 * rms, 8e-4 * (4 + rms)}, moved(y, x), 1e-15)
+	require.InDeltaSlice(t, []float64{8e-4, 8e-3, 8e-2, 0.8}, moved(dx, g), 1e-12)
 	y, dx = pass(model.Rounding{Unit: 1e-4}, read)
 	require.InDeltaSlice(t, []float64{8e-4 * (1 + rms), 8e-4 * (2 + rms), 8e-4 * rms, 8e-4 * (4 + rms)}, moved(y, x), 1e-15)
 	require.InDeltaSlice(t, []float64{8e-4, 8e-3, 8e-2, 0.8}, moved(dx, g), 1e-12)

@@ -86,8 +86,8 @@ type Trainable struct {
 	// size.
 	Weight func(name string) bool
 	// Read and Give, if they are not nil, replace what the weight of a linear layer reads and what it gives, bias included and update
-	// not: by them the rounding of a kernel is modelled.
-	Read, Give func(layer string, x *ad.Var) *ad.Var
+	// not, Update what its update reads: by them the rounding of a kernel is modelled.
+	Read, Give, Update func(layer string, x *ad.Var) *ad.Var
 }
 
 // params are named weights on a tape.
