@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/accel/cpu"
+	"plumbline/verify/op"
 )
 
 // sources are the files that the edit changes. The assembler reads what a source includes past an overlay, so that a header is put
@@ -48,18 +49,22 @@ func (p *sourcePlant) variants() string {
 	return ""
 }
 
-// missing says why this machine cannot run what is edited, "" if it can.
-func (p *sourcePlant) missing() string {
-	need := cpu.AVX2
+// need is the variant that runs what is edited.
+func (p *sourcePlant) need() string {
 	switch room, _, _ := strings.Cut(p.id, "/"); room {
 	case "tile512":
-		need = cpu.AVX512
+		return "avx512"
 	case "vnni":
-		need = cpu.AVX512VNNI
+		return "avx512vnni"
 	case "vdp":
-		need = cpu.AVX512BF16
+		return "avx512bf16"
 	}
-	return cpu.Missing(need)
+	return "avx2"
+}
+
+// missing says why this machine cannot run it, "" if it can.
+func (p *sourcePlant) missing() string {
+	return cpu.Missing(map[string]cpu.Feature{"avx2": cpu.AVX2, "avx512": cpu.AVX512, "avx512vnni": cpu.AVX512VNNI, "avx512bf16": cpu.AVX512BF16}[p.need()])
 }
 
 // due reports whether the plant of that number is tried: all are, or every one in PLANTS, a variable.
@@ -78,7 +83,7 @@ func TestPlantedInKernels(t *testing.T) {
 		}
 		t.Run(p.id, func(t *testing.T) {
 			if why := p.missing(); why != "" {
-				t.Skip("not run: " + why)
+				op.Skip(t, p.need(), why)
 			}
 			tried++
 			dir := t.TempDir()
@@ -114,7 +119,7 @@ func TestPlantedInKernels(t *testing.T) {
 // No correct kernel is accused: 10,000 cases of every op and variant, or as many as the variable CHECKS says.
 func TestTenThousandCases(t *testing.T) {
 	cases := cmp.Or(os.Getenv("CHECKS"), "10000")
-	log, err := exec.Command("go", "test", "-count=1", "-timeout=60m", "-run", "^TestOps$", "-v", ".", "-cases", cases).CombinedOutput()
+	log, err := exec.Command("go", "test", "-count=1", "-timeout=60m", "-run", "^Test(Row)?Ops$", "-v", ".", "-cases", cases).CombinedOutput()
 	require.NoError(t, err, "%s", log)
 	t.Logf("%s", log)
 }

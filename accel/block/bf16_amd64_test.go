@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/accel/cpu"
+	"plumbline/verify/op"
 )
 
 func half(x float32) float32 { // to bfloat16, half to even, of numbers that need no other care
@@ -19,7 +20,7 @@ func half(x float32) float32 { // to bfloat16, half to even, of numbers that nee
 // A tiny number is seen in whatever lane, half or tail of a row it stands, and no other number is.
 func TestPairRowSeesTinyNumbers(t *testing.T) {
 	if why := cpu.Missing(cpu.AVX512BF16); why != "" {
-		t.Skip("not run: " + why)
+		op.Skip(t, "avx512bf16", why)
 	}
 	for _, n := range []int{1, 2, 31, 32, 33, 64, 65, 97, 131} {
 		x, ones, dst := make([]float32, n), make([]float32, n), make([]PairBF16, (n+1)/2)
@@ -48,7 +49,7 @@ func TestPairRowSeesTinyNumbers(t *testing.T) {
 // The pair of an odd last number holds a −0 in its other half, whatever lay there, and so do the codes.
 func TestOddPairsHoldNothing(t *testing.T) {
 	if why := cpu.Missing(cpu.AVX512BF16); why != "" {
-		t.Skip("not run: " + why)
+		op.Skip(t, "avx512bf16", why)
 	}
 	for _, n := range []int{1, 3, 31, 33, 63, 65} {
 		x, dst := make([]float32, n), make([]PairBF16, (n+1)/2)
