@@ -56,6 +56,12 @@ var sourcePlants = []sourcePlant{
 	{"pack/reads-a-row-too-many", "i8.Gemm", "block/pack_amd64.go", "n := length / 16\n", "n := (length + 15) / 16\n"},
 	{"pack/row-of-b", "f32.Gemm", "block/pack.go", "b[(k+l)*ldb+j:]", "b[(k+max(l-1, 0))*ldb+j:]"},
 	{"pack/columns-of-a", "f32.Gemm", "block/pack.go", "out[l] = a[l*lda+i+r]", "out[l] = a[l*lda+r]"},
+	{"pack/flip-columns", "f32.Gemm", "block/pack_amd64.s", "VMOVUPS Y9, (DI)(R8*1)\n\tVMOVUPS Y10, (DI)(R8*2)", "VMOVUPS Y10, (DI)(R8*1)\n\tVMOVUPS Y9, (DI)(R8*2)"},
+	{"pack/flip-next-rows", "f32.Gemm", "block/pack_amd64.s", "LEAQ (R12)(R8*8), R12\n", "LEAQ (R12)(R8*4), R12\n"},
+	{"pack/flip-tail-of-k", "f32.Gemm", "block/pack_amd64.go", "if down < k && across > 0 {", "if down+1 < k && across > 0 {"},
+	{"pack/flip-tail-of-the-first-row", "f32.Gemm", "block/pack_amd64.go", "Columns(dst[down:], ld, a[down*lda:],", "Columns(dst[down:], ld, a,"},
+	{"pack/flip-tail-of-columns", "f32.Gemm", "block/pack_amd64.go", "lda, k, i+across, rows-across)", "lda, k, i, rows-across)"},
+	{"pack/rows-second-half", "f32.Gemm", "block/pack_amd64.s", "VMOVUPS 32(SI), Y1\n\tVMOVUPS Y0, (DI)\n", "VMOVUPS (SI), Y1\n\tVMOVUPS Y0, (DI)\n"},
 
 	// Blocks.
 	{"block/k-block-overwrites", "f32.Gemm", "block/block.go", "load := p.Add || k0 > 0", "load := p.Add"},
@@ -112,6 +118,7 @@ var sourcePlants = []sourcePlant{
 	{"tile512/half-stale-accumulator", "i8.Gemm", "block/tile512_amd64.h", "VPXORD Z11, Z11, Z11 \\\n", ""},
 	{"tile512/half-load-of-the-row-before", "i8.Gemm", "block/tile512_amd64.h", "VMOVUPS (R12)(R11*1), Z4 ", "VMOVUPS (R12), Z4 "},
 	{"tile512/half-row-lost", "i8.Gemm", "block/tile512_amd64.h", "VMOVUPS Z5, (R12)(R11*2) \\\n\tVMOVUPS Z6, (AX)", "VMOVUPS Z6, (AX)"},
+	{"tile512/half-f32-stride-of-doubles", "f32.Gemm", "block/tile512_amd64.s", "HALFSTEP(VBROADCASTSS, VFMADD231PS, $4)", "HALFSTEP(VBROADCASTSS, VFMADD231PS, $8)"},
 	{"tile512/f64-floats", "f64.Gemm", "block/tile512_amd64.s", "STEP(VBROADCASTSD, VFMADD231PD, $8)", "STEP(VBROADCASTSD, VFMADD231PS, $8)"},
 	{"tile512/f64-stride-of-floats", "f64.Gemm", "block/tile512_amd64.s", "ARGUMENTS($3)", "ARGUMENTS($2)"},
 	{"tile512/panel-without-its-second-half", "f32.Gemm", "block/tile512_amd64.go", "pack(second, k, depth, j+width, cols-width)", "pack(second, k, depth, j, cols-width)"},
@@ -147,7 +154,8 @@ var sourcePlants = []sourcePlant{
 	{"vnni/dots-upper-half-lost", "i8.Gemm", "block/quads_amd64.s", "VPADDD Y7, Y1, Y1\n", ""},
 	{"vnni/dots-writes-four", "i8.Gemm", "block/quads_amd64.go", "for ; j+4 <= j1; j += 4 {", "for ; j < j1; j += 4 {"},
 	{"vnni/dots-last-columns-lost", "i8.Gemm", "block/quads_amd64.go", "for ; j < j1; j++ {", "for ; j < j1-1; j++ {"},
-	{"vnni/scaled-rows-of-the-first", "i8.GemmScaled", "i8/gemm_vnni_amd64.go", "block.DotI8(sums.Slice[i*n:], a[i*lda:][:k]", "block.DotI8(sums.Slice[i*n:], a[:k]"},
+	{"vnni/scaled-rows-of-the-first", "i8.GemmScaled", "i8/gemm_vnni_amd64.go", "block.DotI8(sums[i*ldy:], a[i*lda:][:k]", "block.DotI8(sums[i*ldy:], a[:k]"},
+	{"i8/sums-of-dense-rows", "i8.GemmScaled", "i8/gemm_amd64.go", "scaleSums(y, ldy, sums, ldy,", "scaleSums(y, ldy, sums, n,"},
 	{"i8/scale-before-conversion", "i8.GemmScaled", "i8/gemm_amd64.s", "VMULPS    Y1, Y0, Y0\n\tVMULPS    (DX), Y0, Y0", "VMULPS    (DX), Y0, Y0\n\tVMULPS    Y1, Y0, Y0"},
 	{"i8/scale-vector-not-advanced", "i8.GemmScaled", "i8/gemm_amd64.s", "ADDQ      $32, DX\n", ""},
 

@@ -12,10 +12,10 @@ import (
 	"plumbline/accel/cpu"
 )
 
-// Sizes of blocks. A panel of b takes half of a first-level cache of 32 KB; tall rows of a that meet it stay in the second level, as
+// Sizes of blocks. A panel of b takes two thirds of a first-level cache of 32 KB at most; tall rows of a that meet it stay in the second level, as
 // do high rows of wide columns of c.
 const (
-	panelBytes = 16 << 10
+	panelBytes = 20 << 10
 	tall       = 192
 	high       = 768
 	wide       = 64 // twice as many where that leaves work for many cores
@@ -66,7 +66,7 @@ func Run[T, C any](p *Product[T, C]) {
 		buffer := Get[T](rows * lda)
 		defer Put(buffer)
 		a, whole = buffer.Slice, rows
-		cpu.Split(p.M, tall, func(lo, hi int) {
+		cpu.Split(p.M, tall/2, func(lo, hi int) {
 			if p.A == nil {
 				p.PackA(a[lo*lda:], lda, lo, hi-lo)
 				return
@@ -87,9 +87,10 @@ func Run[T, C any](p *Product[T, C]) {
 	height := min(p.M, high)
 	if acrossN < 8 {
 		height = min(max((p.M+7)/8, tall/4), high)
-		height = (height + mr - 1) / mr * mr
 	}
 	acrossM := (p.M + height - 1) / height
+	height = ((p.M+acrossM-1)/acrossM + mr - 1) / mr * mr // tasks of one size end together
+	acrossM = (p.M + height - 1) / height
 	task := func(t int) {
 		i0, j0 := t%acrossM*height, t/acrossM*width
 		p.part(a, lda, whole, i0, min(p.M, i0+height), j0, min(p.N, j0+width))
@@ -123,15 +124,17 @@ func (p *Product[T, C]) part(a []T, lda, whole, i0, i1, j0, j1 int) {
 	mr, nr := p.Tile.MR, p.Tile.NR
 	panels := (j1 - j0 + nr - 1) / nr
 	depth := panelBytes / nr / size[T]()
+	blocks := (p.K + depth - 1) / depth
+	depth = min(depth, ((p.K+blocks-1)/blocks+7)/8*8) // blocks of about one depth, whole vectors of the packing
 	panel := nr * (depth + p.Tile.Tail)
 	b := Get[T](panels * panel)
 	defer Put(b)
 	edge := Get[C](mr * nr)
 	defer Put(edge)
-	// Sums that several blocks of k add to are kept together: rows of c may lie such that they fall into few sets of the caches.
+	// Sums that several blocks of k add to are kept together where rows of c fall into few sets of the caches.
 	var stripe *Buffer[C]
 	ldStripe := panels * nr
-	if p.K > depth {
+	if p.K > depth && crowded[C](p.LDC) {
 		rows := (i1 - i0 + mr - 1) / mr * mr
 		stripe = Get[C](rows * ldStripe)
 		defer Put(stripe)

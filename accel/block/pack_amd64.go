@@ -35,6 +35,16 @@ func widenI8F32(dst *float32, src *int8, ld, n int)
 //go:noescape
 func widenI8I16(dst *int16, src *int8, n int)
 
+// flipF32 stores 8 rows of src, 8·n elements each, as columns: dst[l·ldd+r] = src[r·ld+l].
+//
+//go:noescape
+func flipF32(dst *float32, ldd int, src *float32, ld, n int)
+
+// rowsF32 stores n rows of 16 elements one after the other.
+//
+//go:noescape
+func rowsF32(dst, src *float32, ld, n int)
+
 const columns = 16 // of a panel of F32 and I16
 
 // turn packs rows of src, its columns [k, k+depth), as a panel: groups of 8 rows by vector where they are full, the rest one by one.
@@ -65,6 +75,31 @@ func turn[T, S any](dst []T, src []S, ld, k, depth, j, cols, per int, vector fun
 // TurnF32 packs columns [j, j+cols) of the transpose of b, rows [k, k+depth) of it: PackB of [F32] for b [N, K].
 func TurnF32(dst, b []float32, ldb, k, depth, j, cols int) {
 	turn(dst, b, ldb, k, depth, j, cols, 1, turnF32, func(row []float32, l int) float32 { return row[l] })
+}
+
+// RowsF32 packs columns [j, j+cols) of rows [k, k+depth) of b [K, N] for [F32].
+func RowsF32(dst, b []float32, ldb, k, depth, j, cols int) {
+	if cols == columns && depth > 0 {
+		rowsF32(&dst[0], &b[k*ldb+j], ldb, depth)
+		return
+	}
+	Rows(dst, columns, b, ldb, k, depth, j, cols)
+}
+
+// ColumnsF32 is [Columns] of float32.
+func ColumnsF32(dst []float32, ld int, a []float32, lda, k, i, rows int) {
+	across, down := rows/8*8, k/8*8
+	if across > 0 {
+		for l := 0; l < down; l += 8 {
+			flipF32(&dst[l], ld, &a[l*lda+i], lda, across/8)
+		}
+	}
+	if down < k && across > 0 {
+		Columns(dst[down:], ld, a[down*lda:], lda, k-down, i, across)
+	}
+	if across < rows {
+		Columns(dst[across*ld:], ld, a, lda, k, i+across, rows-across)
+	}
 }
 
 // TurnF64 is [TurnF32] for panels of [F64].

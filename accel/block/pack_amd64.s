@@ -248,3 +248,74 @@ turnI8Quadsloop:
 	JNZ  turnI8Quadsloop
 	VZEROUPPER
 	RET
+
+// func flipF32(dst *float32, ldd int, src *float32, ld, n int)
+//
+// R8 is the distance of rows of dst in bytes, R11 row 3 and R12 row 6 of those that the next 8 columns become.
+TEXT ·flipF32(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ ldd+8(FP), R8
+	MOVQ src+16(FP), SI
+	MOVQ ld+24(FP), R9
+	MOVQ n+32(FP), CX
+	SHLQ $2, R8
+	SHLQ $2, R9
+	LEAQ (R9)(R9*2), R10
+	LEAQ (R10)(R9*2), R13
+	ADDQ R9, R13
+	ADDQ SI, R10
+	ADDQ SI, R13
+	LEAQ (R8)(R8*2), R11
+	LEAQ (R11)(R8*2), R12
+	ADDQ R8, R12
+	ADDQ DI, R11
+	ADDQ DI, R12
+
+flipF32loop:
+	VMOVUPS (SI), Y0
+	VMOVUPS (SI)(R9*1), Y1
+	VMOVUPS (SI)(R9*2), Y2
+	VMOVUPS (R10), Y3
+	VMOVUPS (R10)(R9*1), Y4
+	VMOVUPS (R10)(R9*2), Y5
+	VMOVUPS (R13), Y6
+	VMOVUPS (R13)(R9*1), Y7
+	TRANSPOSE
+	VMOVUPS Y8, (DI)
+	VMOVUPS Y9, (DI)(R8*1)
+	VMOVUPS Y10, (DI)(R8*2)
+	VMOVUPS Y11, (R11)
+	VMOVUPS Y12, (R11)(R8*1)
+	VMOVUPS Y13, (R11)(R8*2)
+	VMOVUPS Y14, (R12)
+	VMOVUPS Y15, (R12)(R8*1)
+	ADDQ $32, SI
+	ADDQ $32, R10
+	ADDQ $32, R13
+	LEAQ (DI)(R8*8), DI
+	LEAQ (R11)(R8*8), R11
+	LEAQ (R12)(R8*8), R12
+	DECQ CX
+	JNZ  flipF32loop
+	VZEROUPPER
+	RET
+
+// func rowsF32(dst, src *float32, ld, n int)
+TEXT ·rowsF32(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ ld+16(FP), R9
+	MOVQ n+24(FP), CX
+	SHLQ $2, R9
+
+rowsF32loop:
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	ADDQ R9, SI
+	ADDQ $64, DI
+	DECQ CX
+	JNZ  rowsF32loop
+	VZEROUPPER
+	RET

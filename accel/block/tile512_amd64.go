@@ -8,18 +8,24 @@ package block
 // F32x512 is the tile of float32 with AVX512. A panel is two of 16 columns, one after the other.
 var F32x512 = Tile[float32, float32]{MR: 12, NR: 32, Run: tileF32x512}
 
+// F32Half is F32x512 for products of few columns: a panel is one of 16.
+var F32Half = Tile[float32, float32]{MR: 12, NR: 16, Run: tileF32Half}
+
 // F64x512 is the tile of float64 with AVX512. A panel is two of 8 columns, one after the other.
 var F64x512 = Tile[float64, float64]{MR: 12, NR: 16, Run: tileF64x512}
 
-// TileF32 returns the tile for a product [m, n] on a processor with AVX512: that of 256 bits where the other would be idle by half.
+// TileF32 returns the tile for a product [m, n] on a processor with AVX512: that of 256 bits where rows of the others would be idle by half.
 func TileF32(m, n int) Tile[float32, float32] {
-	if m <= F32.MR || n <= F32.NR {
+	switch {
+	case m <= F32.MR:
 		return F32
+	case n <= F32Half.NR:
+		return F32Half
 	}
 	return F32x512
 }
 
-// TileF64 is TileF32 for float64.
+// TileF64 is TileF32 for float64, that of 256 bits where columns would be idle, too.
 func TileF64(m, n int) Tile[float64, float64] {
 	if m <= F64.MR || n <= F64.NR {
 		return F64
@@ -41,6 +47,11 @@ var VNNIHalf = Tile[Quad, int32]{MR: 12, NR: 16, Tail: 1, Run: tileVNNIHalf}
 //
 //go:noescape
 func tileF32x512(k int, a *float32, lda int, b *float32, c *float32, ldc int, load bool)
+
+// tileF32Half is the Run of F32Half.
+//
+//go:noescape
+func tileF32Half(k int, a *float32, lda int, b *float32, c *float32, ldc int, load bool)
 
 // tileF64x512 is the Run of F64x512. The chains are fused multiply-adds.
 //

@@ -22,6 +22,25 @@ tileF32x512loop:
 	VZEROUPPER
 	RET
 
+// func tileF32Half(k int, a *float32, lda int, b *float32, c *float32, ldc int, load bool)
+TEXT ·tileF32Half(SB), NOSPLIT, $0-49
+	ARGUMENTS($2)
+	CMPB load+48(FP), $0
+	JEQ  tileF32Halfzero
+	HALFLOAD
+	JMP  tileF32Halfloop
+
+tileF32Halfzero:
+	ZERO
+
+tileF32Halfloop:
+	HALFSTEP(VBROADCASTSS, VFMADD231PS, $4)
+	JNZ  tileF32Halfloop
+
+	HALFSAVE
+	VZEROUPPER
+	RET
+
 // func tileF64x512(k int, a *float64, lda int, b *float64, c *float64, ldc int, load bool)
 TEXT ·tileF64x512(SB), NOSPLIT, $0-49
 	ARGUMENTS($3)

@@ -1,6 +1,10 @@
 package f32
 
-import "math"
+import (
+	"math"
+
+	"plumbline/accel/cpu"
+)
 
 // AdamW is one step of AdamW with decoupled decay, in the form of PyTorch: Loshchilov and Hutter 2019, Algorithm 2.
 type AdamW struct {
@@ -39,14 +43,19 @@ func (o AdamW) Update(u, p, g, m, v []float32, scale float64) {
 	}
 	c1, c2 := 1-math.Pow(o.Beta1, float64(o.Step)), 1-math.Pow(o.Beta2, float64(o.Step))
 	rate, root := o.LR/c1, math.Sqrt(c2)
-	for i := range p {
-		d := float64(float64(g[i]) * scale)
-		mi := float64(m[i]) + float64((1-o.Beta1)*(d-float64(m[i])))
-		vi := float64(o.Beta2*float64(v[i])) + float64((1-o.Beta2)*float64(d*d))
-		m[i], v[i] = float32(mi), float32(vi)
-		u[i] = float32(-float64(o.LR*o.Decay*float64(p[i])) - float64(rate*(mi/(math.Sqrt(vi)/root+o.Eps))))
-	}
+	cpu.Split(len(p), adamGrain, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			d := float64(float64(g[i]) * scale)
+			mi := float64(m[i]) + float64((1-o.Beta1)*(d-float64(m[i])))
+			vi := float64(o.Beta2*float64(v[i])) + float64((1-o.Beta2)*float64(d*d))
+			m[i], v[i] = float32(mi), float32(vi)
+			u[i] = float32(-float64(o.LR*o.Decay*float64(p[i])) - float64(rate*(mi/(math.Sqrt(vi)/root+o.Eps))))
+		}
+	})
 }
+
+// adamGrain is how many parameters a task moves.
+const adamGrain = 1 << 11
 
 // Components stores in c [K, cols] the part of v [D, cols] in the span of the orthonormal basis given by qt [K, D], its columns as rows:
 // c = Qᵀv, in float64 throughout.

@@ -31,9 +31,9 @@ func gemmTiles(tile block.Tile[float32, float32], c []float32, ldc int, a []floa
 	p := &block.Product[float32, float32]{Tile: tile, M: m, N: n, K: k, A: a, LDA: lda, C: c, LDC: ldc, Add: accumulate}
 	if transA {
 		p.A = nil
-		p.PackA = func(dst []float32, ld, i, rows int) { block.Columns(dst, ld, a, lda, k, i, rows) }
+		p.PackA = func(dst []float32, ld, i, rows int) { block.ColumnsF32(dst, ld, a, lda, k, i, rows) }
 	}
-	pack := func(dst []float32, k, depth, j, cols int) { block.Rows(dst, 16, b, ldb, k, depth, j, cols) }
+	pack := func(dst []float32, k, depth, j, cols int) { block.RowsF32(dst, b, ldb, k, depth, j, cols) }
 	if transB {
 		pack = func(dst []float32, k, depth, j, cols int) { block.TurnF32(dst, b, ldb, k, depth, j, cols) }
 	}

@@ -3,6 +3,8 @@
 package i8
 
 import (
+	"unsafe"
+
 	"plumbline/accel/block"
 	"plumbline/accel/cpu"
 )
@@ -40,16 +42,18 @@ func scaledAVX2(y []float32, ldy int, a []int8, lda int, scaleA []float32, b []i
 		scaledGeneric(y, ldy, a, lda, scaleA, b, ldb, scaleB, bias, m, n, k)
 		return
 	}
-	sums := block.Get[int32](m * n)
-	defer block.Put(sums)
-	p := product(sums.Slice, n, a, lda, b, ldb, m, n, k)
+	sums := sumsIn(y)
+	p := product(sums, ldy, a, lda, b, ldb, m, n, k)
 	p.Finish = func(i0, i1, j0, j1 int) {
-		scaleSums(y, ldy, sums.Slice, n, scaleA, scaleB, bias, i0, i1, j0, j1)
+		scaleSums(y, ldy, sums, ldy, scaleA, scaleB, bias, i0, i1, j0, j1)
 	}
 	block.Run(p)
 }
 
-// scaleSums is the epilogue of GemmScaled for rows [i0, i1) and columns [j0, j1).
+// sumsIn is the memory of y for the sums that become its elements.
+func sumsIn(y []float32) []int32 { return unsafe.Slice((*int32)(unsafe.Pointer(&y[0])), len(y)) }
+
+// scaleSums is the epilogue of GemmScaled for rows [i0, i1) and columns [j0, j1). The sums may stand where the elements of y go.
 func scaleSums(y []float32, ldy int, sums []int32, ld int, scaleA, scaleB, bias []float32, i0, i1, j0, j1 int) {
 	sb := scaleB[j0:j1]
 	for i := i0; i < i1; i++ {

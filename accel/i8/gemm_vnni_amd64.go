@@ -50,21 +50,20 @@ func scaledVNNI(y []float32, ldy int, a []int8, lda int, scaleA []float32, b []i
 		scaledGeneric(y, ldy, a, lda, scaleA, b, ldb, scaleB, bias, m, n, k)
 		return
 	}
-	sums := block.Get[int32](m * n)
-	defer block.Put(sums)
+	sums := sumsIn(y)
 	finish := func(i0, i1, j0, j1 int) {
-		scaleSums(y, ldy, sums.Slice, n, scaleA, scaleB, bias, i0, i1, j0, j1)
+		scaleSums(y, ldy, sums, ldy, scaleA, scaleB, bias, i0, i1, j0, j1)
 	}
 	if m <= few {
 		cpu.Split(n, dotGrain, func(j0, j1 int) {
 			for i := range m {
-				block.DotI8(sums.Slice[i*n:], a[i*lda:][:k], b, ldb, j0, j1)
+				block.DotI8(sums[i*ldy:], a[i*lda:][:k], b, ldb, j0, j1)
 			}
 			finish(0, m, j0, j1)
 		})
 		return
 	}
-	p := productVNNI(sums.Slice, n, a, lda, b, ldb, m, n, k)
+	p := productVNNI(sums, ldy, a, lda, b, ldb, m, n, k)
 	p.Finish = finish
 	block.Run(p)
 }

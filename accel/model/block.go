@@ -169,8 +169,10 @@ func (p *Pass) attentionBack(b *block, dh, d, h []float32, k *kept, accumulate, 
 	qw, kw := m.Config.Heads*m.Config.HeadDim, m.Config.KVHeads*m.Config.HeadDim
 	dq, dk, dv := ar.get(n*qw), ar.get(n*kw), ar.get(n*kw)
 	b.o.Backward(dq, d, k.a, n, false, &p.work)
-	clear(dk)
-	clear(dv)
+	elements(len(dk), func(lo, hi int) {
+		clear(dk[lo:hi])
+		clear(dv[lo:hi])
+	})
 	p.sequences(b, func(a f32.Attention, s, kv int, w *f32.Scratch) {
 		da := p.part(dq, s, qw)
 		a.Backward(da, p.part(dk, s, kw), p.part(dv, s, kw), da, p.part(k.q, s, qw), p.part(k.k, s, kw), p.part(k.v, s, kw), kv, w)

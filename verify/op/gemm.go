@@ -46,13 +46,16 @@ var F64Gemm = &Spec[GemmFunc[float64]]{
 // gemmDims draws m, n, k, three switches and the distance between rows.
 func gemmDims(r *rand.Rand) []int { return append(products(r), r.IntN(8), r.IntN(4)) }
 
-// products draws m, n and k; one case of 30 is large in both m and n, beyond the blocks of both, and one of 40 beyond those of all three.
+// products draws m, n and k; one case of 30 is large in both m and n, beyond the blocks of both, one of 40 beyond those of all three, and one of 60 has rows of
+// c that fall into few sets of a cache, and sums of several blocks.
 func products(r *rand.Rand) []int {
 	d := dims(r, 3)
 	if r.IntN(30) == 0 {
 		d[0], d[1], d[2] = 193+r.IntN(8), []int{449, 512, 513}[r.IntN(3)], 1+r.IntN(9)
 	} else if r.IntN(40) == 0 {
 		d[0], d[1], d[2] = 97+r.IntN(8), 65+r.IntN(4), 257+r.IntN(4)
+	} else if r.IntN(60) == 0 {
+		d[0], d[1], d[2] = 13+r.IntN(8), 256, 641+r.IntN(4)
 	}
 	return d
 }
