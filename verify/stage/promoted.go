@@ -248,59 +248,13 @@ func promotedClip(clip rl.ClipOptions, u float64) rl.ClipOptions {
 	return clip
 }
 
-// promotedKL stores the estimates k1, k2, |d| and k3, the last in the order (exp(−d) − (−d)) − 1 of TRL, verl and OpenRLHF, as a
-// program computes them operation by operation in the type of lp and ref; the bound is 0 but where a rounding is open. It reports false
-// for what it does not know.
-func promotedKL(p *Prediction, lp, ref Input, o rl.KLOptions) bool {
-	u := half(lp, ref)
-	if u == 0 || o.Kind == rl.KLRatioD || o.Kind == rl.KLSeqProb {
-		return false
-	}
-	clamps := o.ClampAll || o.Kind == rl.KLK3
-	for i := range p.Want {
-		d, _ := rounded(lp.X[i]-ref.X[i], u)
-		if clamps && o.ClampIn > 0 {
-			if d = max(d, -o.ClampIn); !o.ClampInBelow {
-				d = min(d, o.ClampIn)
-			}
-		}
-		k, bound := d, 0.0
-		switch o.Kind {
-		case rl.KLAbs:
-			k = math.Abs(d)
-		case rl.KLK2:
-			k, _ = rounded(d*d, u)
-			k /= 2
-		case rl.KLK3:
-			f, open := rounded(math.Exp(-d), u)
-			if open {
-				bound = 4 * u * f
-			}
-			s, _ := rounded(f+d, u)
-			k, _ = rounded(s-1, u)
-		}
-		if clamps && o.ClampOut > 0 {
-			k = max(min(k, o.ClampOut), -o.ClampOut)
-		}
-		p.Want[i], p.Bound[i] = k, bound
-	}
-	return true
-}
-
-// knowsKLPath reports whether the gradient of the KL term in a 16-bit type is computed operation by operation: that of k3, whose two
-// paths cancel after they were rounded.
-func (p *policy) knowsKLPath() bool {
-	o := p.o.KL
-	return half(p.lp, p.ref) > 0 && p.beta != 0 && o.Kind == rl.KLK3 && (o.Grad == rl.KLNaive || o.Grad == rl.KLISCorrected) && p.o.Kind != rl.LossGMPO
-}
-
 // promotedPath rounds a gradient as autograd does where the log-probs have a 16-bit type. What reaches a tensor of the type is cast to it:
 //
 //	through a ratio of the token   rnd(rnd(∂/∂ρ)·ρ)
 //	through that of a sequence     rnd(Σ ∂/∂ρ·ρ/n): the ratio is float32 again
 //	beside it (score functions)    rnd(∂/∂lp)
 //
-// and of k3, with δ = ref − lp, f = e^δ and g the gradient with respect to the estimate,
+// and of k3, with δ = ref − lp, f = e^δ (see [k3Form.slope]) and g the gradient with respect to the estimate,
 //
 //	g = β·w, of is_corrected times ρ     ∂/∂δ = rnd(rnd(g·f) − g)
 //
@@ -328,19 +282,15 @@ func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
 		}
 		return
 	}
-	k := &Prediction{Want: make([]float64, len(q.Want)), Bound: make([]float64, len(q.Want))}
-	plain := p.o.KL
-	plain.Grad = rl.KLNaive
-	promotedKL(k, p.lp, p.ref, plain)
 	got := c.B.Token("dlogp")
 	var want, bound []float64
 	least, cols := 0, c.B.Cols
-	for _, order := range roundingOrders {
+	for _, way := range p.roundingWays(c) {
 		var x, e []float64
 		total := 0
 		misses := make([]int, c.B.Rows)
 		for _, nudge := range []float64{0, 1, -1} { // a weight that lies next to a middle, with all tokens of its row
-			y, ye := p.promotedOrder(c, order, 16*tol.U32*nudge, path, weights, k, u)
+			y, ye := p.promotedOrder(c, way, 16*tol.U32*nudge, path, weights, u)
 			if x == nil {
 				x, e = y, ye
 			}
@@ -386,9 +336,36 @@ var roundingOrders = []func(beta, w float64, r func(float64) float64) float64{
 	func(beta, w float64, r func(float64) float64) float64 { return r(r(w) * r(beta)) },
 }
 
-// promotedOrder returns the gradient of the cells, and how far roundings that are open can move it, where β and w are rounded in an order,
-// each product moved by the share nudge beforehand; path is that of the policy term before it is rounded, k the estimates.
-func (p *policy) promotedOrder(c *Case, order func(beta, w float64, r func(float64) float64) float64, nudge float64, path, weights []float64, k *Prediction, u float64) (want, bound []float64) {
+// roundingWay is how a program rounds the gradient of a KL term: the order of β and w, and the form of the estimates k.
+type roundingWay struct {
+	order func(beta, w float64, r func(float64) float64) float64
+	form  k3Form
+	k     *Prediction
+}
+
+// roundingWays returns the ways that the dumped estimates leave open, all of them where there are none.
+func (p *policy) roundingWays(c *Case) []roundingWay {
+	o := p.o.KL
+	o.Grad = rl.KLNaive
+	forms := k3Forms
+	if got := c.B.Token("kl"); got != nil && p.o.KL.Grad == rl.KLNaive {
+		forms = []k3Form{k3FormOf(got, c.B.Mask, p.lp, p.ref, o)}
+	}
+	var ways []roundingWay
+	for _, form := range forms {
+		k := &Prediction{Want: make([]float64, len(p.lp.X)), Bound: make([]float64, len(p.lp.X))}
+		promotedKL(k, p.lp, p.ref, o, form)
+		for _, order := range roundingOrders {
+			ways = append(ways, roundingWay{order, form, k})
+		}
+	}
+	return ways
+}
+
+// promotedOrder returns the gradient of the cells, and how far roundings that are open can move it, in one of the ways, each product
+// moved by the share nudge beforehand; path is that of the policy term before it is rounded.
+func (p *policy) promotedOrder(c *Case, way roundingWay, nudge float64, path, weights []float64, u float64) (want, bound []float64) {
+	order, k := way.order, way.k
 	r := func(x float64) float64 { y, _ := rounded(x*(1+nudge), u); return y }
 	want, bound = make([]float64, len(path)), make([]float64, len(path))
 	corrected := p.o.KL.Grad == rl.KLISCorrected && p.ratio.x != nil
@@ -430,7 +407,7 @@ func (p *policy) promotedOrder(c *Case, order func(beta, w float64, r func(float
 				toRatio = r(toKL * k.Want[i])
 				toKL = r(toKL * rho)
 			}
-			want[i], bound[i] = p.promotedSum(g, toKL, toRatio, k.Want[i], i, u)
+			want[i], bound[i] = p.promotedSum(g, toKL, toRatio, k.Want[i], i, way.form, u)
 		}
 	}
 	return want, bound
@@ -438,14 +415,14 @@ func (p *policy) promotedOrder(c *Case, order func(beta, w float64, r func(float
 
 // promotedSum returns the gradient of cell i by all paths: g that of the policy term before it is rounded, toKL the gradient with respect
 // to the estimate and toRatio what that of the ratio has besides.
-func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, u float64) (y, e float64) {
+func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, form k3Form, u float64) (y, e float64) {
 	o := p.o.KL
 	y, e = p.castPath(g, toRatio, i, u)
 	d, _ := rounded(p.lp.X[i]-p.ref.X[i], u)
 	if o.ClampIn > 0 && math.Abs(d) >= o.ClampIn || o.ClampOut > 0 && k >= o.ClampOut {
 		return y, e
 	}
-	f, open := rounded(math.Exp(-d), u)
+	f, open := form.slope(d, u)
 	product, near := rounded(toKL*f, u)
 	if open || near {
 		e += 4 * u * math.Abs(product)

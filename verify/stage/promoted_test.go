@@ -20,8 +20,8 @@ func bf(x float64) float64 {
 }
 
 // promotedStep computes a step of GRPO operation by operation as torch does whose log-probs are bfloat16 and whose advantages are
-// float32, forward and backward, with the KL estimate times the ratio if corrected.
-func promotedStep(tr *trainer, beta float64, corrected bool) {
+// float32, forward and backward, with the KL estimate times the ratio if corrected, and k3 written in one of the ways of programs.
+func promotedStep(tr *trainer, beta float64, corrected bool, form string) {
 	put := func(name string, draw func(i int) float64) []float64 {
 		x := tr.grid(name, func(i int) float64 { return bf(draw(i)) })
 		tr.b.Tensors[name].Type = format.BF16
@@ -51,6 +51,13 @@ func promotedStep(tr *trainer, beta float64, corrected bool) {
 		delta := bf(ref[i] - lp[i])
 		f := bf(math.Exp(delta))
 		k := bf(bf(f-delta) - 1)
+		switch form {
+		case "exp(δ) − 1 − δ":
+			k = bf(bf(f-1) - delta)
+		case "expm1(δ) − δ":
+			e := bf(math.Expm1(delta))
+			k, f = bf(e-delta), bf(e+1)
+		}
 		one, two := float32(rho)*float32(adv[i]), float32(clipped)*float32(adv[i])
 		gRatio := bf(float64(-float32(w[i]) * float32(adv[i])))
 		if two < one { // the clip acts, and has no gradient
@@ -86,7 +93,7 @@ func TestTypesOfMixedTensors(t *testing.T) {
 		for seed := range cases(120) {
 			tr := newTrainer(uint64(seed))
 			beta := []float64{0.04, 0.001, 0.3}[seed%3]
-			promotedStep(tr, beta, corrected)
+			promotedStep(tr, beta, corrected, []string{"exp(δ) − δ − 1", "exp(δ) − 1 − δ", "expm1(δ) − δ"}[seed/3%3])
 			b := tr.b
 			set := reduction{kind: "token", where: "global"}.set(t, options(t, "ratio.level=token", "ratio.log_clamp=none", "ratio.old=stored", "loss.kind=ppo", "clip.low=0.2", "clip.high=0.2",
 				"clip.dual=none", "clip.delta=none", "tis.level=none", "kl.place=loss", "kl.kind=k3", "kl.clamp_in=none", "kl.clamp_out=none", "kl.grad="+grad, "kl.agg=same"))
