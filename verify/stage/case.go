@@ -251,7 +251,7 @@ func (c *Case) spread(x []float64) []float64 {
 // predicted predicts a tensor that was not dumped by the first check that can.
 func (c *Case) predicted(name string) Input {
 	if p := c.chain[name]; p != nil {
-		return Input{X: p.Want, Err: p.Bound}
+		return Input{X: p.Want, Err: p.Bound, Half: p.Half}
 	}
 	if slices.Contains(c.asking, name) {
 		note(&c.Absent, name)
@@ -283,7 +283,7 @@ func (c *Case) predicted(name string) Input {
 		}
 		c.chain[name] = p
 		note(&c.Used, name)
-		return Input{X: p.Want, Err: p.Bound}
+		return Input{X: p.Want, Err: p.Bound, Half: p.Half}
 	}
 	note(&c.Absent, name)
 	return Input{}

@@ -98,7 +98,11 @@ func predictKL(c *Case) *Prediction {
 	}
 	rl.KL(p.Want, nil, lp.X, ref.X, nil, plain)
 	largest := overflow(c.Unit)
-	known := c.promotedEstimates(p, lp, ref, plain, weighted)
+	var by *ratios
+	if weighted {
+		by = &weight
+	}
+	known := c.promotedEstimates(p, lp, ref, plain, by)
 	for i, k := range p.Want {
 		d := lp.X[i] - ref.X[i]
 		b := klBound(plain, d, lp.E(i)+ref.E(i), c.Unit)

@@ -254,11 +254,7 @@ func promotedClip(clip rl.ClipOptions, u float64) rl.ClipOptions {
 //	through that of a sequence     rnd(Σ ∂/∂ρ·ρ/n): the ratio is float32 again
 //	beside it (score functions)    rnd(∂/∂lp)
 //
-// and of k3, with δ = ref − lp, f = e^δ (see [k3Form.slope]) and g the gradient with respect to the estimate,
-//
-//	g = β·w, of is_corrected times ρ     ∂/∂δ = rnd(rnd(g·f) − g)
-//
-// of which is_corrected has k·β·w with respect to ρ besides. Paths are added in the order in which autograd meets them, each sum rounded.
+// and of the KL term what [klPaths] says of g = β·w, of is_corrected times ρ, which has k·β·w with respect to ρ besides. Paths are added in the order in which autograd meets them, each sum rounded.
 // Frameworks round w and β before they are multiplied, after, or one of them: one of these orders holds for all cells, that which
 // leaves the fewest of what was dumped beyond their bound.
 func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
@@ -347,9 +343,15 @@ type roundingWay struct {
 func (p *policy) roundingWays(c *Case) []roundingWay {
 	o := p.o.KL
 	o.Grad = rl.KLNaive
+	var ratio *ratios
+	if p.ratioInKL() {
+		ratio = &p.ratio
+	}
 	forms := k3Forms
-	if got := c.B.Token("kl"); got != nil && p.o.KL.Grad == rl.KLNaive {
-		forms = []k3Form{k3FormOf(got, c.B.Mask, p.lp, p.ref, o)}
+	if got := c.B.Token("kl"); o.Kind != rl.KLK3 || p.o.KL.Grad == rl.KLStraightThroughK2 {
+		forms = forms[:1]
+	} else if got != nil {
+		forms = []k3Form{k3FormOf(got, c.B.Mask, p.lp, p.ref, o, ratio)}
 	}
 	var ways []roundingWay
 	for _, form := range forms {
@@ -419,22 +421,20 @@ func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, form k3Form, u 
 	o := p.o.KL
 	y, e = p.castPath(g, toRatio, i, u)
 	d, _ := rounded(p.lp.X[i]-p.ref.X[i], u)
-	if o.ClampIn > 0 && math.Abs(d) >= o.ClampIn || o.ClampOut > 0 && k >= o.ClampOut {
+	if clamps := o.ClampAll || o.Kind == rl.KLK3; clamps && o.Grad != rl.KLStraightThroughK2 &&
+		(o.ClampIn > 0 && math.Abs(d) >= o.ClampIn || o.ClampOut > 0 && math.Abs(k) >= o.ClampOut) {
 		return y, e
 	}
-	f, open := form.slope(d, u)
-	product, near := rounded(toKL*f, u)
-	if open || near {
-		e += 4 * u * math.Abs(product)
-	}
-	slope, _ := rounded(product-toKL, u)
+	first, second, ke := klPaths(o, form, toKL, d, u)
+	e += ke
+	all, _ := rounded(first+second, u)
 	if p.scores() { // the score function is met first, and where lp − ref was written twice its two paths are added one by one
-		one, _ := rounded(y+toKL, u)
-		one, _ = rounded(one-product, u)
-		all, _ := rounded(y-slope, u)
+		one, _ := rounded(y+second, u)
+		one, _ = rounded(one+first, u)
+		all, _ := rounded(y+all, u)
 		return one, e + math.Abs(one-all)
 	}
-	return y - slope, e
+	return y + all, e
 }
 
 // scores reports whether the loss is a score function, whose gradient does not pass the ratio.

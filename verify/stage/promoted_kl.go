@@ -52,8 +52,10 @@ func (form k3Form) value(d, u float64) (k, bound float64) {
 	return k, bound
 }
 
-// k3FormOf returns the form that leaves the fewest of the estimates got beyond what rounding leaves open.
-func k3FormOf(got []float64, mask []bool, lp, ref Input, o rl.KLOptions) k3Form {
+// k3FormOf returns the form that leaves the fewest of the dumped estimates got, which hold the ratio where ratio is not nil, beyond what
+// rounding leaves open.
+func k3FormOf(got []float64, mask []bool, lp, ref Input, o rl.KLOptions, ratio *ratios) k3Form {
+	u := half(lp, ref)
 	misses := make([]int, len(k3Forms))
 	for n, form := range k3Forms {
 		p := &Prediction{Want: make([]float64, len(got)), Bound: make([]float64, len(got))}
@@ -61,7 +63,12 @@ func k3FormOf(got []float64, mask []bool, lp, ref Input, o rl.KLOptions) k3Form 
 			return k3ExpFirst
 		}
 		for i, x := range got {
-			if mask[i] && !(math.Abs(x-p.Want[i]) <= p.Bound[i]) {
+			want, bound := p.Want[i], p.Bound[i]
+			if ratio != nil {
+				want, bound = want*ratio.x[i], bound*ratio.x[i]+math.Abs(want)*ratio.err[i]
+				bound += u * math.Abs(want)
+			}
+			if mask[i] && !(math.Abs(x-want) <= bound) {
 				misses[n]++
 			}
 		}
@@ -102,14 +109,15 @@ func promotedKL(p *Prediction, lp, ref Input, o rl.KLOptions, form k3Form) bool 
 	return true
 }
 
-// promotedEstimates is [promotedKL] in the form that the dumped estimates show. Where there are none, or they hold the ratio, too, the
-// form is open: the bound spans all of them.
-func (c *Case) promotedEstimates(p *Prediction, lp, ref Input, o rl.KLOptions, weighted bool) bool {
-	if o.Kind != rl.KLK3 || half(lp, ref) == 0 {
+// promotedEstimates is [promotedKL] in the form that the dumped estimates show, see [k3FormOf]. Where there are none the form is open: the
+// bound spans all of them.
+func (c *Case) promotedEstimates(p *Prediction, lp, ref Input, o rl.KLOptions, ratio *ratios) bool {
+	p.Half = half(lp, ref)
+	if o.Kind != rl.KLK3 || p.Half == 0 {
 		return promotedKL(p, lp, ref, o, k3ExpFirst)
 	}
-	if got := c.B.Token("kl"); got != nil && !weighted {
-		return promotedKL(p, lp, ref, o, k3FormOf(got, c.B.Mask, lp, ref, o))
+	if got := c.B.Token("kl"); got != nil {
+		return promotedKL(p, lp, ref, o, k3FormOf(got, c.B.Mask, lp, ref, o, ratio))
 	}
 	promotedKL(p, lp, ref, o, k3ExpFirst)
 	for _, form := range k3Forms[1:] {
@@ -122,9 +130,45 @@ func (c *Case) promotedEstimates(p *Prediction, lp, ref Input, o rl.KLOptions, w
 	return true
 }
 
-// knowsKLPath reports whether the gradient of the KL term in a 16-bit type is computed operation by operation: that of k3, whose two
-// paths cancel after they were rounded.
+// knowsKLPath reports whether the gradient of the KL term in a 16-bit type is computed operation by operation.
 func (p *policy) knowsKLPath() bool {
 	o := p.o.KL
-	return half(p.lp, p.ref) > 0 && p.beta != 0 && o.Kind == rl.KLK3 && (o.Grad == rl.KLNaive || o.Grad == rl.KLISCorrected) && p.o.Kind != rl.LossGMPO
+	if half(p.lp, p.ref) == 0 || p.beta == 0 || p.o.Kind == rl.LossGMPO {
+		return false
+	}
+	switch o.Grad {
+	case rl.KLNaive, rl.KLISCorrected:
+		return o.Kind == rl.KLK1 || o.Kind == rl.KLK2 || o.Kind == rl.KLAbs || o.Kind == rl.KLK3
+	case rl.KLStraightThroughK2:
+		return o.ISCap == 0
+	}
+	return false
+}
+
+// klPaths returns what the estimate of a cell adds to its gradient in a type of unit roundoff u, d = lp − ref being of it, g the gradient
+// with respect to the estimate, of each way from it to lp, and how far roundings that are open can move them:
+//
+//	k1   g                |d|  g·sign(d)          k2, and what has its gradient   rnd(g·d), ½ and 2 being exact
+//	k3   −rnd(g·f) and g, added before they reach lp, or in lp where lp − ref was written twice
+func klPaths(o rl.KLOptions, form k3Form, g, d, u float64) (first, second, e float64) {
+	switch {
+	case o.Grad == rl.KLStraightThroughK2 || o.Kind == rl.KLK2:
+		first, near := rounded(g*d, u)
+		if near {
+			e = 2 * u * math.Abs(first)
+		}
+		return first, 0, e
+	case o.Kind == rl.KLK3:
+		f, open := form.slope(d, u)
+		product, near := rounded(g*f, u)
+		if open || near {
+			e = 4 * u * math.Abs(product)
+		}
+		return -product, g, e
+	case o.Kind == rl.KLAbs && d < 0:
+		return -g, 0, 0
+	case o.Kind == rl.KLAbs && d == 0:
+		return 0, 0, 0
+	}
+	return g, 0, 0
 }

@@ -20,7 +20,7 @@ func bf(x float64) float64 {
 }
 
 // promotedStep computes a step of GRPO operation by operation as torch does whose log-probs are bfloat16 and whose advantages are
-// float32, forward and backward, with the KL estimate times the ratio if corrected, and k3 written in one of the ways of programs.
+// float32, forward and backward, with the KL estimate times the ratio if corrected, and the estimate written in one of the ways of programs.
 func promotedStep(tr *trainer, beta float64, corrected bool, form string) {
 	put := func(name string, draw func(i int) float64) []float64 {
 		x := tr.grid(name, func(i int) float64 { return bf(draw(i)) })
@@ -57,6 +57,10 @@ func promotedStep(tr *trainer, beta float64, corrected bool, form string) {
 		case "expm1(δ) − δ":
 			e := bf(math.Expm1(delta))
 			k, f = bf(e-delta), bf(e+1)
+		case "k2":
+			k = bf(delta*delta) / 2
+		case "k1":
+			k = -delta
 		}
 		one, two := float32(rho)*float32(adv[i]), float32(clipped)*float32(adv[i])
 		gRatio := bf(float64(-float32(w[i]) * float32(adv[i])))
@@ -74,6 +78,12 @@ func promotedStep(tr *trainer, beta float64, corrected bool, form string) {
 		loss[i] = float64(-min(one, two) + float32(bf(beta*kl[i])))
 		if w[i] != 0 {
 			gDelta := bf(bf(toKL*f) - toKL)
+			switch form {
+			case "k2", "k3+":
+				gDelta = bf(toKL * delta)
+			case "k1":
+				gDelta = -toKL
+			}
 			grad[i] = bf(bf(bf(gRatio+ratioKL)*rho) - gDelta)
 		}
 	}
@@ -89,18 +99,25 @@ func promotedStep(tr *trainer, beta float64, corrected bool, form string) {
 func TestTypesOfMixedTensors(t *testing.T) {
 	all, open := 0, 0 // outcomes; those with a ratio on its bound in too many cells
 	for _, corrected := range []bool{false, true} {
-		grad := map[bool]string{true: "is_corrected", false: "naive"}[corrected]
 		for seed := range cases(120) {
 			tr := newTrainer(uint64(seed))
 			beta := []float64{0.04, 0.001, 0.3}[seed%3]
-			promotedStep(tr, beta, corrected, []string{"exp(δ) − δ − 1", "exp(δ) − 1 − δ", "expm1(δ) − δ"}[seed/3%3])
+			form := []string{"exp(δ) − δ − 1", "exp(δ) − 1 − δ", "expm1(δ) − δ", "k2", "k1", "k3+"}[seed/3%6]
+			kind, grad := "k3", map[bool]string{true: "is_corrected", false: "naive"}[corrected]
+			switch form {
+			case "k1", "k2":
+				kind = form
+			case "k3+":
+				grad = "straight_through_k2"
+			}
+			promotedStep(tr, beta, corrected && form != "k3+", form)
 			b := tr.b
 			set := reduction{kind: "token", where: "global"}.set(t, options(t, "ratio.level=token", "ratio.log_clamp=none", "ratio.old=stored", "loss.kind=ppo", "clip.low=0.2", "clip.high=0.2",
-				"clip.dual=none", "clip.delta=none", "tis.level=none", "kl.place=loss", "kl.kind=k3", "kl.clamp_in=none", "kl.clamp_out=none", "kl.grad="+grad, "kl.agg=same"))
+				"clip.dual=none", "clip.delta=none", "tis.level=none", "kl.place=loss", "kl.kind="+kind, "kl.clamp_in=none", "kl.clamp_out=none", "kl.grad="+grad, "kl.agg=same"))
 			set = set.With("kl.beta", convention.NumberValue(beta), "test")
 			for _, id := range []string{"kl/token", "token_loss/policy", "gradient/dlogp"} {
 				o := stage.Judge(stage.Find(id), b, set)
-				require.NotEqual(t, check.Fail, o.Verdict, "%s, %s, seed %d: %+v", id, grad, seed, o.Tally.Worst)
+				require.NotEqual(t, check.Fail, o.Verdict, "%s, %s, seed %d: %+v, lacks %s", id, grad+" "+form, seed, o.Tally, o.Lacking())
 				if all++; o.Verdict == check.Undetermined {
 					open++
 				}

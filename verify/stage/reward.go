@@ -219,7 +219,7 @@ func (c *Case) finished() []bool {
 	return nil
 }
 
-// predictTokenRewards bounds r_t by |β|·e_kl + 2u·|β·kl_t|, and at the token of the score by e_score + u·|r_t| more: β and
+// predictTokenRewards bounds r_t by |β|·e_kl + 2u·|β·kl_t|, u that of a 16-bit KL besides, and at the token of the score by e_score + u·|r_t| more: β and
 // the product are rounded, and the sum.
 func predictTokenRewards(c *Case) *Prediction {
 	b := c.B
@@ -274,7 +274,7 @@ func predictTokenRewards(c *Case) *Prediction {
 	if o.Beta != 0 {
 		for i := range p.Bound {
 			if b.Mask[i] {
-				p.Bound[i] = math.Abs(o.Beta)*kl.E(i) + 2*u*math.Abs(o.Beta*kl.X[i])
+				p.Bound[i] = math.Abs(o.Beta)*kl.E(i) + (2*u+kl.Half)*math.Abs(o.Beta*kl.X[i])
 			}
 		}
 	}

@@ -44,6 +44,9 @@ type Prediction struct {
 	// NaN where there is none. nil: nowhere.
 	Alt []float64
 
+	// Half is the unit roundoff of the 16-bit type of the output where promotion decides what operations on it round to; else 0.
+	Half float64
+
 	// Scale is the size below which an error does not matter; 0 means the RMS of Want over the judged elements.
 	Scale float64
 
