@@ -179,7 +179,7 @@ func metrics(p *screen, list []check.Metric) {
 	if len(list) == 0 {
 		return
 	}
-	const most, longest, blocks = 30, 34, 16
+	const most, longest, blocks = 30, 26, 16 // 48 columns of 80: what is said of the values has 32
 	shown := list
 	if len(list) > most {
 		shown = nil

@@ -126,7 +126,7 @@ func report(logs []*log, paths []string, o Options) *Report {
 		r.input(l)
 		_, more := l.watch.Metrics(1)
 		for _, m := range more {
-			if m.Quantity == nil && !slices.Contains(unknown, m.Name) {
+			if m.Quantity == nil && !symptom.Known(m.Name) && !slices.Contains(unknown, m.Name) {
 				unknown = append(unknown, m.Name)
 			}
 		}

@@ -46,6 +46,9 @@ var quantities = []Quantity{
 	{ID: "reward_std", Formula: "standard deviation of the rewards", Low: 0, High: inf, Range: "SIGN-RANGE"},
 	{ID: "length", Formula: "tokens of a completion", Low: 0, High: inf, Range: "SIGN-RANGE"},
 	{ID: "positive", Formula: "a count, a norm, a deviation or a time", Low: 0, High: inf, Range: "SIGN-RANGE"},
+	{ID: "implicit_reward", Formula: "β·(log π − log π_ref) of a completion, or a difference of two", Reduction: "mean over rows", Low: -inf, High: inf},
+	{ID: "logp_sum", Formula: "log π of a completion: Σ_t log π(y_t), or its mean", Mask: "completion", Reduction: "mean over rows", Sign: "at most 0", Low: -inf, High: 0, Range: "BOUND-RANGE"},
+	{ID: "loss_eval", Formula: "the loss on held-out data", Low: -inf, High: inf},
 	{ID: "ratio", Formula: "exp(log π − log π_old)", Mask: "response", Low: 0, High: inf, Range: "SIGN-RANGE"},
 	{ID: "is_ratio", Formula: "exp(log π_trainer − log π_engine)", Mask: "response", Low: 0, High: inf, Range: "SIGN-RANGE"},
 	{ID: "is_max", Formula: "largest exp(log π_trainer − log π_engine)", Mask: "response", Low: 0, High: inf, Range: "SIGN-RANGE"},
@@ -122,7 +125,7 @@ var names = []Name{
 	{"trl-grpo", "completions/clipped_ratio", "truncated", "completions that are cut, not the clipping of the policy"}, {"trl-grpo", "completions/mean_length", "length", ""}, {"trl-grpo", "completion_length", "length", ""}, {"trl-grpo", "completions/*_length", "length", ""}, {"trl-grpo", "completions/*_terminated_length", "positive", ""},
 	{"trl-grpo", "clip_ratio", "clip_frac", ""}, {"trl-grpo", "clip_ratio/region_mean", "clip_frac", ""}, {"trl-grpo", "clip_ratio/*", "share", ""}, {"trl-grpo", "entropy", "entropy", "of the full vocabulary; OpenRLHF's entropy_loss is −H"},
 	{"trl-grpo", "sampling/sampling_logp_difference/mean", "engine_gap", ""}, {"trl-grpo", "sampling/sampling_logp_difference/max", "engine_max", ""}, {"trl-grpo", "sampling/importance_sampling_ratio/mean", "is_ratio", "after truncation, and exp of a sum in sequence mode"}, {"trl-grpo", "sampling/importance_sampling_ratio/*", "is_max", ""},
-	{"trl-grpo", "clip", "clip_frac", ""}, {"trl-grpo", "length", "length", ""}, {"trl-grpo", "gnorm", "grad_norm", ""},
+	{"trl-grpo", "cispo_clip_ratio", "share", ""}, {"trl-grpo", "clip", "clip_frac", ""}, {"trl-grpo", "length", "length", ""}, {"trl-grpo", "gnorm", "grad_norm", ""},
 
 	{"verl", "actor/pg_loss", "loss_policy", ""}, {"verl", "actor/loss", "loss", ""}, {"verl", "actor/ppo_kl", "approx_kl", "mean(old − new), clamped; OpenRLHF's ppo_kl is not"}, {"verl", "actor/pg_clipfrac", "clip_frac", "before dual clip"}, {"verl", "actor/pg_clipfrac_lower", "share", ""},
 	{"verl", "actor/entropy", "entropy", ""}, {"verl", "actor/entropy_loss", "entropy", "+H, and not −H as its name says"}, {"verl", "actor/kl_loss", "kl_any", "of the kl_loss_type that is configured"}, {"verl", "actor/kl_coef", "positive", ""}, {"verl", "actor/grad_norm", "grad_norm", ""}, {"verl", "actor/lr", "lr", ""},
@@ -145,7 +148,11 @@ var names = []Name{
 	{"", "losses/policy_loss", "loss_policy", ""}, {"", "losses/value_loss", "loss_value", ""}, {"", "losses/entropy", "entropy", ""}, {"", "losses/approx_kl", "kl_k3", "k3: at least 0"}, {"", "losses/old_approx_kl", "approx_kl", "k1"}, {"", "losses/clipfrac", "clip_frac", ""}, {"", "losses/explained_variance", "explained", ""}, {"", "charts/learning_rate", "lr", ""}, {"", "charts/episodic_return", "reward", ""},
 	{"", "objective/kl", "kl_seq", ""}, {"", "objective/kl2_avg", "kl_k3", "open-instruct: k3 under the name of k2"}, {"", "debug/vllm_vs_local_logprob_diff_mean", "engine_gap", ""}, {"", "debug/vllm_local_reverse_kl", "", "e^g·(g − o): no estimate of a KL"}, {"", "mismatch_kl/mean", "engine_k3", ""},
 	{"", "train_rollout_logprob_abs_diff", "engine_gap", ""}, {"", "train_rollout_kl", "engine_k3", ""}, {"", "rollout_correction/kl", "engine_kl", ""}, {"", "rollout_correction/k3_kl", "engine_k3", ""}, {"", "behave_approx_kl", "engine_kl", "AReaL: o − g, the sign of verl inverted"}, {"", "policy/rollout_train_prob_diff_mean", "", "SkyRL: mean of exp(g − o), no difference of probabilities"},
-	{"", "memory.used [MiB]", "gpu_memory", ""}, {"", "memory.used", "gpu_memory", ""}, {"", "step_time", "positive", ""}, {"", "num_tokens", "positive", ""}, {"", "mean_token_accuracy", "share", ""}, {"", "completions/clipped_ratio", "truncated", ""}, {"", "frac_reward_zero_std", "zero_std_share", ""},
+	{"", "memory.used [MiB]", "gpu_memory", ""}, {"", "memory.used", "gpu_memory", ""}, {"", "step_time", "positive", ""}, {"", "num_tokens", "positive", ""}, {"", "mean_token_accuracy", "share", ""},
+	{"", "rewards/chosen", "implicit_reward", "DPO: β times a log-ratio, no score"}, {"", "rewards/rejected", "implicit_reward", "DPO: β times a log-ratio, no score"}, {"", "rewards/margins", "implicit_reward", ""}, {"", "rewards/accuracies", "share", ""},
+	{"", "logps/chosen", "logp_sum", ""}, {"", "logps/rejected", "logp_sum", ""}, {"", "logits/chosen", "", "a mean of raw logits has no scale"}, {"", "logits/rejected", "", "a mean of raw logits has no scale"},
+	{"", "min_reward", "reward_of", ""}, {"", "max_reward", "reward_of", ""}, {"", "margin", "reward_of", "chosen minus rejected"}, {"", "accuracy", "share", ""}, {"", "eval_loss", "loss_eval", ""}, {"", "eval/loss", "loss_eval", ""},
+	{"", "train_runtime", "positive", ""}, {"", "train_samples_per_second", "positive", ""}, {"", "train_steps_per_second", "positive", ""}, {"", "total_flos", "positive", ""}, {"", "epoch", "positive", ""}, {"", "eval_num_tokens", "positive", ""}, {"", "eval_mean_token_accuracy", "share", ""}, {"", "eval_entropy", "", "of held-out data"}, {"", "eval_runtime", "positive", ""}, {"", "eval_samples_per_second", "positive", ""}, {"", "eval_steps_per_second", "positive", ""}, {"", "completions/clipped_ratio", "truncated", ""}, {"", "frac_reward_zero_std", "zero_std_share", ""},
 }
 
 // lookup finds what a program means by a name; "train/" before it is left out where the whole is not known.

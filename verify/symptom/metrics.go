@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // Metric is what a log says of one quantity.
@@ -55,5 +56,15 @@ func (m Metric) Sentence() string {
 	case m.Min == m.Max:
 		return number(m.Min) + " throughout"
 	}
-	return fmt.Sprintf("%s to %s, last %s", number(m.Min), number(m.Max), number(m.Last))
+	return fmt.Sprintf("%s to %s, last %s", short(m.Min), short(m.Max), short(m.Last))
+}
+
+// short is a number in about 7 columns: three of them and the words between have room beside the name and the sparkline.
+func short(v float64) string {
+	for digits := 4; digits > 2; digits-- {
+		if text := strconv.FormatFloat(v, 'g', digits, 64); len(text) <= 7 {
+			return text
+		}
+	}
+	return strconv.FormatFloat(v, 'g', 2, 64)
 }

@@ -66,6 +66,7 @@ type sum struct {
 	got    float64
 	want   float64
 	n, off int64
+	digits int         // the most significant digits of any
 	fine   float64     // the finest rounding of any number of it
 	fits   [][]float64 // rows of terms and the total, to tell unknown coefficients by
 }
@@ -217,10 +218,7 @@ func (w *Watch) together(row *runlog.Row) {
 			if !row.Form.Shortest() {
 				return f.Half
 			}
-			if s.n == 0 && f == total || f.Half < s.fine {
-				s.fine = f.Half
-			}
-			return s.fine
+			return s.shortest(f, s.n == 0 && f == total)
 		}
 		room, want, whole, unknown := rounding(total)+relative*math.Abs(total.Value), 0.0, true, false
 		line := make([]float64, 0, len(s.terms)+1)
@@ -261,6 +259,23 @@ func (w *Watch) together(row *runlog.Row) {
 			}
 		}
 	}
+}
+
+// shortest is how far a number may be rounded that was written without the zeros at its end: by the finest place of the sum's numbers so
+// far, as after round(x, 4), or by the most digits, as after "%.4g", whichever is coarser. first resets what was seen.
+func (s *sum) shortest(f *runlog.Field, first bool) float64 {
+	if first || f.Half < s.fine {
+		s.fine = f.Half
+	}
+	if first {
+		s.digits = 0
+	}
+	if f.Value == 0 || f.Half <= 0 {
+		return s.fine
+	}
+	place := math.Floor(math.Log10(math.Abs(f.Value)))
+	s.digits = max(s.digits, int(math.Round(place-math.Log10(2*f.Half)))+1)
+	return max(s.fine, .5*math.Pow(10, place+1-float64(s.digits)))
 }
 
 // settle tells whether constant coefficients explain a sum whose coefficients are not known: the first is 1 where it is known. It

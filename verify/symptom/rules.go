@@ -234,13 +234,38 @@ func (j *judge) impossible() {
 			if s.what.ID == "entropy" && j.Vocab > 1 {
 				limit = fmt.Sprintf("from 0 to ln %s = %s", number(j.Vocab), number(high))
 			}
-			severity := Fail
-			if s.what.ID == "entropy" && s.known != nil && s.known.Program == "" && p.mean > 0 {
+			severity, may := Fail, ""
+			switch {
+			case s.what.ID == "entropy" && s.known != nil && s.known.Program == "" && p.mean > 0:
 				severity = Warn // of an unknown program it may be a sum over a sequence
+			case s.what.ID == "kl_k3" && j.Program == "trl-grpo" && !j.grpoOnly():
+				severity, may = Warn, "; TRL's RLOO logs the same names, and k1 as kl, which may be negative"
+			case id == "KL-NEGATIVE" && s.low.mean > -bfloat16K3:
+				severity, may = Warn, "; in bfloat16 k3 may round to this"
 			}
-			j.say(id, severity, Exact, s, "%s is %s in step %d (line %d); %s is %s", s.name, number(p.mean), p.step, p.line, s.what.Formula, limit).at(p)
+			j.say(id, severity, Exact, s, "%s is %s in step %d (line %d); %s is %s%s", s.name, number(p.mean), p.step, p.line, s.what.Formula, limit, may).at(p)
 		}
 	}
+}
+
+// bfloat16K3 is how far below 0 a k3 near 0 may come in bfloat16: e^d rounds by 2⁻⁹ at d ≤ 0 and by 2⁻⁸ above, e^d − d again, and both
+// roundings may fall on the same side.
+const bfloat16K3 = 0x1p-7
+
+// grpoOnly reports whether the log has a name that TRL 1.16's GRPOTrainer logs and its RLOOTrainer does not.
+func (j *judge) grpoOnly() bool {
+	for _, s := range j.series {
+		if s == nil || s.n == 0 {
+			continue
+		}
+		short := strings.TrimPrefix(s.name, "train/")
+		for _, own := range []string{"cispo_clip_ratio", "policy_loss", "entropy_coef", "sampling/", "vespo/", "tools/"} {
+			if strings.HasPrefix(short, own) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // sumsUp finds numbers of one line that contradict each other.

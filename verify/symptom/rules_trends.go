@@ -34,7 +34,10 @@ func (j *judge) tutorial() {
 		}
 	}
 	gradient := math.NaN()
-	if norm != nil && norm.n >= 3 && j.Program != "shielded" {
+	// Limits of the tutorial's PPO, whose gradient is clipped at 1. The norm of another loss has no such scale: SFT and DPO of transformers'
+	// Trainer log a learning rate beside the loss, and nothing of PPO.
+	ppo := clip != nil || value != nil || kl != nil || j.Program == "ppo" || j.isPPO() || j.of("lr") == nil
+	if norm != nil && norm.n >= 3 && ppo && j.Program != "shielded" && j.Program != "trl-grpo" {
 		gradient = norm.recent()
 		p, _ := norm.firstBeyond(math.Inf(-1), 10)
 		switch {
@@ -44,7 +47,7 @@ func (j *judge) tutorial() {
 			j.say("C14", Warn, Threshold, norm, "%s has a median of %s in the last ten lines; more than 10 is unstable where max_grad_norm is 1", norm.name, number(gradient)).at(p)
 		}
 	}
-	if total != nil && !mixed && (j.Program == "ppo" || j.Program == "" || value != nil) {
+	if total != nil && ppo && !mixed && (j.Program == "ppo" || j.Program == "" || value != nil) {
 		if b, ok := slope(total.points); ok && b < 0 && (high > .5 || gradient > 10) {
 			var why []string
 			if high > .5 {
