@@ -152,7 +152,7 @@ var names = []Name{
 	{"", "rewards/chosen", "implicit_reward", "DPO: β times a log-ratio, no score"}, {"", "rewards/rejected", "implicit_reward", "DPO: β times a log-ratio, no score"}, {"", "rewards/margins", "implicit_reward", ""}, {"", "rewards/accuracies", "share", ""},
 	{"", "logps/chosen", "logp_sum", ""}, {"", "logps/rejected", "logp_sum", ""}, {"", "logits/chosen", "", "a mean of raw logits has no scale"}, {"", "logits/rejected", "", "a mean of raw logits has no scale"},
 	{"", "min_reward", "reward_of", ""}, {"", "max_reward", "reward_of", ""}, {"", "margin", "reward_of", "chosen minus rejected"}, {"", "accuracy", "share", ""}, {"", "eval_loss", "loss_eval", ""}, {"", "eval/loss", "loss_eval", ""},
-	{"", "train_runtime", "positive", ""}, {"", "train_samples_per_second", "positive", ""}, {"", "train_steps_per_second", "positive", ""}, {"", "total_flos", "positive", ""}, {"", "epoch", "positive", ""}, {"", "eval_num_tokens", "positive", ""}, {"", "eval_mean_token_accuracy", "share", ""}, {"", "eval_entropy", "", "of held-out data"}, {"", "eval_runtime", "positive", ""}, {"", "eval_samples_per_second", "positive", ""}, {"", "eval_steps_per_second", "positive", ""}, {"", "completions/clipped_ratio", "truncated", ""}, {"", "frac_reward_zero_std", "zero_std_share", ""},
+	{"", "train_runtime", "positive", ""}, {"", "train_samples_per_second", "positive", ""}, {"", "train_steps_per_second", "positive", ""}, {"", "total_flos", "positive", ""}, {"", "epoch", "positive", ""}, {"", "runtime", "positive", ""}, {"", "samples_per_second", "positive", ""}, {"", "steps_per_second", "positive", ""}, {"", "completions/clipped_ratio", "truncated", ""}, {"", "frac_reward_zero_std", "zero_std_share", ""},
 }
 
 // lookup finds what a program means by a name; "train/" before it is left out where the whole is not known.
@@ -224,8 +224,10 @@ func Known(name string) bool {
 	if anyName[name] || stepNames[name] {
 		return true
 	}
-	if short, ok := strings.CutPrefix(name, "train/"); ok {
-		return Known(short)
+	for _, prefix := range []string{"train/", "eval/", "eval_"} { // of held-out data: known, and judged for NaN only
+		if short, ok := strings.CutPrefix(name, prefix); ok {
+			return Known(short)
+		}
 	}
 	if low := strings.ToLower(name); low != name {
 		return Known(low)

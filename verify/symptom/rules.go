@@ -202,8 +202,14 @@ func (j *judge) impossible() {
 		if s == nil {
 			continue
 		}
-		if s.missing > 0 && s.what != nil && s.n == 0 && s.what.ID == "loss" {
-			j.say("NONFINITE", Warn, Exact, s, "%s is null in all %d lines: loggers write NaN so", s.name, s.missing).at(s.firstMiss)
+		if s.missing > 0 && s.what != nil && s.n == 0 {
+			trainer := strings.HasPrefix(j.Program, "trl") // transformers' Trainer writes None where it has NaN
+			switch id := s.what.ID; {
+			case trainer && s.missing >= 3 && (id == "loss" || id == "reward" || id == "grad_norm"):
+				j.say("NONFINITE", Fail, Exact, s, "%s is None in all %d lines: transformers' Trainer writes NaN so", s.name, s.missing).at(s.firstMiss)
+			case id == "loss":
+				j.say("NONFINITE", Warn, Exact, s, "%s is null in all %d lines: loggers write NaN so", s.name, s.missing).at(s.firstMiss)
+			}
 		}
 		if s.what == nil || s.what.Range == "" || s.n == 0 {
 			continue

@@ -160,10 +160,13 @@ func (j *judge) frameworks() {
 	} else {
 		j.k1(s)
 	}
-	if s := j.of("lr"); s != nil && s.n >= 5 && s.zeros == s.n && ((s.level > 0) || s.half < 1e-9) {
+	if s := j.of("lr"); s != nil && s.n >= 5 && s.zeros == s.n && (s.level > 0 || s.exact || s.half < 1e-9) {
 		j.say("LR-ZERO", Fail, Exact, s, "%s is 0 in all %d lines", s.name, s.n).at(s.first)
 	}
 	zero := j.of("zero_std_share")
+	if zero != nil && zero.n >= 3 && zero.level == 1 && j.Program == "trl-grpo" && j.of("reward") == nil {
+		j.say("NONFINITE", Fail, Exact, zero, "there is %s and no reward, which TRL logs beside it: transformers' Trainer leaves NaN out of TensorBoard", zero.name).at(zero.first)
+	}
 	if zero != nil && zero.n >= 3 && zero.recent() > .9 && j.Program != "grpo" {
 		p, _ := zero.firstBeyond(math.Inf(-1), .9)
 		j.say("ZERO-STD", Warn, Threshold, zero, "%s has a median of %s in the last ten lines", zero.name, number(zero.recent())).at(p)
@@ -172,7 +175,7 @@ func (j *judge) frameworks() {
 		j.say("ZERO-STD", Warn, Threshold, s, "%s is 0 in all %d lines", s.name, s.n).at(s.first)
 	}
 	if s := j.of("grad_norm"); s != nil && s.n >= 3 && j.Program != "grpo" {
-		if s.zeros == s.n && ((s.level > 0) || s.half < 1e-4) {
+		if s.zeros == s.n && (s.level > 0 || s.half < 1e-4) {
 			j.say("GRAD-ZERO", Fail, Exact, s, "%s is exactly 0 in all %d lines", s.name, s.n).at(s.first)
 		} else if s.longest.n >= 20 {
 			f := j.say("GRAD-ZERO", Warn, Exact, s, "%s is exactly 0 in %d lines in a row, from step %d", s.name, s.longest.n, s.longest.from)

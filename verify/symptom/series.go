@@ -27,6 +27,7 @@ type series struct {
 	what  *Quantity // nil: not in the dictionary
 	level int       // 0: of a console, 1: of TensorBoard, 2: with all digits
 	half  float64   // its rounding in print: the finest where numbers have the digits that they need, else the coarsest
+	exact bool      // written with the digits that a number needs: 0 is 0, as a small number would have an exponent
 
 	n      int64 // finite values
 	first  point
@@ -74,6 +75,7 @@ func (s *series) add(step, line int64, v float64, missing bool, half float64, sh
 		return
 	}
 	s.badGap, s.badRun = max(s.badGap, s.badRun), 0
+	s.exact = shortest && (s.exact || s.n == 0)
 	switch {
 	case !shortest:
 		s.half = max(s.half, half)
