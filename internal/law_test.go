@@ -139,6 +139,7 @@ func TestImportLawFails(t *testing.T) {
 		{ImportPath: "plumbline/reference/nn", Imports: []string{"github.com/stretchr/testify/require"}},
 		{ImportPath: "plumbline/verify/dump", Imports: []string{"plumbline/accel"}},
 		{ImportPath: "plumbline/verify/dump", Imports: []string{"plumbline/verify/projection"}},
+		{ImportPath: "plumbline/verify/diff", Imports: []string{"plumbline/verify/dump"}},
 		{ImportPath: "plumbline/verify/vram", Imports: []string{"plumbline/verify/checkpoint"}},
 		{ImportPath: "plumbline/verify/projection", Imports: []string{"github.com/spf13/cobra"}},
 		{ImportPath: "plumbline/verify/projection", Imports: []string{"github.com/olekukonko/tablewriter"}},

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/verify/checkpoint"
+	"plumbline/verify/diff"
 	"plumbline/verify/dump"
 	"plumbline/verify/golden"
 	"plumbline/verify/projection"
@@ -14,7 +15,7 @@ import (
 
 // suites are the checks of every command.
 func suites() []report.Group {
-	return []report.Group{{Command: "dump", Checks: dump.Infos()}, {Command: "log", Checks: runlog.Infos()}, {Command: "projection", Checks: projection.Suite.Infos()}, {Command: "checkpoint", Checks: checkpoint.Suite.Infos()}, {Command: "vram", Checks: vram.Suite.Infos()}, {Command: "golden", Checks: golden.Suite.Infos()}}
+	return []report.Group{{Command: "dump", Checks: dump.Infos()}, {Command: "diff", Checks: diff.Infos()}, {Command: "log", Checks: runlog.Infos()}, {Command: "projection", Checks: projection.Suite.Infos()}, {Command: "checkpoint", Checks: checkpoint.Suite.Infos()}, {Command: "vram", Checks: vram.Suite.Infos()}, {Command: "golden", Checks: golden.Suite.Infos()}}
 }
 
 func newList() *cobra.Command {

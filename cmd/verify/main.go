@@ -17,6 +17,7 @@ import (
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/checkpoint"
+	"plumbline/verify/diff"
 	"plumbline/verify/dump"
 	"plumbline/verify/projection"
 	"plumbline/verify/vram"
@@ -36,6 +37,7 @@ func exitCode(err error) int {
 	var declared *dump.UsageError
 	var folders *checkpoint.UsageError
 	var setup *vram.UsageError
+	var two *diff.UsageError
 	switch {
 	case errors.Is(err, context.Canceled):
 		return check.ExitInterrupted
@@ -43,7 +45,7 @@ func exitCode(err error) int {
 		return check.ExitMalformed
 	case errors.Is(err, dumpfile.ErrNothing), noLog(err):
 		return check.ExitNothing
-	case errors.As(err, &bad), errors.As(err, &names), errors.As(err, &declared), errors.As(err, &folders), errors.As(err, &setup), cli.NoSuchPath(err), errors.Is(err, filepath.ErrBadPattern):
+	case errors.As(err, &bad), errors.As(err, &names), errors.As(err, &declared), errors.As(err, &folders), errors.As(err, &setup), errors.As(err, &two), cli.NoSuchPath(err), errors.Is(err, filepath.ErrBadPattern):
 		return check.ExitUsage
 	}
 	return check.ExitInternal
@@ -80,7 +82,7 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 		return usageError{cli.FlagError(cmd, err)}
 	})
 	root.SetHelpCommand(cli.HelpCommand(root, func(msg string) error { return usageError{msg} }))
-	root.AddCommand(newDump(), newLog(), newProjection(), newCheckpoint(), newVRAM(), newOps(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport())
+	root.AddCommand(newDump(), newDiff(), newLog(), newProjection(), newCheckpoint(), newVRAM(), newOps(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport())
 	cli.WithCompletion(root, func(msg string) error { return usageError{msg} })
 	return root
 }

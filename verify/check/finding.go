@@ -31,10 +31,17 @@ type Brief struct {
 	Head     []string // what was judged, and under which convention
 	Clean    string   // said where nothing is wrong
 	Metrics  []Metric // of a log, in its order
+	Tables   []Table  // below the head, as they are
 	Findings []Finding
 	Stages   []Stage
 	Coverage string   // how much of what can go wrong would show
 	Next     []string // commands
+}
+
+// Table is lines under a heading that are not wrapped.
+type Table struct {
+	Title string
+	Lines []string
 }
 
 // Stage is a stage of the pipeline and the worst verdict in it, 0 where nothing was judged.

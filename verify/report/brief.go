@@ -98,7 +98,7 @@ func (r *Report) brief(w io.Writer, opt Options) error {
 	for spare := 0; ; spare++ { // what is least needed goes first, until one finding fits the screen
 		p := &screen{width: max(width, leastWidth), ascii: opt.ASCII}
 		r.layOut(p, b, opt, spare)
-		if len(p.lines) < mostLines || len(b.Findings) > 1 || len(b.Metrics) > 0 || spare == 4 {
+		if len(p.lines) < mostLines || len(b.Findings) > 1 || len(b.Metrics) > 0 || len(b.Tables) > 0 || spare == 4 {
 			_, err := io.WriteString(w, painted(p.lines, opt.Color))
 			return err
 		}
@@ -110,7 +110,7 @@ func (r *Report) layOut(p *screen, b *check.Brief, opt Options, spare int) {
 	if r.Run.Seconds > 0 {
 		seconds = fmt.Sprintf("%.1f s", r.Run.Seconds)
 	}
-	if len(b.Findings) == 0 && len(b.Metrics) == 0 && r.Err == "" && r.Exit == check.ExitPass {
+	if len(b.Findings) == 0 && len(b.Metrics) == 0 && len(b.Tables) == 0 && r.Err == "" && r.Exit == check.ExitPass {
 		clean := "✓ " + b.Clean
 		if seconds != "" {
 			clean += " (" + seconds + ")"
@@ -125,6 +125,9 @@ func (r *Report) layOut(p *screen, b *check.Brief, opt Options, spare int) {
 	}
 	p.blank()
 	metrics(p, b.Metrics)
+	if !opt.Quiet {
+		tables(p, b.Tables)
+	}
 	shown := b.Findings
 	if len(shown) > fewFindings {
 		shown = shown[:fewFindings]
@@ -172,6 +175,18 @@ func (r *Report) layOut(p *screen, b *check.Brief, opt Options, spare int) {
 	}
 	p.blank()
 	p.text("", r.headline(), 2)
+}
+
+// tables prints lines as they are, cut at the width of the screen.
+func tables(p *screen, list []check.Table) {
+	for _, t := range list {
+		p.text("", t.Title, 1)
+		for _, l := range t.Lines {
+			line := []rune("  " + p.plain(Printable(l)))
+			p.lines = append(p.lines, strings.TrimRight(string(line[:min(len(line), max(p.width, defaultWidth))]), " "))
+		}
+		p.blank()
+	}
 }
 
 // metrics prints a row for each metric of a log: those with a finding, and the others up to a screen of them.

@@ -114,7 +114,7 @@ func agree(c *Case, one, other string) *Assertion {
 			return out
 		}
 	}
-	if row, from, own, best := strayRow(c, a, b); row >= 0 {
+	if row, from, own, best := strayRow(c, a, b, 0.05); row >= 0 {
 		out.Violations = append(out.Violations, Violation{Row: row, Col: -1, Fault: "ROWS-SWAPPED", Got: own,
 			Reason: fmt.Sprintf("%s of row %d fits %s of row %d: mean |difference| %.3g with its own row, %.3g there, and so for most rows that disagree", one, row, other, from, own, best)})
 	}
@@ -186,8 +186,8 @@ func referenceAgrees(c *Case) *Assertion {
 }
 
 // strayRow returns a row of a that another row of b fits far better than its own, if most of the rows that disagree have such a
-// one; −1 if not.
-func strayRow(c *Case, a, b []float64) (row, from int, own, best float64) {
+// one; −1 if not. Rows disagree whose mean |difference| is above least.
+func strayRow(c *Case, a, b []float64, least float64) (row, from int, own, best float64) {
 	const most = 256
 	w := c.B.Cols
 	n := min(c.B.Rows, most)
@@ -208,20 +208,20 @@ func strayRow(c *Case, a, b []float64) (row, from int, own, best float64) {
 	disagree, stray := 0, 0
 	for r := range n {
 		d0, k := distance(r, r)
-		if k < 4 || !(d0 > 0.05) {
+		if k < 4 || !(d0 > least) {
 			continue
 		}
 		disagree++
-		at, least := -1, d0
+		at, nearest := -1, d0
 		for s := range n {
-			if d, k2 := distance(r, s); s != r && 2*k2 >= k && k2 >= 4 && d < least {
-				at, least = s, d
+			if d, k2 := distance(r, s); s != r && 2*k2 >= k && k2 >= 4 && d < nearest {
+				at, nearest = s, d
 			}
 		}
-		if at >= 0 && least < d0/5 {
+		if at >= 0 && nearest < d0/5 {
 			stray++
 			if row < 0 {
-				row, from, own, best = r, at, d0, least
+				row, from, own, best = r, at, d0, nearest
 			}
 		}
 	}

@@ -28,10 +28,10 @@ type Discrepancy struct {
 
 // What σ of rounding can be. A random walk through L layers with κ ≤ 6 roundings each gives c·√(κL) of the logits' size, c = 1.66e-3 the
 // standard deviation of a rounding to bfloat16: 0.06 to 0.12 for logits of 15 to 30 and few layers, as measured in emulated models, and
-// 0.5 for 96 layers and logits of root mean square 12. A run whose best step is well below may have more of it than [ordinaryScale]
+// 0.5 for 96 layers and logits of root mean square 12. A run whose best step is well below may have more of it than [OrdinaryScale]
 // only by a cause.
 const (
-	ordinaryScale = 0.12
+	OrdinaryScale = 0.12
 	largestScale  = 0.5
 	tellingTokens = 64 // below which no statistic is judged
 )
