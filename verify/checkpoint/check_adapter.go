@@ -10,11 +10,11 @@ import (
 	"plumbline/verify/check"
 )
 
-// eachAdapter runs judge on every adapter of the audited folder that has tensors and is of LoRA, as far as is known.
+// eachAdapter runs judge on every adapter of the audited folder that has tensors and is of LoRA or AdaLoRA, as far as is known.
 func (in *Input) eachAdapter(judge func(f *Folder, u *Unit) []check.Result) []check.Result {
 	var out []check.Result
 	for _, u := range in.Folder.of(Adapter) {
-		if len(u.tensors(weightsRole)) > 0 && (u.Lora == nil || u.Lora.Type == "LORA") {
+		if len(u.tensors(weightsRole)) > 0 && (u.Lora == nil || u.Lora.Type == "LORA" || u.Lora.Type == "ADALORA") {
 			out = append(out, judge(in.Folder, u)...)
 		}
 	}
@@ -31,6 +31,9 @@ nothing wherever it is loaded, and merging it leaves the base.`,
 	Source: "layout of a PEFT adapter; fault P086; peft@0.21 tuners/lora/config.py",
 	Fix:    "write the α and r that the adapter was trained with into adapter_config.json",
 	Run: func(in *Input) ([]check.Result, error) {
+		if err := in.scan(); err != nil { // of AdaLoRA, whose E says whether it is trained
+			return nil, err
+		}
 		var out []check.Result
 		for _, u := range in.Folder.of(Adapter) {
 			subject := in.Folder.shown(path.Join(u.Dir, "adapter_config.json"))
@@ -41,6 +44,8 @@ nothing wherever it is loaded, and merging it leaves the base.`,
 				out = append(out, fail(subject, "NO-ADAPTER-CONFIG", "tensors of an adapter without its configuration", "adapter_config.json is missing: neither α nor the base is known, PEFT cannot load it"))
 			case !slices.Contains(peftTypes, l.Type):
 				out = append(out, fail(subject, "PEFT-TYPE", "no configuration of PEFT", "peft_type is %.64q, no method of PEFT", l.Type))
+			case l.Type == "ADALORA":
+				out = append(out, in.adaFindings(subject, u)...)
 			case l.Type != "LORA":
 				out = append(out, check.Result{Subject: subject, Verdict: check.Undetermined, Reason: fmt.Sprintf("peft_type %q: only LORA is judged", l.Type),
 					Explanations: []check.Explanation{{Fault: "PEFT-TYPE", Title: "an adapter of another method"}}})
@@ -135,7 +140,7 @@ of these on loading.`,
 				return []check.Result{fail(f.at(u), "ZERO-LENGTH", "tensors of length 0: partitioned by ZeRO-3 or FSDP and not gathered before saving", "%s without elements: %s", plural(len(empty), "tensor"), several(empty))}
 			}
 			wrong := map[string][]string{}
-			turned := u.Lora != nil && len(u.pairs) > 0 && !slices.ContainsFunc(u.pairs, func(p *pair) bool { return !p.turned(u.Lora.rank(p.module)) })
+			turned := u.Lora != nil && u.Lora.Type == "LORA" && len(u.pairs) > 0 && !slices.ContainsFunc(u.pairs, func(p *pair) bool { return !p.turned(u.Lora.rank(p.module)) })
 			for _, p := range u.pairs {
 				ra, rb := p.ranks()
 				if p.a == nil || p.b == nil {

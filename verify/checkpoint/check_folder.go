@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"plumbline/internal/format/hf"
+	"plumbline/internal/format/pickle"
 	"plumbline/verify/check"
 )
 
@@ -135,7 +136,7 @@ reading them would run code of their author.`,
 		}
 		for _, e := range f.Entries {
 			dir := path.Dir(e.Name)
-			if path.Base(e.Name) == "lora_train_meta.json" && !slices.ContainsFunc(f.of(Adapter), func(u *Unit) bool { return path.Dir(u.Dir) == dir }) {
+			if path.Base(e.Name) == "lora_train_meta.json" && !slices.ContainsFunc(f.of(Adapter), func(u *Unit) bool { return path.Dir(u.Dir) == dir }) && !f.shardsHold(dir, ".lora_") {
 				out = append(out, fail(f.shown(dir), "P076", "the save hook does not know the adapter", "lora_train_meta.json says that LoRA is trained, and there is no lora_adapter"))
 			}
 		}
@@ -148,6 +149,10 @@ reading them would run code of their author.`,
 		}
 		if len(out) == 0 && !read && len(f.Refused) == 0 {
 			switch pickles := f.pickles(); {
+			case f.shardsHold("", "weight"):
+				r := undetermined(shown, "PICKLE-ONLY", "weights as pickles only", "the weights are only in %s (%s), which are listed and not read: loading them runs code of their author", plural(len(pickles), "pickle"), several(pickles))
+				r.Fix = "convert them where you trust them, with the merger of the framework that wrote them (verl: python -m verl.model_merger merge)"
+				out = append(out, r)
 			case len(pickles) > 0:
 				out = append(out, fail(shown, "PICKLE-ONLY", "weights as pickles only", "all there is are %s (%s): they are listed and not read", plural(len(pickles), "pickle"), several(pickles)))
 			default:
@@ -175,7 +180,17 @@ func (f *Folder) refusedIn(u *Unit) bool {
 func (f *Folder) shardsBeside(u *Unit) bool {
 	up := path.Dir(u.Dir)
 	return slices.ContainsFunc(f.Units, func(o *Unit) bool {
-		return o != u && o.Dir == up && o.hasLike("model_world_size_", "mp_rank_", "__0_0.distcp")
+		return o != u && (o.Dir == up && o.hasLike("model_world_size_", "mp_rank_", "__0_0.distcp") || o.distributed() && path.Dir(o.Dir) == u.Dir)
+	})
+}
+
+// shardsHold reports whether a pickle of the directory, or with "" of any, has a tensor of which the name contains part: shards of FSDP that a
+// framework saves as they are.
+func (f *Folder) shardsHold(dir, part string) bool {
+	return slices.ContainsFunc(f.Units, func(u *Unit) bool {
+		return (dir == "" || u.Dir == dir) && slices.ContainsFunc(u.Pickles, func(p *Pickle) bool {
+			return p.Summary != nil && slices.ContainsFunc(p.Summary.Tensors, func(t pickle.Tensor) bool { return strings.Contains(t.Name, part) })
+		})
 	})
 }
 

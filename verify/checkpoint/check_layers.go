@@ -245,7 +245,7 @@ func (u *Unit) widthFindings(subject string, list []*Tensor) (out []check.Result
 			continue
 		}
 		last := module[strings.LastIndexByte(module, '.')+1:]
-		table := slices.Contains([]string{"embed_tokens", "wte", "embed_in", "word_embeddings", "shared", "tok_embeddings"}, last)
+		table := slices.Contains(tables2, last)
 		head := last == "lm_head" || last == "embed_out"
 		if !table && !head {
 			continue

@@ -203,6 +203,9 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 			lora = append(lora, t.Name)
 		}
 	}
+	if len(lora) > 0 && u.accelerated() {
+		return []check.Result{undetermined(subject, "NO-CONFIG", "weights without config.json", "a state of accelerate of a PeftModel, base and adapter in one file, as Accelerator.load_state takes it: which base, r and α are its own is not said in %s", plural(len(list), "tensor"))}
+	}
 	if len(lora) > 0 {
 		return []check.Result{fail(subject, "UNMERGED", "the PeftModel was saved as it is: neither adapter nor merged model", "%s of a PeftModel in a whole model: %s", plural(len(lora), "name"), several(lora))}
 	}
@@ -221,7 +224,7 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		case f.refusedIn(u):
 			return nil
 		}
-		if u.hasLike("random_states_", "sampler.bin", "accelerate_") { // Accelerator.save_state leaves the configuration to the user
+		if u.accelerated() {
 			return []check.Result{undetermined(subject, "NO-CONFIG", "weights without config.json", "a state of accelerate has no config.json: which %s belong to the model is not said", plural(len(list), "tensor"))}
 		}
 		return []check.Result{fail(subject, "NO-CONFIG", "weights without config.json", "config.json is missing or names no model_type: no loader knows what these %s are", plural(len(list), "tensor"))}
@@ -242,7 +245,7 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		want[x.Name] = true
 		t := have[x.Name]
 		switch {
-		case t == nil && strings.HasPrefix(x.Name, "lm_head.") && !u.hasHead():
+		case t == nil && ofHead(x.Name) && !u.hasHead():
 		case t == nil:
 			absent = append(absent, x.Name)
 		case !slices.Equal(t.Array.Shape, x.Shape) && t.Array.DType != format.U8: // packed codes: weights/type
@@ -266,7 +269,7 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		out = append(out, fail(subject, "LAYERS-CUT", "a configuration of a smaller model: loaders leave the last layers out", "num_hidden_layers is %d, and there are tensors of %d layers more: %s", m.Layers, n, several(extra)))
 		extra = nil
 	}
-	if len(absent) == 1 && absent[0] == "lm_head.weight" || len(absent) == 2 && absent[0] == "lm_head.weight" && absent[1] == "lm_head.bias" {
+	if len(absent) > 0 && len(absent) <= 2 && !slices.ContainsFunc(absent, func(n string) bool { return !ofHead(n) }) {
 		out = append(out, fail(subject, "HEAD-MISSING", "the head was dropped as if it were tied", "%s is missing, and tie_word_embeddings is false", several(absent)))
 	} else if len(absent) > 0 {
 		out = append(out, fail(subject, "TENSOR-MISSING", "part of the model was not saved: loaders fill it with random numbers", "%s of %s missing: %s", thousands(int64(len(absent))), plural(len(want), "tensor"), several(absent)))
@@ -285,6 +288,16 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		out = append(out, pass(subject, len(want), "%s of %s", plural(len(want), "tensor"), m.Type))
 	}
 	return out
+}
+
+// accelerated reports whether Accelerator.save_state wrote the folder, which leaves the configuration to the user.
+func (u *Unit) accelerated() bool {
+	return u.Config == nil && u.hasLike("random_states_", "sampler.bin", "accelerate_")
+}
+
+// ofHead reports whether a tensor is of the head that predicts tokens.
+func ofHead(name string) bool {
+	return strings.HasPrefix(name, "lm_head.") || strings.HasPrefix(name, "embed_out.")
 }
 
 // taskFinding compares the class in config.json with the head that is there.
@@ -312,7 +325,7 @@ func (u *Unit) taskFinding(subject string, list []*Tensor) *check.Result {
 // doubled returns what stands in front of the names of all tensors that are absent, "" if they are absent indeed.
 func doubled(absent []string, have map[string]*Tensor) string {
 	for _, p := range []string{"model.", "transformer.", "base_model.", "language_model.", "backbone."} {
-		if slices.ContainsFunc(absent, func(n string) bool { return have[p+n] != nil }) && !slices.ContainsFunc(absent, func(n string) bool { return have[p+n] == nil && !strings.HasPrefix(n, "lm_head.") }) {
+		if slices.ContainsFunc(absent, func(n string) bool { return have[p+n] != nil }) && !slices.ContainsFunc(absent, func(n string) bool { return have[p+n] == nil && !ofHead(n) }) {
 			return p
 		}
 	}

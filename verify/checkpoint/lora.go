@@ -45,6 +45,9 @@ type Lora struct {
 	Ties       bool             // ensure_weight_tying
 	Repeats    [][2]int         // layer_replication: layers from, up to and without
 	Inference  bool
+
+	InitR int            // init_r of AdaLoRA
+	Kept  map[string]int // rank_pattern of AdaLoRA: singular values that are left, by module
 }
 
 // patternValue is a member of rank_pattern or alpha_pattern: a regular expression and its value.
@@ -92,6 +95,10 @@ func parseLora(o *format.Object) (*Lora, error) {
 	var one string
 	if l.LayersIn, one = textOrTexts(o, "layers_pattern"); one != "" {
 		l.LayersIn = []string{one}
+	}
+	if l.Type == "ADALORA" {
+		l.InitR, l.Kept = o.Int("init_r", 12, 0, largest), kept(o) // 12 is the default of AdaLoraConfig
+		return l, o.Err()
 	}
 	l.Ranks, l.Alphas = patterns(o, "rank_pattern"), patterns(o, "alpha_pattern")
 	return l, o.Err()
@@ -356,7 +363,7 @@ const (
 	partA
 	partB
 	partBias
-	partOther // lora_magnitude_vector
+	partOther // lora_magnitude_vector of DoRA, lora_E of AdaLoRA
 )
 
 // loraKey splits a key such as base_model.model.h.0.attn.q_proj.lora_A.weight into the module, the adapter's name and
@@ -366,7 +373,7 @@ func loraKey(key string) (module, adapter string, kind part, embed bool) {
 		mark  string
 		kind  part
 		embed bool
-	}{{".lora_A", partA, false}, {".lora_B", partB, false}, {".lora_embedding_A", partA, true}, {".lora_embedding_B", partB, true}, {".lora_magnitude_vector", partOther, false}} {
+	}{{".lora_A", partA, false}, {".lora_B", partB, false}, {".lora_embedding_A", partA, true}, {".lora_embedding_B", partB, true}, {".lora_magnitude_vector", partOther, false}, {".lora_E", partOther, false}} {
 		i := strings.LastIndex(key, k.mark)
 		if i < 0 {
 			continue

@@ -251,7 +251,7 @@ func (in *Input) partFindings(option string, f *Folder, u *Unit, m *movedFacts) 
 	var whole, tables []string
 	moving, other := 0, 0
 	for _, d := range m.diffs {
-		if d.problem != "" || headKey(d.name) || strings.Contains(d.name, ".base_layer.") { // PEFT saves the frozen embedding under an adapter, too
+		if d.problem != "" || headKey(d.name) || strings.HasSuffix(d.name, ".base_layer.weight") { // PEFT saves the frozen embedding under an adapter, too; biases there are trained
 			continue
 		}
 		form := numberless(d.name)
@@ -328,7 +328,8 @@ func (in *Input) partFindings(option string, f *Folder, u *Unit, m *movedFacts) 
 	return out
 }
 
-var tables2 = []string{"embed_tokens", "wte", "embed_in", "word_embeddings", "shared", "tok_embeddings"}
+// tables2 are those of tables that turn tokens into hidden states.
+var tables2 = []string{"embed_tokens", "wte", "embed_in", "word_embeddings", "shared", "tok_embeddings", "embeddings"}
 
 // frozenBelow reports whether the layers that stood still are the first ones: who freezes a part of a model freezes these.
 func frozenBelow(order, still []string) bool {

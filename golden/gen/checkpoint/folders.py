@@ -15,6 +15,8 @@ import subprocess
 import sys
 import zlib
 
+import frameworks
+
 VOCAB, H, INNER, LAYERS = 96, 16, 40, 3
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 common = {"num_hidden_layers": LAYERS, "hidden_size": H, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": INNER, "vocab_size": VOCAB,
@@ -186,6 +188,7 @@ def healthy():
                 print("left out", kind, tag, repr(e)[:160])
         trainer(f"base_{kind}", f"{kind}_full", lora=False)
     others()
+    frameworks.healthy(sys.modules[__name__])
 
 
 def full_steps(kind):
@@ -317,6 +320,12 @@ def config(key, fn, file="config.json", role="dir"):
             o[key] = fn(o[key])
         edit(p[role], file, change)
     return plant
+
+
+def inner_size(c, p):
+    if "_moe" in c["name"]:
+        raise Nothing  # every layer has experts, whose size is moe_intermediate_size: no tensor and no class depends on it
+    config("intermediate_size", lambda v: v + 24)(c, p)
 
 
 def swap_tokens(role):
@@ -485,7 +494,7 @@ MUTATIONS = {
     "a matrix cut in half": ("whole", rows_half(".1."), ["TENSOR-SHAPE", "ZERO-LENGTH"]),
     "vocab_size of another model": ("whole", config("vocab_size", lambda v: v + 32), ["TENSOR-SHAPE", "SPECIAL-RANGE"]),
     "hidden_size of another model": ("whole", config("hidden_size", lambda v: v * 4), ["TENSOR-SHAPE"]),
-    "intermediate_size of another model": ("whole", config("intermediate_size", lambda v: v + 24), ["TENSOR-SHAPE"]),
+    "intermediate_size of another model": ("whole", inner_size, ["TENSOR-SHAPE"]),
     "one layer fewer in config.json": ("whole", config("num_hidden_layers", lambda v: v - 1), ["LAYERS-CUT"]),
     "NaN in one matrix": ("whole", each(nan), ["NAN"]),
     "half of a matrix zero": ("whole", each(half_rows, ".1."), ["ZERO-PART", "P202"]),
