@@ -248,7 +248,22 @@ func (j *opsJob) run(cmd *cobra.Command, r *report.Report) (rows [][]string, err
 			rows = append(rows, row)
 		})
 	}
+	for _, level := range accel.Levels { // what was planned and is not there is said, too
+		if unwritten(level) && (len(j.variants) == 0 || slices.Contains(j.variants, level)) {
+			r.Results = append(r.Results, check.Result{Check: "ops/variants", Subject: level, Verdict: check.Skip, Reason: noVariant})
+			rows = append(rows, []string{"every op", level, "not run", "", "", "", "", noVariant})
+		}
+	}
 	return rows, err
+}
+
+const noVariant = "no op has such a variant in this build"
+
+// unwritten reports whether no op has a variant of that level.
+func unwritten(level string) bool {
+	return !slices.ContainsFunc(accel.Ops(), func(name string) bool {
+		return slices.ContainsFunc(accel.Variants(name), func(v accel.Variant) bool { return v.Name == level })
+	})
 }
 
 // demanded adds a failure for every variant that must run and did not.
@@ -257,7 +272,7 @@ func (j *opsJob) demanded(r *report.Report) (rows [][]string) {
 		if slices.Contains(j.ran, name) {
 			continue
 		}
-		reason := "no op has such a variant in this build"
+		reason := noVariant
 		if slices.Contains(deviceVariants, name) {
 			reason = "--variant " + name + " was not asked for"
 			if name == onGPU {

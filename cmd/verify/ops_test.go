@@ -25,6 +25,11 @@ func TestOps(t *testing.T) {
 	out, _, code = verify(t, dir, "ops", "--cases", "3", "--run", "^i8.Gemm$", "--variant", "generic", "--format", "json")
 	require.Equal(t, check.ExitPass, code, out)
 	require.True(t, json.Valid([]byte(out)))
+	out, _, code = verify(t, dir, "ops", "--cases", "1", "--run", "^f64.Gemm$", "--speed=false")
+	require.Equal(t, check.ExitPass, code, out)
+	require.Regexp(t, `every op +amx +not run .*no op has such a variant in this build`, out)
+	out, _, code = verify(t, dir, "ops", "--variant", "amx", "--speed=false")
+	require.Equal(t, check.ExitNothing, code, out)
 	out, _, code = verify(t, dir, "ops", "--run", "^f32.Gemm$", "--variant", "generic", "--case", "normal/5x7x33x3x1/12", "--speed=false")
 	require.Equal(t, check.ExitPass, code, out)
 	require.Regexp(t, `PASS +1 +70 `, out) // 35 elements, bit by bit and within the bound
