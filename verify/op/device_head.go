@@ -13,7 +13,10 @@ import (
 // dentropy.
 type HeadBatchFunc = func(logp, entropy, dlogits, logits []float32, ids []int32, dlogp, dentropy []float32, vocab int, temperature float32)
 
-// HeadBatch is the end of a language model: log-probabilities, entropies and the gradient of the logits.
+// HeadBatch is the end of a language model: log-probabilities, entropies and the gradient of the logits. [Head] and [HeadBackward] are the same
+// formulas under another contract: one row in chunks with a running maximum, in sums of float64 and of any temperature that its caller divided by
+// before. A device has whole rows of a chunk of tokens, sums in float32 and divides by the temperature itself, so that neither function could stand in
+// for the other.
 var HeadBatch = &Spec[HeadBatchFunc]{
 	Name: "f32.HeadBatch",
 	Doc:  "logp = x_id − lse, H = −Σ p·ln p, dlogits_j = (dlogp·([j = id] − p_j) − dH·p_j·(ln p_j + H))/T, x = logits/T",

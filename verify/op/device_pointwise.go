@@ -123,7 +123,7 @@ func embeddingWith(shift int, position bool) EmbeddingFunc {
 	}
 }
 
-// Moves are the ops that add, set and copy.
+// Moves are the ops that add, set and copy on a device; its Sum is what [Add] is on the processor, where Go itself sets and copies.
 type Moves interface {
 	// Add computes y += a·x, Sum z = x + y, Fill y = a.
 	Add(y, x []float32, a float32)
