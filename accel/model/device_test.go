@@ -122,3 +122,24 @@ func TestModelOnDeviceHeads(t *testing.T) {
 		w.agree(t, w.runOn(t, cuda.Simulator(ptxsim.Schedules[i%4], 0), w.seed, cuda.AdamW{LR: 1e-2, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Decay: 0.1, Step: 1}), 8)
 	}
 }
+
+// What the kernels do not compute is refused in words.
+func TestDeviceRefuses(t *testing.T) {
+	llama := arch.Config{Type: "llama", Vocab: 11, Layers: 1, Heads: 2, KVHeads: 2, HeadDim: 4, Hidden: 8, Inner: 16, Positions: 16, Eps: 1e-5, Activation: "silu", Tied: true,
+		Rope: arch.Rope{Theta: 10000, Dim: 4, Type: "default", Factor: 1}}
+	gpt2, activation, window, wide := llama, llama, llama, llama
+	gpt2.Type, gpt2.Activation, gpt2.Rope = "gpt2", "gelu_new", arch.Rope{}
+	gpt2.QKVBias, gpt2.OutputBias, gpt2.MLPBias = true, true, true
+	activation.Activation = "gelu_new"
+	window.Type, window.QKVBias, window.Windows = "qwen2", true, []int{3}
+	wide.HeadDim, wide.Rope.Dim = 258, 258
+	for why, c := range map[string]arch.Config{
+		`no kernels for "gpt2"; there are some for gptj, llama and qwen2`: gpt2,
+		`no kernel for the activation "gelu_new" of llama`:                activation,
+		"no kernel for attention through a window":                        window,
+		"heads of 258; the kernels take 256 at most":                      wide,
+	} {
+		_, err := device.New(c, cuda.NewContext(cuda.Simulator(ptxsim.Options{}, 0)), weights(c, 1))
+		require.ErrorContains(t, err, why)
+	}
+}
