@@ -227,8 +227,8 @@ func predictTokenRewards(c *Case) *Prediction {
 		note(&c.Absent, "token_rewards per token")
 		return nil
 	}
-	if c.Set.Value("score.index").Kind() == convention.NotApplicable && !c.Has("scores") && !c.Has("rewards_per_func") {
-		return nil // rewards stand where an environment gives them
+	if k := c.Set.Value("score.index").Kind(); (k == convention.NotApplicable || k == convention.Unknown) && !c.Has("scores") && !c.Has("rewards_per_func") {
+		return nil // rewards stand where an environment gives them: there is no score, and nobody says where one would stand
 	}
 	place := c.inapplicable("kl.place", "none")
 	if place == "" {

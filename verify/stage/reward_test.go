@@ -202,3 +202,11 @@ func TestScoresBeforeAndAfterPenalties(t *testing.T) {
 	g.row("scores", 2, 3, 4)
 	require.Equal(t, check.Fail, verdict(), "said to be shaped, and not")
 }
+
+// Token rewards of an environment have no score: nothing is predicted where neither the dump has one nor anybody says where it would
+// stand, and the score is asked for where somebody does.
+func TestTokenRewardsWithoutScores(t *testing.T) {
+	g := newGrid(2, 2).token("token_rewards", 0.5, -0.25)
+	require.Equal(t, check.Skip, Judge(Find("reward/token"), g.Batch, set(t, "kl.place=none")).Verdict)
+	lacks(t, "reward/token", g.Batch, set(t, "kl.place=none eos.rule=none score.index=last_response"), "scores")
+}
