@@ -271,6 +271,9 @@ func (t *track) failure(res *check.Result, s *session) {
 		res.Fix = "declare compute_dtype if that is intended; else keep this stage in float32"
 	}
 	t.bugs(res, len(s.steps) > 1)
+	if s.closed != nil {
+		nameless(res.Explanations)
+	}
 	if len(res.Explanations) == 0 && res.Verdict == check.Fail {
 		if p := pattern(o); p != "" {
 			finding += "; " + p
@@ -307,4 +310,20 @@ func (s *session) repeatSteps(t *track) string {
 		text[i] = strconv.Itoa(step)
 	}
 	return " --steps " + strings.Join(text, ",")
+}
+
+// nameless moves explanations by options that the framework of the files does not have behind those by bugs: such an option is no name
+// for what its program does, if something else is.
+func nameless(list []check.Explanation) {
+	const none = "–" // as a [convention.Value] that does not apply is printed
+	rank := func(e check.Explanation) int {
+		switch {
+		case e.Lead:
+			return 2
+		case len(e.Options) > 0 && !slices.ContainsFunc(e.Options, func(o check.OptionChange) bool { return o.Declared != none }):
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(list, func(a, b check.Explanation) int { return rank(a) - rank(b) })
 }
