@@ -125,7 +125,7 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 	f.StringVar(&reference, "reference", "adapter", "the reference model: adapter (the base with its adapter off) or copy")
 	f.StringVar(&s.Attention, "attention", "", "eager or sdpa (default: eager for gptj, else sdpa)")
 	f.BoolVar(&s.NF4, "nf4", false, "the linear layers of the base are in four bits (bitsandbytes)")
-	f.StringVar(&s.Head, "head", "", "trl-fused: logits of completions in tiles, as TRL's GRPO computes them; else all at once")
+	f.StringVar(&s.Head, "head", "", "trl-fused: logits in tiles, as TRL's GRPO computes them on a device (trl-fused-torch: on the CPU); else all at once")
 	f.Float64Var(&s.VLLM, "vllm", 0, "gpu_memory_utilization of a vLLM on the same device (needs --device)")
 	f.StringVar(&device, "device", "", "memory of the device, for --vllm: 80GiB")
 	f.StringVar(&s.DeviceMap, "device-map", "", "auto, if the loader is told so")

@@ -143,7 +143,7 @@ func (p *Plan) autograd() {
 		p.estimate(Activations, update, n*layer, n*low, n*high, "an estimate: %d layers · (%s)", m.Layers, k.formula(s, inputs))
 	}
 	tokens := float64(s.Batch) * float64(s.Seq)
-	if s.Head == FusedHead {
+	if s.Head != "" {
 		p.fusedHead()
 		return
 	}
@@ -161,24 +161,29 @@ const (
 	fusedRows   = 32768
 )
 
-// fusedHead adds what TRL's GRPO and RLOO hold of the logits: of the tokens of completions alone, one tile in the type of the weights,
-// overwritten by its gradient, the gradient of the hidden states in float32 and its copy in their type, the hidden states of the
-// completions, and, where the head is trained, its gradient in float32 (trl@1.16.0 kernels/chunked_logprob.py ChunkedLogProbFunction).
+// fusedHead adds what TRL's GRPO and RLOO hold of the logits: of every position but the last, one tile of 32768 columns in the type of the
+// weights, overwritten by its gradient, the gradient of the hidden states in float32 and its copy in their type, the hidden states, and, where
+// the head is trained, its gradient in float32 (trl@1.16.0 kernels/chunked_logprob.py ChunkedLogProbFunction). Without Triton, as on the
+// CPU, the backward pass of a tile is made of torch's operations, which hold seven copies of the columns that there are in float32 and a
+// mask of one byte: what the profiler shows at the peak (golden/checkpoint/grpo.json).
 func (p *Plan) fusedHead() {
 	s, m := &p.Setup, p.Setup.Model
-	n := float64(s.Batch) * float64(s.MaxNew)
-	if s.MaxNew == 0 {
-		n = float64(s.Batch) * float64(s.Seq)
+	n := float64(s.Batch) * max(1, float64(s.Seq)-1)
+	rows := min(n, fusedTokens)
+	tile := rows * fusedRows * s.width()
+	text := fmt.Sprintf("a tile of %s·%d · %g B + %s positions · %d · (4 + 2·%g) B", num(rows), fusedRows, s.width(), num(n), m.Hidden, s.width())
+	if s.Head == FusedTorch {
+		tile += rows * min(float64(m.Vocab), fusedRows) * (7*4 + 1)
+		text += fmt.Sprintf(" + %s·%d · (7·4 + 1) B", num(rows), min(m.Vocab, fusedRows))
 	}
-	tile := min(n, fusedTokens) * fusedRows * s.width()
 	hidden := n * float64(m.Hidden) * (4 + 2*s.width())
-	head, text := 0.0, ""
+	head := 0.0
 	if s.Rank == 0 {
 		head = float64(m.Vocab) * float64(m.Hidden) * 4
-		text = fmt.Sprintf(" + gradient of the head %d·%d · 4 B", m.Vocab, m.Hidden)
+		text += fmt.Sprintf(" + gradient of the head %d·%d · 4 B", m.Vocab, m.Hidden)
 	}
 	sum := tile + hidden + head
-	p.estimate(Logits, update, sum, sum, sum+tile*4/s.width(), "a tile of %s·%d · %g B + %s tokens of completions · %d · (4 + 2·%g) B%s", num(min(n, fusedTokens)), fusedRows, s.width(), num(n), m.Hidden, s.width(), text)
+	p.estimate(Logits, update, sum, sum, sum+rows*fusedRows*4, "%s", text)
 }
 
 // alive is what is alive at once while a prompt is read without gradients: of each token, in numbers of 16 bits, the larger

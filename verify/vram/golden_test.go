@@ -158,3 +158,32 @@ func TestPromptPass(t *testing.T) {
 		require.True(t, i.Low <= e.Bytes && e.Bytes <= i.High, "%s %s T=%d I=%d: measured %g, planned %g to %g", e.ModelType, e.Attention, e.Tokens, e.Inner, e.Bytes, i.Low, i.High)
 	}
 }
+
+// The peak of a step of TRL's GRPO on the CPU, above weights and moments, by torch's profiler: within a tenth of the plan.
+func TestGRPO(t *testing.T) {
+	text, err := os.ReadFile("../../golden/checkpoint/grpo.json")
+	require.NoError(t, err)
+	var golden struct {
+		Entries []struct {
+			ModelType             string `json:"model_type"`
+			Layers, Hidden, Heads int
+			KVHeads               int `json:"kv_heads"`
+			Inner, Vocab, R       int
+			Targets               []string
+			DType, Attention      string
+			Checkpointing         bool
+			Comp, Prompt, Batch   int
+			Peak                  float64
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &golden))
+	require.GreaterOrEqual(t, len(golden.Entries), 5)
+	for _, e := range golden.Entries {
+		m := &arch.Model{Config: arch.Config{Type: e.ModelType, Layers: e.Layers, Hidden: e.Hidden, Heads: e.Heads, KVHeads: e.KVHeads, HeadDim: e.Hidden / e.Heads, Inner: e.Inner, Vocab: e.Vocab}}
+		s := Setup{Model: m, Stack: HF, Rank: e.R, Targets: e.Targets, DType: e.DType, Batch: e.Batch, Seq: e.Prompt + e.Comp, MaxNew: e.Comp, Attention: e.Attention, Checkpointing: e.Checkpointing, Head: FusedTorch}
+		require.NoError(t, s.Validate())
+		p := New(s)
+		planned := p.Item(Activations).Bytes + p.Item(LiveBlock).Bytes + p.Item(Logits).Bytes
+		require.InEpsilon(t, e.Peak, planned, 0.1, "%s %s r=%d checkpointing %t: measured %g, planned %g", e.ModelType, e.DType, e.R, e.Checkpointing, e.Peak, planned)
+	}
+}

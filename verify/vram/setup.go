@@ -61,7 +61,7 @@ type Setup struct {
 	Attention     string // eager or sdpa; "": eager for gptj, which has no other, else sdpa
 
 	NF4   bool    // the linear layers of the blocks are stored in four bits with one scale for every 64 (bitsandbytes)
-	Head  string  // how logits become log-probabilities: "" all at once, FusedHead
+	Head  string  // how logits become log-probabilities: "" all at once, FusedHead, FusedTorch
 	VLLM  float64 // gpu_memory_utilization of a vLLM on the same device; 0: none
 	Bytes float64 // of the device, for VLLM
 
@@ -69,8 +69,11 @@ type Setup struct {
 	GPUs      int    // visible to the process; 0: one
 }
 
-// FusedHead is the head of TRL's GRPO and RLOO: logits of completions, in tiles.
-const FusedHead = "trl-fused"
+// The head of TRL's GRPO and RLOO: logits in tiles, by kernels of Triton on a device and by torch's operations on the CPU.
+const (
+	FusedHead  = "trl-fused"
+	FusedTorch = "trl-fused-torch"
+)
 
 // Limits of the numbers of a Setup. Sums of bytes stay exact in float64 far beyond any device.
 const (
@@ -112,8 +115,8 @@ func (s *Setup) Validate() error {
 		return usage("--dtype %q: want float16, bfloat16 or float32", s.DType)
 	case s.Optimiser != "" && !slices.Contains(Optimisers, s.Optimiser):
 		return usage("--optimizer %q: want one of %s", s.Optimiser, strings.Join(Optimisers, ", "))
-	case !slices.Contains([]string{"", FusedHead}, s.Head):
-		return usage("--head %q: want %s, or nothing for logits all at once", s.Head, FusedHead)
+	case !slices.Contains([]string{"", FusedHead, FusedTorch}, s.Head):
+		return usage("--head %q: want %s, %s, or nothing for logits all at once", s.Head, FusedHead, FusedTorch)
 	case s.NF4 && s.Int8:
 		return usage("--nf4 and --int8: want one of the two")
 	case s.NF4 && s.Stack == Plumbline:

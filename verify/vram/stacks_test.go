@@ -19,9 +19,11 @@ func TestStacksOfOthers(t *testing.T) {
 	}
 	plain := with(func(*Setup) {})
 	fused := with(func(s *Setup) { s.Head = FusedHead })
-	// 4·512 tokens of completions: a tile of 2048·32768 · 2 B, and 2048·2048 · (4 + 2·2) B of hidden states and their gradient.
-	require.Equal(t, 2048.0*32768*2+2048*2048*8, fused.Item(Logits).Bytes)
+	// 4·767 positions: a tile of 3068·32768 · 2 B, and 3068·2048 · (4 + 2·2) B of hidden states and their gradient.
+	require.Equal(t, 3068.0*32768*2+3068*2048*8, fused.Item(Logits).Bytes)
 	require.Greater(t, plain.Item(Logits).Bytes, 10*fused.Item(Logits).Bytes)
+	torch := with(func(s *Setup) { s.Head = FusedTorch })
+	require.Equal(t, fused.Item(Logits).Bytes+3068*32768*29, torch.Item(Logits).Bytes)
 	full := with(func(s *Setup) { s.Head, s.Rank, s.Targets = FusedHead, 0, nil })
 	require.Equal(t, fused.Item(Logits).Bytes+128256*2048*4, full.Item(Logits).Bytes)
 
