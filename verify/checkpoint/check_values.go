@@ -48,8 +48,14 @@ module of other layers has none got no gradient, or was not gathered.`,
 	},
 }
 
-// mostRMS is beyond every weight: with Adam, a learning rate of 0.1 and 10⁴ steps in one direction, |W| grows by less than 10⁴.
+// mostRMS is beyond every weight. A step of Adam moves a weight by at most lr·(1−β₁)/√(1−β₂), 3.2·lr with 0.9 and 0.999 (Kingma and Ba 2015,
+// section 2.1): 10⁴ steps in one direction with a learning rate of 0.1 end below 3.2·10³. That rate and that number of steps are a choice, far
+// above what fine-tunes language models.
 const mostRMS = 1e4
+
+// leastRows is the inverse of the share of zero rows that fails: one of the up to 8 devices of a machine over which tensor parallelism cuts
+// a matrix leaves at least 1/8 of the rows, if its part alone is lost. That no more than 8 take part is a choice: below it is a warning.
+const leastRows = 8
 
 func (f *Folder) valueFindings(u *Unit) (out []check.Result, n int, err error) {
 	subject := f.at(u)
@@ -251,7 +257,7 @@ func rowFindings(subject string, u *Unit) (out []check.Result, err error) {
 	for _, m := range list {
 		form := numberless(m.module)
 		text := fmt.Sprintf("%s (%d of %d)", m.module, m.zero, m.rows)
-		if 8*m.zero >= m.rows && (empty[form] < most[form] || most[form] == 1) {
+		if leastRows*m.zero >= m.rows && (empty[form] < most[form] || most[form] == 1) {
 			many = append(many, text)
 		} else {
 			few = append(few, text)
