@@ -11,7 +11,7 @@ STATICCHECK = v0.8.2
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheeltest bridges ptx cu gpu-bundle strangers ci
+.PHONY: help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers ci
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -143,14 +143,19 @@ gpu-bundle:     ## one folder, and a .tar.gz of it, for a machine that has a GPU
 	tar -C "$(dir $(abspath $(BUNDLE)))" -czf "$(BUNDLE).tar.gz" "$(notdir $(abspath $(BUNDLE)))"
 	@size=$$(du -sm "$(BUNDLE).tar.gz" | cut -f1); echo "$(BUNDLE).tar.gz: $$size MB"; test "$$size" -le 64
 
-wheel:          ## Python wheels with verify for Linux and macOS, into dist/
+HERE = $$($(GO) env GOOS)/$$($(GO) env GOARCH)
+wheel:          ## the Python wheel of this machine, into dist/
+	@mkdir -p dist && rm -f dist/plumbline_rl-*.whl
+	$(GO) run cmd/verify/wheel/make.go -o dist -only $(HERE)
+
+wheels:         ## the Python wheels for Linux and macOS, into dist/ (minutes; Windows: not built, flock and rename are those of Unix)
 	$(GO) run cmd/verify/wheel/make.go -o dist
 
 wheeltest:      ## the wheel installed and tried (Python; FRAMEWORKS="torch jax" tries those, too)
-	$(GO) run cmd/verify/wheel/make.go -o dist -only $$($(GO) env GOOS)/$$($(GO) env GOARCH)
+	$(MAKE) wheel
 	python3 -m venv .venv
 	.venv/bin/pip install -q numpy==2.4.6 safetensors==0.8.0 ml_dtypes==0.6.0 $(FRAMEWORKS)
-	.venv/bin/pip install -q --no-deps --no-index --force-reinstall --find-links dist plumbline
+	.venv/bin/pip install -q --no-deps --no-index --force-reinstall --find-links dist plumbline-rl
 	.venv/bin/python golden/gen/wheel/roundtrip.py golden/dumps
 
 bridges: wheel  ## the hooks of verify export, tried in the pinned frameworks (Python 3.11, several GB of packages)

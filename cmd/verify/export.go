@@ -1,19 +1,14 @@
 package main
 
 import (
-	"embed"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/verify/export"
 	"plumbline/verify/check"
 )
-
-// exported holds what is printed: programs of the user's trainer, in Python, which need nothing of this program.
-//
-//go:embed export/*.py
-var exported embed.FS
 
 // exportTarget is one file that export prints.
 type exportTarget struct {
@@ -58,7 +53,7 @@ Each says at its top how it is put to use.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, t := range exportTargets {
 				if t.name == args[0] {
-					text, err := exported.ReadFile("export/" + t.file)
+					text, err := export.Files.ReadFile(t.file)
 					if err == nil {
 						_, err = cmd.OutOrStdout().Write(text)
 					}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/cmd/verify/export"
 	"plumbline/verify/check"
 )
 
@@ -36,7 +37,7 @@ func TestExportedHooks(t *testing.T) {
 		if target.name == "pytest" {
 			continue
 		}
-		data, err := exported.ReadFile("export/" + target.file)
+		data, err := export.Files.ReadFile(target.file)
 		require.NoError(t, err)
 		text := string(data)
 		require.LessOrEqual(t, strings.Count(text, "\n"), 49, target.file)

@@ -15,6 +15,12 @@ def run_id(folder, step, seen={}):  # of all ranks the name that the first to as
         if d.is_available() and d.is_initialized(): s["name"] = d.distributed_c10d._get_default_store().compare_set(f"plumbline {folder} {s['n']}", "", s["name"]).decode()
     s["last"] = step
     return s["name"]
+def write(path, t, meta):  # the whole file or none, and never over another
+    if os.path.exists(path): raise FileExistsError(f"{path} is there already: name another folder")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    data = safetensors.torch.save({k: x.detach().cpu().contiguous().clone() for k, x in t.items()}, {"plumbline": json.dumps(meta, allow_nan=False)})
+    with open(path + ".part", "wb") as f: f.write(data)
+    os.replace(path + ".part", path)
 def install(strategy, folder="dumps", steps=range(1, 21), strict=False):
     version, backward, at = importlib.metadata.version("openrlhf"), strategy.backward, {}
     if version != "0.11.2": warnings.warn(f"plumbline: this hook was tested with openrlhf 0.11.2, this is {version}")
@@ -24,9 +30,7 @@ def install(strategy, folder="dumps", steps=range(1, 21), strict=False):
         at[actor] = (step + 1, 0) if (v["self"].replay_buffer.dynamic_optimizer_step[v["step"]] if dynamic else micro + 1 == gas) else (step, micro + 1)
         if step not in steps: return
         rank, T = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0, e.action_mask.shape[1]
-        run = run_id(at_folder := os.path.join(folder, "" if actor else "critic"), step)
-        path = os.path.join(at_folder, run, f"step_{step:06d}_rank_{rank}_mb_{micro}.safetensors")
-        if os.path.exists(path): raise FileExistsError(f"{path} is there already: name another folder")
+        path = os.path.join(at_folder := os.path.join(folder, "" if actor else "critic"), run := run_id(at_folder, step), f"step_{step:06d}_rank_{rank}_mb_{micro}.safetensors")
         t = {k: v.get(n) for k, n in NAMES.items() if actor or k != "loss"} | dict(input_ids=e.sequences, attention_mask=e.attention_mask,
             response_ids=e.sequences[:, -T:], response_mask=e.action_mask, logp_old=e.action_log_probs, logp_ref=e.base_action_log_probs,
             logp_gen=e.rollout_log_probs, values=e.values, returns=e.returns, advantages=e.advantages, scores=e.rewards, entropy=getattr(v.get("output"), "entropy", None))
@@ -37,10 +41,7 @@ def install(strategy, folder="dumps", steps=range(1, 21), strict=False):
         o |= {"num_items_in_batch": float(info["batch_num_tokens"]) * gas, "agg.denominator": "global"} | ({"kl.beta": float(v["kl_ctl"])} if actor else {})
         m = dict(schema=1, framework="openrlhf", version=version, algorithm="grpo" if e.values is None else "ppo", run=run, step=step, micro_batch=micro, rank=rank,
                  world_size=info["dp_size"], options=o, token_loss_includes_kl=False)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        data = safetensors.torch.save({k: x.detach().cpu().contiguous().clone() for k, x in t.items()}, {"plumbline": json.dumps(m, allow_nan=False)})
-        with open(path + ".part", "wb") as f: f.write(data)
-        os.replace(path + ".part", path)
+        write(path, t, m)
     def run(self, loss, *a, **k):
         try: "experience" in sys._getframe(1).f_locals and dump(self, sys._getframe(1).f_locals, loss)
         except () if strict else Exception as e: warnings.warn(f"plumbline: not dumped, training goes on: {e!r}")

@@ -12,6 +12,12 @@ def run_id(folder, step, seen={}):  # of all ranks the name that the first to as
         if d.is_available() and d.is_initialized(): s["name"] = d.distributed_c10d._get_default_store().compare_set(f"plumbline {folder} {s['n']}", "", s["name"]).decode()
     s["last"] = step
     return s["name"]
+def write(path, t, meta):  # the whole file or none, and never over another
+    if os.path.exists(path): raise FileExistsError(f"{path} is there already: name another folder")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    data = safetensors.torch.save({k: x.detach().cpu().contiguous().clone() for k, x in t.items()}, {"plumbline": json.dumps(meta, allow_nan=False)})
+    with open(path + ".part", "wb") as f: f.write(data)
+    os.replace(path + ".part", path)
 def install(cls, folder="dumps", steps=range(1, 21), strict=False):
     if trl.__version__ != "1.16.0": warnings.warn(f"plumbline: this hook was tested with trl 1.16.0, this is {trl.__version__}")
     frames = {}  # of methods, by name: the variables of a frame that is held outlive its return
@@ -22,7 +28,6 @@ def install(cls, folder="dumps", steps=range(1, 21), strict=False):
         step, acc, parts = self.state.global_step + 1, self.accelerator, self.current_gradient_accumulation_steps
         if not self.model.training or step not in steps: return
         path = os.path.join(folder, run := run_id(folder, step), f"step_{step:06d}_rank_{acc.process_index}_mb_{self._step % parts}.safetensors")
-        if os.path.exists(path): raise FileExistsError(f"{path} is there already: name another folder")
         x, lp = {**v["inputs"], **v}, v["per_token_logps"]
         (dlogp,) = torch.autograd.grad(loss, lp, retain_graph=True, materialize_grads=True)
         t = {k: x[name] for k, name in NAMES.items() if x.get(name) is not None} | dict(token_loss=x["per_token_loss"].expand_as(lp), dlogp=dlogp)
@@ -32,10 +37,7 @@ def install(cls, folder="dumps", steps=range(1, 21), strict=False):
                    acc.num_processes == 1 and k.startswith(("kl", "entropy", "clip_ratio"))}  # with several ranks these are means over them
         meta = dict(schema=1, framework="trl", version=trl.__version__, algorithm="grpo", run=run, step=step, rank=acc.process_index, world_size=acc.num_processes,
             micro_batch=self._step % parts, micro_batches=parts, options=options, scalars=scalars, scalars_scope="micro_batch", token_loss_includes_kl=True)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        data = safetensors.torch.save({k: y.detach().cpu().contiguous().clone() for k, y in t.items()}, {"plumbline": json.dumps(meta, allow_nan=False)})
-        with open(path + ".part", "wb") as f: f.write(data)
-        os.replace(path + ".part", path)
+        write(path, t, meta)
     def wrap(name, inner, look):
         def run(self, *args, method=getattr(cls, name)):
             out = method(self, *args)

@@ -6,7 +6,7 @@ import verl.trainer.ppo.core_algos as core, verl.utils.tensordict_utils as tdu, 
 NAMES = dict(logp_new="log_prob", logp_old="old_log_probs", logp_gen="rollout_log_probs", logp_ref="ref_log_prob", kl="kld", values_new="vpreds",
              token_rewards="token_level_rewards", response_ids="responses", is_weights="rollout_is_weights", value_loss="vf_loss", loss="policy_loss",
              **{k: k for k in ("response_mask", "advantages", "returns", "values", "entropy", "entropy_loss", "kl_loss", "token_loss")})
-VERSION, held = importlib.metadata.version("verl"), {}
+VERSION, held, STEPS = importlib.metadata.version("verl"), {}, range(1, 21)
 if VERSION != "0.9.1": warnings.warn(f"plumbline: this hook was tested with verl 0.9.1, this is {VERSION}")
 def keep(of, name, look):  # of the last call of a function; a frame that is held keeps its variables beyond its return
     setattr(of, name, lambda *a, real=getattr(of, name), **k: held.update(look(a, k, sys._getframe(1))) or real(*a, **k))
@@ -17,6 +17,12 @@ def run_id(folder, step, seen={}):  # of all ranks the name that the first to as
         if d.is_available() and d.is_initialized(): s["name"] = d.distributed_c10d._get_default_store().compare_set(f"plumbline {folder} {s['n']}", "", s["name"]).decode()
     s["last"] = step
     return s["name"]
+def write(path, t, meta):  # the whole file or none, and never over another
+    if os.path.exists(path): raise FileExistsError(f"{path} is there already: name another folder")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    data = safetensors.torch.save({k: x.detach().cpu().contiguous().clone() for k, x in t.items()}, {"plumbline": json.dumps(meta, allow_nan=False)})
+    with open(path + ".part", "wb") as f: f.write(data)
+    os.replace(path + ".part", path)
 def dump(at, config, data, loss):
     v = {k: tdu.get(data, k) for k in data.keys()} | dict(token_loss=held.pop("token_loss", None)) | held.pop("frame").f_locals
     (B, T), actor = v["response_mask"].shape, "log_prob" in v
@@ -29,19 +35,13 @@ def dump(at, config, data, loss):
         "num_mini_batches": f.f_locals["batch_size_per_dp"] // f.f_locals["mini_batch_size_per_gpu"] for f, _ in traceback.walk_stack(sys._getframe()) if f.f_code.co_name == "train_mini_batch"}
     m = dict(schema=1, framework="verl", version=VERSION, algorithm="ppo" if "values" in v else "grpo", step=at["step"], micro_batch=at["micro"], options=o,
              rank=torch.distributed.get_rank() if torch.distributed.is_initialized() else 0, world_size=v["dp_size"], token_loss_includes_kl=False)
-    run = run_id(folder := f"{os.environ.get('PLUMBLINE_DUMPS', 'dumps')}{'' if actor else '/critic'}", at["step"])
-    path = f"{folder}/{run}/step_{at['step']:06d}_rank_{m['rank']}_mb_{at['micro']}.safetensors"
+    path = f"{(folder := os.environ.get('PLUMBLINE_DUMPS', 'dumps') + ('' if actor else '/critic'))}/{(run := run_id(folder, at['step']))}/step_{at['step']:06d}_rank_{m['rank']}_mb_{at['micro']}.safetensors"
     at |= dict(step=at["step"] + 1, rows=0, micro=0) if at["rows"] + B >= v["global_batch_size"] // v["dp_size"] else dict(rows=at["rows"] + B, micro=at["micro"] + 1)
-    m["run"] = run
-    if os.path.exists(path): raise FileExistsError(f"{path} is there already: name another folder")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path + ".part", "wb") as f:
-        f.write(safetensors.torch.save({k: x.detach().cpu().contiguous().clone() for k, x in t.items()}, {"plumbline": json.dumps(m, allow_nan=False)}))
-    os.replace(path + ".part", path)
+    write(path, t, m | dict(run=run))
 def wrap(real, at):
     def run(config, model_output, data, dp_group=None):
         loss, metrics = real(config, model_output, data, dp_group)
-        try: torch.is_grad_enabled() and at["step"] <= 20 and dump(at, config, data, loss)
+        try: torch.is_grad_enabled() and at["step"] in STEPS and dump(at, config, data, loss)
         except () if os.environ.get("PLUMBLINE_STRICT") else Exception as e: warnings.warn(f"plumbline: {real.__name__} not dumped, training goes on: {e!r}")
         return loss, metrics
     for m in [m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get(real.__name__) is real]: setattr(m, real.__name__, run)

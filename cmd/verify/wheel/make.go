@@ -4,12 +4,12 @@
 //
 //	go run cmd/verify/wheel/make.go -o dist [-only linux/amd64]
 //
-// The version is that of verify --version.
+// Windows is refused: run folders are locked and files replaced by calls that it does not have.
 package main
 
 import (
 	"bytes"
-	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,7 +17,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/cmd/verify/wheel"
 	"plumbline/internal/format"
 )
@@ -33,10 +35,6 @@ func main() {
 }
 
 func build(dir, only string) error {
-	version, err := currentVersion()
-	if err != nil {
-		return err
-	}
 	license, err := os.ReadFile("LICENSE")
 	if err != nil {
 		return err
@@ -61,7 +59,7 @@ func build(dir, only string) error {
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("%s/%s: %w", p.GOOS, p.GOARCH, err)
 		}
-		c := wheel.Contents{Version: version, Platform: p, License: license}
+		c := wheel.Contents{Version: cli.Version, Platform: p, License: license}
 		if c.Binary, err = os.ReadFile(binary); err != nil {
 			return err
 		}
@@ -77,22 +75,10 @@ func build(dir, only string) error {
 		written++
 	}
 	if written == 0 {
+		if strings.HasPrefix(only, "windows/") {
+			return errors.New("windows: not built, since locks of run folders and the replacing of files are those of Unix; use WSL")
+		}
 		return fmt.Errorf("-only %s: no platform of a wheel", only)
 	}
 	return nil
-}
-
-// currentVersion asks the program, so that there is one place that says it.
-func currentVersion() (string, error) {
-	cmd := exec.Command("go", "run", "./cmd/verify", "--version", "--json")
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", err
-	}
-	var v struct {
-		Version string `json:"version"`
-	}
-	err = json.Unmarshal(out, &v)
-	return v.Version, err
 }

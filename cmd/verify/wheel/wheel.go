@@ -18,10 +18,19 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"plumbline/cmd/verify/export"
 )
 
-//go:embed plumbline/*.py
+//go:embed plumbline/*.py plumbline/_site/*.py
 var module embed.FS
+
+// Distribution is the name under which the package is published. The name plumbline belongs to another package (of point clouds); what
+// is imported is plumbline all the same.
+const Distribution = "plumbline-rl"
+
+// stem is the name as file names have it.
+var stem = strings.ReplaceAll(Distribution, "-", "_")
 
 // Platform is where a wheel can be installed.
 type Platform struct {
@@ -47,9 +56,9 @@ type Contents struct {
 	License  []byte
 }
 
-// FileName returns the name that installers demand: plumbline-0.1.0-py3-none-TAG.TAG.whl.
+// FileName returns the name that installers demand: plumbline_rl-0.1.0-py3-none-TAG.TAG.whl.
 func (c *Contents) FileName() string {
-	return fmt.Sprintf("plumbline-%s-py3-none-%s.whl", c.Version, strings.Join(c.Platform.Tags, "."))
+	return fmt.Sprintf("%s-%s-py3-none-%s.whl", stem, c.Version, strings.Join(c.Platform.Tags, "."))
 }
 
 // BuildArgs are the arguments of go, run in the root of the module with CGO_ENABLED=0, that build verify into the file. The
@@ -57,6 +66,15 @@ func (c *Contents) FileName() string {
 func BuildArgs(file string) []string {
 	return []string{"build", "-trimpath", "-tags", "nocuda", "-ldflags", "-s -w", "-o", file, "./cmd/verify"}
 }
+
+// entryPoints are the programs and the plugin of pytest.
+const entryPoints = `[console_scripts]
+plumbline = plumbline._run:main
+verify = plumbline._check:main
+
+[pytest11]
+plumbline = plumbline._pytest
+`
 
 // member is a file of the archive.
 type member struct {
@@ -92,25 +110,32 @@ func (c *Contents) Write(w io.Writer) error {
 
 // members returns the files in their order: the package, then its metadata, RECORD last.
 func (c *Contents) members() ([]member, error) {
-	sources, err := fs.Glob(module, "plumbline/*.py")
+	var all []member
+	err := fs.WalkDir(module, "plumbline", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := module.ReadFile(name)
+		all = append(all, member{name, 0o644, data})
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(sources)
-	var all []member
-	for _, name := range sources {
-		data, err := module.ReadFile(name)
+	for _, framework := range []string{"openrlhf", "trl", "verl"} { // the hooks as verify export prints them
+		data, err := export.Files.ReadFile("plumbline_" + framework + ".py")
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, member{name, 0o644, data})
+		all = append(all, member{"plumbline/_hook_" + framework + ".py", 0o644, data})
 	}
-	info := "plumbline-" + c.Version + ".dist-info"
+	slices.SortFunc(all, func(a, b member) int { return strings.Compare(a.name, b.name) })
+	info := stem + "-" + c.Version + ".dist-info"
 	all = append(all,
 		member{"plumbline/bin/verify", 0o755, c.Binary},
 		member{path.Join(info, "METADATA"), 0o644, []byte(c.metadata())},
 		member{path.Join(info, "WHEEL"), 0o644, []byte(c.wheel())},
-		member{path.Join(info, "entry_points.txt"), 0o644, []byte("[console_scripts]\nverify = plumbline._check:main\n")},
+		member{path.Join(info, "entry_points.txt"), 0o644, []byte(entryPoints)},
 		member{path.Join(info, "licenses/LICENSE"), 0o644, c.License},
 	)
 	record := path.Join(info, "RECORD")
@@ -139,7 +164,7 @@ func (c *Contents) wheel() string {
 
 func (c *Contents) metadata() string {
 	return `Metadata-Version: 2.4
-Name: plumbline
+Name: ` + Distribution + `
 Version: ` + c.Version + `
 Summary: says whether reinforcement-learning fine-tuning code computes what it claims to
 License-Expression: Apache-2.0
@@ -147,6 +172,10 @@ License-File: LICENSE
 Requires-Python: >=3.9
 Requires-Dist: numpy
 Description-Content-Type: text/markdown
+
+Run a training command and hear whether its numbers are right (TRL, verl, OpenRLHF):
+
+    plumbline run train.py
 
 The program verify, and a module for trainers and tests:
 

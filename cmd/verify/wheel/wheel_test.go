@@ -45,11 +45,17 @@ func unpack(t *testing.T, data []byte) (names []string, files map[string]string,
 	return names, files, z
 }
 
+// The Python files of the package, and the frameworks whose hooks are in it.
+var (
+	modules = []string{"__init__", "__main__", "_check", "_dump", "_pytest", "_run", "_session", "_watch", "_site/sitecustomize", "openrlhf", "trl", "verl"}
+	hooked  = []string{"openrlhf", "trl", "verl"}
+)
+
 // structure checks a wheel against the binary distribution format.
 func structure(t *testing.T, c *wheel.Contents, data []byte) map[string]string {
 	t.Helper()
 	names, files, _ := unpack(t, data)
-	info := "plumbline-" + c.Version + ".dist-info/"
+	info := "plumbline_rl-" + c.Version + ".dist-info/"
 	require.Equal(t, info+"RECORD", names[len(names)-1])
 	var record strings.Builder
 	for _, name := range names[:len(names)-1] {
@@ -59,7 +65,7 @@ func structure(t *testing.T, c *wheel.Contents, data []byte) map[string]string {
 	require.Equal(t, record.String()+info+"RECORD,,\n", files[info+"RECORD"])
 
 	// The tags of the file name are those of WHEEL.
-	m := regexp.MustCompile(`^plumbline-([^-]+)-py3-none-([a-z0-9_.]+)\.whl$`).FindStringSubmatch(c.FileName())
+	m := regexp.MustCompile(`^plumbline_rl-([^-]+)-py3-none-([a-z0-9_.]+)\.whl$`).FindStringSubmatch(c.FileName())
 	require.NotNil(t, m, c.FileName())
 	require.Equal(t, c.Version, m[1])
 	require.Contains(t, files[info+"WHEEL"], "Wheel-Version: 1.0\n")
@@ -72,18 +78,23 @@ func structure(t *testing.T, c *wheel.Contents, data []byte) map[string]string {
 
 	head, _, ok := strings.Cut(files[info+"METADATA"], "\n\n")
 	require.True(t, ok)
-	for _, line := range []string{"Metadata-Version: 2.4", "Name: plumbline", "Version: " + c.Version, "Requires-Dist: numpy", "License-Expression: Apache-2.0"} {
+	for _, line := range []string{"Metadata-Version: 2.4", "Name: plumbline-rl", "Version: " + c.Version, "Requires-Dist: numpy", "License-Expression: Apache-2.0"} {
 		require.Contains(t, strings.Split(head, "\n"), line)
 	}
-	require.Equal(t, "[console_scripts]\nverify = plumbline._check:main\n", files[info+"entry_points.txt"])
+	require.Equal(t, "[console_scripts]\nplumbline = plumbline._run:main\nverify = plumbline._check:main\n\n[pytest11]\nplumbline = plumbline._pytest\n", files[info+"entry_points.txt"])
 	require.Equal(t, string(c.License), files[info+"licenses/LICENSE"])
 	require.Equal(t, string(c.Binary), files["plumbline/bin/verify"])
-	for _, name := range []string{"__init__", "__main__", "_dump", "_check"} {
+	for _, name := range modules {
 		source, err := os.ReadFile("plumbline/" + name + ".py")
 		require.NoError(t, err)
 		require.Equal(t, string(source), files["plumbline/"+name+".py"])
 	}
-	require.Len(t, files, 4+1+5)
+	for _, framework := range hooked {
+		source, err := os.ReadFile("../export/plumbline_" + framework + ".py")
+		require.NoError(t, err)
+		require.Equal(t, string(source), files["plumbline/_hook_"+framework+".py"])
+	}
+	require.Len(t, files, len(modules)+len(hooked)+1+5)
 	return files
 }
 

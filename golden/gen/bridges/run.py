@@ -61,6 +61,7 @@ TRIALS = [
     ("torch, bad input", "robust.py HOOK", None, [], 0, ""),
     ("trl, bad input", "trl_robust.py HOOK", None, [], 0, ""),
     ("pytest file", "check_pytest.py HOOK", None, [], 0, ""),
+    ("wheel, run and callback and pytest plugin", "way_in.py", None, [], 0, ""),
 ]
 
 
@@ -80,9 +81,9 @@ def environment(folder):
         with open(done, "w", encoding="utf-8") as f:
             f.write(want)
         print(f"installed in {time.time() - started:.0f} s", flush=True)
-    wheels = glob.glob(os.path.join(ROOT, "dist", "plumbline-*.whl"))
+    wheels = glob.glob(os.path.join(ROOT, "dist", "plumbline_rl-*.whl"))
     if wheels:
-        subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--force-reinstall", "--find-links", os.path.join(ROOT, "dist"), "plumbline"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--force-reinstall", "--find-links", os.path.join(ROOT, "dist"), "plumbline-rl"], check=True)
     return python, bool(wheels)
 
 
@@ -109,7 +110,7 @@ def main():
             bad += [] if same else ["wheel"]
         made = {}  # command → folder: trials of one run share it
         for name, command, sub, options, code, word in TRIALS:
-            if a.only not in name:
+            if a.only not in name or name.startswith("wheel") and not wheel:
                 continue
             count += 1
             started = time.time()
@@ -118,7 +119,7 @@ def main():
             if dumps is None:
                 dumps = os.path.join(tmp, f"dumps{len(made)}")
                 target = name.split()[0].rstrip(",")
-                args = [{"HOOK": hooks[target], "DUMPS": dumps}.get(x, os.path.join(HERE, x) if x.endswith(".py") else x) for x in command.split()]
+                args = [{"HOOK": hooks.get(target), "DUMPS": dumps}.get(x, os.path.join(HERE, x) if x.endswith(".py") else x) for x in command.split()]
                 env = dict(os.environ, PLUMBLINE_DUMPS=dumps, PLUMBLINE_STRICT="1")
                 done = subprocess.run([python, *args], cwd=tmp, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                 log, got = done.stdout, done.returncode

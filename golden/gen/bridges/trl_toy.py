@@ -71,7 +71,8 @@ def run(hook, folder, config, bug=""):
         case = next(c for c in FAULTS if c.folder == "faulty/" + bug)
         config = dict(case.config, **config)
         print("planted in", ", ".join(plant(case)), flush=True)
-    load(hook).install(GRPOTrainer, folder, strict=True)
+    if hook != "-":  # plumbline run puts its own in
+        load(hook).install(GRPOTrainer, folder, strict=True)
     with tempfile.TemporaryDirectory() as tmp:
         trainer(tmp, config).train()
 

@@ -83,8 +83,9 @@ def main():
     a = ap.parse_args()
     if a.bug:
         plant(a.bug)
-    spec = importlib.util.spec_from_file_location("plumbline_verl", a.hook)
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))  # as external_lib does
+    if a.hook != "-":  # plumbline run puts its own in
+        spec = importlib.util.spec_from_file_location("plumbline_verl", a.hook)
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))  # as external_lib does
     common = dict(strategy="fsdp", rollout_n=4, ppo_mini_batch_size=2, ppo_micro_batch_size_per_gpu=4, clip_ratio=0.2, clip_ratio_low=0.2, clip_ratio_high=0.28)
     if "policy_loss" in a.actor:
         a.actor["policy_loss"] = PolicyLossConfig(**a.actor["policy_loss"])

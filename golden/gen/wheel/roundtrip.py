@@ -226,10 +226,11 @@ def mistakes():
     folder = fresh()
     first = plumbline.dump(folder, step=5, response_mask=MASK, scores=[1.0, 2.0], strict=True)
     before = open(first, "rb").read()
-    fails("twice", "is there already", lambda **k: plumbline.dump(folder, step=5, response_mask=MASK, **k))
-    expect(open(first, "rb").read() == before and os.listdir(folder) == ["step_000005.safetensors"], "the first file of a step stays")
-    plumbline.dump(folder, step=5, micro_batch=1, response_mask=MASK, strict=True)
-    blocked = os.path.join(folder, "step_000005.safetensors", "run")
+    fails("twice", "is there already", lambda **k: plumbline.dump(folder, step=5, micro_batch=0, response_mask=MASK, **k))
+    expect(open(first, "rb").read() == before and os.listdir(os.path.dirname(first)) == ["step_000005.safetensors"], "the first file of a step stays")
+    names = [os.path.basename(plumbline.dump(folder, step=s, response_mask=MASK, strict=True)) for s in (5, 5, 6)]
+    expect(names == ["step_000005_micro1.safetensors", "step_000005_micro2.safetensors", "step_000006.safetensors"], f"micro-batches are counted: {names}")
+    blocked = os.path.join(first, "run")
     fails("write", "step_000000", lambda **k: plumbline.dump(blocked, step=0, response_mask=MASK, **k))
 
     folder = fresh()  # a disk without room, as far as this process goes
@@ -240,14 +241,15 @@ def mistakes():
         fails("write", "File too large", lambda **k: plumbline.dump(folder, step=0, response_mask=MASK, weights=np.zeros(10000), **k))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    expect(os.listdir(folder) == [], f"left behind: {os.listdir(folder)}")
+    left = [name for _, _, names in os.walk(folder) for name in names]
+    expect(left == [], f"left behind: {left}")
 
     folder, made = fresh(), []  # eight threads write one step: one file, one success
-    threads = [threading.Thread(target=lambda: made.append(plumbline.dump(folder, step=0, response_mask=MASK))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: made.append(plumbline.dump(folder, step=0, micro_batch=0, response_mask=MASK))) for _ in range(8)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         [t.start() for t in threads], [t.join() for t in threads]
-    expect(sum(m is not None for m in made) == 1 and os.listdir(folder) == ["step_000000.safetensors"], f"a race: {made}, {os.listdir(folder)}")
+    expect(sum(m is not None for m in made) == 1 and [n for _, _, names in os.walk(folder) for n in names] == ["step_000000.safetensors"], f"a race: {made}")
 
 
 def judging(dumps):

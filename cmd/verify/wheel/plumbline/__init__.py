@@ -4,7 +4,7 @@
     plumbline.check("run/", profile="trl-grpo@1.16").exit
     plumbline.assert_dump("run/", profile="trl-grpo@1.16")      # in a test
 """
-from ._check import Explanation, Report, Result, VerifyError, assert_dump, binary, check
+from ._check import Explanation, Report, Result, Verdict, VerifyError, assert_dump, binary, check, verdict
 from ._dump import DumpError, dump
 
-__all__ = ["DumpError", "Explanation", "Report", "Result", "VerifyError", "assert_dump", "binary", "check", "dump"]
+__all__ = ["DumpError", "Explanation", "Report", "Result", "Verdict", "VerifyError", "assert_dump", "binary", "check", "dump", "verdict"]

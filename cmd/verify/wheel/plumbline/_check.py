@@ -103,9 +103,58 @@ def check(path, profile=None, **flags):
 def assert_dump(path, profile=None, **flags):
     """Fail, with the report as the message, unless `verify dump` ends with exit code 0. For use in tests."""
     __tracebackhide__ = True  # pytest then shows the line of the test
+    v = verdict(path, profile, **flags)
+    if v.exit != 0:
+        raise AssertionError(f"{v.headline}\n\n{v.text}")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    exit: int
+    headline: str  # "ADV-DDOF: the standard deviation divides by n (step 1)"
+    text: str  # what the terminal shows
+
+
+def verdict(path, profile=None, **flags):
+    """What `verify dump` says of a run, for people. Exit code 5 where there is no path."""
+    if not isinstance(path, (str, bytes, os.PathLike)) and not path:
+        return Verdict(5, "nothing was dumped", "nothing was dumped")
     out = _run(path, profile, flags)
-    if out.returncode != 0:
-        raise AssertionError("\n".join(s for s in (out.stdout.strip(), out.stderr.strip()) if s))
+    text = "\n".join(s for s in (out.stdout.strip(), out.stderr.strip()) if s)
+    lines = text.splitlines() or [f"verify ended with exit code {out.returncode} and no report"]
+    headline = lines[0 if out.returncode == 0 else -1].lstrip("✗x ")
+    if out.returncode == 1:  # the short form has one line of many findings
+        try:
+            found = [f for f in check(path, profile, **flags).raw.get("findings", []) if f.get("verdict") in ("FAIL", "CONVENTION")]
+            headline = "; ".join(f"{f['name']}: {f['title']} (from step {f['first_bad']})" for f in found) or headline
+        except (VerifyError, KeyError):
+            pass
+    return Verdict(out.returncode, headline, text)
+
+
+def unjudged(rows):
+    """Checks that need the rows that rows= leaves out."""
+    return ["advantage"] if rows else None
+
+
+def costs(records):
+    """What the sessions of a run spent, in lines; lost micro-batches among them."""
+    records = [r for r in records if r["steps"]]
+    if not records:
+        return []
+    worst = max(records, key=lambda r: r["seconds"] / r["steps"])
+    size, files, steps = sum(r["bytes"] for r in records), sum(r["files"] for r in records), max(r["steps"] for r in records)
+    share = worst["elapsed"] - worst["seconds"]
+    lines = [f"plumbline: {steps} of {steps + max(r['skipped'] for r in records)} steps dumped, {files} files, {size / 1e6:.1f} MB; "
+             f"{1000 * worst['seconds'] / worst['steps']:.1f} ms each" + (f", {100 * worst['seconds'] / share:.1f} % of the time of the steps" if share > 0 else "")]
+    full = [r["full"] for r in records if r["full"] is not None]
+    if full:
+        lines.append(f"plumbline: the size limit was reached: nothing after step {min(full)} is dumped (limit=)")
+    lost = sorted(step for r in records for step in r["lost"])
+    if lost:
+        some = ", ".join(str(s) for s in sorted(set(lost))[:8])
+        lines.append(f"plumbline: {len(lost)} micro-batch{'es' * (len(lost) > 1)} of step {some} could not be dumped (a warning says why): the verdict is about the others")
+    return lines
 
 
 def _run(path, profile, flags):

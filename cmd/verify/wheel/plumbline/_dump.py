@@ -14,6 +14,7 @@ import numbers
 import os
 import struct
 import sys
+import threading
 import time
 import types
 import warnings
@@ -45,7 +46,7 @@ class DumpError(Exception):
         self.kind = kind
 
 
-def dump(path, *, step, options=None, scalars=None, rank=None, world_size=None, micro_batch=0, micro_batches=None,
+def dump(path, *, step, options=None, scalars=None, rank=None, world_size=None, micro_batch=None, micro_batches=None,
          framework=None, version=None, algorithm=None, profile=None, align=None, run=None, metadata=None, strict=False, **tensors):
     """Write one file: what one rank computed for one (micro-)batch of a step. Return its path.
 
@@ -56,7 +57,8 @@ def dump(path, *, step, options=None, scalars=None, rank=None, world_size=None, 
                such as trainer.args. Values that JSON cannot express are left out.
     scalars    logged numbers, by name
     rank       default: that of torch.distributed, of the JAX process, or of the variables RANK and WORLD_SIZE, else 0
-    micro_batch   which of micro_batches (if known) this is, from 0
+    micro_batch   which of micro_batches (if known) this is, from 0; default: calls with the same step are counted, failed ones
+               too, so that a lost one leaves a gap that verify reports
     align      response (the default of the format), shifted or unshifted
     run        name of the run; default: run- and the time of its first dump, the same for all ranks of torch.distributed. Where
                the steps begin anew, so does a run. With several ranks and nothing that joins them it must be given to be there.
@@ -101,11 +103,15 @@ def _warn(e):
 def _dump(path, position, words, options, scalars, metadata, tensors):
     tensors = {name: t for name, t in tensors.items() if t is not None}
     position = _position(position, tensors)
+    run = words.pop("run")
+    folder = not os.fsdecode(path).endswith(".safetensors")
+    with _naming:  # threads that dump one step write one run
+        if run is None and folder:
+            run = _run(os.fsdecode(path), position)
+        if position["micro_batch"] is None:
+            position["micro_batch"] = _count(os.fsdecode(path), run, position) if folder else 0
     arrays = {name: _array(name, t) for name, t in tensors.items()}
     _agree(arrays, words["algorithm"])
-    run = words.pop("run")
-    if run is None and not os.fsdecode(path).endswith(".safetensors"):
-        run = _run(os.fsdecode(path), position)
     meta = {"schema": 1, **({} if run is None else {"run": str(run)}), **{k: v for k, v in position.items() if v is not None}, **{k: str(v) for k, v in words.items() if v is not None}}
     if options is not None:
         meta["options"] = _plain(options)
@@ -134,13 +140,13 @@ def _position(p, tensors):
             p["world_size"] = found
     for k, least in (("step", 0), ("rank", 0), ("world_size", 1), ("micro_batch", 0), ("micro_batches", 1)):
         v = p[k]
-        if v is None and k in ("world_size", "micro_batches"):
+        if v is None and k in ("world_size", "micro_batch", "micro_batches"):
             continue
         if isinstance(v, bool) or not hasattr(v, "__index__") or v.__index__() < least:
             raise DumpError("argument", f"{k}={v!r}: want a whole number of at least {least}")
         p[k] = v.__index__()
     for k, of in (("rank", "world_size"), ("micro_batch", "micro_batches")):
-        if p[of] is not None and p[k] >= p[of]:
+        if p[of] is not None and p[k] is not None and p[k] >= p[of]:
             raise DumpError("argument", f"{k}={p[k]}, but {of}={p[of]}")
     return p
 
@@ -273,7 +279,19 @@ def _run(folder, p):
     return seen["name"]
 
 
-_runs = {}
+_runs, _naming = {}, threading.Lock()
+
+
+def _count(folder, run, p):
+    """How many times this step was dumped before."""
+    key = (folder, run, p["rank"])
+    step, n = _counts.get(key, (None, 0))
+    n = n + 1 if step == p["step"] else 0
+    _counts[key] = (p["step"], n)
+    return n
+
+
+_counts = {}
 
 
 def _target(path, p, run):

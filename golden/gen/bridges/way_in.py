@@ -1,0 +1,128 @@
+"""plumbline run, the callback and the pytest plugin of the wheel, tried on scripts that know nothing of them.
+
+    python golden/gen/bridges/way_in.py [--only WORD]
+
+run by `make bridges` in the environment of run.py, with the wheel installed. A bug of TRL is a statement replaced in a copy of the
+release; those of verl and OpenRLHF are the toys'. Prints a line per trial; exit 0 if all went as expected.
+"""
+import argparse
+import glob
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.normpath(os.path.join(HERE, "..", "..", ".."))
+BIN = os.path.dirname(sys.executable)
+EXAMPLE = os.path.join(ROOT, "examples", "trl_grpo.py")
+GAE = ["--set", "gae.gamma=0.99", "--set", "gae.lambda=0.95", "--set", "kl.beta=0.05", "--set", "kl.kind=k1"]  # of verl's driver
+DDOF = ("std_rewards = nanstd(rewards.view(-1, num_generations), dim=1)", "std_rewards = rewards.view(-1, num_generations).std(dim=1, correction=0)")
+
+CALLBACK = """
+import sys
+sys.path.insert(0, %r)
+import transformers, trl_grpo
+from plumbline.trl import PlumblineCallback
+seen = PlumblineCallback(folder=sys.argv[1], every=1, stop=len(sys.argv) > 2)
+real = trl_grpo.GRPOTrainer
+trl_grpo.GRPOTrainer = lambda *a, **k: real(*a, callbacks=[seen], **k)
+trl_grpo.main(6)
+print("VERDICT", seen.verdict.exit, seen.verdict.headline, "STEPS", seen.session.cost()["steps"], "LOST", seen.session.cost()["lost"])
+""" % os.path.dirname(EXAMPLE)
+
+PYTEST = """
+import numpy as np, sys
+sys.path.insert(0, %r)
+
+def test_loop(plumbline):
+    plumbline.profile = "trl-grpo@1.16"
+    scores = np.random.default_rng(0).normal(size=(4, 8))
+    adv = (scores - scores.mean(1, keepdims=True)) / (scores.std(1, ddof=DDOF, keepdims=True) + 1e-4)
+    plumbline.dump(step=1, framework="trl", algorithm="grpo", response_mask=np.ones((32, 5), bool), scores=scores.reshape(-1),
+                   group_id=np.arange(32) // 8, advantages=adv.reshape(-1))
+
+def test_trl():
+    import trl_grpo
+    trl_grpo.main(2)
+""" % os.path.dirname(EXAMPLE)
+
+
+def release(tmp, old, new):
+    """A copy of TRL with a statement replaced, on the path before the release."""
+    root = os.path.join(tmp, "patched")
+    source = os.path.dirname(importlib.util.find_spec("trl").origin)
+    shutil.copytree(source, os.path.join(root, "trl"), ignore=shutil.ignore_patterns("__pycache__"))
+    path = os.path.join(root, "trl", "trainer", "grpo_trainer.py")
+    text = open(path, encoding="utf-8").read()
+    if text.count(old) != 1:
+        raise RuntimeError(f"{path}: statement found {text.count(old)} times: {old!r}")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(text.replace(old, new))
+    return {"PYTHONPATH": root}
+
+
+def main():
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--only", default="")
+    a = ap.parse_args()
+    bad, count = [], 0
+    with tempfile.TemporaryDirectory() as tmp:
+        os.chdir(tmp)
+        buggy = release(tmp, *DDOF)
+        toy = lambda name: os.path.join(HERE, name)
+        for name, text in (("callback.py", CALLBACK), ("test_clean.py", PYTEST.replace("DDOF", "1")), ("test_bug.py", PYTEST.replace("DDOF", "0"))):
+            with open(name, "w", encoding="utf-8") as f:
+                f.write(text)
+        run, test = [os.path.join(BIN, "plumbline"), "run"], [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        ranks = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29641", EXAMPLE, "3"]
+        # name, command, environment, exit code, words that the output has, words that it has not
+        trials = [
+            ("trl, clean", [*run, EXAMPLE], {}, 0, ["checks on 2 steps agree with TRL 1.16.0"], ["could not be dumped"]),
+            ("trl, every step", [*run, "--every", "1", EXAMPLE], {}, 0, ["checks on 4 steps agree", "4 of 4 steps dumped"], []),
+            ("trl, bug: std over n", [*run, EXAMPLE], buggy, 1, ["ADV-DDOF"], []),
+            ("trl, bug, stopped", [*run, "--stop", "--every", "1", EXAMPLE, "4000"], buggy, 1, ["ADV-DDOF", "stopped at the first failure"], []),
+            ("trl, two ranks", [*run, *ranks], {}, 0, ["agree with TRL 1.16.0", "3 of 3 steps dumped, 12 files"], ["could not be dumped"]),
+            ("trl, rows", [*run, "--rows", "2", EXAMPLE], {}, 0, ["agree with TRL"], ["✗"]),
+            ("trl, size limit", [*run, "--every", "1", "--limit", "30KB", EXAMPLE], {}, 0, ["the size limit was reached"], []),
+            ("trl, callback", [sys.executable, "callback.py", "calls"], {}, 0, ["VERDICT 0", "STEPS 6 LOST []"], []),
+            ("trl, callback, bug, stopped", [sys.executable, "callback.py", "calls-bug", "stop"], buggy, 0, ["VERDICT 1 ADV-DDOF:", "STEPS 1 "], []),
+            ("verl, clean", [*run, toy("verl_toy.py"), "-"], {}, 0, ["agree with verl 0.9.1"], []),
+            ("verl, bug: bounds exchanged", [*run, toy("verl_toy.py"), "-", "--bug", "clip_bounds_swapped"], {}, 1, ["CLIP-SIDES-SWAPPED"], []),
+            ("verl ppo, bug: no half", [*run, *GAE, toy("verl_toy.py"), "-", "--ppo", "--bug", "value_loss_no_half"], {}, 1, ["VALUE-NO-HALF"], []),
+            ("openrlhf, clean", [*run, toy("openrlhf_toy.py"), "-", "x"], {}, 0, ["agree with OpenRLHF 0.11.2"], []),
+            ("openrlhf, bug: sign of the KL", [*run, toy("openrlhf_toy.py"), "-", "x", "--bug", "kl_sign"], {}, 1, ["KL-SIGN"], []),
+            ("pytest, clean", [*test, "--plumbline", "test_clean.py"], {}, 0, ["2 passed"], []),
+            ("pytest, bug in a loop", [*test, "test_bug.py", "-k", "loop"], {}, 1, ["AssertionError: ADV-DDOF:"], []),
+            ("pytest, bug in TRL", [*test, "--plumbline", "test_clean.py"], buggy, 1, ["test_trl - AssertionError: ADV-DDOF:", "1 failed, 1 passed"], []),
+            ("nothing to hook", [*run, "--", sys.executable, "-c", "print(1)"], {}, 5, ["nothing was dumped"], []),
+            ("command fails", [*run, "--", sys.executable, "-c", "raise SystemExit(7)"], {}, 7, ["exit code 7"], []),
+        ]
+        for name, command, env, code, words, never in trials:
+            if a.only not in name:
+                continue
+            count += 1
+            started = time.time()
+            done = subprocess.run(command, env=dict(os.environ, OMP_NUM_THREADS="1", COLUMNS="160", TERM="dumb", PLUMBLINE_STRICT="", **env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            missing = [w for w in words if w not in " ".join(done.stdout.split())] + [f"not {w}" for w in never if w in done.stdout]
+            ok = done.returncode == code and not missing
+            cost = [x for x in done.stdout.splitlines() if " ms each" in x]
+            print(f"{'ok ' if ok else 'BAD'} {name:32s} exit {done.returncode}  {cost[0][11:] if cost else ''}  ({time.time() - started:.0f} s)", flush=True)
+            if not ok:
+                bad.append(name)
+                print(f"want exit {code}, {missing}\n{done.stdout[-4000:]}")
+        left = [f for f in glob.glob(os.path.join(tmp, "plumbline-runs", "*", "cost-*.json")) if json.load(open(f, encoding="utf-8"))["lost"]]
+        if left:
+            bad.append("lost micro-batches: " + ", ".join(left))
+    if not count:
+        sys.exit(f"no trial's name holds {a.only!r}")
+    print(f"way in: {count - len(bad)} of {count} as expected" + (f"; not: {', '.join(bad)}" if bad else ""))
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
