@@ -12,7 +12,7 @@ import (
 )
 
 // presentation names the flags that change how a run is told and not what it finds.
-var presentation = map[string]bool{"format": true, "output": true, "select": true, "ignore": true, "verbose": true, "quiet": true, "plot": true, "orthonormalize": true, "baseline": true, "steps": true}
+var presentation = map[string]bool{"format": true, "output": true, "select": true, "ignore": true, "verbose": true, "quiet": true, "plot": true, "orthonormalize": true, "baseline": true, "steps": true, "color": true}
 
 // repeatCommand returns the command line of cmd without the flags of presentation, quoted for a shell.
 func repeatCommand(cmd *cobra.Command, args ...string) string {

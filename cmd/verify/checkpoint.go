@@ -74,6 +74,9 @@ moved since an earlier checkpoint. Elements are read once, in pieces. Pickles ar
 			if err != nil {
 				return err
 			}
+			if err := notCheckpoint(cmd.Context(), paths.Dir); err != nil {
+				return err
+			}
 			r := &report.Report{Command: "checkpoint", Repeat: repeatCommand(cmd, args...)}
 			return out.conclude(cmd, r, started, judgeFolders(cmd.Context(), cmd.ErrOrStderr(), paths, &out, r, prepare))
 		},

@@ -156,7 +156,7 @@ func runDemo(cmd *cobra.Command, c demoCase, dir, plot string, verbose bool) (bo
 		}
 	}
 	out := cmd.OutOrStdout()
-	if err := r.Write(out, report.Options{Format: "human", Color: colored(out), Verbose: verbose, Width: columns(out), ASCII: terminal(out) && !utf8Locale()}); err != nil {
+	if err := r.Write(out, report.Options{Format: "human", Color: colored(cmd), Verbose: verbose, Width: columns(out), ASCII: terminal(out) && !utf8Locale()}); err != nil {
 		return false, err
 	}
 	return r.Exit == c.exit && named, nil

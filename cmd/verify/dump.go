@@ -81,7 +81,7 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 					return usageError{"-: a dump is not read from stdin, since it is read in any order: name its file"}
 				}
 				if err != nil {
-					return err
+					return notDumps(args, err)
 				}
 				if err := overInput("--output", out.file, append(paths(run), configs...)); err != nil {
 					return err

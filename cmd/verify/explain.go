@@ -33,11 +33,12 @@ the faults that stand for it. verify explain dump prints the format of a dump.`,
   verify explain dump
   verify explain --schema > report.schema.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			w := cmd.OutOrStdout()
 			if schema {
-				_, err := w.Write(report.Schema)
+				_, err := cmd.OutOrStdout().Write(report.Schema)
 				return err
 			}
+			w := screenOf(cmd)
+			defer w.Close()
 			if len(args) != 1 {
 				return usageError{"explain takes the id of a check or a fault, or a row of the catalogue (verify list prints the checks)"}
 			}
@@ -196,11 +197,7 @@ func changes(o *convention.Option) []stage.Change {
 
 func (b *seen) print(w io.Writer) {
 	fmt.Fprintf(w, "%s  %s\n\n", b.ID, b.Title)
-	line := func(name, text string) {
-		if text != "" {
-			fmt.Fprintf(w, "%-12s %s\n", name+":", text)
-		}
-	}
+	line := fields(w)
 	line("cause", b.Cause)
 	line("effect", b.Effect)
 	line("before", b.Before)
@@ -213,6 +210,18 @@ func (b *seen) print(w io.Writer) {
 		line([]string{"seen as", ""}[min(i, 1)], strings.Join(append([]string{row + ", " + c.Text}, c.Links()...), "  "))
 	}
 	fmt.Fprintln(w)
+}
+
+// fields returns a function that prints a text under its name, and a further one without a name.
+func fields(w io.Writer) func(name, text string) {
+	return func(name, text string) {
+		if name != "" {
+			name += ":"
+		}
+		if text != "" {
+			fmt.Fprintf(w, "%-12s %s\n", name, text)
+		}
+	}
 }
 
 // printCode prints what a code stands for.
@@ -230,11 +239,7 @@ func printCode(w io.Writer, c *bug.Code) {
 // printSymptom prints what a log shows of a bug.
 func printSymptom(w io.Writer, s *bug.Symptom) {
 	fmt.Fprintf(w, "%s  in a log: %s\n\n", s.ID, s.Title)
-	line := func(name, text string) {
-		if text != "" {
-			fmt.Fprintf(w, "%-12s %s\n", name+":", text)
-		}
-	}
+	line := fields(w)
 	line("cause", s.Cause)
 	line("better", s.Better)
 	line("fix", s.Fix)

@@ -59,11 +59,15 @@ is false.`,
 					return usageError{fmt.Sprintf("--suite %q: want projection, checkpoint, vram or dump", s)}
 				}
 			}
+			out := cmd.OutOrStdout()
+			w := screenOf(cmd)
+			cmd.SetOut(w)
+			defer func() { w.Close(); cmd.SetOut(out) }()
 			if ownDump != "" {
 				return visibleIn(cmd, ownDump, profile)
 			}
 			if leftOut {
-				return report.Table(cmd.OutOrStdout(), []string{"row", "why no plant stands for it"}, leftOutRows())
+				return report.Table(w, []string{"row", "why no plant stands for it"}, leftOutRows())
 			}
 			bad := false
 			if slices.Contains(suites, "projection") {

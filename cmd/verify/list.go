@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"plumbline/verify/checkpoint"
@@ -24,7 +26,8 @@ func newList() *cobra.Command {
 		Short: "prints every check",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return report.List(cmd.OutOrStdout(), suites())
+			w := screenOf(cmd)
+			return errors.Join(report.List(w, suites()), w.Close())
 		},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,9 +18,11 @@ import (
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/checkpoint"
+	"plumbline/verify/convention"
 	"plumbline/verify/diff"
 	"plumbline/verify/dump"
 	"plumbline/verify/projection"
+	"plumbline/verify/report"
 	"plumbline/verify/vram"
 )
 
@@ -78,11 +81,70 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 	}
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	root.Flags().BoolVar(&asJSON, "json", false, "with --version: as JSON")
+	color := colorMode("auto")
+	root.PersistentFlags().Var(&color, "color", "colours: "+strings.Join(colorModes, ", ")+" (auto: on a terminal, and as NO_COLOR and FORCE_COLOR say)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{cli.FlagError(cmd, err)}
 	})
 	root.SetHelpCommand(cli.HelpCommand(root, func(msg string) error { return usageError{msg} }))
-	root.AddCommand(newDump(), newDiff(), newLog(), newProjection(), newCheckpoint(), newVRAM(), newOps(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport())
+	root.AddCommand(newDump(), newDiff(), newLog(), newProjection(), newCheckpoint(), newVRAM(), newOps(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newExport(), newVersion())
 	cli.WithCompletion(root, func(msg string) error { return usageError{msg} })
+	wrapHelp(root)
+	completeValues(root)
 	return root
+}
+
+func newVersion() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "prints the version, the revision and what it was built with",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cli.PrintVersion(cmd.OutOrStdout(), cmd.Root().Name(), asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
+	return cmd
+}
+
+// completeValues completes the values of flags: profiles, checks, options, formats.
+func completeValues(root *cobra.Command) {
+	ids := func(cmd *cobra.Command) (ids []string) {
+		for _, g := range suites() {
+			if g.Command == cmd.Name() {
+				ids = append(ids, names(g.Checks)...)
+			}
+		}
+		return ids
+	}
+	fixed := func(list ...string) func(*cobra.Command) []string {
+		return func(*cobra.Command) []string { return list }
+	}
+	values := map[string]func(*cobra.Command) []string{
+		"color": fixed(colorModes...), "format": fixed(report.Formats...), "fail-on": fixed("fail", "warn"),
+		"profile": func(*cobra.Command) []string { return append(convention.ProfileNames(), "none") },
+		"select":  ids, "ignore": ids, "require": ids, "suite": fixed("projection", "checkpoint", "vram", "dump"),
+		"set": func(*cobra.Command) (list []string) {
+			for _, o := range convention.Options() {
+				list = append(list, o.Name+"=")
+			}
+			return list
+		},
+	}
+	for _, cmd := range append(root.Commands(), root) {
+		for flag, list := range values {
+			if cmd.Flag(flag) == nil || flag == "color" && cmd != root {
+				continue
+			}
+			directive := cobra.ShellCompDirectiveNoFileComp
+			if flag == "set" {
+				directive |= cobra.ShellCompDirectiveNoSpace
+			}
+			// an error says that a completion is there already, which stands
+			_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+				return list(cmd), directive
+			})
+		}
+	}
 }

@@ -129,7 +129,7 @@ func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) e
 		r.Lines = append(r.Lines, changes...)
 	}
 	stdout := cmd.OutOrStdout()
-	opt := report.Options{Format: o.format, Verbose: o.verbose, Quiet: o.quiet, Color: o.file == "" && colored(stdout), Width: columns(stdout), ASCII: o.file == "" && terminal(stdout) && !utf8Locale()}
+	opt := report.Options{Format: o.format, Verbose: o.verbose, Quiet: o.quiet, Color: o.file == "" && colored(cmd), Width: columns(stdout), ASCII: o.file == "" && terminal(stdout) && !utf8Locale()}
 	write := func(w io.Writer) error { return r.Write(w, opt) }
 	var err error
 	if o.file != "" {
@@ -145,17 +145,6 @@ func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) e
 		return cli.Exit{Code: r.Exit}
 	}
 	return nil
-}
-
-// colored follows NO_COLOR and CLICOLOR_FORCE, else colours a terminal.
-func colored(w io.Writer) bool {
-	if os.Getenv("NO_COLOR") != "" {
-		return false
-	}
-	if v := os.Getenv("CLICOLOR_FORCE"); v != "" && v != "0" {
-		return true
-	}
-	return terminal(w) && os.Getenv("TERM") != "dumb"
 }
 
 func terminal(w io.Writer) bool {

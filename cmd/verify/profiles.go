@@ -41,10 +41,12 @@ A value is a number or a name; none: there is such a thing and it is off; ?: not
 				}
 				named = append(named, p)
 			}
-			w := cmd.OutOrStdout()
+			if form == "json" {
+				return profilesJSON(cmd.OutOrStdout(), named)
+			}
+			w := screenOf(cmd)
+			defer w.Close()
 			switch {
-			case form == "json":
-				return profilesJSON(w, named)
 			case len(named) == 0:
 				return listProfiles(w)
 			case len(named) == 1:
@@ -65,7 +67,7 @@ func listProfiles(w io.Writer) error {
 	for _, p := range convention.Profiles() {
 		rows = append(rows, []string{p.Name, p.Framework, p.Release, p.Algorithm, p.Base})
 	}
-	return report.Rows(w, []string{"profile", "framework", "version", "algorithm", "based on"}, rows)
+	return report.Table(w, []string{"profile", "framework", "version", "algorithm", "based on"}, rows)
 }
 
 func printProfile(w io.Writer, p *convention.Profile) error {
@@ -81,7 +83,7 @@ func printProfile(w io.Writer, p *convention.Profile) error {
 	for _, s := range p.Settings() {
 		rows = append(rows, []string{s.Option.Name, s.String(), known(s), s.Option.Doc})
 	}
-	return report.Rows(w, []string{"option", "value", "known by", "what it decides"}, rows)
+	return report.Table(w, []string{"option", "value", "known by", "what it decides"}, rows)
 }
 
 // known says how the value of a setting is known, and from which profile if it is a base.
@@ -101,7 +103,7 @@ func printDifferences(w io.Writer, a, b *convention.Profile) error {
 		_, err := fmt.Fprintf(w, "%s and %s have the same value of every option.\n", a.Name, b.Name)
 		return err
 	}
-	return report.Rows(w, []string{"option", a.Name, b.Name, "what it decides"}, rows)
+	return report.Table(w, []string{"option", a.Name, b.Name, "what it decides"}, rows)
 }
 
 // settingJSON is what a profile says of an option. Value is the text that --set takes, without one null.

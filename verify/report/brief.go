@@ -294,6 +294,9 @@ func finding(p *screen, f *check.Finding, spare int) {
 	if spare < 4 {
 		p.text("    effect  ", f.Effect, 2)
 	}
+	if f.Verdict == check.Convention && spare < 3 {
+		p.text("    so      ", check.Convention.String()+": "+conventionMeans, 2)
+	}
 	p.text("    fix     ", f.Fix, []int{4, 3, 3, 2, 2}[spare])
 	p.text("    follows ", strings.Join(f.Follows, ", "), 4)
 	p.text("    dump    ", f.Dump, 2)
@@ -306,17 +309,23 @@ func finding(p *screen, f *check.Finding, spare int) {
 	}
 }
 
-// headline is the finding in a line, and the exit code.
+// conventionMeans defines the verdict where it is printed.
+const conventionMeans = "right under another legal option than the declared one"
+
+// headline is the finding in a line, how many of several are CONVENTION, and the exit code.
 func (r *Report) headline() string {
 	end := fmt.Sprintf("exit %d: %s", r.Exit, meaning(r.Exit))
 	var names []string
-	verdict, first := check.Pass, -1
+	verdict, first, conventions := check.Pass, -1, 0
 	for _, f := range r.Brief.Findings {
 		if r.Exit == check.ExitFail && f.Verdict != check.Fail && f.Verdict != check.Convention && r.Brief.Findings[0].Verdict != f.Verdict {
 			continue
 		}
 		if verdict == check.Pass || slices.Index(severity, f.Verdict) < slices.Index(severity, verdict) {
 			verdict = f.Verdict
+		}
+		if f.Verdict == check.Convention {
+			conventions++
 		}
 		if !slices.Contains(names, f.Name) {
 			names = append(names, f.Name)
@@ -336,6 +345,9 @@ func (r *Report) headline() string {
 	text := mark(verdict) + " " + strings.Join(names, ", ") + more
 	if first >= 0 {
 		text += fmt.Sprintf(", from step %d", first)
+	}
+	if conventions > 0 {
+		text += fmt.Sprintf(" (%d %s)", conventions, check.Convention)
 	}
 	return text + ". " + end
 }

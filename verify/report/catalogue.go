@@ -20,16 +20,13 @@ type Group struct {
 
 // List prints every check with its title.
 func List(w io.Writer, groups []Group) error {
-	t := newTable(w, nil)
-	t.Header("command", "check", "what it demands", "faults")
+	var rows [][]string
 	for _, g := range groups {
 		for _, c := range g.Checks {
-			if err := t.Append(g.Command, c.Name, c.Title(), fmt.Sprint(len(c.Faults))); err != nil {
-				return err
-			}
+			rows = append(rows, []string{g.Command, c.Name, c.Title(), fmt.Sprint(len(c.Faults))})
 		}
 	}
-	return t.Render()
+	return Table(w, []string{"command", "check", "what it demands", "faults"}, rows)
 }
 
 // newTable returns a table without borders; align is the alignment of its columns, left where it says nothing.
@@ -55,14 +52,11 @@ func Explain(w io.Writer, command string, c check.Info) error {
 		return nil
 	}
 	fmt.Fprintf(w, "\nfaults it must catch (planted by the tests and by verify faults):\n\n")
-	t := newTable(w, nil)
-	t.Header("fault", "what it is", "typical cause", "source")
+	var rows [][]string
 	for _, f := range c.Faults {
-		if err := t.Append(f.ID, f.Title, f.Cause, f.Source); err != nil {
-			return err
-		}
+		rows = append(rows, []string{f.ID, f.Title, f.Cause, f.Source})
 	}
-	return t.Render()
+	return Table(w, []string{"fault", "what it is", "typical cause", "source"}, rows)
 }
 
 // ExplainFault prints one fault and the check that ships it.
@@ -84,8 +78,7 @@ type Kill struct {
 
 // Matrix prints which faults were caught and how many of them were named first, and the false alarms on healthy data.
 func Matrix(w io.Writer, kills []Kill, healthy, alarms int) error {
-	t := newTable(w, nil)
-	t.Header("caught", "check", "fault", "what was planted", "explained as", "seen by")
+	var rows [][]string
 	caught, named := 0, 0
 	for _, k := range kills {
 		mark := "MISSED"
@@ -95,11 +88,9 @@ func Matrix(w io.Writer, kills []Kill, healthy, alarms int) error {
 		if k.Named == k.Fault {
 			named++
 		}
-		if err := t.Append(mark, k.Check, k.Fault, k.Title, k.Named, strings.Join(k.By, " ")); err != nil {
-			return err
-		}
+		rows = append(rows, []string{mark, k.Check, k.Fault, k.Title, k.Named, strings.Join(k.By, " ")})
 	}
-	if err := t.Render(); err != nil {
+	if err := Table(w, []string{"caught", "check", "fault", "what was planted", "explained as", "seen by"}, rows); err != nil {
 		return err
 	}
 	limit := ""
@@ -110,11 +101,15 @@ func Matrix(w io.Writer, kills []Kill, healthy, alarms int) error {
 	return err
 }
 
-// Table prints rows under a header.
+// Table prints rows under a header, in the width of a [Wrapper].
 func Table(w io.Writer, header []string, rows [][]string) error {
-	t := newTable(w, nil)
+	return alignedTable(w, header, nil, rows)
+}
+
+func alignedTable(w io.Writer, header []string, align []tw.Align, rows [][]string) error {
+	t := newTable(w, align)
 	t.Header(anys(header)...)
-	for _, r := range rows {
+	for _, r := range fit(header, rows, columnsOf(w)) {
 		if err := t.Append(anys(r)...); err != nil {
 			return err
 		}

@@ -1,9 +1,11 @@
 package report
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -30,7 +32,13 @@ func moreDetails(shown map[string]int) int {
 	return more
 }
 
-func (r *Report) human(w io.Writer, opt Options) error {
+func (r *Report) human(out io.Writer, opt Options) error {
+	w := NewWrapper(out, opt.Width)
+	return errors.Join(r.long(w, opt), w.Close())
+}
+
+// long prints every result.
+func (r *Report) long(w io.Writer, opt Options) error {
 	fmt.Fprintf(w, "%s %s\n", r.Tool.Name, r.Command)
 	for i, in := range r.Inputs {
 		if i == maxInputs && len(r.Inputs) > maxInputs+1 && !opt.Verbose {
@@ -95,6 +103,9 @@ func (r *Report) human(w io.Writer, opt Options) error {
 	}
 	if r.Err != "" {
 		fmt.Fprintf(w, "%s: %s\n", paint("ERROR", "31;1", opt.Color), Printable(r.Err))
+	}
+	if slices.ContainsFunc(r.Results, func(res check.Result) bool { return res.Verdict == check.Convention }) {
+		fmt.Fprintf(w, "%s: %s\n", check.Convention, conventionMeans)
 	}
 	fmt.Fprintf(w, "%s. exit %d: %s\n", r.counts(), r.Exit, meaning(r.Exit))
 	return nil
@@ -162,8 +173,7 @@ func (r *Report) table(w io.Writer, opt Options) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	t := newTable(w, []tw.Align{tw.AlignLeft, tw.AlignLeft, tw.AlignLeft, tw.AlignRight, tw.AlignRight, tw.AlignRight})
-	t.Header("verdict", "check", "of", "measured", "limit", "× limit")
+	var cells [][]string
 	for _, row := range rows {
 		res := row.res
 		measured, limit, ratio := "", "", ""
@@ -177,11 +187,9 @@ func (r *Report) table(w io.Writer, opt Options) error {
 		if row.more > 0 {
 			of += fmt.Sprintf(" (+%d)", row.more)
 		}
-		if err := t.Append(paintVerdict(res.Verdict, opt.Color), res.Check, of, measured, limit, ratio); err != nil {
-			return err
-		}
+		cells = append(cells, []string{paintVerdict(res.Verdict, opt.Color), res.Check, of, measured, limit, ratio})
 	}
-	return t.Render()
+	return alignedTable(w, []string{"verdict", "check", "of", "measured", "limit", "× limit"}, []tw.Align{tw.AlignLeft, tw.AlignLeft, tw.AlignLeft, tw.AlignRight, tw.AlignRight, tw.AlignRight}, cells)
 }
 
 // detail prints a result in the order: what was compared, the numbers, where, the explanation, the fix, how to repeat.
