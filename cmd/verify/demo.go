@@ -32,6 +32,8 @@ type demoCase struct {
 }
 
 var demoCases = []demoCase{
+	{title: "dumps of a healthy run of TRL's GRPO", exit: check.ExitPass, dump: "dumps/clean"},
+	{title: "the same with a bug patched in", exit: check.ExitFail, fault: "AGG-PAD-DENOMINATOR", dump: "dumps/pad_in_denominator"},
 	{title: "a healthy basis, a gradient and its projection", exit: check.ExitPass, plot: true,
 		paths: projection.Paths{Basis: "q.npy", Grads: []string{"g.npy"}, Projected: []string{"g_projected.npy"}}},
 	{title: "a basis in which one column is scaled by 1.001", exit: check.ExitFail, fault: "BASIS-COLUMN-SCALED",
@@ -42,8 +44,6 @@ var demoCases = []demoCase{
 		paths: projection.Paths{Basis: "q.npy", Adapter: "lora_leak", Init: "lora_init"}},
 	{title: "the same with the update projected", exit: check.ExitPass,
 		paths: projection.Paths{Basis: "q.npy", Adapter: "lora_held", Init: "lora_init"}},
-	{title: "dumps of a healthy run of TRL's GRPO", exit: check.ExitPass, dump: "dumps/clean"},
-	{title: "the same with a bug patched in", exit: check.ExitFail, fault: "AGG-PAD-DENOMINATOR", dump: "dumps/pad_in_denominator"},
 }
 
 // demoProfile is the convention of the dumps.
@@ -76,24 +76,33 @@ a broken training run. Exit 0 if every finding is the expected one.`,
 			if err := errors.Join(extract("projection", dir), extract("demo", filepath.Join(dir, "dumps"))); err != nil {
 				return err
 			}
-			w := cmd.OutOrStdout()
+			w := screenOf(cmd)
+			defer w.Close()
 			right := 0
+			var summary []string
 			for i, c := range demoCases {
 				fmt.Fprintf(w, "── %d of %d: %s\n\n", i+1, len(demoCases), c.title)
 				ok, err := runDemo(cmd, c, dir, plot, verbose)
 				if err != nil {
 					return err
 				}
+				found := "nothing failed"
+				if c.fault != "" {
+					found = c.fault
+				}
 				if ok {
 					right++
+					summary = append(summary, fmt.Sprintf("  %d  %s: %s", i+1, c.title, found))
 				} else {
+					summary = append(summary, fmt.Sprintf("  %d  %s: NOT AS EXPECTED, want exit %d %s", i+1, c.title, c.exit, c.fault))
 					fmt.Fprintf(w, "NOT AS EXPECTED: want exit %d %s\n", c.exit, c.fault)
 				}
 				fmt.Fprintln(w)
 			}
+			fmt.Fprintf(w, "── what was found\n\n%s\n\n", strings.Join(summary, "\n"))
 			fmt.Fprintf(w, "demo: %d of %d as expected in %.1f s", right, len(demoCases), time.Since(started).Seconds())
 			if plot != "" {
-				fmt.Fprintf(w, "; the picture of the first is %s", plot)
+				fmt.Fprintf(w, "; the picture of the healthy projection is %s", plot)
 			}
 			fmt.Fprintln(w)
 			if keep != "" {
