@@ -425,7 +425,7 @@ func TestDumpLoudness(t *testing.T) {
 	for line := range strings.Lines(plain) {
 		require.LessOrEqual(t, utf8.RuneCountInString(line), 81, line)
 	}
-	require.True(t, strings.HasSuffix(plain, "AGG-GA-MISSING, from step 1. exit 1: a check failed\n"), plain)
+	require.True(t, strings.HasSuffix(plain, "AGG-GA-MISSING, from step 1 (1 CONVENTION). exit 1: a check failed\n"), plain)
 	loud, _, _ := verify(t, ".", "dump", run, "--profile", trlProfile, "-v")
 	for _, text := range []string{"kl.beta 0.04, by beta=0.04 (the dump), not 0, by " + trlProfile, "P012", "catalogue", "step_0004_mb_1"} {
 		require.Contains(t, loud, text)

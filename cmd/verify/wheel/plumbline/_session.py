@@ -64,7 +64,7 @@ class Session:
             return block % self.every == 0
         if self._steps < max(FIRST, self.period):
             return True
-        return self.spent * (1 + 1 / self._steps) <= SHARE * (now - self._began)
+        return self.spent * (1 + 1 / self._steps) <= SHARE * (now - self._began - self.spent)
 
     def _agree(self, block, wanted):
         """What the first of the ranks to ask decides holds for all: a step that some leave out cannot be judged."""
