@@ -44,20 +44,38 @@ var F64Gemm = &Spec[GemmFunc[float64]]{
 }
 
 // gemmDims draws m, n, k, three switches and the distance between rows.
-func gemmDims(r *rand.Rand) []int { return append(products(r), r.IntN(8), r.IntN(4)) }
+func gemmDims(r *rand.Rand) []int {
+	d := products(r)
+	return append(d, r.IntN(8), padding(r, d))
+}
 
-// products draws m, n and k; one case of 30 is large in both m and n, beyond the blocks of both, one of 40 beyond those of all three, and one of 60 has rows of
-// c that fall into few sets of a cache, and sums of several blocks.
+// products draws m, n and k; one case of 30 is large in both m and n, beyond the blocks of both, one of 40 beyond those of all three, and one of 40 has rows of
+// c that fall into few sets of a cache, if nothing lies between them, and sums of several blocks.
 func products(r *rand.Rand) []int {
 	d := dims(r, 3)
 	if r.IntN(30) == 0 {
 		d[0], d[1], d[2] = 193+r.IntN(8), []int{449, 512, 513}[r.IntN(3)], 1+r.IntN(9)
 	} else if r.IntN(40) == 0 {
 		d[0], d[1], d[2] = 97+r.IntN(8), 65+r.IntN(4), 257+r.IntN(4)
-	} else if r.IntN(60) == 0 {
-		d[0], d[1], d[2] = 13+r.IntN(8), 256, 641+r.IntN(4)
+	} else if r.IntN(40) == 0 {
+		d[0], d[1], d[2] = 53+r.IntN(8), crowd, []int{161, 321, 641}[r.IntN(3)]+r.IntN(4)
 	}
 	return d
+}
+
+// crowd is a number of columns whose rows fall into few sets of a cache.
+const crowd = 256
+
+// crowded reports whether d is such a case.
+func crowded(d []int) bool { return d[1] == crowd && d[2] > 160 }
+
+// padding draws how many elements lie between the rows of a case.
+func padding(r *rand.Rand, d []int) int {
+	pad := r.IntN(4)
+	if crowded(d) {
+		return 0
+	}
+	return pad
 }
 
 func runGemm[T float32 | float64](f GemmFunc[T], c Case, t *Trial, fma func(a, b, c T) T, u, eta float64, full func(v float32, word uint64) T) {

@@ -42,7 +42,8 @@ var I8Gemm = &Spec[I8GemmFunc]{
 // i8Dims draws m, n, k and the distance between rows. One case of eight has sums of up to 133,144 products, the most that int32
 // holds, for one row of a and for several, which kernels may treat apart.
 func i8Dims(r *rand.Rand) []int {
-	d := append(products(r), r.IntN(4))
+	d := products(r)
+	d = append(d, padding(r, d))
 	if r.IntN(8) == 0 {
 		d[0], d[1], d[2] = []int{1, 5}[r.IntN(2)], 1+r.IntN(2), []int{8193, 65537, 133143, 133144}[r.IntN(4)]
 	}

@@ -19,7 +19,10 @@ var W8A16 = &Spec[W8A16Func]{
 	DeviceBound: "|scale|·2u·(k + k/8 + 1)·S + u·|y|, S = Σ|bf16(x)·w|",
 	Source:      "reference/quant Linear in mode W8A16",
 	Families:    append([]string{Tie, Tiny}, plain...),
-	Dims:        func(r *rand.Rand) []int { return append(products(r), r.IntN(4), r.IntN(2)) },
+	Dims: func(r *rand.Rand) []int {
+		d := products(r)
+		return append(d, padding(r, d), r.IntN(2))
+	},
 	Run: func(f W8A16Func, c Case, t *Trial) {
 		m, n, k, pad := c.Dims[0], c.Dims[1], c.Dims[2], c.Dims[3]
 		x := Input(t, m, k, stride(k, pad), activations(c, 1))
@@ -100,7 +103,14 @@ var W8A16DX = &Spec[W8A16DXFunc]{
 	DeviceBound: "2u·(n + n/8 + 1)·S, and u·|dx| where it is added",
 	Source:      "reference/quant Linear Backward",
 	Families:    append([]string{Tie, Tiny}, plain...),
-	Dims:        func(r *rand.Rand) []int { return append(products(r), r.IntN(4), r.IntN(2)) },
+	Dims: func(r *rand.Rand) []int {
+		d := products(r)
+		pad := padding(r, d)
+		if crowded(d) { // the sum goes over n here, and k is the width of dx
+			d[1], d[2] = d[2], d[1]
+		}
+		return append(d, pad, r.IntN(2))
+	},
 	Run: func(f W8A16DXFunc, c Case, t *Trial) {
 		m, n, k, pad, accumulate := c.Dims[0], c.Dims[1], c.Dims[2], c.Dims[3], c.Dims[4] == 1
 		dy := Input(t, m, n, stride(n, pad), activations(c, 1))
