@@ -341,7 +341,12 @@ func TestEnvironment(t *testing.T) {
 		require.Equal(t, 3, code, errs)
 		require.Contains(t, errs, "permission denied")
 	}
-	cmd := exec.Command(binaryPath, "sample", "--model", goldens+"/tied", "--prompt-ids", "1,2", "--ids", "--tokens", "1000000", "--temperature", "1")
+	roomy := t.TempDir()
+	copyFile(t, goldens+"/tied/config.json", roomy+"/config.json")
+	copyFile(t, goldens+"/tied/model.safetensors", roomy+"/model.safetensors")
+	replace(t, roomy+"/config.json", `"max_position_embeddings": 32`, `"max_position_embeddings": 2000000`)
+	replace(t, roomy+"/config.json", `"eos_token_id": 0`, `"eos_token_id": null`)
+	cmd := exec.Command(binaryPath, "sample", "--model", roomy, "--prompt-ids", "1,2", "--ids", "--tokens", "1000000", "--temperature", "1")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

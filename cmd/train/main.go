@@ -39,6 +39,7 @@ func exitCode(err error) int {
 	var untested bind.UntestedError
 	var notFinite *train.NotFiniteError
 	var prompt *refmodel.PromptError
+	var long *bind.LengthError
 	var coded interface{ ExitCode() int }
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -51,7 +52,7 @@ func exitCode(err error) int {
 		return coded.ExitCode()
 	case format.IsMalformed(err):
 		return check.ExitMalformed
-	case errors.As(err, &bad), errors.As(err, &prompt), errors.Is(err, pretrained.ErrTemplate), cli.NoSuchPath(err):
+	case errors.As(err, &bad), errors.As(err, &prompt), errors.As(err, &long), errors.Is(err, pretrained.ErrTemplate), cli.NoSuchPath(err):
 		return check.ExitUsage
 	}
 	return check.ExitInternal

@@ -123,6 +123,9 @@ func (f *sampleFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	if !cmd.Flags().Changed("tokens") { // as many as the model has positions for
+		f.tokens = max(1, min(f.tokens, m.Base.Config.MaxPositions-len(prompt)+1))
+	}
 	out := cmd.OutOrStdout()
 	emit := f.printText(m, out)
 	if f.ids {

@@ -329,6 +329,9 @@ func (l *Accelerated) Accumulate(b train.Batch, loss func(train.Scores) (train.S
 
 // Sample implements [train.Policy]: all rows that go on are computed together, with a cache of keys and values.
 func (l *Accelerated) Sample(ctx context.Context, prompts train.Batch, s train.Sampling, stream rng.Stream, first, eos int, progress func(train.Drawn)) (ids [][]int, logp [][]float64, err error) {
+	if err := within(l.config.MaxPositions, prompts.Rows, prompts.Prompt, prompts.Real, s.MaxNew); err != nil {
+		return nil, nil, err
+	}
 	l.load()
 	vocab := l.config.Vocab
 	d := newDraws(prompts.Rows, vocab, s, stream, first, eos)

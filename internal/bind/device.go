@@ -290,6 +290,9 @@ func (l *OnDevice) Accumulate(b train.Batch, loss func(train.Scores) (train.Slop
 
 // Sample implements [train.Policy]. The device keeps no keys and values: every token is a pass over all before it.
 func (l *OnDevice) Sample(ctx context.Context, prompts train.Batch, s train.Sampling, stream rng.Stream, first, eos int, progress func(train.Drawn)) (ids [][]int, logp [][]float64, err error) {
+	if err := within(l.config.MaxPositions, prompts.Rows, prompts.Prompt, prompts.Real, s.MaxNew); err != nil {
+		return nil, nil, err
+	}
 	if err := l.load(); err != nil {
 		return nil, nil, err
 	}

@@ -148,18 +148,27 @@ func scores(b train.Batch, logits, values *ad.Var, vocab int) train.Scores {
 
 // Score implements [train.Policy].
 func (l *Language) Score(b train.Batch) (train.Scores, error) {
+	if err := l.fits(b, false); err != nil {
+		return train.Scores{}, err
+	}
 	logits, values := l.on(l.model, l.options.Adapter, false).logits(b)
 	return scores(b, logits, values, l.model.Config.Vocab), nil
 }
 
 // Reference implements [train.Policy]: the model before training, or without the adapter.
 func (l *Language) Reference(b train.Batch) ([]float64, error) {
+	if err := l.fits(b, false); err != nil {
+		return nil, err
+	}
 	logits, _ := l.on(l.frozen, nil, false).logits(b)
 	return rl.LogProbs(nil, logits.Data(), tokens(b), l.model.Config.Vocab, rl.LogProbOptions{}), nil
 }
 
 // Accumulate implements [train.Policy].
 func (l *Language) Accumulate(b train.Batch, loss func(train.Scores) (train.Slopes, error)) error {
+	if err := l.fits(b, true); err != nil {
+		return err
+	}
 	p := l.on(l.model, l.options.Adapter, true)
 	logits, values := p.logits(b)
 	vocab := l.model.Config.Vocab

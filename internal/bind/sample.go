@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 
+	"plumbline/internal/memory"
 	"plumbline/internal/rng"
 	"plumbline/internal/train"
 	"plumbline/reference/ad"
@@ -79,6 +80,12 @@ func (d *draws) step(progress func(train.Drawn)) {
 
 // Sample implements [train.Policy], with a cache of keys and values.
 func (l *Language) Sample(ctx context.Context, prompts train.Batch, s train.Sampling, stream rng.Stream, first, eos int, progress func(train.Drawn)) (ids [][]int, logp [][]float64, err error) {
+	if err := within(l.config.MaxPositions, prompts.Rows, prompts.Prompt, prompts.Real, s.MaxNew); err != nil {
+		return nil, nil, err
+	}
+	if err := roomFor(l.config, memory.Pass{Rows: prompts.Rows, Time: prompts.Prompt, Keys: prompts.Prompt, Scored: 1}); err != nil {
+		return nil, nil, err
+	}
 	p := l.on(l.model, l.options.Adapter, false)
 	rows, vocab := prompts.Rows, l.config.Vocab
 	d := newDraws(rows, vocab, s, stream, first, eos)

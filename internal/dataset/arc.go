@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"plumbline/internal/format"
+	"plumbline/internal/memory"
 )
 
 // ArcColors is the number of colours of a cell, and ArcSide the longest side of a grid.
@@ -84,6 +85,10 @@ func ReadArc(path string) ([]ArcTask, error) {
 
 func readArcFile(f *format.File) ([]ArcTask, error) {
 	defer f.Close()
+	// A pair of two cells takes 31 bytes of text, and about 330 as grids, as a sample and in slices that grow.
+	if err := memory.Need(12*float64(f.Size), "%s, %d bytes of tasks,", f.Path, f.Size); err != nil {
+		return nil, err
+	}
 	text, err := f.ReadAll(maxArc)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"plumbline/internal/memory"
 	"plumbline/reference/ad"
 	"plumbline/reference/model"
 	"plumbline/reference/sampling"
@@ -90,8 +91,8 @@ func (m *Model) checkPrompt(prompt []int, tokens int) error {
 		}
 	}
 	// the last new token is not read again
-	if n := len(prompt) + tokens - 1; c.Kind == model.GPT2 && n > c.MaxPositions {
-		return &PromptError{fmt.Sprintf("a prompt of %d tokens and %d new ones need %d positions, the model has %d", len(prompt), tokens, n, c.MaxPositions)}
+	if n := len(prompt) + tokens - 1; n > c.MaxPositions {
+		return &PromptError{fmt.Sprintf("a prompt of %d tokens and %d new ones need %d positions, the model has %d (max_position_embeddings)", len(prompt), tokens, n, c.MaxPositions)}
 	}
-	return nil
+	return memory.Need(Sizes(c).Bytes(memory.Pass{Rows: 1, Time: len(prompt), Keys: len(prompt), Scored: 1}), "a prompt of %d tokens", len(prompt))
 }

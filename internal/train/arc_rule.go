@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"plumbline/internal/dataset"
@@ -10,25 +11,33 @@ import (
 // arcSample is a pair to solve, and all that a solver may see of its task: examples are the training pairs but this one. Output is
 // what it is judged by, and nothing else.
 type arcSample struct {
-	task     string
-	input    dataset.Grid
-	output   dataset.Grid
-	examples []dataset.ArcPair
+	task   string
+	input  dataset.Grid
+	output dataset.Grid
+	pairs  []dataset.ArcPair // the training pairs of the task, shared by its samples
+	but    int               // the place of this one among them, counted from 1; 0: it is none
+}
+
+// examples returns what a solver may see. They are put together anew: of a task of n pairs all samples would hold n² of them.
+func (s arcSample) examples() []dataset.ArcPair {
+	if s.but == 0 {
+		return s.pairs
+	}
+	return slices.Concat(s.pairs[:s.but-1], s.pairs[s.but:])
 }
 
 // samples returns the training pairs, and the test pairs that are solved: those of validation. unsolved counts the others.
 func samples(tasks []dataset.ArcTask) (train, test []arcSample, unsolved int) {
 	for _, t := range tasks {
 		for i, p := range t.Train {
-			others := append(append([]dataset.ArcPair{}, t.Train[:i]...), t.Train[i+1:]...)
-			train = append(train, arcSample{t.Name, p.Input, p.Output, others})
+			train = append(train, arcSample{t.Name, p.Input, p.Output, t.Train, i + 1})
 		}
 		for _, p := range t.Test {
 			if p.Output.H == 0 {
 				unsolved++
 				continue
 			}
-			test = append(test, arcSample{t.Name, p.Input, p.Output, t.Train})
+			test = append(test, arcSample{t.Name, p.Input, p.Output, t.Train, 0})
 		}
 	}
 	return train, test, unsolved
@@ -37,7 +46,7 @@ func samples(tasks []dataset.ArcTask) (train, test []arcSample, unsolved int) {
 // key identifies what the prompt of a sample is made of: the task's examples and the grid, not the target.
 func (s arcSample) key() [32]byte {
 	grids := []dataset.Grid{s.input}
-	for _, p := range s.examples {
+	for _, p := range s.examples() {
 		grids = append(grids, p.Input, p.Output)
 	}
 	return dataset.Digest(grids...)
@@ -95,7 +104,7 @@ func ruleOf(examples []dataset.ArcPair) arcRule {
 // sentence tells the encoder the rule of a task, as far as all examples show one, and the size of the grid. It is made of the grid
 // and the examples, never of the target (H10).
 func (s arcSample) sentence() string {
-	r := ruleOf(s.examples)
+	r := ruleOf(s.examples())
 	var rules []string
 	say := func(is bool, format string, a ...any) {
 		if is {
@@ -126,7 +135,7 @@ func (s arcSample) control(n int) []float64 {
 
 // features describe the examples in n numbers: the shares of the rule, and for every colour which it becomes.
 func (s arcSample) features(n int) []float64 {
-	r := ruleOf(s.examples)
+	r := ruleOf(s.examples())
 	one := map[bool]float64{true: 1}
 	x := []float64{one[r.known], one[r.same], r.kept, r.mirrored, r.upset, float64(r.h) / dataset.ArcSide, float64(r.w) / dataset.ArcSide}
 	for from := range dataset.ArcColors {

@@ -67,12 +67,12 @@ func TestArcSentences(t *testing.T) {
 		{[]dataset.ArcPair{{Input: in, Output: grid(3, 1, 2, 7)}}, "becomes 1x3 in 2x2"},
 		{[]dataset.ArcPair{{Input: grid(2, 1, 1, 2, 2), Output: grid(2, 1, 2, 1, 2)}}, "cells move in 2x2"},
 	} {
-		require.Equal(t, c.want, arcSample{input: in, examples: c.examples}.sentence())
+		require.Equal(t, c.want, arcSample{input: in, pairs: c.examples}.sentence())
 	}
 	s := arcSample{input: grid(2, 1, 2, 1, 1)}
 	require.Equal(t, []float64{0, .75, .25, 0, 0, 0, 0, 0, 0, 0, 2. / 30, 2. / 30, 0}, s.control(13))
 	require.Equal(t, []float64{0, .75}, s.control(2))
-	s.examples = []dataset.ArcPair{{Input: in, Output: grid(2, 1, 2, 7, 4)}}
+	s.pairs = []dataset.ArcPair{{Input: in, Output: grid(2, 1, 2, 7, 4)}}
 	require.Equal(t, []float64{1, 1, .75, 0, 0, 2. / 30, 2. / 30, 0, 0, 0, 0, 0, 0, 1, .7, 0, 0}, s.features(17))
 	_, test, unsolved := samples([]dataset.ArcTask{{Train: []dataset.ArcPair{{Input: in, Output: in}}, Test: []dataset.ArcPair{{Input: in}, {Input: in}}}})
 	require.Empty(t, test)
