@@ -11,7 +11,7 @@ STATICCHECK = v0.8.2
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers ci
+.PHONY: hostile help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers ci
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -72,6 +72,11 @@ fuzz:           ## every fuzz target for FUZZTIME (2m, or a number of runs: 2000
 	    echo "$$pkg $$target $(FUZZTIME)"; \
 	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg; \
 	  done; done
+
+HOSTILE ?= 6000
+hostile:        ## mutated files through every command that reads them, and the fixed hostile cases
+	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Mutated|Hostile|OutputIntoFIFO' ./cmd/verify
+	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Hostile|Links|MemoryBefore|ManyTiny' ./cmd/train
 
 bench:          ## benchmarks in Go's format
 	$(GO) test -run '^$$' -bench . ./...

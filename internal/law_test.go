@@ -37,7 +37,8 @@ var law = []struct {
 	{"plumbline/internal/format", []string{"plumbline/internal/format/", "plumbline/internal/arch"}}, // hf reads a config.json into arch.Config
 	{"plumbline/internal/tokenizer", []string{"plumbline/internal/format", "golang.org/x/text/"}},
 	{"plumbline/internal/pretrained", []string{"plumbline/internal/arch", "plumbline/internal/format/", "plumbline/internal/tokenizer"}}, // also opens models for accel
-	{"plumbline/internal/refmodel", []string{"plumbline/internal/arch", "plumbline/internal/format/", "plumbline/internal/pretrained", "plumbline/reference/"}},
+	{"plumbline/internal/memory", nil},
+	{"plumbline/internal/refmodel", []string{"plumbline/internal/arch", "plumbline/internal/memory", "plumbline/internal/format/", "plumbline/internal/pretrained", "plumbline/reference/"}},
 	{"plumbline/internal/rng", nil},
 	{"plumbline/internal/assets", nil},
 	{"plumbline/internal/train", []string{"plumbline/reference/rl", "plumbline/reference/optim", "plumbline/reference/linalg", "plumbline/reference/ad", "plumbline/reference/nn", "plumbline/reference/sampling", "plumbline/reference/quant", "plumbline/internal/", "plumbline/verify/symptom"}},

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -67,6 +68,11 @@ not there is looked for in ARC_DATA_DIR.`,
 				return refused(err)
 			}
 			f.dumps(&c.Dump)
+			if f.config == "" && f.resume == "auto" && !cmd.Flags().Changed("resume") && !given(overrides, "output_dir") && os.Getenv("TRAIN_OUTPUT_DIR") == "" {
+				if c.OutputDir, err = freshFolder(c.OutputDir); err != nil {
+					return err
+				}
+			}
 			x, err := f.start(cmd, c.OutputDir, c.Keep, s, c.WithoutEffect())
 			if err != nil {
 				return err
@@ -91,6 +97,25 @@ not there is looked for in ARC_DATA_DIR.`,
 		cmd.Flags().StringVar(&values[i], name, "", "the key "+name)
 	}
 	return cmd
+}
+
+// given reports whether overrides set a key.
+func given(overrides []string, key string) bool {
+	return slices.ContainsFunc(overrides, func(o string) bool { return strings.HasPrefix(strings.TrimPrefix(o, "--"), key+"=") })
+}
+
+// freshFolder returns the first of dir, dir-2, dir-3, … that holds no run that has ended: the command of the source document, given twice, is
+// two runs. One that was killed is gone on with.
+func freshFolder(dir string) (string, error) {
+	name := dir
+	for n := 2; ; n++ {
+		if _, err := os.Lstat(filepath.Join(name, "final")); errors.Is(err, fs.ErrNotExist) {
+			return name, nil
+		} else if err != nil {
+			return "", err
+		}
+		name = fmt.Sprintf("%s-%d", dir, n)
+	}
 }
 
 // arcTasks reads the tasks of a run, or makes them.

@@ -145,6 +145,22 @@ func TestArcRun(t *testing.T) {
 	require.Contains(t, out, "resuming from "+filepath.Join(run, "final")+", step 20")
 }
 
+// The command of the source document, twice in a row, makes two runs; one that was not ended is gone on with.
+func TestArcTwice(t *testing.T) {
+	t.Chdir(t.TempDir())
+	command := []string{"arc", "--epochs", "1", "--agent_lr", "1e-5", "--qwen_lr", "5e-5", "--device", "cpu", "--max_batches", "1", "tasks=2"}
+	for _, dir := range []string{"outputs/arc", "outputs/arc-2", "outputs/arc-3"} {
+		out := trains(t, command...)
+		require.NotContains(t, out, "resuming")
+		require.FileExists(t, filepath.Join(dir, "final", "MANIFEST.json"))
+	}
+	require.NoError(t, os.RemoveAll("outputs/arc-2/final"))
+	out := trains(t, command...)
+	require.Contains(t, out, "config output_dir=outputs/arc-2\n")
+	require.FileExists(t, "outputs/arc-2/final/MANIFEST.json")
+	require.NoDirExists(t, "outputs/arc-4")
+}
+
 // The shipped configuration is the small one of systems D, with the weights of the loss and the factors of the source.
 func TestArcConfig(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")

@@ -137,8 +137,25 @@ func TestGRPOQuick(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "grpo_config.py")
 	write(t, file, "# quick\nbatch_size = 1\ngroup_size = 4\ngradient_accumulation_steps = 1\ncompile = False\nmax_iters = 1\nblock_size = 16\nmask_ratio = 0.5\neval_samples = 0\nout_dir = '"+dir+"2'\n")
 	require.Contains(t, trains(t, "grpo", "--config", file), "iter 0: loss ")
+	// The document's quick test, verbatim: five lines over what the program has.
+	verbatim := filepath.Join(t.TempDir(), "grpo_config.py")
+	write(t, verbatim, `# In grpo_config.py
+batch_size = 1
+group_size = 4  # Reduce from 8
+gradient_accumulation_steps = 1  # Reduce from 16
+compile = False  # Disable compilation
+max_iters = 10  # Just test a few iterations
+`)
+	out = trains(t, "grpo", "--config", verbatim, "eval_samples=0", "out_dir="+dir+"3")
+	require.Len(t, regexp.MustCompile(`(?m)^iter \d: loss (-?\d+\.\d{4}|n/a) `).FindAllString(out, -1), 10)
+	require.Contains(t, out, "1 inputs x group of 4 = 4 samples per micro-step, 4 per iteration")
+	// A gate that saw no update has failed: identical completions teach nothing.
+	out, errs, code := program(t, "grpo", "--config", "grpo_quick", "max_iters=3", "temperature=0.0001", "out_dir="+dir+"4")
+	require.Equal(t, check.ExitFail, code, "%s%s", out, errs)
+	require.Contains(t, out, "iter 2: loss n/a")
+	require.Contains(t, errs, "none of 3 iterations made an update (B2): nothing was learned")
 	// A run that takes longer than it may is a run that has failed.
-	_, errs, code := program(t, smallGRPO(filepath.Join(t.TempDir(), "slow"), "time_limit_s=1e-6")...)
+	_, errs, code = program(t, smallGRPO(filepath.Join(t.TempDir(), "slow"), "time_limit_s=1e-6")...)
 	require.Equal(t, check.ExitFail, code)
 	require.Contains(t, errs, "B11")
 }

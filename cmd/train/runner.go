@@ -111,6 +111,11 @@ func (f *trainFlags) settle(s *config.Settings, fallback string, overrides []str
 		name = fallback
 	}
 	s.Open = openConfig
+	if filepath.Ext(name) == ".py" { // lines of a file that had the rest of the configuration: they lie over the embedded one
+		if err := s.ReadFile(fallback); err != nil {
+			return usageError{err.Error()}
+		}
+	}
 	if err := s.ReadFile(name); err != nil {
 		if errors.Is(err, fs.ErrNotExist) && !strings.Contains(err.Error(), "defaults") {
 			return usageError{"config not found: " + name}

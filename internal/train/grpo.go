@@ -70,6 +70,9 @@ func (c *GRPO) Train(ctx context.Context, env MaskedEnv) (last []rl.Metric, err 
 		return last, err
 	}
 	seen.summary(env.Out)
+	if c.FailOnZeroLoss && r.Updates == 0 {
+		return last, &FailedError{fmt.Sprintf("none of %d iterations made an update (B2): nothing was learned; raise mask_ratio, temperature or top_p", c.MaxIters)}
+	}
 	return last, c.evaluate(env, held)
 }
 
