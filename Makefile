@@ -74,9 +74,10 @@ fuzz:           ## every fuzz target for FUZZTIME (2m, or a number of runs: 2000
 	  done; done
 
 HOSTILE ?= 6000
-hostile:        ## mutated files through every command that reads them, and the fixed hostile cases
-	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Mutated|Hostile|OutputIntoFIFO' ./cmd/verify
-	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Hostile|Links|MemoryBefore|ManyTiny' ./cmd/train
+hostile:        ## mutated files through every command that reads them, faults of system calls, and the fixed hostile cases (Linux, strace)
+	@command -v strace > /dev/null || { echo "strace is missing, and with it faults at every open, write, fsync, close and rename: apt-get install strace"; exit 1; }
+	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Mutated|Hostile|OutputIntoFIFO|Injected' ./cmd/verify
+	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Agree|Hostile|Links|MemoryBefore|ManyTiny' ./cmd/train
 
 bench:          ## benchmarks in Go's format
 	$(GO) test -run '^$$' -bench . ./...
