@@ -163,6 +163,9 @@ type session struct {
 	formats numberFormats
 	input   input
 
+	overview *overview // nil: the steps were not looked at yet
+	weights  []any     // of the reward functions, where nobody declares them and the scores give them
+
 	common dump.Meta // of the first file
 	where  string    // the folder of the files
 	files  int
@@ -277,6 +280,9 @@ func (s *session) options(b *dump.Batch) (*convention.Set, error) {
 			set = set.WithFact("num_mini_batches", float64(s.minis))
 			s.say(fmt.Sprintf("the rows of a rollout are shuffled over %d steps, as sample_id and group_id show", s.minis))
 		}
+	}
+	if s.profile == nil {
+		set = s.solved(s.weighted(b, set))
 	}
 	for _, n := range b.Notes {
 		s.remark("note: ", n)

@@ -224,7 +224,11 @@ func spread(list []int, n int) []int {
 
 // candidates collects what may explain the first failure.
 func (t *track) candidates(s *session) {
-	t.why.fits, t.why.all = stage.Conventions(t.first)
+	if s.profile == nil && t.searched && t.check.Predict != nil {
+		t.why.all = t.all // the search has tried what profiles have, with options of theirs changed
+	} else {
+		t.why.fits, t.why.all = stage.Conventions(t.first)
+	}
 	t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return !tenable(f, s.closed) })
 	if t.first.Rules != nil {
 		return

@@ -113,14 +113,16 @@ func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
 // is the failure under the declared options completed by the profile that the files suggest.
 func (t *track) search(b *dump.Batch, set *convention.Set, s *session) *stage.Outcome {
 	if !t.searched {
-		t.searchedAt = b.Meta.Step
-		fits, all := t.complete(b, set, s)
-		t.searched, t.all = true, all
-		t.fits = fits
-		if len(fits) > 0 {
-			return fits[0].Outcome
+		u := s.telling(t, unit{b, set})
+		t.searchedAt = u.b.Meta.Step
+		t.fits, t.all = t.complete(u.b, u.set, s)
+		t.searched = true
+		if u.b == b && len(t.fits) > 0 {
+			return t.fits[0].Outcome
 		}
-	} else {
+		t.repeated = len(t.fits) == 0 && !t.pooled // what tells most has excluded everything
+	}
+	if len(t.fits) > 0 || t.searchedAt != b.Meta.Step {
 		var kept []stage.Fit
 		var outcome *stage.Outcome
 		for _, f := range t.fits {

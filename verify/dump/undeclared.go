@@ -2,10 +2,13 @@ package dump
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
+	"plumbline/verify/stage"
 )
 
 // undeclared settles a failure where nothing declares what the check reads, and no bug explains it. A number that the search has
@@ -24,13 +27,47 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		res.Verdict, res.Fix, res.Repeat = check.Pass, "", ""
 		res.Reason = "found by search: " + strings.Join(found, ", ")
 		res.Explanations = nil
-	case res.Verdict == check.Fail && len(res.Explanations) == 0:
+	case res.Verdict == check.Fail && !slices.ContainsFunc(res.Explanations, func(e check.Explanation) bool { return !e.Lead }):
 		if open := t.openNumbers(); len(open) > 0 {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s, and a number has more values than a search can try", strings.Join(open, ", "))
 			res.Fix = "declare what the run was configured with: --profile, --config or --set"
 		}
 	}
+}
+
+// weighted returns set with the weights of the reward functions that the scores of the run give, where nobody declares them.
+func (s *session) weighted(b *dump.Batch, set *convention.Set) *convention.Set {
+	if _, said := set.Fact("reward_weights"); said || b.Tensors["rewards_per_func"] == nil {
+		return set
+	}
+	if s.weights == nil {
+		for _, w := range stage.RewardWeights(b) {
+			s.weights = append(s.weights, w)
+		}
+		if s.weights != nil {
+			s.say(fmt.Sprintf("the weights of the reward functions, which nobody declares, are %v by the scores", s.weights))
+		}
+	}
+	if s.weights == nil {
+		return set
+	}
+	return set.WithFact("reward_weights", s.weights)
+}
+
+// solved returns set with the numbers of the loss that all files of the run together give, where nobody declares them.
+func (s *session) solved(set *convention.Set) *convention.Set {
+	for name, x := range s.scan().coefficients {
+		if set.Value(name).Kind() == convention.Unknown {
+			set = set.With(name, convention.NumberValue(x), "search")
+		}
+	}
+	_, factor := set.Fact("loss_scale_factor")
+	_, length := set.Fact("max_completion_length")
+	if x := s.scan().constant; x > 0 && !factor && !length {
+		set = set.WithFact("loss_scale_factor", x)
+	}
+	return set
 }
 
 // nobodySaid reports whether the first explanation contradicts only profiles that stood in for a declaration.

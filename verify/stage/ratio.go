@@ -194,6 +194,9 @@ func (c *Case) isWeights() Input {
 		return w
 	}
 	origin := c.Set.Origin("tis.level")
+	if origin == "search" && !c.Has("logp_gen") { // what a profile says of a run without an engine
+		return Input{}
+	}
 	if p, _, err := convention.Lookup(origin); level == "" || err == nil && p.Name == origin {
 		return Input{}
 	}

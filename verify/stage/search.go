@@ -47,6 +47,7 @@ type search struct {
 	void  []Fit // within bounds that are too wide to tell
 	limit int
 
+	open   bool // options without a value are searched: numbers that the data give are tried, too
 	listed bool // only listed values: solving for one takes two predictions of everything
 }
 
@@ -116,9 +117,8 @@ func (s *search) cost(b *dump.Batch) int {
 }
 
 func (s *search) judge(b *dump.Batch, set *convention.Set) *Outcome {
-	large := s.probe != nil // most of what is tried fails, and needs no resolution for that
-	o := judgeAs(s.ch, b, set, s.a, large)
-	if large && o.Verdict != check.Fail {
+	o := judgeAs(s.ch, b, set, s.a, true) // most of what is tried fails, and needs no resolution for that
+	if o.Verdict != check.Fail {
 		o = JudgeAs(s.ch, b, set, s.a)
 	}
 	if o.Verdict == check.Fail {
@@ -175,7 +175,7 @@ func (s *search) candidates(set *convention.Set, name string) []convention.Value
 			}
 		}
 	}
-	if s.first != nil && !s.listed { // what is open is told by names, not by numbers that make everything fit
+	if (s.first != nil || s.open) && !s.listed {
 		for _, v := range s.implied(set, name) {
 			if !slices.Contains(list, v) {
 				list = append(list, v)

@@ -9,32 +9,38 @@ import (
 )
 
 // Complete returns the values of the options that set leaves open under which the output of ch in b is right, and whether all
-// were tried: what every profile says of them first, then all combinations, if they are few, then profiles with one or two
-// options changed. Options are asked for one after another, so that one that another value makes meaningless is not searched.
+// were tried: what every profile says of them first, then profiles with one option changed, then all combinations, if they are few, then
+// profiles with two options changed. Options are asked for one after another, so that one that another value makes meaningless is not searched.
 func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bool) {
 	s := newSearch(ch, b)
+	s.cap, s.open = openBudget, true
 	all = true
 	starts := s.profiles(set)
-	for _, p := range starts {
-		all = s.complete(p.Set, p.Changes) && all
+	each := func(try func(Fit) bool) { // no start may take what the others need
+		left := openBudget - s.spent
+		for _, p := range starts {
+			s.cap = min(s.spent+left/len(starts), openBudget)
+			all = try(p) && all
+		}
+		s.cap = openBudget
 	}
+	each(func(p Fit) bool { return s.complete(p.Set, p.Changes) })
+	changed := func(n int) {
+		if len(s.fits) == 0 {
+			each(func(p Fit) bool { return len(s.fits) > 0 || s.changed(p, n) })
+		}
+	}
+	changed(1)
 	if len(s.fits) == 0 {
-		s.cap = s.spent + combinations*(len(s.part.Mask)+256)
+		s.cap = min(s.spent+combinations*(len(s.part.Mask)+256), openBudget)
 		all = s.complete(set, nil)
-		s.cap = budget
+		s.cap = openBudget
+	}
+	if len(s.fits) == 0 && !all {
+		changed(2)
 	}
 	if len(s.fits) > 0 {
 		s.expand(s.fits[0])
-	}
-	if len(s.fits) == 0 && len(s.void) == 0 && !all {
-		for _, p := range starts {
-			all = s.changed(p, 1) && all
-		}
-		for _, p := range starts {
-			if len(s.fits) == 0 {
-				all = s.changed(p, 2) && all
-			}
-		}
 	}
 	if fits = s.confirmed(); len(fits) == 0 {
 		fits = s.void
@@ -44,6 +50,12 @@ func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bo
 
 // wide is the number of cells above which ties are sought by one change only.
 const wide = 200_000
+
+// pairsUpTo is what a search may have spent when it still looks for ties of two changes.
+const pairsUpTo = openBudget / 8
+
+// openBudget is the [budget] of the search of what is not declared: a run has a dozen checks that search.
+const openBudget = budget / 4
 
 // expand adds what one and two changes of the options that were open make of a fit: data that cannot tell options apart must
 // not name one of them only.
@@ -65,20 +77,25 @@ func (s *search) expand(fit Fit) {
 			s.complete(set, changes)
 		}
 	}
-	for i, c := range fit.Changes {
-		for _, v := range fit.Set.Among(c.Option) {
-			one := slices.Clone(fit.Changes)
-			one[i].To = v
-			set := fit.Set.With(c.Option, v, "search")
-			try(set, one)
-			if len(s.part.Mask) > wide {
-				continue
-			}
-			for j := i + 1; j < len(fit.Changes); j++ {
-				for _, w := range set.Among(fit.Changes[j].Option) {
-					two := slices.Clone(one)
-					two[j].To = w
-					try(set.With(fit.Changes[j].Option, w, "search"), two)
+	for _, pairs := range []bool{false, true} { // every option alone first, so that none is taken for decided where the search is cut short
+		for i, c := range fit.Changes {
+			for _, v := range fit.Set.Among(c.Option) {
+				one := slices.Clone(fit.Changes)
+				one[i].To = v
+				set := fit.Set.With(c.Option, v, "search")
+				if !pairs {
+					try(set, one)
+					continue
+				}
+				if len(s.part.Mask) > wide || s.spent > pairsUpTo {
+					return
+				}
+				for j := i + 1; j < len(fit.Changes); j++ {
+					for _, w := range set.Among(fit.Changes[j].Option) {
+						two := slices.Clone(one)
+						two[j].To = w
+						try(set.With(fit.Changes[j].Option, w, "search"), two)
+					}
 				}
 			}
 		}
@@ -100,15 +117,16 @@ func (s *search) profiles(set *convention.Set) []Fit {
 		for _, name := range o.Case.Read {
 			v := full.Value(name)
 			key.WriteString(name + "=" + v.String() + ";")
-			if v != set.Value(name) && v.Known() {
+			if v != set.Value(name) && v.Kind() != convention.Unknown {
 				changes = append(changes, Change{name, set.Value(name), v})
 			}
 		}
 		if !seen[key.String()] {
 			seen[key.String()] = true
-			starts = append(starts, Fit{Changes: changes, Set: changedBy(set, changes, p.Name)})
+			starts = append(starts, Fit{Changes: changes, Set: changedBy(set, changes, p.Name), Outcome: o})
 		}
 	}
+	slices.SortStableFunc(starts, func(x, y Fit) int { return len(x.Outcome.Case.Unknown) - len(y.Outcome.Case.Unknown) })
 	return starts
 }
 

@@ -69,7 +69,9 @@ func (c *Case) policy(gradient bool) *policy {
 	}
 	p.o.Kind, _ = rl.ParseLossKind(kind)
 	c.kindOptions(p)
-	c.klTerm(p, gradient)
+	if gradient || !c.withoutKL() {
+		c.klTerm(p, gradient)
+	}
 	if !c.OK() {
 		return nil
 	}
@@ -216,6 +218,12 @@ func (c *Case) lossHasKL(p *policy) bool {
 		return false
 	}
 	return *has
+}
+
+// withoutKL reports whether the file says that its token_loss is the policy term alone: then no option of the KL changes it.
+func (c *Case) withoutKL() bool {
+	has := c.B.Meta.TokenLossIncludesKL
+	return c.Has("token_loss") && has != nil && !*has
 }
 
 func predictTokenLoss(c *Case) *Prediction {

@@ -1,0 +1,118 @@
+package dump
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/stage"
+)
+
+// mostScanned bounds the steps that are looked at for the one that tells most.
+const mostScanned = 64
+
+// far is a |log-ratio| beyond which usual clip bounds act.
+const far = 0.1
+
+// content is the counts of what tells formulas apart, the most telling first: tokens whose ratio is far from 1, tokens whose ratio is not 1,
+// tokens where policy and reference differ, rows of an advantage other than 0.
+type content [4]int
+
+// contentOf counts what a batch tells formulas apart by. The first update of a run has ratios of 1 and no KL, and most formulas give the
+// same numbers there.
+func contentOf(b *dump.Batch) (n content) {
+	lp, old, ref := b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref")
+	for i, m := range b.Mask {
+		if !m || lp == nil {
+			continue
+		}
+		if old != nil {
+			if d := math.Abs(lp[i] - old[i]); d > far {
+				n[0]++
+				n[1]++
+			} else if d > 0 {
+				n[1]++
+			}
+		}
+		if ref != nil && lp[i] != ref[i] {
+			n[2]++
+		}
+	}
+	if t := b.Tensors["advantages"]; t != nil {
+		for _, x := range t.Data {
+			if x != 0 && !math.IsNaN(x) {
+				n[3]++
+			}
+		}
+	}
+	return n
+}
+
+func (n content) more(than content) bool {
+	for i := range n {
+		if n[i] != than[i] {
+			return n[i] > than[i]
+		}
+	}
+	return false
+}
+
+// overview is what all steps of a run together tell where nothing is declared.
+type overview struct {
+	step         int                // that tells most formulas apart
+	any          bool               // there is such a step
+	coefficients map[string]float64 // of the terms of the loss, by their options
+	constant     float64            // that a sum over tokens is divided by besides the rows; 0: none
+}
+
+// scan reads the steps, many of them at most, once.
+func (s *session) scan() *overview {
+	if s.overview != nil {
+		return s.overview
+	}
+	v := &overview{}
+	s.overview = v
+	var most content
+	var losses stage.Losses
+	for _, step := range spread(s.run.Steps(), mostScanned) {
+		b, err := s.run.Batch(s.ctx, step)
+		if err != nil {
+			break // the step is read once more, and the error is reported then
+		}
+		if n := contentOf(b); !v.any || n.more(most) {
+			v.step, v.any, most = step, true, n
+		}
+		losses.Add(b)
+	}
+	v.coefficients, v.constant = losses.Coefficients(), losses.Constant()
+	for _, name := range slices.Sorted(maps.Keys(v.coefficients)) {
+		s.say(fmt.Sprintf("%s, which nobody declares, is %.6g by the losses of the run", name, v.coefficients[name]))
+	}
+	if v.constant > 0 {
+		s.say(fmt.Sprintf("the losses are sums over tokens divided by the rows and by %.6g, which nobody declares", v.constant))
+	}
+	return v
+}
+
+// telling returns the step of the run on which the options of a check are searched: the one that tells most formulas apart, if the check
+// has an output there; else u.
+func (s *session) telling(t *track, u unit) unit {
+	if t.pooled || s.o.FirstFailure {
+		return u
+	}
+	v := s.scan()
+	if !v.any || v.step == u.b.Meta.Step {
+		return u
+	}
+	other, err := s.unit(s.ctx, t, v.step)
+	if err != nil || len(other.b.Missing) > 0 {
+		return u
+	}
+	if o := stage.Judge(t.check, other.b, other.set); o.Verdict != check.Undetermined {
+		return u
+	}
+	return other
+}

@@ -1,0 +1,135 @@
+package stage
+
+import (
+	"math"
+
+	"plumbline/internal/format/dump"
+)
+
+// Losses collects the numbers of the files of a run that declares nothing, to solve for what they have in common.
+type Losses struct {
+	loss, sums, rows, tokens, columns []float64 // of every file; sums of token_loss over the mask
+	terms                             [3][]float64
+	whole                             bool // token_loss is all of the loss but for its aggregation
+	parts                             bool // every file has loss, pg_loss and the terms that any has
+	has                               [3]bool
+	n                                 int
+}
+
+// terms of a loss beside that of the policy: the option of the coefficient, its sign, and the number of a file.
+var lossTerms = [3]struct {
+	option, name string
+	sign         float64
+}{{"kl.beta", "kl_loss", 1}, {"entropy.coef", "entropy_loss", -1}, {"value.coef", "value_loss", 1}}
+
+// Add takes the files of a batch.
+func (l *Losses) Add(b *dump.Batch) {
+	loss, policy := b.PerFile("loss"), b.PerFile("pg_loss")
+	token := b.Token("token_loss")
+	if l.n++; l.n == 1 {
+		l.whole, l.parts = true, true
+		for k, t := range lossTerms {
+			l.has[k] = b.PerFile(t.name) != nil
+		}
+	}
+	includes := b.Meta.TokenLossIncludesKL
+	l.whole = l.whole && loss != nil && token != nil && len(b.Missing) == 0 && b.PerFile("kl_loss") == nil && b.PerFile("entropy_loss") == nil && b.PerFile("value_loss") == nil &&
+		(b.Token("kl") == nil || includes != nil && *includes)
+	l.parts = l.parts && loss != nil && policy != nil
+	for k, t := range lossTerms {
+		l.parts = l.parts && l.has[k] == (b.PerFile(t.name) != nil)
+	}
+	for f, file := range b.Files {
+		if l.parts {
+			l.loss = append(l.loss, loss[f]-policy[f])
+			for k, t := range lossTerms {
+				if l.has[k] {
+					l.terms[k] = append(l.terms[k], t.sign*b.PerFile(t.name)[f])
+				}
+			}
+		}
+		if l.whole {
+			var sum, n float64
+			for i := file.Lo * b.Cols; i < file.Hi*b.Cols; i++ {
+				if b.Mask[i] {
+					sum += token[i]
+					n++
+				}
+			}
+			l.rows, l.sums, l.tokens = append(l.rows, float64(file.Hi-file.Lo)*loss[f]), append(l.sums, sum), append(l.tokens, n)
+			l.columns = append(l.columns, float64(file.Cols))
+		}
+	}
+}
+
+// Coefficients solves loss − pg_loss = β·kl_loss − c_H·entropy_loss + c_V·value_loss for the coefficients of the terms that the files
+// have, by least squares over the files: nil unless there are two files more than coefficients, and all files agree to 1e-4 of the
+// largest difference. A coefficient of 1 is none: the term was dumped as it is added.
+func (l *Losses) Coefficients() map[string]float64 {
+	var which []int
+	for k := range lossTerms {
+		if l.has[k] {
+			which = append(which, k)
+		}
+	}
+	n := len(which)
+	if !l.parts || n == 0 || len(l.loss) < n+2 {
+		return nil
+	}
+	a := make([]float64, n*(n+1))
+	largest := 0.0
+	for f, y := range l.loss {
+		largest = max(largest, math.Abs(y))
+		for i, k := range which {
+			for j, m := range which {
+				a[i*(n+1)+j] += float64(l.terms[k][f] * l.terms[m][f])
+			}
+			a[i*(n+1)+n] += float64(l.terms[k][f] * y)
+		}
+	}
+	x := eliminate(a, n)
+	if x == nil || !(largest > 0) {
+		return nil
+	}
+	for f, y := range l.loss {
+		for i, k := range which {
+			y -= float64(x[i] * l.terms[k][f])
+		}
+		if !(math.Abs(y) <= 1e-4*largest) {
+			return nil
+		}
+	}
+	found := map[string]float64{}
+	for i, k := range which {
+		if c := written(x[i], 1e-3); c > 0 && math.Abs(c-1) > 1e-3 {
+			found[lossTerms[k].option] = c
+		}
+	}
+	return found
+}
+
+// Constant solves loss = Σ token_loss/(rows·L) for L, the same in all files: 0 unless there are three files, not all with one token count,
+// which agree to 1e-4 on a whole number that is not the width of them all.
+func (l *Losses) Constant() float64 {
+	if !l.whole || len(l.sums) < 3 {
+		return 0
+	}
+	counts := map[float64]bool{}
+	var first float64
+	width := true
+	for f, sum := range l.sums {
+		counts[l.tokens[f]] = true
+		x := sum / l.rows[f]
+		if f == 0 {
+			first = math.Round(x)
+		}
+		if !(first >= 1) || !(math.Abs(x-first) <= 1e-4*first) {
+			return 0
+		}
+		width = width && first == l.columns[f]
+	}
+	if len(counts) < 2 || width {
+		return 0
+	}
+	return first
+}
