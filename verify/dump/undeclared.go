@@ -8,6 +8,7 @@ import (
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
+	"plumbline/verify/fault"
 	"plumbline/verify/stage"
 )
 
@@ -28,12 +29,29 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		res.Reason = "found by search: " + strings.Join(found, ", ")
 		res.Explanations = nil
 	case res.Verdict == check.Fail && !slices.ContainsFunc(res.Explanations, func(e check.Explanation) bool { return !e.Lead }):
+		if t.check.ID == "token_loss/policy" {
+			if id, broken := stage.AgainstSign(t.first.Case); broken {
+				t.signed(res, id)
+				return
+			}
+		}
 		if open := t.openNumbers(); len(open) > 0 {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s, and a number has more values than a search can try", strings.Join(open, ", "))
 			res.Fix = "declare what the run was configured with: --profile, --config or --set"
 		}
 	}
+}
+
+// signed says that token losses have the sign that none of their formulas gives.
+func (t *track) signed(res *check.Result, id string) {
+	res.Reason += "; where the ratio is 1 they have the sign of the advantage, which no loss and no number of a configuration gives"
+	h := fault.Find(id)
+	if h == nil {
+		return
+	}
+	res.Explanations = append([]check.Explanation{{Fault: id, Title: h.Title, Cause: h.Cause, Rows: h.Rows, Evidence: "where the ratio is 1, the losses are the advantage, not its negative"}}, res.Explanations...)
+	res.Class, res.Fix = []string{id}, h.Fix
 }
 
 // weighted returns set with the weights of the reward functions that the scores of the run give, where nobody declares them.

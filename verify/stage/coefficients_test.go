@@ -1,0 +1,69 @@
+package stage
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+)
+
+// lossFile is a batch of one file of rows times cols tokens, of which row r has lengths[r], with numbers of the file.
+func lossFile(cols int, lengths []int, token func(i int) float64, numbers map[string]float64) *dump.Batch {
+	rows := len(lengths)
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Files: []dump.FileInfo{{Name: "f", Hi: rows, Cols: cols}}, Tensors: map[string]*dump.Tensor{}}
+	x := make([]float64, rows*cols)
+	for i := range x {
+		b.Mask[i] = i%cols < lengths[i/cols]
+		x[i] = token(i)
+	}
+	b.Tensors["token_loss"] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32}
+	for name, v := range numbers {
+		b.Tensors[name] = &dump.Tensor{Data: []float64{v}, Layout: dump.PerFile, Type: format.F32}
+	}
+	return b
+}
+
+// Two coefficients at once are what the losses of a few files give, and nothing where the files disagree or do not determine them.
+func TestCoefficientsAreThoseOfAllFiles(t *testing.T) {
+	run := func(n int, loss func(f int, pg, kl, h float64) float64) map[string]float64 {
+		var l Losses
+		for f := range n {
+			pg, kl, h := math.Sin(float64(f)), 0.1+0.05*math.Cos(float64(3*f)), 2+math.Sin(float64(5*f))
+			l.Add(lossFile(4, []int{4, 2}, func(i int) float64 { return float64(i) }, map[string]float64{"pg_loss": pg, "kl_loss": kl, "entropy_loss": h, "loss": loss(f, pg, kl, h)}))
+		}
+		return l.Coefficients()
+	}
+	require.Equal(t, map[string]float64{"kl.beta": 0.0317, "entropy.coef": 0.007}, run(4, func(_ int, pg, kl, h float64) float64 { return pg + 0.0317*kl - 0.007*h }))
+	require.Empty(t, run(3, func(_ int, pg, kl, h float64) float64 { return pg + 0.0317*kl - 0.007*h }))
+	require.Empty(t, run(6, func(f int, pg, kl, h float64) float64 { return pg + 0.0317*kl - 0.007*h*float64(1+f%2) }))
+	require.Equal(t, map[string]float64{"entropy.coef": 0.007}, run(6, func(_ int, pg, kl, h float64) float64 { return pg + kl - 0.007*h }), "the KL was dumped as it is added")
+}
+
+// A constant that sums over tokens are divided by is found where rows and widths do not explain it.
+func TestConstantsAreThoseOfAllFiles(t *testing.T) {
+	run := func(cols int, by func(rows, tokens float64) float64) float64 {
+		var l Losses
+		for f := range 4 {
+			lengths := []int{1 + f, 2, 3}
+			token := func(i int) float64 { return math.Sin(float64(7*i + f)) }
+			var sum, n float64
+			for r, m := range lengths {
+				for c := range m {
+					sum += token(r*cols + c)
+					n++
+				}
+			}
+			l.Add(lossFile(cols, lengths, token, map[string]float64{"loss": sum / by(3, n)}))
+		}
+		return l.Constant()
+	}
+	for _, c := range []float64{7, 256} {
+		require.Equal(t, c, run(5, func(rows, _ float64) float64 { return rows * c }), fmt.Sprint(c))
+	}
+	require.Zero(t, run(5, func(rows, _ float64) float64 { return rows * 5 }), "the width of the files")
+	require.Zero(t, run(5, func(_, tokens float64) float64 { return tokens }), "a mean over tokens")
+}
