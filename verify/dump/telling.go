@@ -97,10 +97,10 @@ func (s *session) scan() *overview {
 	return v
 }
 
-// telling returns the step of the run on which the options of a check are searched: the one that tells most formulas apart, if the check
-// has an output there; else u.
+// telling returns the step of the run on which the options of a check are searched where no profile is declared: the one that tells most
+// formulas apart, if the check has an output there; else u.
 func (s *session) telling(t *track, u unit) unit {
-	if t.pooled || s.o.FirstFailure {
+	if s.profile != nil || t.pooled || s.o.FirstFailure {
 		return u
 	}
 	v := s.scan()

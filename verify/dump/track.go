@@ -120,7 +120,7 @@ func (t *track) search(b *dump.Batch, set *convention.Set, s *session) *stage.Ou
 		if u.b == b && len(t.fits) > 0 {
 			return t.fits[0].Outcome
 		}
-		t.repeated = len(t.fits) == 0 && !t.pooled // what tells most has excluded everything
+		t.repeated = s.profile == nil && len(t.fits) == 0 && !t.pooled // what tells most has excluded everything
 	}
 	if len(t.fits) > 0 || t.searchedAt != b.Meta.Step {
 		var kept []stage.Fit
@@ -254,17 +254,24 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 	return stage.Complete(t.check, b, set)
 }
 
-// decided returns the options that have the same value in all that fits.
+// decided returns the options that have the same value in all that fits, but for those to which they do not apply.
 func (t *track) decided() []stage.Change {
 	if len(t.fits) == 0 || !t.searched {
 		return nil
 	}
 	var same []stage.Change
-	for _, c := range t.fits[0].Changes {
-		if !slices.ContainsFunc(t.fits, func(f stage.Fit) bool {
-			return !slices.ContainsFunc(f.Changes, func(d stage.Change) bool { return d.Option == c.Option && d.To == c.To })
-		}) {
-			same = append(same, c)
+	for _, f := range t.fits {
+		for _, c := range f.Changes {
+			if c.To.Kind() == convention.NotApplicable || slices.Contains(same, c) {
+				continue
+			}
+			if !slices.ContainsFunc(t.fits, func(f stage.Fit) bool {
+				return !slices.ContainsFunc(f.Changes, func(d stage.Change) bool {
+					return d.Option == c.Option && (d.To == c.To || d.To.Kind() == convention.NotApplicable)
+				})
+			}) {
+				same = append(same, c)
+			}
 		}
 	}
 	return same

@@ -13,16 +13,20 @@ import (
 // profiles with two options changed. Options are asked for one after another, so that one that another value makes meaningless is not searched.
 func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bool) {
 	s := newSearch(ch, b)
-	s.cap, s.open = openBudget, true
+	most := budget
+	if set.Profile() == nil {
+		most, s.open = openBudget, true
+	}
+	s.cap = most
 	all = true
 	starts := s.profiles(set)
 	each := func(try func(Fit) bool) { // no start may take what the others need
-		left := openBudget - s.spent
+		left := most - s.spent
 		for _, p := range starts {
-			s.cap = min(s.spent+left/len(starts), openBudget)
+			s.cap = min(s.spent+left/len(starts), most)
 			all = try(p) && all
 		}
-		s.cap = openBudget
+		s.cap = most
 	}
 	each(func(p Fit) bool { return s.complete(p.Set, p.Changes) })
 	changed := func(n int) {
@@ -32,9 +36,9 @@ func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bo
 	}
 	changed(1)
 	if len(s.fits) == 0 {
-		s.cap = min(s.spent+combinations*(len(s.part.Mask)+256), openBudget)
+		s.cap = min(s.spent+combinations*(len(s.part.Mask)+256), most)
 		all = s.complete(set, nil)
-		s.cap = openBudget
+		s.cap = most
 	}
 	if len(s.fits) == 0 && !all {
 		changed(2)
@@ -87,7 +91,7 @@ func (s *search) expand(fit Fit) {
 					try(set, one)
 					continue
 				}
-				if len(s.part.Mask) > wide || s.spent > pairsUpTo {
+				if len(s.part.Mask) > wide || s.open && s.spent > pairsUpTo {
 					return
 				}
 				for j := i + 1; j < len(fit.Changes); j++ {
@@ -117,7 +121,7 @@ func (s *search) profiles(set *convention.Set) []Fit {
 		for _, name := range o.Case.Read {
 			v := full.Value(name)
 			key.WriteString(name + "=" + v.String() + ";")
-			if v != set.Value(name) && v.Kind() != convention.Unknown {
+			if v != set.Value(name) && (v.Known() || s.open && v.Kind() != convention.Unknown) {
 				changes = append(changes, Change{name, set.Value(name), v})
 			}
 		}
