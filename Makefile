@@ -175,5 +175,16 @@ strangers: build ## the bench of strangers, made anew and judged: trainers writt
 	OMP_NUM_THREADS=1 $(STRANGERS)/venv/bin/python golden/gen/strangers/run.py $(STRANGERS)/cases --wheels $(STRANGERS)/wheels
 	$(STRANGERS)/venv/bin/python golden/gen/strangers/judge.py bin/verify $(STRANGERS)/cases $(STRANGERS)/rows.json --publish $(STRANGERS)/open
 
+MUSEUM ?= $(or $(TMPDIR),/tmp)/plumbline-museum
+
+.PHONY: museum
+museum: build  ## bugs of releases rebuilt from the wheels on PyPI, judged, and docs/museum.md written (Python 3.11, torch; minutes)
+	python3.11 -m venv $(MUSEUM)/venv
+	$(MUSEUM)/venv/bin/pip install -q -r golden/gen/museum/requirements.txt
+	$(MUSEUM)/venv/bin/python golden/gen/museum/wheels.py $(MUSEUM)/wheels
+	OMP_NUM_THREADS=1 $(MUSEUM)/venv/bin/python golden/gen/museum/run.py $(MUSEUM)/wheels golden/museum
+	bin/verify museum --dir golden/museum
+	bin/verify museum --dir golden/museum --markdown > docs/museum.md
+
 ci:             ## all that .ci/run does
 	bash .ci/run

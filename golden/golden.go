@@ -14,7 +14,7 @@ import (
 
 // Data is the golden files that are part of the program, by folder. The others are beside it in the repository.
 //
-//go:embed all:projection all:rl all:demo all:quant all:lora
+//go:embed all:projection all:rl all:demo all:quant all:lora all:museum
 //go:embed all:models/arcagent all:models/gpt2 all:models/gptj all:models/judge all:models/llama all:models/maskedgpt all:models/qwen2 all:models/qwen2b
 //go:embed tokenizer/manifest.json tokenizer/strings.json tokenizer/smollm2.json.gz
 var Data embed.FS

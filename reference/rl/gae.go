@@ -346,13 +346,13 @@ func Returns(dst, adv []float64, b Rollout, o GAEOptions) []float64 {
 }
 
 // RewardToGo stores in dst the discounted sums Σ_k γ^{k−t}·r_k of the rewards from each token on: GAE with V = 0 and λ = 1.
-// The rule for holes is HoleCarry (verl's REINFORCE++: a hole costs no discount) or HoleZeroStep (OpenRLHF's
-// get_cumulative_returns: it costs one γ); the others panic. dst may be reward.
+// The rule for holes is HoleCarry (verl's REINFORCE++: a hole costs no discount), HoleZeroStep (OpenRLHF's get_cumulative_returns:
+// it costs one γ) or HoleCutNext (verl's up to 0.8.0: the sum starts anew, verl#7278); the others panic. dst may be reward.
 //
-// Golden group_advantages (verl 0.9.1, which carries the sum across holes; older versions dropped it, verl#7278) and gae.
+// Golden group_advantages (verl 0.9.1) and gae.
 func RewardToGo(dst, reward []float64, mask []bool, rows, cols int, gamma float64, hole Hole) []float64 {
 	needMatrix(reward, mask, rows, cols)
-	need(hole == HoleCarry || hole == HoleZeroStep, badOption)
+	need(hole == HoleCarry || hole == HoleZeroStep || hole == HoleCutNext, badOption)
 	dst = output(dst, len(reward))
 	for i := range rows {
 		r, m, y := row(reward, i, cols), row(mask, i, cols), row(dst, i, cols)
@@ -363,6 +363,8 @@ func RewardToGo(dst, reward []float64, mask []bool, rows, cols int, gamma float6
 				sum = r[t] + float64(gamma*sum)
 			case hole == HoleZeroStep:
 				sum = float64(gamma * sum)
+			case hole == HoleCutNext:
+				sum = 0
 			}
 			y[t] = sum
 		}

@@ -34,6 +34,8 @@ func (c *Case) rewardToGo(reward Input, gamma float64, hole rl.Hole) Input {
 				n++
 			case hole == rl.HoleZeroStep:
 				e = math.Abs(gamma)*e*(1+2*u) + product*math.Abs(gamma*sum)
+			case hole == rl.HoleCutNext:
+				e, size, inputs, n = 0, 0, 0, 0
 			}
 			sum = y.X[i]
 			y.Err[i] = e
@@ -57,6 +59,8 @@ func (c *Case) returnsOfRewards(kind string) (ret, reward Input) {
 			case "carry":
 			case "zero_step":
 				hole = rl.HoleZeroStep
+			case "cut_next":
+				hole = rl.HoleCutNext
 			default:
 				note(&c.Absent, "a return from each token on (gae.hole "+h+" is for GAE)")
 			}

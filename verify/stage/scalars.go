@@ -25,6 +25,7 @@ type metric struct {
 	of     func(c *Case, rows []span) (x, e []float64)
 	pooled bool
 	over   combine // how the numbers of the files become that of the step
+	tokens bool    // a mean over the tokens of the mask, which TRL takes over all ranks
 }
 
 // alias is another name of a number, in the log of one framework, or of any if that is "".
@@ -45,8 +46,8 @@ const (
 
 var metrics = []metric{
 	{name: "loss", also: []alias{{"", "train/loss"}, {"verl", "actor/loss"}}, title: "logged loss", formula: "Σ of the losses of the micro-batches; with several ranks the mean of their sums", over: total, of: fileLoss},
-	{name: "kl", also: []alias{{"trl", "train/kl"}}, title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
-	{name: "entropy", also: []alias{{"trl", "train/entropy"}, {"cleanrl", "losses/entropy"}}, title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
+	{name: "kl", also: []alias{{"trl", "train/kl"}}, tokens: true, title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
+	{name: "entropy", also: []alias{{"trl", "train/entropy"}, {"cleanrl", "losses/entropy"}}, tokens: true, title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
 	{name: "clip_frac", also: []alias{{"cleanrl", "losses/clipfrac"}}, title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
 	{name: "approx_kl", also: []alias{{"cleanrl", "losses/approx_kl"}}, title: "logged estimate of KL(old‖new)", formula: "mean over the mask of k3 (CleanRL), or of k2 (OpenAI; TRL PPO, which also divides by the padding), of logp_old − logp_new", of: approxKL},
 	{name: "ppo_kl", also: []alias{{"cleanrl", "losses/old_approx_kl"}}, title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new", of: updateKL},
@@ -171,6 +172,10 @@ func (m *metric) predict(c *Case) *Prediction {
 	if step && !m.pooled {
 		m.combine(c, x, e)
 	}
+	if !step && m.tokens && c.worldSize() > 1 && strings.ToLower(b.Meta.Framework) == "trl" { // a hook may log it before the ranks are joined
+		p.Alt = slices.Clone(x)
+		c.joinRanks(x, e)
+	}
 	if !step && m.framework == "verl" && m.over == total && c.divides() { // its steps divide what is back-propagated, not what is logged
 		p.Alt = times(x, c.accumulation())
 	}
@@ -206,6 +211,48 @@ func (p *Prediction) size(m *metric, c *Case) float64 {
 		return c.lossSize()
 	}
 	return 1
+}
+
+// joinRanks puts the mean over the tokens of all ranks in place of those of the files of a micro-batch:
+//
+//	x = Σ_k n_k·x_k / Σ_k n_k   with an error of Σ_k n_k·e_k / Σ_k n_k + (ranks + 2)·2u·Σ_k n_k·|x_k| / Σ_k n_k
+//
+// It implements what TRL logs from 1.9 on (trl#6380); before, it was the mean over the ranks of their means. A micro-batch of which a
+// rank is missing keeps the numbers of its files.
+func (c *Case) joinRanks(x, e []float64) {
+	mask, u := c.lossMask(), c.Unit+tol.U64
+	ranks := int(c.worldSize())
+	for _, first := range c.B.Files {
+		if first.Rank != 0 {
+			continue
+		}
+		var same []int
+		var n, sum, err, size float64
+		for f, file := range c.B.Files {
+			if file.Step != first.Step || file.MicroBatch != first.MicroBatch {
+				continue
+			}
+			same = append(same, f)
+			var tokens float64
+			for _, m := range mask[file.Lo*c.B.Cols : file.Hi*c.B.Cols] {
+				if m {
+					tokens++
+				}
+			}
+			if tokens > 0 { // the mean of no tokens is no number
+				n += tokens
+				sum += tokens * x[f]
+				err += tokens * e[f]
+				size += tokens * math.Abs(x[f])
+			}
+		}
+		if len(same) != ranks || n == 0 {
+			continue
+		}
+		for _, f := range same {
+			x[f], e[f] = sum/n, (err+float64(ranks+2)*2*u*size)/n
+		}
+	}
 }
 
 // fourDecimals reports whether x is a number of at most four decimals.
