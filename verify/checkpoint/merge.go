@@ -74,6 +74,8 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 		m.problem = fmt.Sprintf("init_lora_weights %q takes a part out of the base when the adapter is attached: what A and B were added to is in no file", u.Lora.Init)
 	case len(u.Lora.Repeats) > 0:
 		m.problem = "layer_replication makes new layers of the base: which of them the merged model has is not compared"
+	case u.Lora.Type != "LORA":
+		m.problem = fmt.Sprintf("an adapter of %s is not merged as base + s·B·A", u.Lora.Type)
 	case u.Lora.Variant != "":
 		m.problem = fmt.Sprintf("%s makes the adapter another function than s·B·A", u.Lora.Variant)
 	}

@@ -79,6 +79,13 @@ func TestAdaLoRA(t *testing.T) {
 	results := judgeFolder(t, adapter(same, config), checkpoint.Paths{})
 	require.Empty(t, faults(results, check.Fail))
 	require.Empty(t, faults(results, check.Undetermined))
+	base := strangers + "/base_llama"
+	results = judgeFolder(t, adapter(same, config), checkpoint.Paths{Base: base, Merged: base})
+	said := false
+	for _, r := range results {
+		said = said || r.Verdict == check.Undetermined && strings.Contains(r.Reason, "ADALORA is not merged as base + s·B·A")
+	}
+	require.True(t, said, "B·diag(E)·A is not judged as B·A")
 	for want, files := range map[string]map[string][]byte{
 		"RANK-CONFIG": adapter(same, strings.Replace(config, "[true, false, true, false]", "[true, false, false, false]", 1)),
 		"RANK-PAIR": adapter(func(list []safetensors.Tensor) []safetensors.Tensor {
