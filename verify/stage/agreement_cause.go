@@ -333,7 +333,7 @@ func heatOf(a, d, rests []float64) heat {
 	return h
 }
 
-// What a temperature leaves within its bounds, and explains. Over 1,200 plants of temperatures and of other weights in logits of three
+// What a temperature leaves within its bounds, and explains. Over 36 runs each of temperatures and of other weights in logits of three
 // kinds, temperatures had at least 93 % of the tokens inside, other weights and adapters at most 85 %.
 const (
 	insideHeat = 0.92
