@@ -142,7 +142,7 @@ func TestInterrupted(t *testing.T) {
 func TestInterruptedInARollout(t *testing.T) {
 	for _, signal := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		dir := filepath.Join(t.TempDir(), "run")
-		cmd := exec.Command(binaryPath, small(dir, "dataset.max_gen_length=1500", "generation.min_new_tokens=1500", "ppo.rollout_samples=512")...)
+		cmd := exec.Command(binaryPath, small(dir, "dataset.max_gen_length=450", "generation.min_new_tokens=450", "ppo.rollout_samples=2048")...)
 		var errs bytes.Buffer
 		cmd.Stderr = &errs
 		lines, err := cmd.StdoutPipe()

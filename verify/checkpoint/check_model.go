@@ -232,6 +232,9 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 	if q := u.Config.Quantization; q != nil && q.Method != "bitsandbytes" && q.Method != "fp8" {
 		return []check.Result{note(subject, "quant_method %q: the names and shapes of its tensors are not known here", q.Method)}
 	}
+	if key, name := unknownName(m); name != "" {
+		return []check.Result{undetermined(subject, "CONFIG-NAME", "a configuration that names what no loader knows", "%s %q of config.json is none that transformers 5.23 has: what the weights compute is not said", key, name)}
+	}
 	if u.Index != nil && slices.ContainsFunc(u.Index.Shards, func(s string) bool { return !u.has(s) }) || f.refusedIn(u) {
 		return nil // said there
 	}
@@ -288,6 +291,24 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		out = append(out, pass(subject, len(want), "%s of %s", plural(len(want), "tensor"), m.Type))
 	}
 	return out
+}
+
+// Names of transformers 5.23: activations.ACT2FN, and modeling_rope_utils.ROPE_INIT_FUNCTIONS with default and the older su and mrope.
+var (
+	activations = strings.Fields("gelu gelu_10 gelu_accurate gelu_fast gelu_new gelu_python gelu_python_tanh gelu_pytorch_tanh hardswish laplace " +
+		"leaky_relu linear mish prelu quick_gelu relu relu2 relu6 sigmoid silu sqrtsoftplus swish tanh xielu")
+	rotaries = strings.Fields("default linear dynamic yarn longrope llama3 proportional su mrope")
+)
+
+// unknownName returns a name in the configuration that transformers does not know, and its key; empty if it knows all.
+func unknownName(m *arch.Model) (key, name string) {
+	switch {
+	case m.Activation != "" && !slices.Contains(activations, m.Activation):
+		return "activation", m.Activation
+	case m.Rope.Type != "" && !slices.Contains(rotaries, m.Rope.Type):
+		return "rope_type", m.Rope.Type
+	}
+	return "", ""
 }
 
 // accelerated reports whether Accelerator.save_state wrote the folder, which leaves the configuration to the user.

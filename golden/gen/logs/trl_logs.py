@@ -1,4 +1,4 @@
-"""Logs that TRL 1.16.0 and transformers 5.23.0 write themselves, of toy runs on the CPU: python trl_logs.py OUT [--runs N --first K].
+"""Logs that TRL 1.16.0 and transformers 5.23.0 write themselves, of toy runs on the CPU: python trl_logs.py golden/logs/trl, or OUT --runs N [--first K].
 
 Without --runs the stored cases: healthy runs of five trainers in float32 and bfloat16, and five with one fault. With it N healthy runs with
 drawn settings, whatever seed K and the following give. A run is a folder: console.txt (what the trainer printed), trainer_state.json,
@@ -7,6 +7,7 @@ events.out.tfevents.* (TensorBoard), config.json (what was set). Needs torch 2.1
 
 import argparse
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -141,6 +142,20 @@ def run(out, c):
         json.dump(c, f, indent=1, sort_keys=True)
 
 
+def manifest(folder):
+    """manifest.json of golden/logs: where the files come from and their sums."""
+    sums = {}
+    for d, _, names in os.walk(folder):
+        for n in names:
+            path = os.path.relpath(os.path.join(d, n), folder)
+            if path != "manifest.json":
+                with open(os.path.join(d, n), "rb") as f:
+                    sums[path] = hashlib.sha256(f.read()).hexdigest()
+    versions = {"torch": "2.15.0", "transformers": "5.23.0", "trl": "1.16.0", "tensorboard": "2.20.0"}
+    with open(os.path.join(folder, "manifest.json"), "w") as f:
+        json.dump({"producer": "golden/gen/logs/trl_logs.py", "seed": 7, "versions": versions, "sha256": dict(sorted(sums.items()))}, f, indent=1)
+
+
 if __name__ == "__main__":
     ap = argparse.ArgumentParser()
     ap.add_argument("out")
@@ -158,3 +173,4 @@ if __name__ == "__main__":
             run(os.path.join(a.out, "faulty", name), c)
         with open(os.path.join(a.out, "expect.json"), "w") as f:
             json.dump({name: symptom for name, (symptom, _) in FAULTS.items()}, f, indent=1, sort_keys=True)
+        manifest(os.path.dirname(os.path.abspath(a.out)))

@@ -249,6 +249,9 @@ func modelFaults() {
 		planted("ZERO-LENGTH", "tensors of length 0", "ZeRO-3 placeholders (DeepSpeed#7900)", "layout of a PEFT adapter", wholeScene, func(s *scene) {
 			s.dir.tensor(file, arch.EmbeddingOf(s.model.Type), func(t *safetensors.Tensor) { t.Shape, t.Data = []int{0}, nil })
 		}),
+		undecided("CONFIG-NAME", "an activation that no loader knows", "a configuration written by hand", "transformers 5.23 activations.ACT2FN", of("llama", func(s *scene) {
+			s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.F16), 1))
+		}), func(s *scene) { s.dir.editJSON("config.json", func(o map[string]any) { o["hidden_act"] = "sillu" }) }),
 		planted("NO-CONFIG", "no config.json", "not copied", "layout of a Hugging Face folder", wholeScene, func(s *scene) { delete(s.dir.Files, "config.json") }),
 	}
 	checkpoint.Tied.Faults = []fault{planted("TIED-DIFFERS", "a tied head that differs from the embedding", "the head was trained alone", "layout of a Hugging Face folder", of("llama", func(s *scene) {
