@@ -224,7 +224,7 @@ func spread(list []int, n int) []int {
 
 // candidates collects what may explain the first failure.
 func (t *track) candidates(s *session) {
-	if s.profile == nil && t.searched && t.check.Predict != nil {
+	if s.profile == nil && t.searched && t.check.Predict != nil && !t.readsDeclared() {
 		t.why.all = t.all // the search has tried what profiles have, with options of theirs changed
 	} else {
 		t.why.fits, t.why.all = stage.Conventions(t.first)

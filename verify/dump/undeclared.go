@@ -101,6 +101,15 @@ func (t *track) nobodySaid() bool {
 	return true
 }
 
+// readsDeclared reports whether the check reads an option that the files or the user declare: the search has left it as it is.
+func (t *track) readsDeclared() bool {
+	set := t.first.Case.Set
+	return slices.ContainsFunc(t.first.Case.Read, func(name string) bool {
+		origin := set.Origin(name)
+		return set.Value(name).Known() && origin != "search" && !strings.Contains(origin, "@") && !strings.Contains(origin, "/") // of a profile, of another check
+	})
+}
+
 // openNumbers are the options of numbers that the failure was judged with and that nobody has declared.
 func (t *track) openNumbers() []string {
 	var open []string

@@ -84,7 +84,7 @@ func (s *session) profilesThatFit() string {
 func fitting(searched []*track, can func(*convention.Profile, string, convention.Value) bool) (names []string) {
 	for _, p := range convention.Profiles() {
 		lacks := func(c stage.Change) bool {
-			return !can(p, c.Option, c.To) && p.Value(c.Option).Kind() != convention.NotApplicable
+			return !can(p, c.Option, c.To) && p.Value(c.Option).Kind() != convention.NotApplicable && c.To.Kind() != convention.NotApplicable
 		}
 		if !slices.ContainsFunc(searched, func(t *track) bool {
 			return !slices.ContainsFunc(t.fits, func(f stage.Fit) bool { return !slices.ContainsFunc(f.Changes, lacks) })
