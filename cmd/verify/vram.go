@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/internal/arch"
 	"plumbline/internal/format"
 	"plumbline/internal/format/hf"
 	"plumbline/verify/check"
@@ -26,6 +28,7 @@ func newVRAM() *cobra.Command {
 		s                           vram.Setup
 		model, stack, limit, device string
 		reference, cache, smiOutput string
+		critic, reward              string
 	)
 	cmd := &cobra.Command{
 		Use:   "vram --model NAME|DIR --batch B --seq T [--int8] [--lora-r R --targets A,B] [--checkpointing] [--limit 18GB]",
@@ -67,14 +70,26 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 					return err
 				}
 			}
-			if t := unplanned(model); t != "" {
-				r.Results = []check.Result{{Check: "plan/update", Subject: model, Verdict: check.Undetermined, Demanded: true,
-					Reason: fmt.Sprintf("model_type %q has no formulas here; those of %s have", t, strings.Join(vram.Types, ", "))}}
+			undetermined := func(subject, reason string) error {
+				r.Results = []check.Result{{Check: "plan/update", Subject: subject, Verdict: check.Undetermined, Demanded: true, Reason: reason}}
 				r.Exit = check.Exit(r.Results, out.policy())
 				return out.emit(cmd, r, started)
 			}
-			if s.Model, err = checkpoint.FindModel(model); err != nil {
-				return err
+			for _, m := range []struct {
+				name string
+				to   **arch.Model
+			}{{model, &s.Model}, {critic, &s.Critic}, {reward, &s.Reward}} {
+				switch t := unplanned(m.name); {
+				case m.name == "":
+				case m.name == "same":
+					*m.to = s.Model
+				case t != "":
+					return undetermined(m.name, fmt.Sprintf("model_type %q has no formulas here; those of %s have", t, strings.Join(vram.Types, ", ")))
+				default:
+					if *m.to, err = checkpoint.FindModel(m.name); err != nil {
+						return err
+					}
+				}
 			}
 			if device != "" {
 				d, err := vram.ParseLimit(device)
@@ -83,10 +98,17 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 				}
 				s.Bytes = d.Bytes
 			}
-			if s.DType == "" {
+			switch {
+			case s.DType == "" && s.Autocast != "":
+				s.DType = "float32"
+			case s.DType == "":
 				s.DType = storedType(model)
 			}
 			if err := s.Validate(); err != nil {
+				var unmeasured *vram.UnmeasuredError
+				if errors.As(err, &unmeasured) {
+					return undetermined(model, err.Error())
+				}
 				return err
 			}
 			if smiOutput != "" {
@@ -111,7 +133,8 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 	f.StringVar(&stack, "stack", string(vram.HF), "whose allocations: hf or plumbline")
 	f.StringVar(&s.Policy, "policy", "", "what computes in the plumbline stack: reference, accel (accel:w8a16, accel:w8a8, accel:bf16, accel:f32) or cuda (default: accel with an adapter, else reference)")
 	f.BoolVar(&s.Int8, "int8", false, "the linear layers of the base are int8")
-	f.StringVar(&s.DType, "dtype", "", "type of the weights that are not int8: float16, bfloat16, float32 (default: the folder's, else float16)")
+	f.StringVar(&s.DType, "dtype", "", "type of the weights that are not int8: float16, bfloat16, float32 (default: float32 with --autocast, else the folder's, else float16)")
+	f.StringVar(&s.Autocast, "autocast", "", "torch.autocast over float32 weights: bfloat16 or float16 (bf16=True, fp16=True of the Trainer)")
 	f.IntVar(&s.Rank, "lora-r", 0, "rank of the LoRA adapter; 0 trains every weight")
 	f.StringSliceVar(&s.Targets, "targets", nil, "modules with an adapter")
 	f.StringVar(&s.Optimiser, "optimizer", "adamw", "adamw, adamw8bit or sgd")
@@ -123,6 +146,9 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 	f.IntVar(&s.Chunk, "logits-chunk", 0, "tokens whose logits are held at a time; 0: all (hf), 256 (plumbline)")
 	f.StringVar(&cache, "kv", "16", "the KV cache: 16 (bits, as the weights) or int8")
 	f.StringVar(&reference, "reference", "adapter", "the reference model: adapter (the base with its adapter off) or copy")
+	f.StringVar(&critic, "critic", "", "the critic of PPO: a model as for --model, or same")
+	f.IntVar(&s.CriticRank, "critic-lora-r", 0, "rank of an adapter of the critic on --targets; 0 trains all its weights")
+	f.StringVar(&reward, "reward", "", "the reward model: a model as for --model, or same")
 	f.StringVar(&s.Attention, "attention", "", "eager or sdpa (default: eager for gptj, else sdpa)")
 	f.BoolVar(&s.NF4, "nf4", false, "the linear layers of the base are in four bits (bitsandbytes)")
 	f.StringVar(&s.Head, "head", "", "trl-fused: logits in tiles, as TRL's GRPO computes them on a device (trl-fused-torch: on the CPU); else all at once")

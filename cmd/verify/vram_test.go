@@ -60,6 +60,17 @@ func TestVRAMCases(t *testing.T) {
 		{"measured between the readings", run + "--limit 18GB --checkpointing --measured between.csv", 0, "A9-GIB"},
 		{"measured twice the base", run + "--limit 18GB --checkpointing --measured two_bases.csv", 0, "REFERENCE-COPY"},
 
+		{"float32 under autocast", "--model llama-3.2-1b --autocast bfloat16 --batch 2 --seq 512 --limit 80GiB -v", 0, "casts of weights"},
+		{"what was not measured under it", run + "--autocast bfloat16 --limit 80GiB", 6, "quantised"},
+		{"autocast of 16 bits", "--model llama-3.2-1b --autocast bfloat16 --dtype bfloat16 --batch 2 --seq 512 --limit 80GiB", 6, "on bfloat16"},
+		{"autocast to what", "--model llama-3.2-1b --autocast fp8 --batch 2 --seq 512", 2, "bfloat16 or float16"},
+		{"PPO", "--model llama-3.2-1b --critic same --reward llama-3.1-8b --dtype bfloat16 --batch 2 --seq 512 --limit 80GiB -v", 0, "reward model: linear weights"},
+		{"PPO over the limit", "--model llama-3.2-1b --critic llama-3.1-8b --batch 2 --seq 512 --limit 70GiB", 1, "critic: optimiser state"},
+		{"a critic of another architecture", "--model llama-3.2-1b --critic bert --batch 2 --seq 512", 6, "bert"},
+		{"no such critic", "--model llama-3.2-1b --critic gpt-j-7b --batch 2 --seq 512", 2, `"gpt-j-6b"`},
+		{"an adapter of no critic", "--model llama-3.2-1b --critic-lora-r 8 --batch 2 --seq 512", 2, "needs --critic"},
+		{"a critic in GRPO", "--model llama-3.2-1b --critic same --head trl-fused --batch 2 --seq 512", 2, "have no critic"},
+
 		{"no model", "--batch 4 --seq 424", 2, "gpt-j-6b"},
 		{"no batch", "--model gpt-j-6b --seq 424", 2, "--batch 0"},
 		{"unknown model", "--model gpt-j-7b --batch 4 --seq 424", 2, `"gpt-j-6b"`},

@@ -114,7 +114,15 @@ func (k kept) formula(s *Setup, adapters float64) string {
 
 // autograd adds the activations and the logits of the HF stack.
 func (p *Plan) autograd() {
-	s, m := &p.Setup, p.Setup.Model
+	s := &p.Setup
+	if s.Autocast != "" {
+		layer, formula := s.mixedLayer()
+		p.layers(layer, layer*(1-spread), layer*(1+spread), formula)
+		p.mixedCasts()
+		p.logits()
+		return
+	}
+	m := s.Model
 	name := s.kind() + " sdpa"
 	if s.eager() {
 		name = s.kind() + " eager"
@@ -133,16 +141,31 @@ func (p *Plan) autograd() {
 		k, inputs = planned, max(0, adapters-2*4*float64(m.Hidden+s.Rank))
 	}
 	layer, other := k.layer(s, inputs), measured.layer(s, adapters)
-	low, high := min(layer, other)*(1-spread), max(layer, other)*(1+spread)
+	p.layers(layer, min(layer, other)*(1-spread), max(layer, other)*(1+spread), k.formula(s, inputs))
+	p.logits()
+}
+
+// layers adds what autograd keeps of all layers, of which each keeps so many bytes: with checkpointing their inputs and one layer.
+func (p *Plan) layers(layer, low, high float64, formula string) {
+	s, m := &p.Setup, p.Setup.Model
 	n := float64(m.Layers)
 	if s.Checkpointing {
 		stored := n * float64(s.Batch) * float64(s.Seq) * float64(m.Hidden) * s.width()
 		p.exact(Activations, update, stored, "the inputs of %d layers: %d·%d tokens · %d · %g B each", m.Layers, s.Batch, s.Seq, m.Hidden, s.width())
-		p.estimate(LiveBlock, update, layer, low, high, "an estimate: %s", k.formula(s, inputs))
+		p.estimate(LiveBlock, update, layer, low, high, "an estimate: %s", formula)
 	} else {
-		p.estimate(Activations, update, n*layer, n*low, n*high, "an estimate: %d layers · (%s)", m.Layers, k.formula(s, inputs))
+		p.estimate(Activations, update, n*layer, n*low, n*high, "an estimate: %d layers · (%s)", m.Layers, formula)
 	}
+}
+
+// logits adds what the head computes: log-probabilities of every token, or a value of each.
+func (p *Plan) logits() {
+	s, m := &p.Setup, p.Setup.Model
 	tokens := float64(s.Batch) * float64(s.Seq)
+	if s.valueHead {
+		p.exact(Values, update, tokens*12, "%s tokens · 3 · 4 B (float32)", num(tokens))
+		return
+	}
 	if s.Head != "" {
 		p.fusedHead()
 		return
@@ -197,14 +220,23 @@ const aliveSpread = 0.15
 
 // promptPass adds the pass over the prompts of a rollout.
 func (p *Plan) promptPass() {
-	s, m := &p.Setup, p.Setup.Model
-	b, t, w := float64(s.rollout()), float64(s.Seq-s.MaxNew), s.width()
+	s := &p.Setup
+	b, t := float64(s.rollout()), float64(s.Seq-s.MaxNew)
 	if s.Stack == Plumbline {
 		each := s.blockValues()
 		p.exact(PromptPass, rollout, b*t*each*2, "%g·%g tokens · %s · 2 B, one block at a time", b, t, num(each))
 		return
 	}
-	a := alive[s.kind()]
+	live, formula := s.pass(b, t)
+	p.estimate(PromptPass, rollout, live, live*(1-aliveSpread), live*(1+aliveSpread), "an estimate: %s", formula)
+}
+
+// pass returns what is alive at once while the HF stack reads b sequences of t tokens without gradients, and its formula.
+func (s *Setup) pass(b, t float64) (float64, string) {
+	if s.Autocast != "" {
+		return s.mixedPrompt(b, t)
+	}
+	m, w, a := s.Model, s.width(), alive[s.kind()]
 	live := b * t * (a.hidden*float64(m.Hidden) + a.inner*float64(m.Inner)) * w
 	formula := fmt.Sprintf("%g·%g tokens · (%g·%d + %g·%d) · %g B", b, t, a.hidden, m.Hidden, a.inner, m.Inner, w)
 	if s.eager() {
@@ -215,7 +247,7 @@ func (p *Plan) promptPass() {
 		live += 10 * b * t * t
 		formula += fmt.Sprintf(" + masks %g·%g² · 10 B", b, t)
 	}
-	p.estimate(PromptPass, rollout, live, live*(1-aliveSpread), live*(1+aliveSpread), "an estimate: %s", formula)
+	return live, formula
 }
 
 // blockValues returns how many numbers of 16 bits one block of the plumbline stack holds of each token: its input, the

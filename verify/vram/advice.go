@@ -53,6 +53,9 @@ func (p *Plan) Advise(limit Limit) []Advice {
 		}
 		try("--lora-r 16", "A4-FULL", "an adapter in place of all weights", func(s *Setup) { s.Rank, s.Targets = 16, targets })
 	}
+	if s.Critic != nil && s.CriticRank == 0 && s.Rank > 0 {
+		try(fmt.Sprintf("--critic-lora-r %d", s.Rank), "A4-CRITIC", "an adapter of the critic in place of all its weights", func(s *Setup) { s.CriticRank = s.Rank })
+	}
 	if s.Optimiser == "" || s.Optimiser == "adamw" {
 		try("--optimizer adamw8bit", "A4-OPTIMIZER", "moments of 8 bits", func(s *Setup) { s.Optimiser = "adamw8bit" })
 	}
@@ -83,7 +86,7 @@ func (p *Plan) Advise(limit Limit) []Advice {
 		try(fmt.Sprintf("--rollout-batch %d", n), "A4-KV", "fewer sequences generated at a time", func(s *Setup) { s.Rollout = n })
 	}
 	if s.DType == "float32" {
-		try("--dtype bfloat16", "A4-FLOAT32", "the weights that are not int8 in 16 bits", func(s *Setup) { s.DType = "bfloat16" })
+		try("--dtype bfloat16", "A4-FLOAT32", "the weights that are not int8 in 16 bits", func(s *Setup) { s.DType, s.Autocast = "bfloat16", "" })
 	}
 	if !s.KVInt8 && s.Stack == Plumbline && !s.host() {
 		try("--kv int8", "A4-KV", "a KV cache of int8", func(s *Setup) { s.KVInt8 = true })

@@ -79,6 +79,8 @@ const (
 	OptimiserState = "optimiser state"
 	Activations    = "activations"
 	LiveBlock      = "one live block"
+	Casts          = "casts of weights"
+	RolloutCasts   = "casts of weights in the rollout"
 	Logits         = "logits, log-softmax, gradient"
 	KVCache        = "KV cache"
 	PromptPass     = "prompt pass"
@@ -115,6 +117,7 @@ func New(s Setup) *Plan {
 		p.buffers()
 	}
 	p.generation()
+	p.companions()
 	p.estimate(Workspace, both, workspace, workspaceLow, workspaceHigh, "an estimate: CUDA context, cuBLAS, fragments of the allocator")
 	return p
 }
@@ -130,7 +133,7 @@ func (p *Plan) estimate(name string, in [2]bool, bytes, low, high float64, formu
 
 // weights adds the base model, twice if the reference is a copy.
 func (p *Plan) weights() {
-	s, c := &p.Setup, count(p.Setup.Model)
+	s, c := &p.Setup, p.Setup.counts()
 	w := s.width()
 	var base float64
 	add := func(name string, bytes float64, formula string, args ...any) {
@@ -168,13 +171,17 @@ func (p *Plan) Base() float64 {
 // (autocast_adapter_dtype), and its moments and gradients have its type. Optimiser and adapter stay during the rollout;
 // gradients are dropped after the step (zero_grad with set_to_none).
 func (p *Plan) trained() {
-	s := &p.Setup
+	s, c := &p.Setup, p.Setup.counts()
 	n, w := s.AdapterParameters(), 4.0
 	what := fmt.Sprintf("%s numbers of rank %d on %s", num(n), s.Rank, strings.Join(s.Targets, ", "))
 	if s.Rank == 0 {
-		n, w = Parameters(s.Model), s.width()
+		n, w = c.linear+c.rest, s.width()
 		what = num(n) + " numbers"
 	} else {
+		if s.valueHead { // trained beside the adapter, as a copy
+			n += float64(s.Model.Hidden)
+			what = fmt.Sprintf("%s numbers of rank %d on %s, the value head among them", num(n), s.Rank, strings.Join(s.Targets, ", "))
+		}
 		p.exact(AdapterWeights, both, w*n, "%s · %g B", what, w)
 	}
 	p.exact(Gradients, update, w*n, "%s · %g B", what, w)
@@ -193,7 +200,7 @@ func (p *Plan) trained() {
 func (p *Plan) generation() {
 	s, m := &p.Setup, p.Setup.Model
 	b, t := float64(s.rollout()), float64(s.Seq)
-	w := s.width()
+	cached := s.cacheWidth()
 	if s.VLLM > 0 { // it has weights and a cache of its own, and takes its share when it starts
 		p.exact(Engine, both, s.VLLM*s.Bytes, "gpu_memory_utilization %g · %s", s.VLLM, Size(s.Bytes))
 		return
@@ -203,7 +210,7 @@ func (p *Plan) generation() {
 		scales := 2 * float64(m.Layers) * float64(m.KVHeads) * 4
 		p.exact(KVCache, rollout, b*t*(kv+scales), "2·%d·%d·%d · 1 B + 2·%d·%d scales · 4 B = %s B a token · %g sequences · %g tokens", m.Layers, m.KVHeads, m.HeadDim, m.Layers, m.KVHeads, num(kv+scales), b, t)
 	} else {
-		p.exact(KVCache, rollout, b*t*kv*w, "2·%d·%d·%d · %g B = %s B a token · %g sequences · %g tokens", m.Layers, m.KVHeads, m.HeadDim, w, num(kv*w), b, t)
+		p.exact(KVCache, rollout, b*t*kv*cached, "2·%d·%d·%d · %g B = %s B a token · %g sequences · %g tokens", m.Layers, m.KVHeads, m.HeadDim, cached, num(kv*cached), b, t)
 	}
 	p.promptPass()
 	p.exact(LastLogits, rollout, b*float64(m.Vocab)*8, "%g·%d · 2 · 4 B (logits and probabilities)", b, m.Vocab)

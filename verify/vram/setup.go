@@ -58,12 +58,18 @@ type Setup struct {
 	Chunk         int    // tokens whose logits are held at a time; 0: all (hf), 256 (plumbline)
 	KVInt8        bool   // the cache holds int8
 	Copy          bool   // the reference model is a copy of the base and not the base with its adapter off
+	Autocast      string // type of torch.autocast over float32 weights, one of Autocasts; "": none
 	Attention     string // eager or sdpa; "": eager for gptj, which has no other, else sdpa
 
 	NF4   bool    // the linear layers of the blocks are stored in four bits with one scale for every 64 (bitsandbytes)
 	Head  string  // how logits become log-probabilities: "" all at once, FusedHead, FusedTorch
 	VLLM  float64 // gpu_memory_utilization of a vLLM on the same device; 0: none
 	Bytes float64 // of the device, for VLLM
+
+	Critic     *arch.Model // of PPO, beside the policy: its head gives one value; nil: none
+	CriticRank int         // of an adapter on Targets; 0: every weight of the critic is trained
+	Reward     *arch.Model // frozen, its head gives one reward; nil: none
+	valueHead  bool        // the model of this Setup is one of the two
 
 	DeviceMap string // "auto", or anything else
 	GPUs      int    // visible to the process; 0: one
@@ -143,13 +149,16 @@ func (s *Setup) Validate() error {
 	if err := s.validatePolicy(); err != nil {
 		return err
 	}
+	if err := s.validateAutocast(); err != nil {
+		return err
+	}
 	for _, t := range s.Targets {
 		if !slices.Contains(s.targetNames(), t) {
 			return usage("--targets %s: %s has no such module (PEFT drops it in silence when another one matches); did you mean %q? It has %s",
 				t, s.Model.Name, s.nearest(t), strings.Join(s.targetNames(), ", "))
 		}
 	}
-	return nil
+	return s.validateCompanions()
 }
 
 // targetNames are the last parts of the names of the linear layers of a block.

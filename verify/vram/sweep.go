@@ -59,6 +59,14 @@ func Healthy(r *rand.Rand) *Input {
 		names := s.targetNames()
 		s.Rank, s.Targets, s.Int8, s.Copy = 1+r.IntN(64), names[:1+r.IntN(len(names))], r.IntN(2) == 0, r.IntN(2) == 0
 	}
+	if s.Stack == HF {
+		if s.DType == "float32" && !s.Int8 && !s.KVInt8 {
+			s.Autocast = pick(append([]string{""}, Autocasts...))
+		}
+		if r.IntN(4) == 0 {
+			s.Critic, s.Reward = s.Model, &arch.Models[r.IntN(len(arch.Models))]
+		}
+	}
 	p := New(s)
 	_, t := p.Peak()
 	room := max(p.Total(Update).High, p.Total(Rollout).High) / margin * 1.01

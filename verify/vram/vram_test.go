@@ -165,6 +165,14 @@ func drawSetup(t *rapid.T) Setup {
 	} else if s.Stack == Plumbline {
 		s.Copy = false
 	}
+	if s.Stack == HF {
+		if s.DType == "float32" && !s.Int8 && !s.KVInt8 {
+			s.Autocast = rapid.SampledFrom(append([]string{""}, Autocasts...)).Draw(t, "autocast")
+		}
+		if rapid.Bool().Draw(t, "critic") {
+			s.Critic, s.Reward = s.Model, &arch.Models[rapid.IntRange(0, len(arch.Models)-1).Draw(t, "reward")]
+		}
+	}
 	return s
 }
 

@@ -1,4 +1,4 @@
-"""Writes manifest.json of golden/checkpoint: what produce.py, activations.py, prompt.py and sizes.py have made.
+"""Writes manifest.json of golden/checkpoint: what produce.py, activations.py, activations_sweep.py, prompt.py, grpo.py and sizes.py have made.
 
     python golden/gen/checkpoint/manifest.py golden/checkpoint
 """

@@ -1,10 +1,15 @@
 """Bytes that are alive at once while transformers reads a prompt without gradients, parameters and buffers excepted.
 
     python golden/gen/checkpoint/prompt.py golden/checkpoint/prompt.json
+    python golden/gen/checkpoint/prompt.py golden/checkpoint/prompt_autocast.json autocast
+
+The second form reads it with a float32 model under torch.autocast by the rules of a device, without memory as in activations.py: with every
+weight trained, whose casts autocast keeps until the pass is over, and with frozen weights, whose casts live as long as one product.
 
 Every storage that an operation returns is counted from then until it is freed. The model has two layers, no cache, and the
 logits of the last position only.
 """
+import contextlib
 import json
 import sys
 import weakref
@@ -46,16 +51,26 @@ def config(kind, inner):
     return AutoConfig.for_model(kind, num_hidden_layers=2, hidden_size=256, num_attention_heads=4, num_key_value_heads=2, intermediate_size=inner, vocab_size=97, max_position_embeddings=512)
 
 
+AUTOCAST = sys.argv[2:] == ["autocast"]
+if AUTOCAST:
+    import activations
+
 entries = []
 for kind, attention in (("gptj", "eager"), ("gpt2", "eager"), ("gpt2", "sdpa"), ("llama", "eager"), ("llama", "sdpa"), ("qwen2", "eager"), ("qwen2", "sdpa")):
-    for tokens, inner in ((64, 1024), (256, 1024), (256, 512)):
+    for tokens, inner in ((64, 1024), (256, 1024), (256, 512)) + (((384, 256), (512, 256)) if AUTOCAST else ()):
         c = config(kind, inner)
         c._attn_implementation = attention
-        m = AutoModelForCausalLM.from_config(c).to(torch.bfloat16).eval()
-        own = [t.untyped_storage()._cdata for t in list(m.parameters()) + list(m.buffers())]
-        with torch.no_grad(), Alive(own) as alive:
-            m(input_ids=torch.zeros(2, tokens, dtype=torch.long), use_cache=False, logits_to_keep=1)
-        entries.append({"model_type": kind, "attention": attention, "hidden": 256, "heads": 4, "kv_heads": 2 if kind in ("llama", "qwen2") else 4, "inner": inner,
-                        "batch": 2, "tokens": tokens, "peak_bytes": alive.peak})
-        print(entries[-1], file=sys.stderr)
+        for trained in (False, True) if AUTOCAST else (False,):
+            m = AutoModelForCausalLM.from_config(c).to(torch.float32 if AUTOCAST else torch.bfloat16).eval().requires_grad_(trained)
+            with contextlib.ExitStack() as stack:
+                if AUTOCAST:
+                    stack.enter_context(activations.on_device())
+                    stack.enter_context(activations.autocast("cuda", torch.bfloat16))
+                    activations.without_memory(m)
+                own = [t.untyped_storage()._cdata for t in list(m.parameters()) + list(m.buffers())]
+                with torch.no_grad(), Alive(own) as alive:
+                    m(input_ids=torch.zeros(2, tokens, dtype=torch.long, device="cuda" if AUTOCAST else "cpu"), use_cache=False, logits_to_keep=1)
+            entries.append({**({"trained": trained} if AUTOCAST else {}), "model_type": kind, "attention": attention, "hidden": 256, "heads": 4, "kv_heads": 2 if kind in ("llama", "qwen2") else 4, "inner": inner,
+                            "batch": 2, "tokens": tokens, "peak_bytes": alive.peak})
+            print(entries[-1], file=sys.stderr)
 json.dump({"producer": "golden/gen/checkpoint/prompt.py", "versions": {"torch": torch.__version__, "transformers": transformers.__version__}, "entries": entries}, open(sys.argv[1], "w"), indent=1)
