@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/op"
 )
 
 // bytesOf are the instructions that stand as bytes in a source, each with the text in its comment turned into that of the GNU assembler.
@@ -42,7 +44,15 @@ func bytesOf(t *testing.T, file string) (code []byte, text []string) {
 func TestEncodings(t *testing.T) {
 	as, err := exec.LookPath("as")
 	if err != nil {
-		t.Skip("not run: there is no assembler: ", err)
+		op.Skip(t, "as", "there is no assembler: "+err.Error())
+	}
+	assemble := func(text, object string) ([]byte, error) {
+		cmd := exec.Command(as, "--64", "-o", object, "-")
+		cmd.Stdin = strings.NewReader(text)
+		return cmd.CombinedOutput()
+	}
+	if log, err := assemble("vdpbf16ps %zmm0, %zmm1, %zmm2\n", filepath.Join(t.TempDir(), "o")); err != nil {
+		op.Skip(t, "as", "this assembler does not know AVX512-BF16: "+string(log))
 	}
 	n := 0
 	for _, file := range []string{"bf16_amd64.s", filepath.Join("..", "cpu", "probe512_amd64.s")} {
@@ -50,11 +60,8 @@ func TestEncodings(t *testing.T) {
 		require.NotEmpty(t, text, file)
 		n += len(text)
 		object := filepath.Join(t.TempDir(), "o")
-		cmd := exec.Command(as, "--64", "-o", object, "-")
-		cmd.Stdin = strings.NewReader(strings.Join(text, "\n") + "\n")
-		if log, err := cmd.CombinedOutput(); err != nil {
-			t.Skipf("not run: this assembler does not know AVX512-BF16: %s", log)
-		}
+		log, err := assemble(strings.Join(text, "\n")+"\n", object)
+		require.NoError(t, err, "%s", log)
 		f, err := elf.Open(object)
 		require.NoError(t, err)
 		made, err := f.Section(".text").Data()

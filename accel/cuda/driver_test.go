@@ -17,7 +17,7 @@ import (
 func stub(t *testing.T) string {
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
-		t.Skip("no gcc: the stand-in for the driver cannot be built")
+		op.Skip(t, "gcc", "without gcc the stand-in for the driver cannot be built")
 	}
 	lib := filepath.Join(t.TempDir(), "libstub.so")
 	out, err := exec.Command(gcc, "-shared", "-fPIC", "-o", lib, "testdata/stub.c").CombinedOutput()

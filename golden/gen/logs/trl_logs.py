@@ -135,7 +135,7 @@ def run(out, c):
             for n in names:
                 if "tfevents" in n:
                     shutil.copy(os.path.join(folder, n), os.path.join(out, "events.out.tfevents.1"))
-        console = text.getvalue().replace(tmp, "/tmp/run")
+        console = text.getvalue().replace(tmp, "RUN")  # the name of a temporary folder is no part of a log
     with open(os.path.join(out, "console.txt"), "w") as f:
         f.write("\n".join(l for l in console.split("\n") if "site-packages" not in l))
     with open(os.path.join(out, "config.json"), "w") as f:
