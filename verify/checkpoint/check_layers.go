@@ -38,8 +38,16 @@ func (f *Folder) unknownFindings(u *Unit, list []*Tensor) []check.Result {
 	if u.Manifest != nil && len(out) == 0 {
 		return []check.Result{note(subject, "model_type %q: names and shapes of its tensors are not known here; folder/manifest holds its files against what was saved", u.Config.Type)}
 	}
-	return append(out, undetermined(subject, "", "", "model_type %q: names and shapes of its tensors are not known here; its layers are numbered as they should be, alike, and as wide as the configuration says: %t",
-		u.Config.Type, len(out) == 0))
+	layers := "what its layers show is said above"
+	if len(out) == 0 {
+		layers = "its layers are numbered as they should be, alike, and as wide as the configuration says"
+	}
+	r := undetermined(subject, "", "", "model_type %q: names and shapes of its tensors are not known here; %s", u.Config.Type, layers)
+	r.Fix = "nothing is known to be wrong: compare with a checkpoint that is known to be good (--against)"
+	if len(out) > 0 {
+		r.Fix = ""
+	}
+	return append(out, r)
 }
 
 // stack is the layers of one list of modules: by number, the tensors of a layer by the rest of their names.
