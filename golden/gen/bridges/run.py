@@ -133,7 +133,7 @@ def main():
                         print(log[-4000:])
                     continue
             judged = subprocess.run([verify, "dump", os.path.join(dumps, sub), *options], capture_output=True, text=True)
-            found = [x.strip() for x in judged.stdout.splitlines() if x.strip().startswith("explanation") and word in x]
+            found = [x.strip() for x in judged.stdout.splitlines() if x.startswith("  ") and word in x]
             ok = judged.returncode == code and (not word or bool(found))
             last = (judged.stdout.strip() or judged.stderr.strip()).splitlines()[-1]
             print(f"{'ok ' if ok else 'BAD'} {name:36s} {(found[0][:110] if word and found else last)[:110]}  ({time.time() - started:.0f} s)", flush=True)
