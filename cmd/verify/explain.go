@@ -20,7 +20,7 @@ import (
 )
 
 func newExplain() *cobra.Command {
-	var schema bool
+	var schema, all bool
 	cmd := &cobra.Command{
 		Use:   "explain ID",
 		Short: "prints the formula, the source, the faults and the fix of a check, or what a fault is",
@@ -36,6 +36,12 @@ the faults that stand for it. verify explain dump prints the format of a dump.`,
 			if schema {
 				_, err := cmd.OutOrStdout().Write(report.Schema)
 				return err
+			}
+			if all {
+				if len(args) > 0 {
+					return usageError{"--bugs prints all bugs and takes no id"}
+				}
+				return printBugs(cmd.OutOrStdout())
 			}
 			w := screenOf(cmd)
 			defer w.Close()
@@ -53,6 +59,7 @@ the faults that stand for it. verify explain dump prints the format of a dump.`,
 		},
 	}
 	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of the reports")
+	cmd.Flags().BoolVar(&all, "bugs", false, "print the page of all bugs (docs/bugs.md), in Markdown")
 	return cmd
 }
 
