@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -129,7 +130,11 @@ reading them would run code of their author.`,
 			case u.distributed():
 				out = append(out, f.distributedFindings(u)...)
 			case u.Kind == Config && !f.shardsBeside(u) && !f.refusedIn(u):
-				if len(f.of(Adapter))+len(f.of(Whole)) == 0 {
+				if weightless.MatchString(path.Base(f.at(u))) {
+					r := undetermined(f.at(u), "CONFIG-ONLY", "a module without weights of its own", "this is how sentence-transformers names a module that pools or normalises: it has a configuration and no weights")
+					r.Fix = "name the folder above it, which has modules.json and the weights"
+					out = append(out, r)
+				} else if len(f.of(Adapter))+len(f.of(Whole)) == 0 {
 					out = append(out, fail(f.at(u), "CONFIG-ONLY", "a configuration without weights", "config.json is there, weights are not"))
 				}
 			}
@@ -334,3 +339,6 @@ func (f *Folder) compareManifest(u *Unit) (out []check.Result, err error) {
 	}
 	return out, nil
 }
+
+// weightless is the name of a folder of sentence-transformers whose module has nothing to learn.
+var weightless = regexp.MustCompile(`^[0-9]+_(Pooling|Normalize)$`)
