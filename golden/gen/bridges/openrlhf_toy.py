@@ -147,7 +147,7 @@ def main():
     maker = lib.Maker()
     maker.advantage_estimator, maker.kl_ctl, maker.strategy = args.algo.advantage.estimator, NS(value=args.algo.kl.init_coef), NS(args=args)
     policy = toy.Toy(5)
-    ref, engine = toy.near(policy, 6, 0.15), toy.near(policy, 7, 0.002)
+    ref = toy.near(policy, 6, 0.15)
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)
     strategy, scheduler = Strategy(args), NS(get_last_lr=lambda: [0.02])
     common = dict(strategy=strategy, args=args, replay_buffer=None, ema_model=None, aux_loss=False)
@@ -157,6 +157,7 @@ def main():
     critic = NS(**common, critic=Model(policy, True, entropy), critic_optim=optimizer, critic_scheduler=scheduler,
                 critic_loss_fn=lib.loss["ValueLoss"](args.critic.value_clip))
     for rollout in range(2):
+        engine = toy.near(policy, 7, 0.002)  # it has got the weights of the last update
         ids, att, mask, group, _ = toy.sample(policy, PROMPTS, GROUP, T, 60 + rollout)
         with torch.no_grad():
             _, old, values = policy.response(ids, T)

@@ -92,7 +92,7 @@ def main():
     actor = FSDPActorConfig(**{**common, "use_kl_loss": not a.ppo, "kl_loss_coef": 0.05, "entropy_coeff": 0.01, **a.actor})
     critic = CriticConfig(strategy="fsdp", rollout_n=4, ppo_micro_batch_size_per_gpu=4, cliprange_value=0.1)
     policy = toy.Toy(5)
-    ref, engine = toy.near(policy, 6, 0.15), toy.near(policy, 7, 0.002)
+    ref = toy.near(policy, 6, 0.15)
     opt = torch.optim.Adam(policy.parameters(), lr=0.02)
 
     def train_mini_batch(d, uid, batch_size_per_dp, mini_batch_size_per_gpu):  # the names of TrainingWorker.train_mini_batch, two epochs
@@ -121,6 +121,7 @@ def main():
     assert "batch_size_per_dp = data.shape[0]" in worker and "mini_batch_size_per_gpu = " in worker and "def train_mini_batch(" in worker
     seen = []
     for rollout in range(2):
+        engine = toy.near(policy, 7, 0.002)  # it has got the weights of the last update
         d, uid = batch(policy, ref, engine, 50 + rollout, a.ppo)
         train_mini_batch(d, uid, len(uid), len(uid) // a.mini)
 
