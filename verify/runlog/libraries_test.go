@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,5 +63,32 @@ func TestFaultyLogsOfLibraries(t *testing.T) {
 			require.NotEmpty(t, j.top, "%s %s", run, name)
 			require.Equal(t, symptom, j.top[0], "%s %s", run, name)
 		}
+	}
+}
+
+// Logs that the loggers of verl 0.9.1, OpenRLHF 0.11.2, tensorboardX and torch wrote (golden/gen/logs/loggers.py): every line is
+// understood but for the two with which verl names its files, healthy ones show nothing, and a fault in the numbers is told first in
+// each form.
+func TestLogsOfLoggers(t *testing.T) {
+	files, err := filepath.Glob("../../golden/logs/loggers/*/*")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(files), 15)
+	expect := map[string]string{"verl-nan": "NONFINITE", "openrlhf-nan": "NONFINITE", "verl-temperature": "ENGINE-GAP"}
+	for _, path := range files {
+		run := filepath.Base(filepath.Dir(path))
+		j := judge(t, runlog.Options{}, path)
+		other := " 0 not understood"
+		if strings.HasSuffix(path, "console.log") && strings.HasPrefix(run, "verl") {
+			other = " 2 not understood"
+		}
+		require.Contains(t, j.report.Inputs[0].What, other, path)
+		want, faulty := expect[run]
+		if !faulty {
+			require.Empty(t, j.top, path)
+			require.NotEmpty(t, j.report.Brief.Metrics, path)
+			continue
+		}
+		require.NotEmpty(t, j.top, path)
+		require.Equal(t, want, j.top[0], path)
 	}
 }

@@ -156,11 +156,12 @@ func exists(path string) bool {
 // notLogs are files of a run folder that are no logs of numbers.
 var notLogs = map[string]bool{"samples.jsonl": true, "eval_samples.jsonl": true, "requirements.txt": true, "vocab.txt": true, "merges.txt": true, "README.txt": true}
 
-// inFolder returns the logs below a folder. Of the trainer_state.json in checkpoints, which hold the same history, the longest counts.
+// inFolder returns the logs below a folder. An empty one counts where there is no other: a run that stopped early leaves some. Of the trainer_state.json in checkpoints, which hold the same history, the longest counts.
 func inFolder(dir string) (files, configs []string, err error) {
 	const most = 10_000
 	var state string
 	var size int64
+	var empty []string
 	n := 0
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -182,10 +183,17 @@ func inFolder(dir string) (files, configs []string, err error) {
 		case name == "effective_config.yaml":
 			configs = append(configs, path)
 		case ext == ".jsonl" || ext == ".ndjson" || ext == ".log" || ext == ".txt" || ext == ".out" || ext == ".err" || ext == ".csv" || ext == ".tsv" || strings.Contains(name, "tfevents") || name == "wandb-history.json" || name == "history.json":
+			if info, err := d.Info(); err == nil && info.Size() == 0 {
+				empty = append(empty, path)
+				return nil
+			}
 			files = append(files, path)
 		}
 		return nil
 	})
+	if len(files) == 0 && state == "" {
+		files = empty
+	}
 	if state != "" {
 		files = append(files, state)
 	}

@@ -146,6 +146,14 @@ func rank(f *Finding, weight func(*Finding) int) int {
 	return best
 }
 
+// quantity is the id of what the series is, "" where no dictionary has it.
+func (s *series) quantity() string {
+	if s.what == nil {
+		return ""
+	}
+	return s.what.ID
+}
+
 // impossible finds values that are not finite and values outside the range of their formula.
 func (j *judge) impossible() {
 	if p := j.filtered; p != nil {
@@ -210,6 +218,9 @@ func (j *judge) impossible() {
 			case id == "loss":
 				j.say("NONFINITE", Warn, Exact, s, "%s is null in all %d lines: loggers write NaN so", s.name, s.missing).at(s.firstMiss)
 			}
+		}
+		if id := s.quantity(); j.Program == "verl" && s.missing > 0 && s.n > 0 && (id == "loss_policy" || id == "loss" || id == "grad_norm") {
+			j.say("NONFINITE", Fail, Exact, s, "%s is null in %d lines: verl's file logger writes NaN and infinity so", s.name, s.missing).at(s.firstMiss)
 		}
 		if s.what == nil || s.what.Range == "" || s.n == 0 {
 			continue
