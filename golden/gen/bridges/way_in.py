@@ -86,7 +86,7 @@ def main():
             ("trl, every step", [*run, "--every", "1", EXAMPLE], {}, 0, ["checks on 4 steps agree", "4 of 4 steps dumped"], []),
             ("trl, bug: std over n", [*run, EXAMPLE], buggy, 1, ["ADV-DDOF"], []),
             ("trl, bug, stopped", [*run, "--stop", "--every", "1", EXAMPLE, "4000"], buggy, 1, ["ADV-DDOF", "stopped at the first failure"], []),
-            ("trl, two ranks", [*run, *ranks], {}, 0, ["agree with TRL 1.16.0", "3 of 3 steps dumped, 12 files"], ["could not be dumped"]),
+            ("trl, two ranks", [*run, "--every", "1", *ranks], {}, 0, ["agree with TRL 1.16.0", "3 of 3 steps dumped, 12 files"], ["could not be dumped"]),
             ("trl, rows", [*run, "--rows", "2", EXAMPLE], {}, 0, ["agree with TRL"], ["✗"]),
             ("trl, size limit", [*run, "--every", "1", "--limit", "30KB", EXAMPLE], {}, 0, ["the size limit was reached"], []),
             ("trl, callback", [sys.executable, "callback.py", "calls"], {}, 0, ["VERDICT 0", "STEPS 6 LOST []"], []),
