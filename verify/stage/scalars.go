@@ -70,7 +70,7 @@ var metrics = []metric{
 
 	{name: "actor/pg_clipfrac", framework: "verl", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ", of: clipShare(anySign, "binding")},
 	{name: "actor/pg_clipfrac_lower", framework: "verl", title: "share of tokens on the dual clip", formula: "masked share of tokens with A < 0 and max(−A·ρ, −A·clip(ρ)) > −A·clip.dual", of: clipShare(anySign, "lower")},
-	{name: "actor/ppo_kl", framework: "verl", title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new within ratio.log_clamp", of: updateKL},
+	{name: "actor/ppo_kl", framework: "verl", title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new within ratio.log_clamp; of its size under kl_cov", of: verlUpdateKL},
 	{name: "actor/kl_loss", framework: "verl", title: "logged KL loss", formula: "Σ over the micro-batches of Agg(kl), by agg.kind and agg.denominator, as the loss adds it", over: total, of: fileKL},
 	{name: "actor/entropy_loss", framework: "verl", title: "logged entropy term", formula: "Σ over the micro-batches of Agg(entropy), by agg.kind and agg.denominator, as the loss subtracts it", over: total, of: fileEntropy},
 	{name: "actor/entropy", framework: "verl", title: "logged entropy", formula: "Σ over the micro-batches of Agg(entropy), by agg.kind and agg.denominator", over: total, of: fileEntropy},

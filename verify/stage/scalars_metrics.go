@@ -210,6 +210,15 @@ func updateKL(c *Case, rows []span) ([]float64, []float64) {
 	return c.meanKL(rows, rl.KLK1)
 }
 
+// verlUpdateKL returns the same, and the mean of |logp_old − logp_new| under kl_cov: verl 0.9.1's compute_policy_loss_kl_cov logs the
+// absolute difference, which its penalty is made of, by the name that its other losses give the signed one.
+func verlUpdateKL(c *Case, rows []span) ([]float64, []float64) {
+	if c.Set.Value("loss.kind").String() == "kl_cov" {
+		return c.meanKL(rows, rl.KLAbs)
+	}
+	return c.meanKL(rows, rl.KLK1)
+}
+
 // approxKL returns that of k3, or in TRL of k2; see alternative.
 func approxKL(c *Case, rows []span) ([]float64, []float64) {
 	if strings.EqualFold(c.B.Meta.Framework, "trl") {

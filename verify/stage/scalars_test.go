@@ -147,6 +147,27 @@ func TestScalarsBelongToFrameworks(t *testing.T) {
 	}
 }
 
+func TestUpdateKLOfKLCov(t *testing.T) {
+	// logp_old − logp_new = −1, 2, 0: the mean of the signed difference is 1/3, that of its size is 1.
+	b := &dump.Batch{Rows: 1, Cols: 4, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, true, false},
+		Origin: []dump.Origin{{Cols: 4}}, Files: []dump.FileInfo{{Hi: 1, Cols: 4}},
+		Meta: dump.Meta{Framework: "verl", WorldSize: 1, MicroBatches: 1, ScalarsScope: "optimizer_step", DLogpScale: 1}}
+	tr := &trainer{b: b}
+	tr.put("logp_old", []float64{-3, -1, -2, 0})
+	tr.put("logp_new", []float64{-2, -3, -2, 0})
+	for _, c := range []struct {
+		kind   string
+		logged float64
+		want   check.Verdict
+	}{
+		{"kl_cov", 1, check.Pass}, {"kl_cov", 1. / 3, check.Fail}, {"ppo", 1. / 3, check.Pass}, {"ppo", 1, check.Fail},
+	} {
+		b.Files[0].Scalars = []dump.Scalar{{Name: "actor/ppo_kl", Value: c.logged}}
+		set := options(t, "loss.kind="+c.kind, "ratio.log_clamp=none")
+		require.Equal(t, c.want, stage.Judge(stage.Find("scalars/actor_ppo_kl"), b, set).Verdict, "%s %v", c.kind, c.logged)
+	}
+}
+
 func TestClipRatioOfTRL(t *testing.T) {
 	// Two rows of four tokens: in the first two ratios are above the bound, in the second one below; A > 0, A < 0.
 	b := &dump.Batch{Rows: 2, Cols: 4, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, true, true, true, true, true, false},
