@@ -25,8 +25,8 @@ type Question struct {
 	Truth            float64 // the number
 }
 
-// ReadGSM8K reads JSON lines {"question": …, "answer": …}; other keys are ignored, empty lines too. A row without a question,
-// without an answer or without a number after the last #### of its answer is an error with the number of its line.
+// ReadGSM8K reads JSON lines, or one JSON array, of {"question": …, "answer": …}; other keys are ignored, empty lines too. A row without a question,
+// without an answer or without a number after the last #### of its answer is an error with the number of its line or row.
 func ReadGSM8K(path string) ([]Question, error) {
 	f, err := format.Open(path)
 	if err != nil {
@@ -40,56 +40,84 @@ func ReadGSM8K(path string) ([]Question, error) {
 	return ParseGSM8K(path, data)
 }
 
-// ParseGSM8K is ReadGSM8K for the bytes of a file.
+// ParseGSM8K is ReadGSM8K for the bytes of a file. A file that begins with [ is one JSON array of such rows, counted from 1.
 func ParseGSM8K(path string, data []byte) ([]Question, error) {
 	var list []Question
-	line := 0
-	for text := range bytes.Lines(data) {
-		line++
-		if len(bytes.TrimSpace(text)) == 0 {
-			continue
-		}
-		where := fmt.Sprintf("line %d", line)
+	add := func(s *format.Scanner, unit string, n int) error {
+		where := fmt.Sprintf("%s %d", unit, n)
 		if len(list) == maxRows {
-			return nil, format.Malformed(path, where, "more than %d rows", maxRows)
+			return format.Malformed(path, where, "more than %d rows", maxRows)
 		}
-		var q Question
-		has := map[string]bool{}
+		q, err := parseRow(s, path, where, unit == "line")
+		list = append(list, q)
+		return err
+	}
+	if text := bytes.TrimSpace(data); len(text) > 0 && text[0] == '[' {
 		s := format.NewScanner(path, text, 0)
-		err := s.Object(func(key string) (err error) {
-			has[key] = true
-			switch key {
-			case "question":
-				q.Question, err = s.String()
-			case "answer":
-				q.Answer, err = s.String()
-			default:
-				err = s.Skip()
-			}
-			return err
+		var bad error // of a row, with its number
+		err := s.Array(func(i int) error {
+			bad = add(s, "row", i+1)
+			return bad
 		})
+		if bad != nil {
+			return nil, bad
+		}
 		if err == nil {
 			err = s.End()
 		}
 		if err != nil {
-			return nil, format.Malformed(path, where, "no row: %v", err)
+			return nil, err
 		}
-		for _, key := range []string{"question", "answer"} {
-			if !has[key] {
-				return nil, format.Malformed(path, where, "no field %q", key)
+	} else {
+		line := 0
+		for text := range bytes.Lines(data) {
+			line++
+			if len(bytes.TrimSpace(text)) == 0 {
+				continue
+			}
+			if err := add(format.NewScanner(path, text, 0), "line", line); err != nil {
+				return nil, err
 			}
 		}
-		q.Question, q.Answer = strings.Clone(q.Question), strings.Clone(q.Answer)
-		var ok bool
-		if q.Truth, ok = Number(q.Answer); !ok {
-			return nil, format.Malformed(path, where, "no number after #### in the answer")
-		}
-		list = append(list, q)
 	}
 	if len(list) == 0 {
 		return nil, format.Malformed(path, "", "has no rows")
 	}
 	return list, nil
+}
+
+// parseRow reads one row; nothing may follow one that is alone.
+func parseRow(s *format.Scanner, path, where string, alone bool) (q Question, err error) {
+	has := map[string]bool{}
+	err = s.Object(func(key string) (err error) {
+		has[key] = true
+		switch key {
+		case "question":
+			q.Question, err = s.String()
+		case "answer":
+			q.Answer, err = s.String()
+		default:
+			err = s.Skip()
+		}
+		return err
+	})
+	if err == nil && alone {
+		err = s.End()
+	}
+	if err != nil {
+		return q, format.Malformed(path, where, "no row: %v", err)
+	}
+	for _, key := range []string{"question", "answer"} {
+		if !has[key] {
+			return q, format.Malformed(path, where, "no field %q", key)
+		}
+	}
+	q.Question, q.Answer = strings.Clone(q.Question), strings.Clone(q.Answer)
+	var ok bool
+	if q.Truth, ok = Number(q.Answer); !ok {
+		return q, format.Malformed(path, where, "no number after #### in the answer")
+	}
+	return q, nil
 }
 
 // marked is a number after ####: thousands commas, a dollar sign and a final full stop are not part of it.
