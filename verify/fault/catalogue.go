@@ -222,10 +222,39 @@ var rewardFaults = []*Hypothesis{
 		Predict: scoreMoved(-1)},
 	{ID: "SCORE-LOST", Checks: []string{"reward/token"},
 		Input: constant("scores", 0)},
+	{ID: "SCORE-ZERO-MISSING", Checks: []string{"reward/scores"}, Predict: zeroMissing},
 	{ID: "EOS-PENALTY-SIGN", Checks: []string{"reward"},
 		Input: number("eos.penalty", func(x float64) float64 { return -x })},
 	{ID: "EOS-PENALTY-IGNORED", Checks: []string{"reward"},
 		Input: option("eos.rule", "none")},
+}
+
+// zeroMissing returns the scores with what was dumped where they should be 0: something else stands in for every one of them, and for
+// no other score. What it is need not be in the dump.
+func zeroMissing(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	const least = 3 // of each kind
+	p, got := under(sameInput, c, ch), c.B.Row("scores")
+	if p == nil || len(got) != len(p.Want) {
+		return nil
+	}
+	q := *p
+	q.Want, q.Alt = slices.Clone(p.Want), nil
+	zeros, others := 0, 0
+	for i, w := range p.Want {
+		switch {
+		case w != 0:
+			others++
+		case got[i] == 0 || math.IsNaN(got[i]):
+			return nil
+		default:
+			zeros++
+			q.Want[i] = got[i]
+		}
+	}
+	if zeros < least || others < least {
+		return nil
+	}
+	return &q
 }
 
 // scoreMoved returns the token rewards with the part that the score makes moved by some columns.

@@ -154,6 +154,26 @@ var lossFaults = []*Hypothesis{
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			return combined(-1, policyOnly(sameInput, c, ch), 1, klOnly(c, ch))
 		}},
+	{ID: "LOSS-SIGN", Checks: []string{"preference"}, Predict: opposite},
+	{ID: "DPO-NO-REFERENCE", Checks: []string{"preference/dpo_loss"}, Input: noReference},
+	{ID: "DPO-NO-REFERENCE", Checks: []string{"preference/dpo_loss"},
+		Title: "the preference loss leaves the reference out, and has the wrong sign",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			p := under(noReference, c, ch)
+			return combined(-1, p, 0, p)
+		}},
+	{ID: "TOP-ENTROPY-PER-RANK", Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "gradient/dlogp"},
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			if v := c.Set.Value("loss.top_entropy"); v.Kind() != convention.Number || c.B.Meta.WorldSize < 2 || c.B.Meta.MicroBatches > 1 {
+				return nil, nil, false
+			}
+			b := *c.B
+			b.Files = slices.Clone(b.Files)
+			for f := range b.Files { // each file is a micro-batch of its own
+				b.Files[f].MicroBatch = f
+			}
+			return &b, c.Set, true
+		}},
 	{ID: "POLICY-MISSING", Checks: policyOutputs,
 		Input: noPolicy},
 	{ID: "ADV-ROWS-OF-OTHERS", Checks: policyOutputs,
@@ -327,6 +347,9 @@ var gradientFaults = []*Hypothesis{
 	{ID: "K1-LOSS", Checks: []string{"gradient/dlogp"},
 		Input: both(option("kl.kind", "k1"), option("kl.grad", "naive"))},
 }
+
+// noReference takes the reference out of a preference loss.
+var noReference = both(constant("ref_chosen", 0), constant("ref_rejected", 0))
 
 // opposite predicts the negative of the right numbers.
 func opposite(c *stage.Case, ch *stage.Check) *stage.Prediction {

@@ -51,41 +51,18 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return p
 		}},
+	{ID: "METRIC-LAST-MICRO", Checks: []string{"scalars"}, Predict: lastMicro},
 	{ID: "METRIC-LAST-MICRO", Checks: []string{"scalars"},
+		Title: "the logged number is that of the last micro-batch, not divided by their number",
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			n := len(c.B.Files)
-			if n < 2 {
+			n := c.FactOr("gradient_accumulation_steps", float64(c.B.Meta.MicroBatches))
+			p := lastMicro(c, ch)
+			if p == nil || !(n > 1) {
 				return nil
 			}
-			last := c.B.Files[n-1]
-			rows := make([]int, 0, last.Hi-last.Lo)
-			for r := last.Lo; r < last.Hi; r++ {
-				rows = append(rows, r)
-			}
-			b := c.B.Select(rows)
-			b.Files = b.Files[n-1:]
-			b.Origin = slices.Clone(b.Origin)
-			for i := range b.Origin {
-				b.Origin[i].File = 0
-			}
-			for name, t := range b.Tensors {
-				if t.Layout == dump.PerFile {
-					u := *t
-					u.Data = t.Data[n-1:]
-					b.Tensors[name] = &u
-				}
-			}
-			d := c.Of(b, c.Set)
-			p := ch.Predict(d)
-			if p == nil || !d.OK() || len(p.Want) != 1 {
-				return nil
-			}
-			q := &stage.Prediction{Scale: p.Scale}
-			for range n {
-				q.Want, q.Bound = append(q.Want, p.Want[0]), append(q.Bound, p.Bound[0])
-			}
-			return q
+			return combined(n, p, 0, p)
 		}},
+	{ID: "METRIC-RANK-MEANS", Checks: []string{"scalars/kl", "scalars/entropy"}, Predict: meanOfRanks},
 	{ID: "METRIC-KL-K1", Checks: []string{"scalars/kl", "scalars/actor_kl_loss"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			ref, lp := c.B.Token("logp_ref"), c.B.Token("logp_new")
@@ -231,6 +208,77 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			return c.B.With("scores", sums), c.Set, true
 		}},
 })
+
+// lastMicro returns for the step what ch says of its last file.
+func lastMicro(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	n := len(c.B.Files)
+	if n < 2 {
+		return nil
+	}
+	last := c.B.Files[n-1]
+	rows := make([]int, 0, last.Hi-last.Lo)
+	for r := last.Lo; r < last.Hi; r++ {
+		rows = append(rows, r)
+	}
+	b := c.B.Select(rows)
+	b.Files = b.Files[n-1:]
+	b.Origin = slices.Clone(b.Origin)
+	for i := range b.Origin {
+		b.Origin[i].File = 0
+	}
+	for name, t := range b.Tensors {
+		if t.Layout == dump.PerFile {
+			u := *t
+			u.Data = t.Data[n-1:]
+			b.Tensors[name] = &u
+		}
+	}
+	d := c.Of(b, c.Set)
+	p := ch.Predict(d)
+	if p == nil || !d.OK() || len(p.Want) != 1 {
+		return nil
+	}
+	q := &stage.Prediction{Scale: p.Scale}
+	for range n {
+		q.Want, q.Bound = append(q.Want, p.Want[0]), append(q.Bound, p.Bound[0])
+	}
+	return q
+}
+
+// meanOfRanks returns for every micro-batch the plain mean over its ranks of what ch says of each rank alone: ranks with few tokens count
+// as much as those with many.
+func meanOfRanks(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	ranks := c.B.Meta.WorldSize
+	if ranks < 2 || c.B.Meta.ScalarsScope != "micro_batch" || len(c.B.Missing) > 0 {
+		return nil
+	}
+	alone := *c.B
+	alone.Meta.WorldSize = 1
+	alone.Files = slices.Clone(alone.Files)
+	for f := range alone.Files {
+		alone.Files[f].Rank = 0
+	}
+	d := c.Of(&alone, c.Set)
+	p := ch.Predict(d)
+	if p == nil || !d.OK() || len(p.Want) != len(c.B.Files) {
+		return nil
+	}
+	q := &stage.Prediction{Scale: p.Scale, Judge: p.Judge, Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
+	for f, file := range c.B.Files {
+		n := 0
+		for g, other := range c.B.Files {
+			if other.Step == file.Step && other.MicroBatch == file.MicroBatch {
+				n++
+				q.Want[f] += p.Want[g] / float64(ranks)
+				q.Bound[f] += (p.Bound[g] + 4*c.Unit*math.Abs(p.Want[g])) / float64(ranks)
+			}
+		}
+		if n != ranks {
+			return nil
+		}
+	}
+	return q
+}
 
 // meanOfRows averages over the rows of the files what ch would say of each row alone, and over the files where the numbers are
 // those of the step.
