@@ -28,6 +28,7 @@ func newDump() *cobra.Command {
 		o           dump.Options
 		configs     []string
 		stepRange   string
+		words       string
 		maxInflated string
 		reader      npy.Options
 	)
@@ -67,6 +68,11 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 			}
 			reader.MaxUncompressed = budget
 			o.Selection = out.sel
+			if words != "" {
+				if o.Text, err = texts(words); err != nil {
+					return err
+				}
+			}
 			r := &report.Report{Command: "dump", Repeat: repeatCommand(cmd, args...)}
 			if len(configs) > 0 {
 				if o.Config, err = readConfigs(configs, o.Profile, r); err != nil {
@@ -125,7 +131,8 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 	f.BoolVar(&o.Deep, "deep", false, "explain failures by pairs of bugs, too")
 	f.StringVar(&stepRange, "steps", "", "only these steps: A..B, A.., ..B, A, or several of them with commas")
 	f.BoolVar(&o.FirstFailure, "first-failure", false, "stop at the first step with a failure")
-	f.BoolVar(&o.Redact, "redact", false, "no token ids in the report")
+	f.BoolVar(&o.Redact, "redact", false, "no token ids and no text in the report")
+	f.StringVar(&words, "tokenizer", "", "tokenizer.json: the page of --format html has tokens as text")
 	f.StringVar(&maxInflated, "max-uncompressed", "1GiB", "budget for compressed members of an .npz file")
 	f.BoolVar(&reader.AssumeBF16, "assume-bf16", false, "read untyped two-byte elements (|V2) of .npz files as bfloat16")
 	out.register(cmd)
@@ -137,7 +144,7 @@ func judgeRun(ctx context.Context, run *dumpfile.Run, o dump.Options, out *outpu
 	if err := dumpInputs(ctx, run, r); err != nil {
 		return err
 	}
-	o.Brief = true
+	o.Brief, o.Pictures = true, out.format == "html"
 	found, err := interruptible(ctx, func() (*dump.Report, error) { return dump.Judge(ctx, run, o) })
 	if err != nil {
 		return err
@@ -148,9 +155,8 @@ func judgeRun(ctx context.Context, run *dumpfile.Run, o dump.Options, out *outpu
 			r.Lists = append(r.Lists, s)
 		}
 	}
-	policy := out.policy()
-	policy.Declared = found.Declared
-	r.Exit = check.Exit(r.Results, policy)
+	r.Pictures, out.declared = found.Pictures, found.Declared
+	r.Exit = check.Exit(r.Results, out.policy())
 	return nil
 }
 

@@ -27,6 +27,7 @@ type output struct {
 	baseline       string
 	verbose, quiet bool
 	strict         bool
+	declared       bool // options were: CONVENTION contradicts them
 	sel            check.Selection
 }
 
@@ -95,7 +96,7 @@ func overInput(flag, path string, inputs []string) error {
 }
 
 func (o *output) policy() check.Policy {
-	return check.Policy{FailOnWarn: o.failOn == "warn", Strict: o.strict}
+	return check.Policy{FailOnWarn: o.failOn == "warn", Strict: o.strict, Declared: o.declared}
 }
 
 // conclude reports a run that ended with err, nil at its end. A report in a file is not replaced by that of a run that was interrupted.

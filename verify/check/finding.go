@@ -5,6 +5,7 @@ type Finding struct {
 	Verdict Verdict
 	Name    string // of the bug, "ADV-DDOF"; else of the check
 	Title   string // what the program does, or what the results say
+	Known   bool   // all of its results are in the baseline
 	Pattern bool   // what is seen resembles the bug; nothing was recomputed
 	Where   string // "loss, step 1, micro-batch 1"
 	Got     string // and the right value, "" where nothing was measured

@@ -63,6 +63,7 @@ type Result struct {
 	Fix          string
 	Repeat       string // flags that restrict the command of the run to this result; "": --select and the check
 	Demanded     bool   // asked for by name: undecided then counts
+	Known        bool   // in the baseline: it changes no exit code
 	Formal       bool   // of the form of the input: that it is right says nothing about what was computed
 }
 

@@ -31,6 +31,9 @@ type Options struct {
 	Deep         bool // try pairs of faults, too
 	Redact       bool // no token ids in the results
 	Brief        bool // causes in place of results, and which bugs would show
+	Pictures     bool // with Brief: what a page draws
+
+	Text func(id int) string // of a token in pictures; nil: its id
 
 	Selection check.Selection
 	Progress  func(pass string, done, total int)
@@ -49,6 +52,7 @@ type Report struct {
 	Steps     int
 	Coverage  *Coverage    // with [Options.Brief]
 	Brief     *check.Brief // with [Options.Brief]
+	Pictures  *check.Pictures
 }
 
 // UsageError is an option or profile that does not exist.
@@ -135,7 +139,13 @@ func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
 	if err := s.explain(ctx); err != nil {
 		return nil, err
 	}
-	return s.report(), nil
+	r := s.report()
+	if o.Pictures && r.Brief != nil {
+		if r.Pictures, err = s.pictures(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
 }
 
 // session is a judgement under way.

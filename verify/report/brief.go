@@ -35,11 +35,12 @@ func (p *screen) text(head, text string, most int) {
 		return
 	}
 	indent := strings.Repeat(" ", utf8.RuneCountInString(head))
-	lines := wrapped(p.plain(text), p.width-utf8.RuneCountInString(head))
+	room := max(p.width-utf8.RuneCountInString(head), leastWidth/2) // a heading may be longer than the screen
+	lines := wrapped(p.plain(text), room)
 	if most > 0 && len(lines) > most {
 		lines = lines[:most]
 		last := []rune(lines[most-1])
-		lines[most-1] = string(last[:min(len(last), p.width-len(indent)-4)]) + p.plain(" …")
+		lines[most-1] = string(last[:min(len(last), room-4)]) + p.plain(" …")
 	}
 	for i, l := range lines {
 		if i > 0 {

@@ -26,6 +26,8 @@ type Report struct {
 	Exit    int
 	Run     Run
 
+	Pictures *check.Pictures // of a page; nil: none
+
 	Brief *check.Brief // the same in a few lines, causes in place of checks; nil: the terminal shows the checks
 }
 
@@ -67,7 +69,7 @@ type Section struct {
 }
 
 // Formats lists the forms a report can take.
-var Formats = []string{"human", "json", "junit", "markdown"}
+var Formats = []string{"human", "json", "junit", "markdown", "html"}
 
 // Options controls the form.
 type Options struct {
@@ -96,6 +98,8 @@ func (r *Report) Write(w io.Writer, opt Options) error {
 		err = r.junit(&buf)
 	case "markdown":
 		err = r.Markdown(&buf, MaxMarkdown)
+	case "html":
+		err = r.html(&buf)
 	default:
 		return fmt.Errorf("unknown format %q; one of %s", opt.Format, strings.Join(Formats, ", "))
 	}
