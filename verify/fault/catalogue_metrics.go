@@ -62,6 +62,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			}
 			return combined(n, p, 0, p)
 		}},
+	{ID: "METRIC-INTEGER-MASK", Checks: rolloutMetrics, Predict: integerMask},
 	{ID: "METRIC-RANK-MEANS", Checks: []string{"scalars/kl", "scalars/entropy"}, Predict: meanOfRanks},
 	{ID: "METRIC-KL-K1", Checks: []string{"scalars/kl", "scalars/actor_kl_loss"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -243,6 +244,22 @@ func lastMicro(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		q.Want, q.Bound = append(q.Want, p.Want[0]), append(q.Bound, p.Bound[0])
 	}
 	return q
+}
+
+// rolloutMetrics are the logged largest and smallest cells of tensors of a rollout.
+var rolloutMetrics = []string{"scalars/critic_advantages_max", "scalars/critic_advantages_min", "scalars/critic_returns_max", "scalars/critic_returns_min",
+	"scalars/critic_values_max", "scalars/critic_values_min"}
+
+// integerMask returns what ch says of rows 0 and 1 with all their columns, which a mask of integers gathers when it is an index.
+func integerMask(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	if c.B.Rows < 3 || count(c.B.Mask) == float64(len(c.B.Mask)) {
+		return nil
+	}
+	whole := make([]bool, len(c.B.Mask))
+	for i := range 2 * c.B.Cols {
+		whole[i] = true
+	}
+	return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) { return c.B.WithMask(whole), c.Set, true }, c, ch)
 }
 
 // meanOfRanks returns for every micro-batch the plain mean over its ranks of what ch says of each rank alone: ranks with few tokens count

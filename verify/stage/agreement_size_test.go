@@ -164,4 +164,14 @@ func TestPassWithoutAttentionMask(t *testing.T) {
 	require.Equal(t, check.Pass, rules(t, "agreement/padding", g.Batch, set(t, "")).Verdict, "other kernels for padded rows")
 	o := rules(t, "agreement/padding", g.token("logp_new", wrong...).Batch, set(t, ""))
 	require.Equal(t, "OLD-OTHER-PASS", o.Rules.Violations[0].Fault)
+	for i := range a {
+		if i/cols%3 > 0 && i%9 == 0 {
+			wrong[i] -= 9 // far enough for another token's
+		}
+	}
+	misread := g.token("logp_old", wrong...).token("logp_gen", a...).Without("logp_new")
+	require.Equal(t, check.Fail, rules(t, "agreement/padding", misread, set(t, "")).Verdict)
+	for _, id := range []string{"agreement/engine", "agreement/drift"} {
+		require.Equal(t, check.Pass, rules(t, id, misread, set(t, "")).Verdict, "%s: what padding explains is not the engine's", id)
+	}
 }

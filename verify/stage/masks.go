@@ -320,6 +320,37 @@ func copied(b *dump.Batch) (file, as int) {
 	return -1, -1
 }
 
+// chanceOfCopies bounds the chance that independent samples of what the engine reports give the likeliest of the first copies of some
+// groups. Two samples are alike and have a probability of at most p with Σ_{y: P(y) ≤ p} P(y)² ≤ p, and one of n groups is so with n·p
+// at most: what is looked at is the least likely row that has a copy. Log-probs before the temperature say nothing of this.
+func (c *Case) chanceOfCopies(groups int) (p float64, text string) {
+	b := c.B
+	gen, id := b.Token("logp_gen"), b.Row("group_id")
+	if gen == nil || groups == 0 || c.EnumOr("logp.source", "processed") == "raw" {
+		return 1, ""
+	}
+	seen := map[float64]bool{}
+	least := 0.0
+	for r, g := range id {
+		if seen[g] {
+			continue
+		}
+		seen[g] = true
+		var sum float64
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if b.Mask[i] {
+				sum += gen[i]
+			}
+		}
+		least = min(least, sum) // NaN stays
+	}
+	if !(least > -math.MaxFloat64) {
+		return 1, ""
+	}
+	p = float64(groups) * math.Exp(least)
+	return p, fmt.Sprintf(", which independent samples of what the engine reports are with a chance of at most %.2g", p)
+}
+
 func assertDuplicates(c *Case) *Assertion {
 	b := c.B
 	id := b.Row("group_id")
@@ -357,6 +388,13 @@ func assertDuplicates(c *Case) *Assertion {
 		if !differ[g] {
 			a.Violations = append(a.Violations, Violation{Reason: "all completions of the group are the same", Row: r, Col: -1, Got: float64(count[g]), Fault: "GROUP-IDENTICAL"})
 		}
+	}
+	if p, text := c.chanceOfCopies(len(a.Violations)); len(a.Violations) == a.Checked && a.Checked > 1 && p < 1e-9 {
+		a.Warning = false
+		for i := range a.Violations {
+			a.Violations[i].Reason += text
+		}
+		return a
 	}
 	// One certain answer is no fault, and neither are answers of a token or two.
 	if len(a.Violations) < a.Checked || a.Checked < 2 || tokens < 4*a.Checked {

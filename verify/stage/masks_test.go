@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -220,6 +221,10 @@ func TestDuplicates(t *testing.T) {
 	o := rules(t, "masks/duplicates", g.token("response_ids", same...).Batch, s)
 	require.Equal(t, check.Warn, o.Verdict)
 	require.Len(t, o.Rules.Violations, 2)
+	unlikely := slices.Repeat([]float64{-7}, 16) // 2·e^−28 is the chance of copies
+	require.Equal(t, check.Fail, rules(t, "masks/duplicates", g.token("logp_gen", unlikely...).Batch, s).Verdict)
+	require.Equal(t, check.Warn, rules(t, "masks/duplicates", g.token("logp_gen", unlikely...).Batch, set(t, "logp.source=raw")).Verdict, "before the temperature")
+	require.Equal(t, check.Warn, rules(t, "masks/duplicates", g.token("logp_gen", slices.Repeat([]float64{-0.1}, 16)...).Batch, s).Verdict, "a certain policy")
 	same[15] = 9
 	o = rules(t, "masks/duplicates", g.token("response_ids", same...).Batch, s)
 	require.Equal(t, check.Pass, o.Verdict, "one certain answer of two")

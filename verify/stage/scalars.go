@@ -20,6 +20,7 @@ type metric struct {
 
 	// generation marks numbers of a generation batch, which are logged at the step that uses it first.
 	generation bool
+	rollout    bool // of all rows of a rollout: judged where a step has them all (num_mini_batches = 1)
 	// of returns the metric of each range of rows, and the errors of the computation. The ranges are those of the files, or all rows
 	// for every file if pooled.
 	of     func(c *Case, rows []span) (x, e []float64)
@@ -74,6 +75,15 @@ var metrics = []metric{
 	{name: "actor/kl_loss", framework: "verl", title: "logged KL loss", formula: "Σ over the micro-batches of Agg(kl), by agg.kind and agg.denominator, as the loss adds it", over: total, of: fileKL},
 	{name: "actor/entropy_loss", framework: "verl", title: "logged entropy term", formula: "Σ over the micro-batches of Agg(entropy), by agg.kind and agg.denominator, as the loss subtracts it", over: total, of: fileEntropy},
 	{name: "actor/entropy", framework: "verl", title: "logged entropy", formula: "Σ over the micro-batches of Agg(entropy), by agg.kind and agg.denominator", over: total, of: fileEntropy},
+	{name: "critic/advantages/mean", framework: "verl", title: "mean of the advantages", formula: "mean over the mask of advantages", rollout: true, pooled: true, of: maskedMean("advantages")},
+	{name: "critic/advantages/max", framework: "verl", title: "largest advantage", formula: "largest advantage in the mask", rollout: true, pooled: true, of: extreme("advantages", largest)},
+	{name: "critic/advantages/min", framework: "verl", title: "smallest advantage", formula: "smallest advantage in the mask", rollout: true, pooled: true, of: extreme("advantages", smallest)},
+	{name: "critic/returns/mean", framework: "verl", title: "mean of the returns", formula: "mean over the mask of returns", rollout: true, pooled: true, of: maskedMean("returns")},
+	{name: "critic/returns/max", framework: "verl", title: "largest return", formula: "largest return in the mask", rollout: true, pooled: true, of: extreme("returns", largest)},
+	{name: "critic/returns/min", framework: "verl", title: "smallest return", formula: "smallest return in the mask", rollout: true, pooled: true, of: extreme("returns", smallest)},
+	{name: "critic/values/mean", framework: "verl", title: "mean of the values", formula: "mean over the mask of values", rollout: true, pooled: true, of: maskedMean("values")},
+	{name: "critic/values/max", framework: "verl", title: "largest value", formula: "largest value in the mask", rollout: true, pooled: true, of: extreme("values", largest)},
+	{name: "critic/values/min", framework: "verl", title: "smallest value", formula: "smallest value in the mask", rollout: true, pooled: true, of: extreme("values", smallest)},
 	{name: "ppo_clip_ratio", framework: "openrlhf", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ", of: clipShare(anySign, "binding")},
 }
 
@@ -121,6 +131,9 @@ func (m *metric) applies(c *Case) bool {
 	}
 	if m.name == "grad_norm" && !slices.ContainsFunc(c.B.Names(), isGradient) {
 		return false // nobody dumps the gradient of every parameter by default
+	}
+	if m.rollout && (c.FactOr("num_mini_batches", 0) != 1 || !c.complete()) {
+		return false
 	}
 	for i := range c.B.Files {
 		if _, ok := m.logged(&c.B.Files[i], name); ok {

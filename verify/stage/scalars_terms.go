@@ -43,6 +43,30 @@ func fileEntropy(c *Case, rows []span) (x, e []float64) {
 	return s.x, s.err
 }
 
+// extreme returns the largest or the smallest cell of a tensor in the mask.
+func extreme(name string, of combine) func(*Case, []span) ([]float64, []float64) {
+	return func(c *Case, rows []span) (x, e []float64) {
+		in := c.Token(name)
+		if !c.OK() {
+			return nil, nil
+		}
+		x, e = make([]float64, len(rows)), make([]float64, len(rows))
+		for f, s := range rows {
+			x[f] = math.NaN()
+			for i := s.lo * c.B.Cols; i < s.hi*c.B.Cols; i++ {
+				if !c.B.Mask[i] {
+					continue
+				}
+				if v := in.X[i]; math.IsNaN(x[f]) || of == largest && v > x[f] || of == smallest && v < x[f] {
+					x[f] = v
+				}
+				e[f] = max(e[f], in.E(i))
+			}
+		}
+		return x, e
+	}
+}
+
 // largestRatio returns the largest token ratio in the mask.
 func largestRatio(c *Case, rows []span) (x, e []float64) {
 	if level := c.Enum("ratio.level"); level != "" && level != "token" {

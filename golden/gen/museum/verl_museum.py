@@ -353,7 +353,7 @@ def integer_mask(rel, side, seed, dtype):
     b = dict(token_level_scores=tr, token_level_rewards=tr, responses=s.r["response"], advantages=adv, attention_mask=s.att, returns=ret, values=val)
     m = space["compute_data_metrics"](ns(batch=b))
     m = {k: float(v) for k, v in m.items() if k.startswith(("critic/advantages/", "critic/returns/", "critic/values/")) and k.endswith(("max", "min", "mean"))}
-    yield dict(s.tokens(), values=val, token_rewards=tr, scores=s.scores, advantages=adv, returns=ret), meta("verl", rel, "ppo", PPO, scalars=m, options={"gae.gamma": 0.99, "gae.lambda": 0.95, "kl.place": "none"})
+    yield dict(s.tokens(), values=val, token_rewards=tr, scores=s.scores, advantages=adv, returns=ret), meta("verl", rel, "ppo", PPO, scalars=m, options={"gae.gamma": 0.99, "gae.lambda": 0.95, "kl.place": "none", "num_mini_batches": 1})
 
 
 @case("c-verl-agg")

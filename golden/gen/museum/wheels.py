@@ -9,7 +9,7 @@ import sys
 import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ALSO = ["verl-0.9.1", "transformers-4.49.0"]  # what stands around a case
+ALSO = ["verl-0.9.1", "transformers-4.49.0", "trl-1.16.0", "liger-kernel-0.8.5"]  # what stands around a case, and of findings.py
 
 
 def releases(path):
