@@ -80,10 +80,12 @@ func newPPO() *cobra.Command {
 			if c.EvalSamples == 0 || len(x.HeldOut) == 0 {
 				return nil
 			}
-			rewards, err := c.Evaluate(cmd.Context(), x.Env, c.EvalSamples)
+			rewards, right, err := c.Evaluate(cmd.Context(), x.Env, c.EvalSamples)
 			if err == nil {
 				mean, deviation := meanError(rewards)
 				fmt.Fprintf(x.Out, "held-out reward %.4f ± %.4f (%d questions, %d responses to each)\n", mean, deviation, len(rewards), c.EvalSamples)
+				mean, deviation = meanError(right)
+				fmt.Fprintf(x.Out, "held-out right answers %.4f ± %.4f\n", mean, deviation)
 			}
 			return err
 		},

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"unicode"
 
@@ -39,7 +41,8 @@ func newSample() *cobra.Command {
 the files go to stderr. Without --temperature it is greedy.
 
 The model is a folder of Hugging Face (config.json, safetensors, tokenizer.json; gpt2, gptj, llama and qwen2) or a GGUF file
-(llama and qwen2), the adapter a folder of PEFT with a LoRA adapter. It is loaded whole or refused with exit code 4.`,
+(llama and qwen2), the adapter a folder of PEFT with a LoRA adapter. Of the folder of a run with all weights its last
+model is taken, final. It is loaded whole or refused with exit code 4.`,
 		Example: `  train sample --model SmolLM2-135M-Instruct.gguf --chat --prompt "What is a plumb line?"
   train sample --model out/base --adapter out/step_100 --prompt "2+2=" --tokens 8 --temperature 0.7 --top-p 0.9 --seed 1`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -56,7 +59,7 @@ The model is a folder of Hugging Face (config.json, safetensors, tokenizer.json;
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.model, "model", "", "folder of a model of Hugging Face, or GGUF file")
+	flags.StringVar(&f.model, "model", "", "folder of a model of Hugging Face or of a run, or GGUF file")
 	flags.StringVar(&f.adapter, "adapter", "", "folder of a LoRA adapter of PEFT for that model")
 	flags.StringVar(&f.prompt, "prompt", "", "text to continue; with --chat the message of a user to answer")
 	flags.IntSliceVar(&f.promptIDs, "prompt-ids", nil, "token ids to continue, in place of --prompt")
@@ -107,7 +110,7 @@ func (f *sampleFlags) check(cmd *cobra.Command) error {
 
 func (f *sampleFlags) run(cmd *cobra.Command) error {
 	bare := f.ids && cmd.Flags().Changed("prompt-ids") // ids in, ids out: no tokenizer is needed
-	m, err := refmodel.Open(f.model, refmodel.Options{Adapter: f.adapter, NoTokenizer: bare})
+	m, err := refmodel.Open(ofRun(f.model), refmodel.Options{Adapter: f.adapter, NoTokenizer: bare})
 	if err != nil {
 		return err
 	}
@@ -138,6 +141,18 @@ func (f *sampleFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	return errors.Join(err, emit.end())
+}
+
+// ofRun returns the last model of a run folder, and any other path as it is.
+func ofRun(path string) string {
+	if _, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
+		return path
+	}
+	final := filepath.Join(path, "final")
+	if _, err := os.Stat(filepath.Join(final, "config.json")); err != nil {
+		return path
+	}
+	return final
 }
 
 // emitter writes tokens as they are drawn.
