@@ -11,7 +11,7 @@ STATICCHECK = v0.8.2
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: hostile help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers ci
+.PHONY: hostile html help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers ci
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -78,6 +78,11 @@ hostile:        ## mutated files through every command that reads them, faults o
 	@command -v strace > /dev/null || { echo "strace is missing, and with it faults at every open, write, fsync, close and rename: apt-get install strace"; exit 1; }
 	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Mutated|Hostile|OutputIntoFIFO|Injected' ./cmd/verify
 	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Agree|Hostile|Links|MemoryBefore|ManyTiny' ./cmd/train
+
+html:           ## pages of a failing and a healthy run in headless Chromium: no request, no console error, keys, light and dark, wide and narrow
+	@command -v chromium > /dev/null || { echo "Chromium is missing: apt-get install chromium"; exit 1; }
+	$(GO) vet -tags browser ./cmd/verify
+	$(GO) test -count=1 -tags browser -run Browser ./cmd/verify
 
 bench:          ## benchmarks in Go's format
 	$(GO) test -run '^$$' -bench . ./...
