@@ -200,7 +200,7 @@ func demoDump(cmd *cobra.Command, r *report.Report, folder string) error {
 	if err != nil {
 		return err
 	}
-	return judgeRun(cmd.Context(), run, dump.Options{Profile: demoProfile}, &output{}, r)
+	return judgeRun(cmd.Context(), run, dump.Options{Profile: demoProfile}, nil, &output{}, r)
 }
 
 // extract writes the embedded golden folder to dir.

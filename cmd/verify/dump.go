@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ func newDump() *cobra.Command {
 		stepRange   string
 		words       string
 		maxInflated string
+		part        string
 		reader      npy.Options
 	)
 	cmd := &cobra.Command{
@@ -54,6 +56,20 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 			started := time.Now()
 			if len(args) == 0 {
 				return usageError{"dump takes files, folders or globs (verify dump --help)"}
+			}
+			var mine shard
+			if part != "" {
+				var err error
+				if mine, err = parseShard(part, os.Getenv); err != nil {
+					return err
+				}
+				if out.format != "human" || out.baseline != "" {
+					return usageError{"--shard writes a partial: --format and --baseline go with verify merge"}
+				}
+			}
+			to := out.file
+			if info, err := os.Stat(to); err == nil && info.IsDir() && part != "" {
+				out.file = "" // a folder takes the partials of all shards
 			}
 			if err := out.validate(names(dump.Infos())); err != nil {
 				return err
@@ -103,13 +119,19 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 					}
 					return usageError{fmt.Sprintf("--steps %s: the files have none of these, but %s", stepRange, has)}
 				}
-				if err := judgeRun(cmd.Context(), run, o, &out, r); err != nil {
+				if part != "" {
+					return writeShard(cmd, run, o, mine, args, configs, to)
+				}
+				if err := judgeRun(cmd.Context(), run, o, configs, &out, r); err != nil {
 					return err
 				}
 				repeatSteps(r.Results, stepRange)
 				return nil
 			}()
 			end()
+			if part != "" {
+				return err
+			}
 			if err != nil {
 				if errors.Is(err, context.Canceled) {
 					err = cli.ErrInterrupted
@@ -134,18 +156,24 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 	f.BoolVar(&o.Redact, "redact", false, "no token ids and no text in the report")
 	f.StringVar(&words, "tokenizer", "", "tokenizer.json: the page of --format html has tokens as text")
 	f.StringVar(&maxInflated, "max-uncompressed", "1GiB", "budget for compressed members of an .npz file")
+	f.StringVar(&part, "shard", "", "I/N: judge part I of N, 0 ≤ I < N, and write a partial for verify merge; I is auto for JOB_COMPLETION_INDEX or SLURM_ARRAY_TASK_ID")
 	f.BoolVar(&reader.AssumeBF16, "assume-bf16", false, "read untyped two-byte elements (|V2) of .npz files as bfloat16")
 	out.register(cmd)
 	return cmd
 }
 
 // judgeRun judges a run and fills r.
-func judgeRun(ctx context.Context, run *dumpfile.Run, o dump.Options, out *output, r *report.Report) error {
+func judgeRun(ctx context.Context, run *dumpfile.Run, o dump.Options, configs []string, out *output, r *report.Report) error {
 	if err := dumpInputs(ctx, run, r); err != nil {
 		return err
 	}
 	o.Brief, o.Pictures = true, out.format == "html"
-	found, err := interruptible(ctx, func() (*dump.Report, error) { return dump.Judge(ctx, run, o) })
+	found, err := interruptible(ctx, func() (*dump.Report, error) {
+		if list, ok := ctx.Value(merging{}).([]*partial); ok {
+			return mergeRun(ctx, run, o, list, configs)
+		}
+		return dump.Judge(ctx, run, o)
+	})
 	if err != nil {
 		return err
 	}

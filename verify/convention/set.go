@@ -1,8 +1,10 @@
 package convention
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Set gives options a value, each with the place it comes from, and holds the facts of a run that are no conventions: how
@@ -160,3 +162,22 @@ func NumberValue(x float64) Value { return Value{kind: Number, num: [3]float64{x
 
 // FactsOnly returns the facts of s, and what is beyond options, without its values.
 func (s *Set) FactsOnly() *Set { return &Set{facts: s.facts, beyond: s.beyond} }
+
+// Text returns what s says, and not who says it: sets of one text judge alike.
+func (s *Set) Text() string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(s.values)) {
+		v := s.values[name].value
+		fmt.Fprintf(&b, "%s=%d %s\n", name, v.kind, v)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.among)) {
+		fmt.Fprintf(&b, "%s of %v\n", name, s.among[name])
+	}
+	for _, name := range s.Facts() {
+		fmt.Fprintf(&b, "%s: %#v\n", name, s.facts[name])
+	}
+	for _, stage := range slices.Sorted(maps.Keys(s.beyond)) {
+		fmt.Fprintf(&b, "beyond %v: %s\n", stage, s.beyond[stage])
+	}
+	return b.String()
+}

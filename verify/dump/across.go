@@ -1,7 +1,10 @@
 package dump
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -50,8 +53,8 @@ type history struct {
 
 // sampled is a row as the first step that used it had it.
 type sampled struct {
-	step  int
-	cells map[string][]float64
+	step, row int
+	cells     map[string][]float64 // nil: the step was not read
 }
 
 // stepSizes is the difference between engine and trainer at a step.
@@ -65,65 +68,110 @@ var rolloutTensors = []string{"logp_old", "logp_ref", "logp_gen"}
 
 const mostCells = 1 << 23 // remembered of a run, each for three tensors
 
-// recall returns b with what earlier steps had for its rows, and whether it begins a rollout; then it takes b's rows down.
-func (h *history) recall(b *dump.Batch, set *convention.Set) (*dump.Batch, bool) {
+// recall returns, for each row of a step of cols columns, the earlier step that had it first, nil where none had, and whether the step
+// begins a rollout; then it takes the step's rows down, with the cells of b.
+func (h *history) recall(n *StepNotes, b *dump.Batch) (earlier []*sampled, begins bool) {
 	if h.rows == nil {
 		h.rows = map[string]*sampled{}
 	}
-	keys := rowKeys(b)
 	known := 0
-	for _, k := range keys {
+	for _, k := range n.Keys {
 		if h.rows[k] != nil {
 			known++
 		}
 	}
-	ids := b.Row("sample_id") != nil
-	tokens := 0
-	for _, m := range b.Mask {
-		if m {
-			tokens++
-		}
-	}
 	// Without sample_id, two rollouts may have some short responses in common, but not all of the rows of a step.
-	again := known > 0 && (ids || known == len(keys) && len(keys) >= 4 && tokens >= 24)
-	if keys == nil {
-		return b, true
+	again := known > 0 && (n.ByID || known == len(n.Keys) && len(n.Keys) >= 4 && n.Tokens >= 24)
+	if n.Keys == nil {
+		return nil, true
 	}
-	if !ids && !again {
+	if !n.ByID && !again {
 		h.rows, h.cells = map[string]*sampled{}, 0
 	}
-	earlier := map[string][]float64{}
-	for r, k := range keys {
+	earlier = make([]*sampled, len(n.Keys))
+	for r, k := range n.Keys {
 		if k == "" {
 			continue
 		}
-		s := h.rows[k]
-		if s == nil {
-			if h.cells += b.Cols; h.cells > mostCells {
-				h.rows, h.cells = map[string]*sampled{}, b.Cols
-			}
-			s = &sampled{step: b.Meta.Step, cells: map[string][]float64{}}
-			for _, name := range rolloutTensors {
-				if x := b.Token(name); x != nil {
-					s.cells[name] = slices.Clone(x[r*b.Cols : (r+1)*b.Cols])
-				}
-			}
-			h.rows[k] = s
+		if s := h.rows[k]; s != nil {
+			earlier[r] = s
 			continue
 		}
-		for name, x := range s.cells {
-			if earlier[name] == nil {
-				earlier[name] = slices.Repeat([]float64{math.NaN()}, b.Rows*b.Cols)
-			}
-			copy(earlier[name][r*b.Cols:(r+1)*b.Cols], x)
+		if h.cells += n.Cols; h.cells > mostCells {
+			h.rows, h.cells = map[string]*sampled{}, n.Cols
+		}
+		h.rows[k] = &sampled{step: n.Step, row: r, cells: cellsOf(b, r)}
+	}
+	return earlier, !again
+}
+
+// cellsOf copies what a row keeps over the updates of its rollout, nil where the batch was not read.
+func cellsOf(b *dump.Batch, row int) map[string][]float64 {
+	if b.Tensors == nil {
+		return nil
+	}
+	cells := map[string][]float64{}
+	for _, name := range rolloutTensors {
+		if x := b.Token(name); x != nil {
+			cells[name] = slices.Clone(x[row*b.Cols : (row+1)*b.Cols])
 		}
 	}
-	for name, x := range earlier {
+	return cells
+}
+
+// remembered returns b with what earlier steps had for its rows. Steps that were not read are read now, one after another.
+func (s *session) remembered(b *dump.Batch, earlier []*sampled) (*dump.Batch, error) {
+	read := map[int][]*sampled{}
+	for _, e := range earlier {
+		if e != nil && e.cells == nil {
+			read[e.step] = append(read[e.step], e)
+		}
+	}
+	cells := map[*sampled]map[string][]float64{}
+	for _, step := range slices.Sorted(maps.Keys(read)) {
+		of, err := s.run.Batch(s.ctx, step)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range read[step] {
+			cells[e] = cellsOf(of, e.row)
+		}
+	}
+	tensors := map[string][]float64{}
+	for r, e := range earlier {
+		if e == nil {
+			continue
+		}
+		of := e.cells
+		if of == nil {
+			of = cells[e]
+		}
+		for name, x := range of {
+			if tensors[name] == nil {
+				tensors[name] = slices.Repeat([]float64{math.NaN()}, b.Rows*b.Cols)
+			}
+			copy(tensors[name][r*b.Cols:(r+1)*b.Cols], x)
+		}
+	}
+	for name, x := range tensors {
 		b = b.With(before+name, x)
 		b.Tensors[before+name].Layout = dump.PerToken
 		b.Tensors[before+name].Shape = []int{b.Rows, b.Cols}
 	}
-	return b, !again
+	return b, nil
+}
+
+// pageOf names a step among those before it, by the steps that had its rows first.
+func pageOf(key string, earlier []*sampled) string {
+	h := sha256.New()
+	for _, e := range earlier {
+		if e == nil {
+			fmt.Fprint(h, "- ")
+		} else {
+			fmt.Fprintf(h, "%d.%d ", e.step, e.row)
+		}
+	}
+	return key + " after " + hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 // rowKeys names the rows of a batch: by sample_id, else by the tokens of prompt and response, group and score. Rows that are alike have
@@ -183,42 +231,67 @@ func (s *session) oneRun() bool {
 }
 
 // across judges a step against those before it.
-func (s *session) across(b *dump.Batch, set *convention.Set) {
+func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 	if !s.oneRun() {
 		return
 	}
 	h := &s.history
-	full, begins := h.recall(b, set)
+	earlier, begins := h.recall(n, v.b)
 	if begins {
 		h.rollouts++
 	}
-	h.asynchronous = h.asynchronous || slices.ContainsFunc(b.Meta.Options, asynchronous)
-	c := stage.NewCase(full, set, tol.U32)
-	old := "logp_old"
-	if b.Token(old) == nil {
-		old = "logp_new"
+	h.asynchronous = h.asynchronous || slices.ContainsFunc(v.b.Meta.Options, asynchronous)
+	if begins && h.rollouts > 1 && n.Alike {
+		h.alike++
 	}
-	if d, ok := c.Discrepant(old, "logp_ref"); ok && begins && h.rollouts > 1 && d.Same && d.Tokens >= 24 && !coarse(b, "logp_ref") {
-		h.alike++ // in 16 bits a small update may change nothing
+	read := func() (*dump.Batch, error) {
+		b, err := v.whole()
+		if err != nil {
+			return nil, err
+		}
+		return s.remembered(b, earlier)
 	}
-	set = set.WithFact("policy_moved", h.moved).WithFact("policy_learnt", h.learnt).WithFact("rollouts_alike", float64(h.alike)).WithFact("rollout_begins", begins && h.rollouts > 1)
+	full := &view{b: v.b, read: read, key: v.key}
+	if v.read == nil {
+		b, err := read()
+		if err != nil {
+			s.fail(err)
+			return
+		}
+		full.b, full.read = b, nil
+	}
+	page := pageOf(v.key, earlier)
+	dressed := func(moved, learnt, begins bool, alike int) func(*convention.Set) *convention.Set {
+		return func(set *convention.Set) *convention.Set {
+			return set.WithFact("policy_moved", moved).WithFact("policy_learnt", learnt).WithFact("rollouts_alike", float64(alike)).WithFact("rollout_begins", begins)
+		}
+	}
+	// The verdict on the reference depends on the steps before by two bits only.
+	later := begins && h.rollouts > 1
+	accused := later && (h.moved || h.learnt && h.alike >= 2)
+	about := func(later, accused bool) string { return fmt.Sprintf("%s, later %t, moved %t", page, later, accused) }
 	for _, t := range s.tracks {
-		if isAcross(t.check) {
-			t.add(full, set, s)
+		if !isAcross(t.check) {
+			continue
 		}
-	}
-	if d, ok := c.Discrepant("logp_old", "logp_new"); ok && !d.Same && (d.MeanAbs > 0.02 || d.MeanAbs > 1e-4 && !coarse(b, "logp_old")) {
-		h.moved = true
-	}
-	for _, name := range []string{"dlogp", "advantages"} {
-		if t := b.Tensors[name]; t != nil && slices.ContainsFunc(t.Data, func(x float64) bool { return x != 0 && !math.IsNaN(x) }) {
-			h.learnt = true
-			break
+		full.key, full.dress = page, dressed(h.moved, h.learnt, later, h.alike)
+		if t.check.ID == "across/reference" {
+			full.key = about(later, accused)
+			if s.ledger.write != nil { // a shard does not know what the steps before its own have done
+				for _, other := range [][2]bool{{false, false}, {true, false}, {true, true}} {
+					if w := *full; other != [2]bool{later, accused} {
+						w.key, w.dress = about(other[0], other[1]), dressed(other[1], false, other[0], 0)
+						s.judge(t.check, &w, set)
+					}
+				}
+			}
 		}
+		t.add(full, set, s)
 	}
+	h.moved, h.learnt = h.moved || n.Moved, h.learnt || n.Learnt
 	// A later update of the same rows says nothing new of the engine, and old log-probs that were computed again something false.
-	if d, ok := c.Discrepant("logp_old", "logp_gen"); ok && begins && !d.Same {
-		h.sizes = append(h.sizes, stepSizes{b.Meta.Step, d})
+	if n.Engine != nil && begins && !n.Engine.Same {
+		h.sizes = append(h.sizes, stepSizes{n.Step, n.Engine.discrepancy()})
 	}
 }
 

@@ -55,8 +55,13 @@ type sample struct {
 
 // watch keeps a sample of the first step and of the first one whose ratios are not all 1: most bugs that one of them does not show
 // the other does.
-func (s *session) watch(b *dump.Batch, set *convention.Set) {
-	if n := len(s.samples); n > 1 || n == 1 && (s.sampledRatios || !s.exercise.ratios) {
+func (s *session) watch(v *view, set *convention.Set) {
+	if n := len(s.samples); n > 1 || n == 1 && (s.sampledRatios || !s.exercise.ratios) || s.ledger.write != nil {
+		return
+	}
+	b, err := v.whole()
+	if err != nil {
+		s.fail(err)
 		return
 	}
 	s.sampledRatios = s.exercise.ratios

@@ -100,41 +100,20 @@ func (b Batches) Batch(_ context.Context, step int) (*dump.Batch, error) {
 func (b Batches) Common() dump.Meta { return b[0].Meta }
 
 // Judge judges the steps of a run in order.
-func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
-	s, err := newSession(run, o)
+func Judge(ctx context.Context, run Source, o Options) (*Report, error) { return Merge(ctx, run, o) }
+
+// Merge is [Judge] where [Shard] has taken notes of the steps: it reads those again that notes do not settle, the first steps, and
+// what is to be explained, one after another. Its report is the same.
+func Merge(ctx context.Context, run Source, o Options, notes ...*Notes) (*Report, error) {
+	s, err := begin(ctx, run, o, newLedger(notes))
 	if err != nil {
 		return nil, err
 	}
-	s.ctx = ctx
-	steps := run.Steps()
-	if s.minis, err = miniBatches(ctx, run); err != nil {
+	if err := s.judgeSteps(run.Steps()); err != nil {
 		return nil, err
 	}
-	for i, step := range steps {
-		if i == 0 {
-			s.rollout.origin = step
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		b, err := run.Batch(ctx, step)
-		if err != nil {
-			return nil, err
-		}
-		if err := s.step(b, i == 0); err != nil {
-			return nil, err
-		}
-		if o.Progress != nil {
-			o.Progress("judging", i+1, len(steps))
-		}
-		if o.FirstFailure && s.failed() {
-			break
-		}
-	}
-	if !(o.FirstFailure && s.failed()) {
-		if err := s.endRollouts(); err != nil {
-			return nil, err
-		}
+	if err := s.settle(); err != nil {
+		return nil, err
 	}
 	if err := s.explain(ctx); err != nil {
 		return nil, err
@@ -145,12 +124,61 @@ func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
 			return nil, err
 		}
 	}
-	return r, nil
+	return r, s.err
+}
+
+// begin makes a session.
+func begin(ctx context.Context, run Source, o Options, l *ledger) (*session, error) {
+	s, err := newSession(run, o)
+	if err != nil {
+		return nil, err
+	}
+	s.ctx, s.ledger = ctx, l
+	if s.minis, err = miniBatches(ctx, run); err != nil {
+		return nil, err
+	}
+	s.rollout.origin = run.Steps()[0]
+	return s, nil
+}
+
+// judgeSteps judges some steps of the run, in order.
+func (s *session) judgeSteps(steps []int) error {
+	for i, step := range steps {
+		if err := s.ctx.Err(); err != nil {
+			return err
+		}
+		v, n, err := s.at(step)
+		if err != nil {
+			return err
+		}
+		if err := s.step(v, n, step == s.rollout.origin); err != nil {
+			return err
+		}
+		if s.o.Progress != nil {
+			s.o.Progress("judging", i+1, len(steps))
+		}
+		if s.o.FirstFailure && s.failed() {
+			return nil
+		}
+	}
+	return s.endRollouts()
+}
+
+// settle reads the steps whose outcomes the results show, where only their numbers are known.
+func (s *session) settle() error {
+	for _, t := range s.tracks {
+		if t.worst != nil && t.worstOf.whole != nil {
+			t.worst = light(s.complete(t.worstOf))
+		}
+	}
+	return s.err
 }
 
 // session is a judgement under way.
 type session struct {
 	ctx      context.Context
+	ledger   *ledger
+	err      error // of reading a step, the first one
 	run      Source
 	o        Options
 	profile  *convention.Profile // nil: none was declared
@@ -186,7 +214,7 @@ type session struct {
 }
 
 func newSession(run Source, o Options) (*session, error) {
-	s := &session{run: run, o: o, set: &convention.Set{}, said: map[string]bool{}, remarks: map[string]int{}, present: map[string]bool{}}
+	s := &session{ctx: context.Background(), ledger: newLedger(nil), run: run, o: o, set: &convention.Set{}, said: map[string]bool{}, remarks: map[string]int{}, present: map[string]bool{}}
 	common := run.Common()
 	name := o.Profile
 	if name == "" && !o.Infer {
@@ -256,8 +284,8 @@ func (s *session) say(line string) {
 }
 
 // options returns the set under which a batch is judged: profile < options in the dump < --config < --set.
-func (s *session) options(b *dump.Batch) (*convention.Set, error) {
-	set := &convention.Set{}
+func (s *session) options(v *view) (*convention.Set, error) {
+	b, set := v.b, &convention.Set{}
 	if s.profile != nil {
 		set = convention.FromProfile(s.profile)
 	}
@@ -292,7 +320,7 @@ func (s *session) options(b *dump.Batch) (*convention.Set, error) {
 		}
 	}
 	if s.profile == nil {
-		set = s.solved(s.weighted(b, set))
+		set = s.solved(s.weighted(v, set))
 	}
 	for _, n := range b.Notes {
 		s.remark("note: ", n)
@@ -352,21 +380,21 @@ func (s *session) overridden(changed []convention.Override) {
 }
 
 // step judges one batch.
-func (s *session) step(b *dump.Batch, first bool) error {
-	set, err := s.options(b)
+func (s *session) step(v *view, n *StepNotes, first bool) error {
+	set, err := s.options(v)
 	if err != nil {
 		return err
 	}
-	s.steps = append(s.steps, b.Meta.Step)
-	for _, name := range b.Names() {
+	s.steps = append(s.steps, n.Step)
+	for _, name := range n.Names {
 		s.present[name] = true
 	}
-	s.input.look(b)
-	s.exercise.look(b)
+	s.input.look(n)
+	s.exercise.add(n)
 	if s.o.Brief {
-		s.watch(b, set)
+		s.watch(v, set)
 	}
-	s.across(b, set)
+	s.across(v, n, set)
 	span := spanOf(set)
 	for _, t := range s.tracks {
 		if isAcross(t.check) {
@@ -378,13 +406,13 @@ func (s *session) step(b *dump.Batch, first bool) error {
 		if t.pooled = t.pooled || t.check.Stage == convention.Advantage && span > 1; t.pooled && span > 1 {
 			continue
 		}
-		t.add(b, set, s)
+		t.add(v, set, s)
 	}
-	if err := s.gather(b, span); err != nil {
+	if err := s.gather(v, span); err != nil {
 		return err
 	}
-	s.observe(b, set)
-	return nil
+	s.observe(v, n, set)
+	return s.err
 }
 
 func (s *session) failed() bool {

@@ -254,8 +254,12 @@ func (t *track) rebase(s *session) {
 	if err != nil {
 		return
 	}
-	bases := t.bases(u.b, u.set, s)
-	bases = bases[:min(most, len(bases))]
+	var bases []*stage.Outcome
+	for _, j := range t.bases(&view{b: u.b}, u.set, s) {
+		if len(bases) < most {
+			bases = append(bases, j.Outcome)
+		}
+	}
 	for _, o := range bases {
 		if found := fault.Explain(o); exact(found) {
 			t.first, t.why.faults = o, found

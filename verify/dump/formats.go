@@ -51,8 +51,8 @@ const (
 )
 
 // observe takes the formats of a batch down, and looks at its arithmetic if 16 bits are in it.
-func (s *session) observe(b *dump.Batch, set *convention.Set) {
-	n := &s.formats
+func (s *session) observe(v *view, seen *StepNotes, set *convention.Set) {
+	b, n := v.b, &s.formats
 	if n.stored == nil {
 		n.stored, n.grid = map[string]format.DType{}, map[string]float64{}
 		n.evidence, n.float32 = map[string]float64{}, map[string]float64{}
@@ -72,22 +72,31 @@ func (s *session) observe(b *dump.Batch, set *convention.Set) {
 	}
 	u, _ := stage.UnitOf(n.declared)
 	coarse := u > tol.U32
+	at := 0 // in the grids
 	for _, name := range computedTensors {
-		t := b.Tensors[name]
-		if t == nil {
+		if !seen.has(name) {
 			continue
 		}
-		n.stored[name] = t.Type
-		g := recognised(b, t)
-		if old, seen := n.grid[name]; g > 0 && (!seen || g < old) {
+		kind, g := seen.kind(name), math.Float64frombits(seen.Grids[at])
+		at++
+		n.stored[name] = kind
+		if old, before := n.grid[name]; g > 0 && (!before || g < old) {
 			n.grid[name] = g
 		}
-		coarse = coarse || t.Type == format.BF16 || t.Type == format.F16 || g > tol.U32
+		coarse = coarse || kind == format.BF16 || kind == format.F16 || g > tol.U32
 	}
 	if !coarse || n.looked >= formatSteps || n.looked > 0 && len(b.Mask) > manyCells {
 		return
 	}
 	n.looked++
+	if s.ledger.write != nil { // that is for the whole run to decide
+		return
+	}
+	b, err := v.whole()
+	if err != nil {
+		s.fail(err)
+		return
+	}
 	full := inFloat32(b)
 	for _, t := range s.tracks {
 		if t.silent || t.check.Predict == nil {

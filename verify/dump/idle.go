@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"slices"
 	"strings"
 
 	"plumbline/internal/format/dump"
@@ -14,31 +15,39 @@ type idleness struct {
 	has        map[string]bool // tensors that were looked at
 }
 
-// look takes down what a batch exercises.
-func (d *idleness) look(b *dump.Batch) {
+// add takes down what a step exercises.
+func (d *idleness) add(n *StepNotes) {
 	if d.has == nil {
 		d.has = map[string]bool{}
 	}
-	differ := func(x, y string, by float64) bool {
+	for _, name := range n.Exercised {
+		d.has[name] = true
+	}
+	d.ratios = d.ratios || n.Ratios
+	d.references = d.references || n.References
+	d.advantages = d.advantages || n.Advantages
+}
+
+// exercises takes down what a batch exercises.
+func (n *StepNotes) exercises(b *dump.Batch) {
+	differ := func(x, y string) bool {
 		p, q := b.Token(x), b.Token(y)
 		if p == nil || q == nil {
 			return false
 		}
-		d.has[y] = true
+		n.Exercised = append(n.Exercised, y)
 		for i, m := range b.Mask {
-			if diff := p[i] - q[i]; m && (diff > by || diff < -by) {
+			if m && (p[i] > q[i] || p[i] < q[i]) {
 				return true
 			}
 		}
 		return false
 	}
-	d.ratios = d.ratios || differ("logp_new", "logp_old", 0)
-	d.references = d.references || differ("logp_new", "logp_ref", 0)
+	n.Ratios = differ("logp_new", "logp_old")
+	n.References = differ("logp_new", "logp_ref")
 	if t := b.Tensors["advantages"]; t != nil {
-		d.has["advantages"] = true
-		for _, x := range t.Data {
-			d.advantages = d.advantages || x != 0
-		}
+		n.Exercised = append(n.Exercised, "advantages")
+		n.Advantages = slices.ContainsFunc(t.Data, func(x float64) bool { return x != 0 })
 	}
 }
 

@@ -86,10 +86,10 @@ func addLine(list *[]string, line string) {
 }
 
 // look takes down what is wrong with the files of a step.
-func (in *input) look(b *dump.Batch) {
-	if len(b.Missing) > 0 {
+func (in *input) look(n *StepNotes) {
+	if len(n.Missing) > 0 {
 		in.steps++
-		for _, line := range b.Missing {
+		for _, line := range n.Missing {
 			addLine(&in.lost, line)
 		}
 	}
@@ -98,7 +98,7 @@ func (in *input) look(b *dump.Batch) {
 	for _, k := range dump.MetadataKeys {
 		keys = append(keys, k[0])
 	}
-	for _, u := range b.Unread {
+	for _, u := range n.Unread {
 		if u.Key {
 			if m := meant(u.Name, keys, nil); m != "" {
 				addLine(&in.names, fmt.Sprintf("the key %.64q of the metadata is not read; did you mean %s?", u.Name, m))
@@ -107,7 +107,7 @@ func (in *input) look(b *dump.Batch) {
 		}
 		prefix, _, _ := strings.Cut(u.Name, "/")
 		m := meant(prefix, tensors, otherWords)
-		if m == "" || b.Tensors[m] != nil || m == "response_mask" { // without its mask no dump is read
+		if m == "" || n.has(m) || m == "response_mask" { // without its mask no dump is read
 			continue
 		}
 		addLine(&in.names, fmt.Sprintf("the tensor %.64q is not read; did you mean %s?", u.Name, m))

@@ -14,7 +14,7 @@ import (
 // optimisation steps, its rows are shuffled over them, and what is normalised over a group or over all rows is only known
 // from all of them.
 type rollout struct {
-	pending []*dump.Batch
+	pending []*view
 	whole   int   // rollout batches that were judged
 	cut     []int // steps whose rollout batches are not in the dump as a whole
 	span    int   // steps of a rollout batch
@@ -37,24 +37,28 @@ func spanOf(set *convention.Set) int {
 }
 
 // gather takes a step of a rollout batch of span steps, and judges what needs all of them once they are there.
-func (s *session) gather(b *dump.Batch, span int) error {
+func (s *session) gather(v *view, span int) error {
 	g := &s.rollout
-	if n := len(g.pending); n > 0 && (span != g.span || g.pending[n-1].Meta.Step+1 != b.Meta.Step) {
+	if n := len(g.pending); n > 0 && (span != g.span || g.pending[n-1].b.Meta.Step+1 != v.b.Meta.Step) {
 		g.drop(n)
 	}
 	g.span = span
 	if span == 1 {
 		return nil
 	}
-	g.pending = append(g.pending, b.Without(unused...))
+	w := *v
+	if w.read == nil {
+		w.b = v.b.Without(unused...)
+	}
+	g.pending = append(g.pending, &w)
 	if len(g.pending) < span {
 		return nil
 	}
-	u, err := s.together(g.pending)
+	u, set, err := s.pool(g.pending)
 	if err != nil {
 		return err
 	}
-	if !g.aligned(u) { // the dump begins, or the run was resumed, inside a rollout batch
+	if !s.aligned(u, set) { // the dump begins, or the run was resumed, inside a rollout batch
 		g.drop(1)
 		return nil
 	}
@@ -64,7 +68,7 @@ func (s *session) gather(b *dump.Batch, span int) error {
 				t.spans = map[int]int{}
 			}
 			t.spans[u.b.Meta.Step] = span
-			t.add(u.b, u.set, s)
+			t.add(u, set, s)
 		}
 	}
 	g.whole++
@@ -72,17 +76,71 @@ func (s *session) gather(b *dump.Batch, span int) error {
 	return nil
 }
 
+// pool returns the steps that wait as one, and the options of it.
+func (s *session) pool(steps []*view) (*view, *convention.Set, error) {
+	batches := make([]*dump.Batch, len(steps))
+	u := &view{key: fmt.Sprintf("%s+%d", steps[0].key, len(steps)-1)}
+	light := false
+	for i, v := range steps {
+		batches[i] = v.b
+		light = light || v.read != nil
+	}
+	u.b = dump.Join(batches...)
+	if light {
+		u.read = func() (*dump.Batch, error) {
+			read := make([]*dump.Batch, len(steps))
+			for i, v := range steps {
+				b, err := s.run.Batch(s.ctx, v.b.Meta.Step)
+				if err != nil {
+					return nil, err
+				}
+				read[i] = b.Without(unused...)
+			}
+			return dump.Join(read...), nil
+		}
+	}
+	set, err := s.options(u)
+	if err != nil {
+		return nil, nil, err
+	}
+	return u, stage.AsOneStep(set), nil
+}
+
 // aligned reports whether the steps that wait are those of one rollout batch: because no group is cut and every two steps one
 // after the other share one, or because the dump begins with the run and they follow whole rollout batches.
-func (g *rollout) aligned(u unit) bool {
-	cut, linked := stage.GroupsOverSteps(u.b, u.set)
+func (s *session) aligned(u *view, set *convention.Set) bool {
+	g := &s.rollout
+	cut, linked := s.linked(u, set)
 	return !cut && (linked || g.origin <= 1 && (u.b.Meta.Step-g.origin)%g.span == 0)
+}
+
+// linked is [stage.GroupsOverSteps] of a unit.
+func (s *session) linked(u *view, set *convention.Set) (cut, linked bool) {
+	if known := s.ledger.units[u.key]; u.read != nil && known != nil && known.Groups != nil {
+		if g, ok := known.Groups[s.ledger.key(set)]; ok {
+			return g.Cut, g.Linked
+		}
+	}
+	b, err := u.whole()
+	if err != nil {
+		s.fail(err)
+		return true, false
+	}
+	cut, linked = stage.GroupsOverSteps(b, set)
+	if s.ledger.write != nil {
+		page := s.ledger.unit(u.key)
+		if page.Groups == nil {
+			page.Groups = map[string]overSteps{}
+		}
+		page.Groups[s.ledger.key(set)] = overSteps{cut, linked}
+	}
+	return cut, linked
 }
 
 // drop gives up the first n steps that wait for others.
 func (g *rollout) drop(n int) {
-	for _, b := range g.pending[:n] {
-		g.cut = append(g.cut, b.Meta.Step)
+	for _, v := range g.pending[:n] {
+		g.cut = append(g.cut, v.b.Meta.Step)
 	}
 	g.pending = g.pending[n:]
 }
@@ -100,21 +158,21 @@ func (s *session) endRollouts() error {
 		return nil
 	}
 	for _, step := range g.cut {
-		b, err := s.run.Batch(s.ctx, step)
+		v, err := s.again(step)
 		if err != nil {
 			return err
 		}
-		set, err := s.options(b)
+		set, err := s.options(v)
 		if err != nil {
 			return err
 		}
 		for _, t := range s.tracks {
 			if t.pooled {
-				t.add(b, set, s)
+				t.add(v, set, s)
 			}
 		}
 	}
-	return nil
+	return s.err
 }
 
 // units counts what a check was judged on, n of it.
@@ -131,16 +189,6 @@ type unit struct {
 	set *convention.Set
 }
 
-// together returns the batches as one, under options that say so.
-func (s *session) together(batches []*dump.Batch) (unit, error) {
-	b := dump.Join(batches...)
-	set, err := s.options(b)
-	if err != nil {
-		return unit{}, err
-	}
-	return unit{b, stage.AsOneStep(set)}, nil
-}
-
 // unit reads what t was judged on that begins with a step.
 func (s *session) unit(ctx context.Context, t *track, step int) (unit, error) {
 	b, err := s.run.Batch(ctx, step)
@@ -148,15 +196,19 @@ func (s *session) unit(ctx context.Context, t *track, step int) (unit, error) {
 		return unit{}, err
 	}
 	if t.spans[step] == 0 {
-		set, err := s.options(b)
+		set, err := s.options(&view{b: b})
 		return unit{b, set}, err
 	}
-	batches := []*dump.Batch{b.Without(unused...)}
+	steps := []*view{{b: b.Without(unused...)}}
 	for i := 1; i < t.spans[step]; i++ {
 		if b, err = s.run.Batch(ctx, step+i); err != nil {
 			return unit{}, err
 		}
-		batches = append(batches, b.Without(unused...))
+		steps = append(steps, &view{b: b.Without(unused...)})
 	}
-	return s.together(batches)
+	u, set, err := s.pool(steps)
+	if err != nil {
+		return unit{}, err
+	}
+	return unit{u.b, set}, nil
 }

@@ -28,6 +28,7 @@ type track struct {
 	resolution     float64 // largest over the steps
 	arithmetic     map[string]int
 	worst          *stage.Outcome // the passed one with the largest ratio
+	worstOf        judgement
 	worstStep      int
 	first          *stage.Outcome // that failed, or else that warned or was undetermined
 	warned         []int
@@ -47,25 +48,25 @@ type track struct {
 }
 
 // add judges a batch and takes the outcome into account.
-func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
-	o := stage.Judge(t.check, b, set)
+func (t *track) add(v *view, set *convention.Set, s *session) {
+	o := s.judge(t.check, v, set)
 	if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
 		return
 	}
-	if !t.pooled && spanOf(set) > 1 && stage.LacksSteps(o) {
+	if !t.pooled && spanOf(set) > 1 && stage.LacksSteps(o.Outcome) {
 		t.pooled = true // the step is among those that are gathered
 		return
 	}
 	t.seen = true
 	if o.Verdict == check.Undetermined && t.check.Predict != nil && len(o.Case.Unknown) > 0 && len(o.Case.Absent) == 0 {
-		o = t.search(b, set, s)
+		o = t.search(v, set, s)
 	}
 	t.judged++
-	step := b.Meta.Step
+	step := v.b.Meta.Step
 	t.starts = append(t.starts, step)
 	if o.Tally != nil {
 		t.compared += o.Tally.N + o.Exact
-		t.resolution = max(t.resolution, o.Tally.Resolution())
+		t.resolution = max(t.resolution, o.resolution)
 	}
 	if o.Rules != nil {
 		t.compared += o.Rules.Checked
@@ -76,16 +77,16 @@ func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
 		}
 		t.arithmetic[o.Arithmetic.String()]++
 	}
-	t.exercised = t.exercised || exercised(o)
+	t.exercised = t.exercised || o.exercised
 	switch o.Verdict {
 	case check.Pass:
 		t.passed++
-		if t.worst == nil || ratio(o) > ratio(t.worst) {
-			t.worst, t.worstStep = light(o), step
+		if t.worst == nil || ratio(o.Outcome) > ratio(t.worst) {
+			t.worst, t.worstOf, t.worstStep = light(o.Outcome), judgement{whole: o.whole}, step
 		}
 	case check.Fail:
 		if len(t.failing) == 0 {
-			t.first = o
+			t.first = s.complete(o)
 		}
 		t.failing = append(t.failing, step)
 		if o.Tally != nil {
@@ -97,13 +98,13 @@ func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
 		}
 	case check.Warn:
 		if t.first == nil {
-			t.first = light(o)
+			t.first = light(s.complete(o))
 		}
 		t.warned = append(t.warned, step)
 	case check.Undetermined:
 		if t.first == nil {
-			t.first = light(o)
-			t.lacking = o.Lacking()
+			t.first = light(s.complete(o))
+			t.lacking = t.first.Lacking()
 		}
 		t.undecided = append(t.undecided, step)
 	}
@@ -111,56 +112,83 @@ func (t *track) add(b *dump.Batch, set *convention.Set, s *session) {
 
 // search judges a batch under the options that are still possible. The outcome is that of the first fit; if none is left, it
 // is the failure under the declared options completed by the profile that the files suggest.
-func (t *track) search(b *dump.Batch, set *convention.Set, s *session) *stage.Outcome {
+func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 	if !t.searched {
+		b, err := v.whole()
+		if err != nil {
+			s.fail(err)
+			return s.judge(t.check, v, set)
+		}
 		u := s.telling(t, unit{b, set})
 		t.searchedAt = u.b.Meta.Step
 		t.fits, t.all = t.complete(u.b, u.set, s)
 		t.searched = true
 		if u.b == b && len(t.fits) > 0 {
-			return t.fits[0].Outcome
+			if s.ledger.write != nil { // each is judged again by who knows the steps before
+				for _, f := range t.fits {
+					s.judge(t.check, v, changed(set, f.Changes))
+				}
+			}
+			return judgementOf(t.fits[0].Outcome)
 		}
 		t.repeated = s.profile == nil && len(t.fits) == 0 && !t.pooled // what tells most has excluded everything
 	}
-	if len(t.fits) > 0 || t.searchedAt != b.Meta.Step {
+	if len(t.fits) > 0 || t.searchedAt != v.b.Meta.Step {
 		var kept []stage.Fit
-		var outcome *stage.Outcome
+		var outcome *judgement
 		for _, f := range t.fits {
-			o := stage.Judge(t.check, b, changed(set, f.Changes))
+			o := s.judge(t.check, v, changed(set, f.Changes))
 			if o.Verdict == check.Pass || o.Verdict == check.Undetermined && len(o.Case.Unknown) == 0 {
 				kept = append(kept, f)
 				if outcome == nil {
-					outcome = o
+					outcome = &o
 				}
 			}
 		}
 		t.fits = kept
 		if outcome != nil {
-			return outcome
+			return *outcome
 		}
-		if o := t.again(b, set, s); o != nil {
-			return o
+		if o := t.again(v, set, s); o != nil {
+			return judgementOf(o)
 		}
 	}
-	if len(b.Missing) == 0 { // else the options that need what is missing are not excluded
-		if list := t.bases(b, set, s); len(list) > 0 {
+	if len(v.b.Missing) == 0 { // else the options that need what is missing are not excluded
+		if list := t.bases(v, set, s); len(list) > 0 {
 			return list[0]
 		}
 	}
-	o := stage.Judge(t.check, b, set)
-	o.Verdict = check.Undetermined
-	if text := set.Beyond(t.check.Stage); text != "" {
-		o.Case.Absent = append(o.Case.Absent, stage.BeyondOptions(text))
+	o := s.judge(t.check, v, set)
+	undecided := func(o *stage.Outcome) *stage.Outcome {
+		o.Verdict = check.Undetermined
+		if text := set.Beyond(t.check.Stage); text != "" {
+			o.Case.Absent = append(o.Case.Absent, stage.BeyondOptions(text))
+		}
+		return o
+	}
+	undecided(o.Outcome)
+	if again := o.whole; again != nil {
+		o.whole = func() (*stage.Outcome, error) {
+			o, err := again()
+			if err != nil {
+				return nil, err
+			}
+			return undecided(o), nil
+		}
 	}
 	if len(t.undecided) == 0 {
-		t.absent = t.withoutInputs(b, set)
+		if b, err := v.whole(); err != nil {
+			s.fail(err)
+		} else {
+			t.absent = t.withoutInputs(b, set)
+		}
 	}
 	return o
 }
 
 // bases are the failures of a batch under what is declared, completed by what the checks before have found and by each profile: one of
 // those whose options are the same, the profile that the files suggest first, then those that leave the fewest elements wrong.
-func (t *track) bases(b *dump.Batch, set *convention.Set, s *session) []*stage.Outcome {
+func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 	known := set
 	for _, earlier := range s.tracks {
 		if earlier == t {
@@ -172,11 +200,11 @@ func (t *track) bases(b *dump.Batch, set *convention.Set, s *session) []*stage.O
 			}
 		}
 	}
-	var list []*stage.Outcome
+	var list []judgement
 	seen := map[string]bool{}
 	for _, p := range s.fallbackProfiles() {
 		under, _ := convention.FromProfile(p).Over(known)
-		o := stage.Judge(t.check, b, under)
+		o := s.judge(t.check, v, under)
 		if o.Verdict != check.Fail {
 			continue
 		}
@@ -192,7 +220,7 @@ func (t *track) bases(b *dump.Batch, set *convention.Set, s *session) []*stage.O
 	if len(list) == 0 {
 		return nil
 	}
-	wrong := func(o *stage.Outcome) float64 {
+	wrong := func(o judgement) float64 {
 		if o.Tally == nil || o.Tally.N == 0 {
 			return 1
 		}
@@ -202,7 +230,7 @@ func (t *track) bases(b *dump.Batch, set *convention.Set, s *session) []*stage.O
 	if s.suggest != nil {
 		rest = list[1:]
 	}
-	slices.SortStableFunc(rest, func(x, y *stage.Outcome) int { return cmp.Compare(wrong(x), wrong(y)) })
+	slices.SortStableFunc(rest, func(x, y judgement) int { return cmp.Compare(wrong(x), wrong(y)) })
 	return list
 }
 
@@ -279,11 +307,16 @@ func (t *track) decided() []stage.Change {
 
 // again searches a batch that none of the fits of an earlier one fits, and keeps what fits that one, too: where the first step
 // decides little, as one of ratio 1 and KL 0 does, its search stops before it has tried everything.
-func (t *track) again(b *dump.Batch, set *convention.Set, s *session) *stage.Outcome {
+func (t *track) again(v *view, set *convention.Set, s *session) *stage.Outcome {
 	if t.repeated {
 		return nil
 	}
 	t.repeated = true
+	b, err := v.whole()
+	if err != nil {
+		s.fail(err)
+		return nil
+	}
 	fits, all := t.complete(b, set, s)
 	earlier, err := s.unit(s.ctx, t, t.searchedAt)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
@@ -55,12 +54,16 @@ func (t *track) signed(res *check.Result, id string) {
 }
 
 // weighted returns set with the weights of the reward functions that the scores of the run give, where nobody declares them.
-func (s *session) weighted(b *dump.Batch, set *convention.Set) *convention.Set {
-	if _, said := set.Fact("reward_weights"); said || b.Tensors["rewards_per_func"] == nil {
+func (s *session) weighted(v *view, set *convention.Set) *convention.Set {
+	if _, said := set.Fact("reward_weights"); said {
+		return set
+	}
+	weights, there := s.weigh(v)
+	if !there {
 		return set
 	}
 	if s.weights == nil {
-		for _, w := range stage.RewardWeights(b) {
+		for _, w := range weights {
 			s.weights = append(s.weights, w)
 		}
 		if s.weights != nil {

@@ -24,7 +24,7 @@ func Visible(ctx context.Context, run Source, profile string) ([]Sight, error) {
 	if err != nil {
 		return nil, err
 	}
-	set, err := s.options(b)
+	set, err := s.options(&view{b: b})
 	if err != nil {
 		return nil, err
 	}

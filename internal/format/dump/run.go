@@ -195,3 +195,10 @@ func (r *Run) Batches(ctx context.Context) iter.Seq2[*Batch, error] {
 		}
 	}
 }
+
+// Light returns the batch of a step with its masks and metadata, and without the other tensors.
+func (r *Run) Light(step int) (*Batch, error) {
+	light := *r
+	light.Keep = func(string) bool { return false }
+	return light.Batch(context.Background(), step)
+}

@@ -1,0 +1,76 @@
+package dump_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/dump"
+)
+
+// merged judges a run in n shards, whose notes go through JSON.
+func merged(t *testing.T, run dump.Source, o dump.Options, n int) *dump.Report {
+	t.Helper()
+	var notes []*dump.Notes
+	for i := range n {
+		one, err := dump.Shard(context.Background(), run, o, i, n)
+		require.NoError(t, err)
+		text, err := json.Marshal(one)
+		require.NoError(t, err)
+		back := &dump.Notes{}
+		require.NoError(t, json.Unmarshal(text, back))
+		notes = append(notes, back)
+	}
+	r, err := dump.Merge(context.Background(), run, o, notes...)
+	require.NoError(t, err)
+	return r
+}
+
+// The report of shards is that of one process, on healthy and on broken runs, with a declared convention and without.
+func TestShardsAreOneRun(t *testing.T) {
+	dirs, err := filepath.Glob("../../golden/dumps/*/*/*")
+	require.NoError(t, err)
+	judged := 0
+	for k, dir := range dirs {
+		if k%9 > 0 {
+			continue
+		}
+		run, err := dumpfile.Open(context.Background(), []string{dir})
+		if err != nil || len(run.Steps()) < 2 {
+			continue
+		}
+		profiles := []string{""}
+		if k%27 == 0 {
+			profiles = append(profiles, dump.NoProfile)
+		}
+		for _, profile := range profiles {
+			o := dump.Options{Profile: profile, Brief: true, FirstStep: k%3 == 0}
+			want, err := dump.Judge(context.Background(), run, o)
+			require.NoError(t, err)
+			n := 1 + (k+judged)%3
+			require.Equal(t, want, merged(t, run, o, n), "%s, profile %q, %d shards", dir, profile, n)
+			judged++
+		}
+	}
+	require.Greater(t, judged, 3)
+}
+
+// Of a healthy run the merge reads some steps for its results, and not all; of notes that were not taken it reads the steps.
+func TestMergeReadsWhatNotesDoNotHold(t *testing.T) {
+	steps := rollouts(t)
+	want, err := dump.Judge(context.Background(), steps, dump.Options{Profile: "trl-grpo@1.16"})
+	require.NoError(t, err)
+	for n := 1; n <= 5; n++ {
+		require.Equal(t, want, merged(t, steps, dump.Options{Profile: "trl-grpo@1.16"}, n), fmt.Sprint(n))
+	}
+	one, err := dump.Shard(context.Background(), steps, dump.Options{Profile: "trl-grpo@1.16"}, 1, 2)
+	require.NoError(t, err)
+	got, err := dump.Merge(context.Background(), steps, dump.Options{Profile: "trl-grpo@1.16"}, one)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
