@@ -132,6 +132,17 @@ func TestImportLaw(t *testing.T) {
 	}
 }
 
+// NATS is for the trainer: verify is installed where nothing should listen.
+func TestNoQueueInVerify(t *testing.T) {
+	for program, want := range map[string]bool{"verify": false, "train": true} {
+		cmd := exec.Command("go", "list", "-deps", "./cmd/"+program)
+		cmd.Dir = ".."
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, want, bytes.Contains(out, []byte("github.com/nats-io/")), program)
+	}
+}
+
 // The law must be able to fail.
 func TestImportLawFails(t *testing.T) {
 	for _, p := range []listed{

@@ -36,6 +36,7 @@ in .py, which is read and never executed.`,
 	}
 	f.bind(cmd)
 	f.bindDumps(cmd)
+	f.bindCluster(cmd)
 	f.withKeys(cmd, func(trainer string) (*config.Settings, string) {
 		if trainer == train.TrainerGRPOCausal {
 			return new(train.GRPOCausal).Settings(), "grpo_causal"

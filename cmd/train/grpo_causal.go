@@ -39,6 +39,9 @@ func grpoCausal(cmd *cobra.Command, f *trainFlags, overrides []string) error {
 	if err := x.load(c.Model, c.LoRA, c.Seed, bind.Options{Checkpointing: c.Checkpointing}); err != nil {
 		return err
 	}
+	if err := x.distribute(cmd.Context(), c.Cluster, c.Model, c.LoRA, c.Seed, bind.Options{}); err != nil {
+		return err
+	}
 	_, err = c.Train(cmd.Context(), x.Env)
 	return refused(x.compared(err))
 }

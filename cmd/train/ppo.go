@@ -73,6 +73,9 @@ func newPPO() *cobra.Command {
 			if err := x.load(name, c.LoRA, c.Seed, bind.Options{ValueHead: true, Checkpointing: c.Checkpointing}); err != nil {
 				return err
 			}
+			if err := x.distribute(cmd.Context(), c.Cluster, name, c.LoRA, c.Seed, bind.Options{ValueHead: true}); err != nil {
+				return err
+			}
 			_, err = c.Train(cmd.Context(), x.Env)
 			if err = x.compared(err); err != nil {
 				return ended(err)
@@ -92,6 +95,7 @@ func newPPO() *cobra.Command {
 	}
 	f.bind(cmd)
 	f.bindDumps(cmd)
+	f.bindCluster(cmd)
 	f.withKeys(cmd, func(string) (*config.Settings, string) { return new(train.PPO).Settings(), "config_debug" })
 	return cmd
 }

@@ -42,6 +42,7 @@ type trainFlags struct {
 	keep    bool   // dumps that pass
 	policy  string // that computes
 	mode    lora.Mode
+	cluster clusterFlags
 	beside  bool // the reference beside the kernels, step by step
 }
 
@@ -150,6 +151,7 @@ type session struct {
 	embeddings func() (table []float64, width int) // of the model's tokens
 	lockstep   *bind.Lockstep                      // nil without --lockstep
 	close      func()
+	done       bool // the run has ended well
 }
 
 // start opens the folder of a run, the checkpoint that it goes on from, and the model.
@@ -413,6 +415,7 @@ func refusal(err error) error {
 
 // compared ends a run: with --lockstep it prints what was compared, however the run ended. Kernels that part from the reference are a failure.
 func (x *session) compared(ended error) error {
+	x.done = ended == nil
 	if x.lockstep == nil {
 		return ended
 	}

@@ -107,6 +107,9 @@ from which the part in the span of a basis is taken away. Without a configuratio
 				fmt.Fprintln(cmd.OutOrStdout(), "verify_only: configuration, basis, targets and memory are in order")
 				return nil
 			}
+			if err := x.distribute(cmd.Context(), c.Cluster, c.Model, c.LoRA, c.Seed, bind.Options{Int8: c.Int8}); err != nil {
+				return err
+			}
 			env.Env = x.Env
 			_, err = c.Train(cmd.Context(), env)
 			return ended(stopped(x.compared(err)))
@@ -114,6 +117,7 @@ from which the part in the span of a basis is taken away. Without a configuratio
 	}
 	f.bind(cmd)
 	f.bindDumps(cmd)
+	f.bindCluster(cmd)
 	f.withKeys(cmd, func(string) (*config.Settings, string) { return new(train.Shielded).Settings(), "shielded_toy" })
 	for i, a := range shieldedFlags {
 		cmd.Flags().StringVar(&values[i], a.flag, "", "the key "+a.key)

@@ -26,6 +26,12 @@ func New(seed, tensor uint64) Stream {
 	return Stream{mix(seed ^ mix(tensor+1))}
 }
 
+// Key returns what a stream is made of; [Keyed] makes it again, in another process too.
+func (s Stream) Key() uint64 { return s.key }
+
+// Keyed returns the stream with that [Stream.Key].
+func Keyed(key uint64) Stream { return Stream{key} }
+
 // Word returns the i-th word, 64 random bits.
 func (s Stream) Word(i uint64) uint64 {
 	return mix(s.key + (i+1)*0x9E3779B97F4A7C15)

@@ -39,6 +39,7 @@ var lossTypes = []string{"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "lu
 
 // GRPOCausal is the configuration of [GRPOCausal.Train]: TRL's GRPOConfig, under its names where it has one.
 type GRPOCausal struct {
+	Cluster                 string // who draws the samples: [NoCluster], embedded or a URL
 	Trainer                 string
 	Model                   string
 	LoRA                    LoRA
@@ -123,13 +124,14 @@ func (c *GRPOCausal) Settings() *config.Settings {
 	s.Int("save_steps", &c.SaveInterval, 0, many, "updates between checkpoints, a multiple of num_iterations; 0: only the last")
 	s.Int("save_total_limit", &c.Keep, 0, many, "checkpoints that stay; 0: all")
 	s.Text("output_dir", &c.OutputDir, "folder of the run")
+	clusterKey(s, &c.Cluster)
 	c.Dump.settings(s)
 	return s
 }
 
 // WithoutEffect are the keys that may differ between a run and the one that resumes it.
 func (c *GRPOCausal) WithoutEffect() []string {
-	return []string{"logging_steps", "save_steps", "save_total_limit", "output_dir", "dump.dir", "dump.every", "eval_samples", "gradient_checkpointing"}
+	return []string{"logging_steps", "save_steps", "save_total_limit", "output_dir", "cluster", "dump.dir", "dump.every", "eval_samples", "gradient_checkpointing"}
 }
 
 // Check refuses what cannot be trained: a *[ConfigError].

@@ -10,7 +10,8 @@ import (
 // PPO is the configuration of [PPO.Train]: source document C under its own keys. The defaults are those of its config.yaml, and of
 // transformers and PyTorch where it says nothing.
 type PPO struct {
-	Model struct {
+	Cluster string // who draws the samples: [NoCluster], embedded or a URL
+	Model   struct {
 		Name, Tokenizer, DType, Adapter string
 		TrustRemoteCode                 bool
 	}
@@ -156,6 +157,7 @@ func (c *PPO) Settings() *config.Settings {
 	s.Choice("generation.logprobs", &c.LogProbs, []string{"raw", "processed"}, "of the sampler, in dumps: at temperature 1 over the whole vocabulary, or of the distribution that was drawn from")
 	s.Int("eval.samples", &c.EvalSamples, 0, MaxTokens, "responses to every held-out question at the end; 0: none")
 	c.Wandb.settings(s)
+	clusterKey(s, &c.Cluster)
 	c.Dump.settings(s)
 	return s
 }
@@ -163,7 +165,7 @@ func (c *PPO) Settings() *config.Settings {
 // WithoutEffect are the keys that may differ between a run and the one that resumes it: where and how often something is written,
 // and how long it goes on.
 func (c *PPO) WithoutEffect() []string {
-	return []string{"training.log_interval", "training.save_interval", "training.keep", "training.output_dir", "dump.dir", "dump.every", "wandb.report_to_wandb",
+	return []string{"training.log_interval", "training.save_interval", "training.keep", "training.output_dir", "cluster", "dump.dir", "dump.every", "wandb.report_to_wandb",
 		"wandb.project", "wandb.name", "ppo.batch_size", "training.gradient_checkpointing", "eval.samples", "generation.logprobs"}
 }
 

@@ -11,6 +11,7 @@ import (
 // Shielded is the configuration of [Shielded.Train]: source document A. Its keys are the names of the source's flags, and where it
 // has none (rank, alpha, targets, projection, basis) those of systems A.2; so are the defaults.
 type Shielded struct {
+	Cluster                       string // who draws the samples: [NoCluster], embedded or a URL
 	Dataset, Prompts              string
 	Epochs, Steps, InnerEpochs    int
 	PPOBatch, SimBatch, Micro     int
@@ -105,13 +106,14 @@ func (c *Shielded) Settings() *config.Settings {
 	s.Bool("init_only", &c.InitOnly, "write OUTPUT_DIR/lora_init and stop")
 	s.Bool("verify_only", &c.VerifyOnly, "check configuration, basis, targets and memory, and stop")
 	s.Bool("no_wandb", &c.NoWandb, "has no effect: metrics go to metrics.jsonl")
+	clusterKey(s, &c.Cluster)
 	c.Dump.settings(s)
 	return s
 }
 
 // WithoutEffect are the keys that may differ between a run and the one that resumes it.
 func (c *Shielded) WithoutEffect() []string {
-	return []string{"log_every", "save_every", "keep", "output_dir", "dump.dir", "dump.every", "no_wandb", "device_map", "gpus", "memory_limit",
+	return []string{"log_every", "save_every", "keep", "output_dir", "cluster", "dump.dir", "dump.every", "no_wandb", "device_map", "gpus", "memory_limit",
 		"gradient_checkpointing", "grad_flow_every", "init_only", "verify_only"}
 }
 

@@ -1,0 +1,238 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/bind"
+	"plumbline/internal/rng"
+	"plumbline/internal/train"
+)
+
+// tiny returns the embedded model under an adapter that is not zero.
+func tiny(t *testing.T) (train.Policy, train.Tokenizer) {
+	m, extra, err := bind.Open(bind.TinyGPTJ, 1)
+	require.NoError(t, err)
+	text, err := bind.NewText(m)
+	require.NoError(t, err)
+	o := bind.Options{Seed: 3, Extra: extra, Fingerprint: m.Fingerprint, PEFT: bind.AdapterConfig(bind.TinyGPTJ, train.LoRA{R: 2, Alpha: 4, Targets: []string{"q_proj"}})}
+	o.Adapter, err = bind.NewAdapter(m.Base.Config, 2, 4, []string{"q_proj"}, 1)
+	require.NoError(t, err)
+	p, err := bind.NewLanguage(m.Base, o)
+	require.NoError(t, err)
+	return p, text
+}
+
+// move changes the adapter as an update would.
+func move(p train.Policy, seed uint64) {
+	for k, x := range p.Params() {
+		for i := range x.Data {
+			x.Data[i] = float64(float32(x.Data[i] + .02*rng.New(seed, uint64(k)).Normal(uint64(i))))
+		}
+	}
+}
+
+var how = train.Sampling{Temperature: 1, TopP: 1, MaxNew: 5}
+
+// rows are four prompts behind padding.
+func rows(text train.Tokenizer) train.Batch {
+	b := train.Batch{Rows: 4, Prompt: 6}
+	for i := range 4 {
+		ids := text.Encode("prompt")[:6]
+		for j, id := range ids {
+			b.IDs, b.Real = append(b.IDs, id), append(b.Real, j >= i)
+		}
+	}
+	return b
+}
+
+func sampled(t *testing.T, p train.Policy, text train.Tokenizer, first int) (ids [][]int, logp [][]float64) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // a hang is a failure with a name
+	defer cancel()
+	ids, logp, err := p.Sample(ctx, rows(text), how, rng.New(7, 2), first, text.EOS(), nil)
+	require.NoError(t, err)
+	return ids, logp
+}
+
+func coordinate(t *testing.T, dir string, p train.Policy, text train.Tokenizer) *Coordinator {
+	c, err := Open(context.Background(), Config{URL: Embedded, Listen: "127.0.0.1:0", Dir: dir, Policy: p, Text: text, Model: json.RawMessage(`{}`), Check: 50 * time.Millisecond, AckWait: 500 * time.Millisecond})
+	require.NoError(t, err)
+	return c
+}
+
+// hire starts a worker, which ends with the test; change makes another policy of the one it opens.
+func hire(t *testing.T, c *Coordinator, change func(train.Policy) train.Policy) <-chan error {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	gone := make(chan struct{})
+	w := Worker{URL: c.Address(), Open: func(Spec) (train.Policy, train.Tokenizer, error) {
+		p, text := tiny(t)
+		if change != nil {
+			p = change(p)
+		}
+		return p, text, nil
+	}}
+	go func() { ended <- w.Work(ctx); close(gone) }()
+	t.Cleanup(func() { cancel(); <-gone })
+	return ended
+}
+
+func TestWorkersDrawWhatOneProcessDraws(t *testing.T) {
+	p, text := tiny(t)
+	c := coordinate(t, t.TempDir(), p, text)
+	defer c.Close(false)
+	hire(t, c, nil)
+	hire(t, c, nil)
+	for step := range 3 {
+		move(p, uint64(step))
+		want, wantLP := sampled(t, p, text, 4*step)
+		got, gotLP := sampled(t, c.Policy(), text, 4*step)
+		require.Equal(t, want, got)
+		require.Equal(t, wantLP, gotLP)
+	}
+	require.Equal(t, 12, c.Counts().Accepted)
+	require.Zero(t, c.Counts().Local)
+}
+
+// unmoved is a worker that loads the base and drops what it is handed: its masters are a copy that nothing reads.
+type unmoved struct {
+	train.Policy
+	copies []train.Param
+}
+
+func (u unmoved) Params() []train.Param { return u.copies }
+
+func forgetful(p train.Policy) train.Policy {
+	u := unmoved{Policy: p}
+	for _, x := range p.Params() {
+		u.copies = append(u.copies, train.Param{Name: x.Name, Shape: x.Shape, Data: make([]float64, len(x.Data))})
+	}
+	return u
+}
+
+func TestCanaryCatchesMissingAdapter(t *testing.T) {
+	p, text := tiny(t)
+	c := coordinate(t, t.TempDir(), p, text)
+	defer c.Close(false)
+	done := make(chan struct{})
+	move(p, 1)
+	want, _ := sampled(t, p, text, 0)
+	bad := hire(t, c, forgetful)
+	var got [][]int
+	go func() { defer close(done); got, _ = sampled(t, c.Policy(), text, 0) }()
+	var refused *RefusedError
+	require.ErrorAs(t, <-bad, &refused)
+	require.Equal(t, WrongCanary, refused.Reason)
+	require.Zero(t, c.Counts().Accepted)
+	hire(t, c, nil)
+	<-done
+	require.Equal(t, want, got)
+}
+
+type otherBase struct{ train.Policy }
+
+func (otherBase) Fingerprint() string { return "another" }
+
+func TestOtherBaseIsRefused(t *testing.T) {
+	p, text := tiny(t)
+	c := coordinate(t, t.TempDir(), p, text)
+	defer c.Close(false)
+	require.NoError(t, c.handOver(context.Background()))
+	require.NoError(t, c.fill(context.Background(), true))
+	var refused *RefusedError
+	require.ErrorAs(t, <-hire(t, c, func(p train.Policy) train.Policy { return otherBase{p} }), &refused)
+	require.Equal(t, WrongBase, refused.Reason)
+}
+
+// What was accepted is on the disk: another coordinator draws nothing again, and a corrupted blob only its own samples.
+func TestRebuiltFromFolder(t *testing.T) {
+	p, text := tiny(t)
+	dir := t.TempDir()
+	c := coordinate(t, dir, p, text)
+	hire(t, c, nil)
+	want, _ := sampled(t, c.Policy(), text, 0)
+	require.NoError(t, c.Close(false))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream")))
+
+	c = coordinate(t, dir, p, text)
+	got, _ := sampled(t, c.Policy(), text, 0) // without a worker
+	require.Equal(t, want, got)
+	require.Equal(t, 4, c.Counts().FromDisk)
+	victim := ""
+	for _, blob := range c.ledger.at {
+		victim = filepath.Join(dir, "blobs", blob)
+	}
+	require.NoError(t, c.Close(false))
+	data, err := os.ReadFile(victim)
+	require.NoError(t, err)
+	data[len(data)/2] ^= 1
+	require.NoError(t, os.WriteFile(victim, data, 0o644))
+
+	c = coordinate(t, dir, p, text)
+	defer c.Close(false)
+	hire(t, c, nil)
+	got, _ = sampled(t, c.Policy(), text, 0)
+	require.Equal(t, want, got)
+	require.Equal(t, 3, c.Counts().FromDisk)
+	require.Equal(t, 1, c.Counts().Accepted)
+}
+
+func TestRejected(t *testing.T) {
+	p, text := tiny(t)
+	c := coordinate(t, t.TempDir(), p, text)
+	defer c.Close(false)
+	require.NoError(t, c.handOver(context.Background()))
+	old := c.entry.SHA256
+	move(p, 1)
+	hire(t, c, nil)
+	sampled(t, c.Policy(), text, 0)
+	var done string
+	for id := range c.done {
+		done = id
+	}
+	now := c.entry.SHA256
+	for reason, s := range map[string]submission{
+		Stale:         {Worker: "w", Ticket: c.ticket("w", old), Policy: old},
+		UnknownPolicy: {Worker: "w", Ticket: c.ticket("w", "x"), Policy: "x"},
+		NotAdmitted:   {Worker: "w", Ticket: c.ticket("w", old), Policy: now},
+		UnknownTask:   {Worker: "w", Ticket: c.ticket("w", now), Policy: now, Task: "x"},
+		Duplicate:     {Worker: "w", Ticket: c.ticket("w", now), Policy: now, Task: done},
+	} {
+		before := c.Counts()
+		question, err := json.Marshal(s)
+		require.NoError(t, err)
+		require.Equal(t, reason, c.submit(question).Reason)
+		require.Equal(t, before.Rejected[reason]+1, c.Counts().Rejected[reason], reason)
+		require.Equal(t, before.Accepted, c.Counts().Accepted)
+	}
+	require.Equal(t, 1, c.Counts().Staleness)
+}
+
+func TestTwoCoordinators(t *testing.T) {
+	p, text := tiny(t)
+	dir := t.TempDir()
+	c := coordinate(t, dir, p, text)
+	defer c.Close(false)
+	_, err := Open(context.Background(), Config{URL: c.Address(), Dir: dir, Policy: p, Text: text, Model: json.RawMessage(`{}`)})
+	var running *RunningError
+	require.ErrorAs(t, err, &running)
+}
+
+func TestPlaintextOffLoopback(t *testing.T) {
+	for address, lacks := range map[string]string{"nats://10.0.0.1:4222": "TLS", "nats://0.0.0.0:4222": "TLS", "tls://10.0.0.1:4222": "credentials", "http://10.0.0.1": "TLS", "nats://127.0.0.1:4222": "", "nats://[::1]:1": ""} {
+		err := Security{}.allows(address)
+		var insecure *InsecureError
+		require.Equal(t, lacks != "", errors.As(err, &insecure), address)
+		if lacks != "" {
+			require.Equal(t, lacks, insecure.Lacks)
+		}
+		require.NoError(t, Security{Insecure: true}.allows(address))
+	}
+}

@@ -1,0 +1,611 @@
+package cluster
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"plumbline/internal/rng"
+	"plumbline/internal/rundir"
+	"plumbline/internal/train"
+)
+
+// Config of a [Coordinator].
+type Config struct {
+	URL      string        // [Embedded], or that of a NATS cluster with JetStream
+	Listen   string        // host and port of the embedded server; default 127.0.0.1:4222
+	BlobsAt  string        // host and port of the blobs; default: the host of Listen, any port
+	Blobs    string        // a folder that the workers share, in place of HTTP; default: none
+	Dir      string        // RUN/cluster
+	Rows     int           // samples of a task; default 1
+	AckWait  time.Duration // without a new token from its worker a task goes to another one; default 30 s
+	Check    time.Duration // between two looks at the queue; default 1 s
+	Security Security
+	Model    json.RawMessage // of [Spec]
+	Policy   train.Policy
+	Text     train.Tokenizer
+	Warn     func(format string, a ...any)
+}
+
+// Counts are what a coordinator took and refused.
+type Counts struct {
+	Calls, Samples int            // asked for
+	FromDisk       int            // of these, known from the folder
+	Accepted       int            // samples that came
+	Joined         int            // canaries that passed
+	Refilled       int            // tasks that were put into the queue again
+	Local          int            // tasks that the coordinator drew itself, because a worker could not
+	Restarts       int            // of the embedded server
+	Staleness      int            // the largest of a rollout that came, in versions of the policy
+	Rejected       map[string]int // by reason
+}
+
+// Coordinator hands out the samples of a run.
+type Coordinator struct {
+	Config
+	spec   Spec
+	ledger *ledger
+	server *server.Server
+	conn   *nats.Conn
+	js     jetstream.JetStream
+	stop   func() error // of the blobs
+	secret []byte
+
+	mu      sync.Mutex
+	entry   policyEntry
+	song    []uint64         // of the learner, to the canary
+	tasks   map[string]*task // that are open
+	done    map[string]bool  // samples of this process's calls
+	ids     map[string][]int
+	logp    map[string][]float64
+	failed  []string
+	fault   error
+	counts  Counts
+	changed chan struct{}
+	metrics *rundir.Log
+}
+
+// Open starts the coordinator of a run.
+func Open(ctx context.Context, o Config) (_ *Coordinator, err error) {
+	if o.Listen == "" {
+		o.Listen = "127.0.0.1:4222"
+	}
+	o.Rows = max(1, o.Rows)
+	if o.AckWait == 0 {
+		o.AckWait = 30 * time.Second
+	}
+	if o.Check == 0 {
+		o.Check = time.Second
+	}
+	c := &Coordinator{Config: o, secret: make([]byte, 32), changed: make(chan struct{}, 1), tasks: map[string]*task{}, done: map[string]bool{}, ids: map[string][]int{},
+		logp: map[string][]float64{}, counts: Counts{Rejected: map[string]int{}}}
+	rand.Read(c.secret)
+	defer func() {
+		if err != nil {
+			c.Close(false)
+		}
+	}()
+	store := folder(filepath.Join(o.Dir, "blobs"))
+	if o.Blobs != "" {
+		store = folder(o.Blobs)
+	}
+	if c.ledger, err = openLedger(o.Dir, store); err != nil {
+		return nil, err
+	}
+	if c.metrics, err = rundir.OpenLog(filepath.Join(o.Dir, "metrics.jsonl")); err != nil {
+		return nil, err
+	}
+	address := o.URL
+	if o.URL == Embedded {
+		if c.server, err = embed(o.Listen, filepath.Join(o.Dir, "jetstream"), o.Security); err != nil {
+			return nil, err
+		}
+		c.Listen = c.server.Addr().String()
+		address = c.server.ClientURL()
+	}
+	if c.conn, err = connect(address, "coordinator", o.Security); err != nil {
+		return nil, err
+	}
+	if c.js, err = jetstream.New(c.conn); err != nil {
+		return nil, err
+	}
+	c.spec = Spec{Run: c.ledger.run, Model: o.Model, Variant: o.Policy.Variant(), Base: o.Policy.Fingerprint(), Tokenizer: TokenizerPrint(o.Text), Blobs: string(store)}
+	if err := c.alone(ctx); err != nil {
+		return nil, err
+	}
+	if o.Blobs == "" {
+		token := make([]byte, 16)
+		rand.Read(token)
+		c.spec.Token = hex.EncodeToString(token)
+		listen := o.BlobsAt
+		if listen == "" {
+			host, _, _ := net.SplitHostPort(c.Listen)
+			if o.URL != Embedded {
+				host = "127.0.0.1"
+			}
+			listen = net.JoinHostPort(host, "0")
+		}
+		t, err := o.Security.server()
+		if err != nil {
+			return nil, err
+		}
+		scheme := "http://"
+		if t != nil {
+			scheme = "https://"
+		}
+		if err := o.Security.allows(scheme + listen); err != nil {
+			return nil, err
+		}
+		if c.spec.Blobs, c.stop, err = serve(listen, t, c.spec.Token, store); err != nil {
+			return nil, err
+		}
+	}
+	for subject, answer := range map[string]func([]byte) reply{"join": c.join, "submit": c.submit} {
+		if _, err := c.conn.Subscribe(c.subject(subject), func(m *nats.Msg) {
+			text, _ := json.Marshal(answer(m.Data))
+			m.Respond(text)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.conn.Flush()
+}
+
+func (c *Coordinator) subject(name string) string { return "plumbline." + c.spec.Run + "." + name }
+
+// alone refuses a run that another coordinator answers for.
+func (c *Coordinator) alone(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	m, err := c.conn.RequestWithContext(ctx, c.subject("who"), nil)
+	if err == nil {
+		return &RunningError{c.spec.Run, string(m.Data)}
+	}
+	if !errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("%s: %w", c.URL, err)
+	}
+	host, _ := os.Hostname()
+	me := fmt.Sprintf("process %d on %s", os.Getpid(), host)
+	_, err = c.conn.Subscribe(c.subject("who"), func(m *nats.Msg) { m.Respond([]byte(me)) })
+	return err
+}
+
+// Address returns where workers find the coordinator.
+func (c *Coordinator) Address() string {
+	if c.server != nil {
+		return c.server.ClientURL()
+	}
+	return c.URL
+}
+
+// Counts returns what was taken and refused so far.
+func (c *Coordinator) Counts() Counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.counts
+	n.Rejected = map[string]int{}
+	for k, v := range c.counts.Rejected {
+		n.Rejected[k] = v
+	}
+	return n
+}
+
+// Close stops the coordinator. Workers are told that they can go if the run has ended; else they wait for it to go on.
+func (c *Coordinator) Close(ended bool) error {
+	var errs []error
+	if c.conn != nil {
+		if ended {
+			c.conn.Publish(c.subject("ended"), nil)
+			c.conn.FlushTimeout(5 * time.Second)
+		}
+		c.conn.Close()
+	}
+	if c.stop != nil {
+		errs = append(errs, c.stop())
+	}
+	if c.server != nil {
+		c.server.Shutdown()
+		c.server.WaitForShutdown()
+	}
+	if c.ledger != nil {
+		errs = append(errs, c.ledger.close())
+	}
+	if c.metrics != nil {
+		errs = append(errs, c.metrics.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Policy returns the policy of the configuration, whose samples the workers draw.
+func (c *Coordinator) Policy() train.Policy { return &distributed{c.Config.Policy, c} }
+
+type distributed struct {
+	train.Policy
+	c *Coordinator
+}
+
+// Sample implements [train.Policy].
+func (d *distributed) Sample(ctx context.Context, prompts train.Batch, s train.Sampling, stream rng.Stream, first, eos int, progress func(train.Drawn)) ([][]int, [][]float64, error) {
+	return d.c.sample(ctx, prompts, s, stream, first, eos, progress)
+}
+
+// handOver makes the masters as they are the policy of the run.
+func (c *Coordinator) handOver(ctx context.Context) error {
+	sha, version, err := c.ledger.policy(ctx, encodePolicy(c.Config.Policy.Params()))
+	if err != nil || sha == c.entry.SHA256 {
+		return err
+	}
+	canary := canaryOf(c.Text)
+	song, err := sing(c.Config.Policy, canary)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.entry, c.song = policyEntry{Version: version, SHA256: sha, Base: c.spec.Base, Canary: canary}, song
+	c.mu.Unlock()
+	return nil
+}
+
+func (c *Coordinator) sample(ctx context.Context, prompts train.Batch, s train.Sampling, stream rng.Stream, first, eos int, progress func(train.Drawn)) (ids [][]int, logp [][]float64, err error) {
+	if err := c.handOver(ctx); err != nil {
+		return nil, nil, err
+	}
+	c.mu.Lock()
+	began, n, width := time.Now(), prompts.Rows, prompts.Prompt
+	names, missing, read := make([]string, n), []int(nil), map[string]*rollout{}
+	c.tasks, c.ids, c.logp, c.failed = map[string]*task{}, map[string][]int{}, map[string][]float64{}, nil
+	for i := range n {
+		names[i] = sampleID(c.entry.SHA256, stream.Key(), first+i, eos, s, prompts.IDs[i*width:(i+1)*width], prompts.Real[i*width:(i+1)*width])
+		if x, lp := c.ledger.find(ctx, names[i], read); x != nil && len(x) == len(lp) {
+			c.ids[names[i]], c.logp[names[i]] = x, lp
+		} else {
+			missing = append(missing, i)
+		}
+	}
+	for at := 0; at < len(missing); {
+		from, to := missing[at], missing[at]+1
+		for at++; at < len(missing) && missing[at] == to && to-from < c.Rows; at++ {
+			to++
+		}
+		t := &task{ID: hash([]byte(strings.Join(names[from:to], " "))), Policy: c.entry.SHA256, Seed: stream.Key(), First: first + from, EOS: eos, Sampling: s, Samples: names[from:to],
+			Prompts: train.Batch{Rows: to - from, Prompt: width, IDs: prompts.IDs[from*width : to*width], Real: prompts.Real[from*width : to*width]}}
+		c.tasks[t.ID] = t
+	}
+	before := c.counts.Accepted
+	c.counts.Calls, c.counts.Samples, c.counts.FromDisk = c.counts.Calls+1, c.counts.Samples+n, c.counts.FromDisk+n-len(missing)
+	c.mu.Unlock()
+	if err := c.await(ctx, names, s.MaxNew, progress); err != nil {
+		return nil, nil, err
+	}
+	tokens := 0
+	for _, id := range names {
+		ids, logp = append(ids, slices.Clone(c.ids[id])), append(logp, slices.Clone(c.logp[id]))
+		tokens += len(c.ids[id])
+	}
+	now := c.Counts()
+	rejected, _ := json.Marshal(now.Rejected)
+	return ids, logp, c.metrics.Append(rundir.Field{Key: "call", Value: now.Calls}, rundir.Field{Key: "policy", Value: c.entry.SHA256}, rundir.Field{Key: "version", Value: c.entry.Version},
+		rundir.Field{Key: "samples", Value: n}, rundir.Field{Key: "from_disk", Value: n - len(missing)}, rundir.Field{Key: "accepted", Value: now.Accepted - before},
+		rundir.Field{Key: "tokens", Value: tokens}, rundir.Field{Key: "staleness_max", Value: now.Staleness}, rundir.Field{Key: "refilled", Value: now.Refilled},
+		rundir.Field{Key: "rejected_so_far", Value: string(rejected)}, rundir.Field{Key: "time_s", Value: time.Since(began).Seconds()})
+}
+
+// await fills the queue and returns when every sample is there.
+func (c *Coordinator) await(ctx context.Context, names []string, longest int, progress func(train.Drawn)) error {
+	tick := time.NewTicker(c.Check)
+	defer tick.Stop()
+	look, broken, fresh := true, 0, true
+	for {
+		c.mu.Lock()
+		fault, open := c.fault, len(c.tasks)
+		tokens, there := 0, 0
+		for _, id := range names {
+			if x, ok := c.ids[id]; ok {
+				tokens, there = tokens+len(x), there+1
+			}
+		}
+		var local *task
+		if len(c.failed) > 0 {
+			local, c.failed = c.tasks[c.failed[0]], c.failed[1:]
+		}
+		c.mu.Unlock()
+		if fault != nil {
+			return fault
+		}
+		if progress != nil {
+			progress(train.Drawn{Position: longest * there / len(names), Tokens: tokens, Open: len(names) - there})
+		}
+		if open == 0 {
+			return nil
+		}
+		if local != nil {
+			if err := c.draw(ctx, local); err != nil {
+				return err
+			}
+			continue
+		}
+		if look {
+			err := c.fill(ctx, fresh)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err == nil {
+				broken, fresh = 0, false
+			} else if broken++; broken >= 3 {
+				c.warn("the queue does not answer (%v): it is made again from %s", err, c.Dir)
+				if err := c.again(); err != nil {
+					return err
+				}
+				broken = 0
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.changed:
+			look = false
+		case <-tick.C:
+			look = true
+		}
+	}
+}
+
+func (c *Coordinator) warn(format string, a ...any) {
+	if c.Warn != nil {
+		c.Warn(format, a...)
+	}
+}
+
+// again restarts the embedded server with an empty store.
+func (c *Coordinator) again() error {
+	if c.server == nil {
+		return nil // a cluster of others: it is waited for
+	}
+	c.server.Shutdown()
+	c.server.WaitForShutdown()
+	s, err := embed(c.Listen, filepath.Join(c.Dir, "jetstream"), c.Security)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.server, c.counts.Restarts = s, c.counts.Restarts+1
+	c.mu.Unlock()
+	return nil
+}
+
+func streamName(run string) string { return "PLUMBLINE_" + run }
+func bucketName(run string) string { return "plumbline_" + run }
+
+// fill makes the queue and the keys if they are not there, and puts every open task into it that it lacks. With fresh what lies in
+// the queue is of a call before, and goes.
+func (c *Coordinator) fill(ctx context.Context, fresh bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	kv, err := c.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucketName(c.spec.Run)})
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	spec, err1 := json.Marshal(c.spec)
+	entry, err2 := json.Marshal(c.entry)
+	open := map[string][]byte{}
+	for id, t := range c.tasks {
+		open[id], _ = json.Marshal(t)
+	}
+	c.mu.Unlock()
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	for key, value := range map[string][]byte{"spec": spec, "policy": entry} {
+		if now, err := kv.Get(ctx, key); err == nil && string(now.Value()) == string(value) {
+			continue
+		}
+		if _, err := kv.Put(ctx, key, value); err != nil {
+			return err
+		}
+	}
+	stream, err := c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: streamName(c.spec.Run), Subjects: []string{c.subject("task.*")}, Retention: jetstream.WorkQueuePolicy,
+		MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true})
+	if err != nil {
+		return err
+	}
+	if fresh {
+		if err := stream.Purge(ctx); err != nil {
+			return err
+		}
+	}
+	if _, err := stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: c.AckWait, MaxDeliver: -1, MaxAckPending: -1}); err != nil {
+		return err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(c.subject("task.*")))
+	if err != nil {
+		return err
+	}
+	for id, text := range open {
+		subject := c.subject("task." + id)
+		if info.State.Subjects[subject] > 0 {
+			continue
+		}
+		if _, err := c.js.Publish(ctx, subject, text); err != nil && !strings.Contains(err.Error(), "per subject") {
+			return err
+		}
+		if !fresh {
+			c.mu.Lock()
+			c.counts.Refilled++
+			c.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// draw draws a task that a worker said it could not: if nobody can, the error is that of one process.
+func (c *Coordinator) draw(ctx context.Context, t *task) error {
+	ids, logp, err := c.Config.Policy.Sample(ctx, t.Prompts, t.Sampling, rng.Keyed(t.Seed), t.First, t.EOS, nil)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(rollout{t.Policy, t.Seed, t.First, t.Samples, ids, logp})
+	if err != nil {
+		return err
+	}
+	name, err := c.ledger.blobs.put(ctx, text)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts.Local++
+	c.accept(t, &rollout{t.Policy, t.Seed, t.First, t.Samples, ids, logp}, name)
+	return c.fault
+}
+
+func (c *Coordinator) ticket(worker, policy string) string {
+	h := hmac.New(sha256.New, c.secret)
+	fmt.Fprintf(h, "%q %q", worker, policy)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func (c *Coordinator) reject(reason, format string, a ...any) reply {
+	c.counts.Rejected[reason]++
+	return reply{Reason: reason, Detail: fmt.Sprintf(format, a...)}
+}
+
+// join admits a worker to the policy of the run if it is the same model, and its song to the canary has the bits of the learner's.
+func (c *Coordinator) join(text []byte) reply {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var j joining
+	switch err := json.Unmarshal(text, &j); {
+	case err != nil:
+		return c.reject(Malformed, "%v", err)
+	case j.Variant != c.spec.Variant:
+		return c.reject(WrongVariant, "the worker computes with %s, the run with %s: other bits", j.Variant, c.spec.Variant)
+	case j.Base != c.spec.Base:
+		return c.reject(WrongBase, "the worker has base %.12s, the run %.12s", j.Base, c.spec.Base)
+	case j.Tokenizer != c.spec.Tokenizer:
+		return c.reject(WrongText, "the worker has tokenizer %.12s, the run %.12s", j.Tokenizer, c.spec.Tokenizer)
+	case j.Policy != c.entry.SHA256:
+		return c.reject(Stale, "the policy of the run is %.12s", c.entry.SHA256)
+	case !slices.Equal(j.Canary, c.song):
+		r := c.reject(WrongCanary, "log-probabilities of fixed texts differ from the learner's by up to %.3g nats, want 0: the adapter is missing, stale or another one", apart(j.Canary, c.song))
+		c.warn("worker %s gets no work: %s", j.Worker, r.Detail)
+		return r
+	}
+	c.counts.Joined++
+	return reply{Ticket: c.ticket(j.Worker, j.Policy)}
+}
+
+// submit takes a rollout, or says why not.
+func (c *Coordinator) submit(text []byte) reply {
+	var s submission
+	if err := json.Unmarshal(text, &s); err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.reject(Malformed, "%v", err)
+	}
+	var data []byte
+	var lost error
+	if s.Failed == "" {
+		data, lost = c.ledger.blobs.get(context.Background(), s.Blob)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.Policy != c.entry.SHA256 {
+		version, known := c.ledger.version[s.Policy]
+		if !known {
+			return c.reject(UnknownPolicy, "%.12s is no policy of this run", s.Policy)
+		}
+		c.counts.Staleness = max(c.counts.Staleness, c.entry.Version-version)
+		return c.reject(Stale, "version %d, the run is at %d", version, c.entry.Version)
+	}
+	if !hmac.Equal([]byte(s.Ticket), []byte(c.ticket(s.Worker, s.Policy))) {
+		return c.reject(NotAdmitted, "worker %.80q has not passed the canary of this policy", s.Worker)
+	}
+	t := c.tasks[s.Task]
+	switch {
+	case t == nil && c.done[s.Task]:
+		return c.reject(Duplicate, "task %.12s is done", s.Task)
+	case t == nil:
+		return c.reject(UnknownTask, "%.12s", s.Task)
+	case s.Failed != "":
+		c.warn("worker %s cannot draw task %.12s: %s", s.Worker, s.Task, s.Failed)
+		c.failed = append(c.failed, s.Task)
+		c.wake()
+		return reply{}
+	case lost != nil:
+		return c.reject(BadBlob, "%v", lost)
+	}
+	var r rollout
+	if err := json.Unmarshal(data, &r); err != nil {
+		return c.reject(Malformed, "%v", err)
+	}
+	if err := r.fits(t); err != nil {
+		return c.reject(Malformed, "%v", err)
+	}
+	c.accept(t, &r, s.Blob)
+	if c.fault != nil {
+		return reply{Reason: BadBlob, Detail: c.fault.Error()}
+	}
+	return reply{}
+}
+
+// fits reports how a rollout is not what its task asked for.
+func (r *rollout) fits(t *task) error {
+	if r.Policy != t.Policy || r.Seed != t.Seed || r.First != t.First || !slices.Equal(r.Samples, t.Samples) || len(r.IDs) != len(t.Samples) || len(r.LogProbs) != len(t.Samples) {
+		return errors.New("the rollout is of another task")
+	}
+	for i, ids := range r.IDs {
+		if len(ids) == 0 || len(ids) > t.Sampling.MaxNew || len(ids) != len(r.LogProbs[i]) {
+			return fmt.Errorf("sample %d has %d tokens and %d log-probabilities, want 1 to %d of each", t.First+i, len(ids), len(r.LogProbs[i]), t.Sampling.MaxNew)
+		}
+		for j, id := range ids {
+			if lp := r.LogProbs[i][j]; id < 0 || !(lp <= 1e-6) || math.IsInf(lp, 0) || id == t.EOS && j < len(ids)-1 {
+				return fmt.Errorf("sample %d, token %d: id %d with log-probability %g", t.First+i, j, id, lp)
+			}
+		}
+	}
+	return nil
+}
+
+// accept writes a rollout down, then counts it.
+func (c *Coordinator) accept(t *task, r *rollout, blob string) {
+	if c.tasks[t.ID] == nil {
+		return
+	}
+	if err := c.ledger.add(r, blob); err != nil {
+		c.fault = err
+		c.wake()
+		return
+	}
+	for i, id := range r.Samples {
+		c.ids[id], c.logp[id] = r.IDs[i], r.LogProbs[i]
+	}
+	delete(c.tasks, t.ID)
+	c.done[t.ID] = true
+	c.counts.Accepted += len(r.Samples)
+	c.wake()
+}
+
+func (c *Coordinator) wake() {
+	select {
+	case c.changed <- struct{}{}:
+	default:
+	}
+}
