@@ -70,3 +70,17 @@ func TestHTMLRedacted(t *testing.T) {
 	require.NotRegexp(t, `\bid \d`, bad+good)
 	require.Contains(t, bad, `<i class="h5"`, "the map is there")
 }
+
+// A run whose findings are in its baseline ends with 0 and says that they are known; the same run with another bug does not.
+func TestBaselineOfARun(t *testing.T) {
+	dir := t.TempDir()
+	run := demoDumps(t, "pad_in_denominator")
+	_, _, code := verify(t, dir, "dump", run, "--format", "json", "-o", "old.json")
+	require.Equal(t, 1, code)
+	stdout, _, code := verify(t, dir, "dump", run, "--baseline", "old.json")
+	require.Zero(t, code)
+	require.Contains(t, stdout, "known: ")
+	require.Contains(t, stdout, "1 known from the baseline")
+	_, _, code = verify(t, dir, "dump", run, "--baseline", "old.json", "--set", "kl.beta=0.2")
+	require.Equal(t, 1, code)
+}

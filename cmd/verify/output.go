@@ -40,7 +40,7 @@ func (o *output) register(cmd *cobra.Command) {
 	f.StringSliceVar(&o.sel.Require, "require", nil, "checks that must be decided: exit 6 if one is not")
 	f.StringVar(&o.failOn, "fail-on", "fail", "what counts as a failure: fail, or warn for warnings too")
 	f.BoolVar(&o.strict, "strict", false, "what could not be seen counts as undetermined (exit 6)")
-	f.StringVar(&o.baseline, "baseline", "", "a JSON report of an earlier run: verdicts that changed since are listed")
+	f.StringVar(&o.baseline, "baseline", "", "a JSON report of an earlier run: its findings are marked as known and change no exit code, verdicts that changed are listed")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "every result, with all numbers")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "only what did not pass")
 }
@@ -123,7 +123,11 @@ func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) e
 	r.Run = report.Run{Started: started.UTC().Format(time.RFC3339), Seconds: time.Since(started).Seconds(),
 		Machine: report.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}}
 	if o.baseline != "" && r.Err == "" { // of a run that ended early every later result would be gone
+		all := check.Exit(r.Results, o.policy())
 		changes, err := report.Changes(o.baseline, r)
+		if r.Exit == all { // else something other than a finding decides
+			r.Exit = check.Exit(r.Results, o.policy())
+		}
 		if err != nil {
 			r.Err, r.Exit = err.Error(), check.Worse(exitCode(err), r.Exit)
 		}

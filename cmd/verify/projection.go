@@ -148,7 +148,27 @@ func judgeFiles(ctx context.Context, stderr io.Writer, paths projection.Paths, o
 		return err
 	}
 	r.Lines = append(r.Lines, in.Lines()...)
+	if out.format == "html" {
+		if err := drawComponents(in, r); err != nil {
+			return err
+		}
+	}
 	return extras(in)
+}
+
+// drawComponents puts the bars of |Qᵀv| on the page.
+func drawComponents(in *projection.Input, r *report.Report) error {
+	const most = 400 // columns of the basis
+	series, name, err := in.Components()
+	if err != nil || series == nil {
+		return err
+	}
+	c := check.Chart{Title: "Projection Components of " + name, X: "basis vector", Y: "|Qᵀv|", Log: true, Limit: &check.Limit{Name: "tolerance", Value: in.Limit()}}
+	for _, s := range series {
+		c.Series = append(c.Series, check.Series{Name: s.Name, Kind: check.Columns, Y: s.Values[:min(most, len(s.Values))]})
+	}
+	r.Pictures = &check.Pictures{Charts: []check.Chart{c}}
+	return nil
 }
 
 // interruptible runs work, which writes no files, and returns when it ends or ctx does; then work is left behind, for the

@@ -23,10 +23,14 @@ type Policy struct {
 //
 // UNDETERMINED counts: it is given only where the output is present or the check was asked for. NOTE, SKIP, not seen and untested
 // decide nothing, and neither does a WARN of a check that compared nothing, nor a check of the form of the input that nobody asked
-// for: a run of these alone is "nothing checked".
+// for: a run of these alone is "nothing checked". What is known from a baseline neither fails nor is undetermined.
 func Exit(results []Result, p Policy) int {
 	var failed, undetermined, decided bool
 	for _, r := range results {
+		if r.Known && r.Verdict.bad() {
+			decided = decided || r.Verdict != Undetermined && r.Compared > 0
+			continue
+		}
 		switch r.Verdict {
 		case Pass:
 			decided = decided || !r.Formal || r.Demanded

@@ -253,6 +253,9 @@ func (r *Report) urgent(p *screen) {
 // finding puts a finding on the screen; spare is how much is left out.
 func finding(p *screen, f *check.Finding, spare int) {
 	name := "  " + f.Name + "  "
+	if f.Known {
+		name += "known: "
+	}
 	if f.Pattern {
 		name += "pattern: "
 	}
@@ -317,8 +320,12 @@ const conventionMeans = "right under another legal option than the declared one"
 func (r *Report) headline() string {
 	end := fmt.Sprintf("exit %d: %s", r.Exit, meaning(r.Exit))
 	var names []string
-	verdict, first, conventions := check.Pass, -1, 0
+	verdict, first, conventions, known := check.Pass, -1, 0, 0
 	for _, f := range r.Brief.Findings {
+		if f.Known {
+			known++
+			continue
+		}
 		if r.Exit == check.ExitFail && f.Verdict != check.Fail && f.Verdict != check.Convention && r.Brief.Findings[0].Verdict != f.Verdict {
 			continue
 		}
@@ -334,6 +341,9 @@ func (r *Report) headline() string {
 		if f.First >= 0 && (first < 0 || f.First < first) {
 			first = f.First
 		}
+	}
+	if known > 0 {
+		end += fmt.Sprintf(" beside %d known from the baseline", known)
 	}
 	if len(names) == 0 {
 		return end

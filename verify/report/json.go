@@ -136,6 +136,8 @@ type jsonResult struct {
 	Details      []string          `json:"details,omitempty"`
 	Fix          string            `json:"fix,omitempty"`
 	Repeat       string            `json:"repeat,omitempty"`
+	Key          string            `json:"key,omitempty"`
+	Known        bool              `json:"known,omitempty"`
 }
 
 type jsonFact struct {
@@ -212,6 +214,9 @@ func (r *Report) json(w io.Writer) error {
 		}
 		if res.Verdict != check.Pass && res.Verdict != check.Note {
 			j.Repeat = r.repeat(res)
+		}
+		if needsAttention(res.Verdict) {
+			j.Key, j.Known = r.key(res), res.Known
 		}
 		out.Results = append(out.Results, j)
 	}
