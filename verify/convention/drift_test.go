@@ -49,7 +49,7 @@ var implemented = map[string]enumeration{
 // unnamed are the enumerated options whose values no Parse of package rl reads: they choose between its functions and
 // arguments, or belong to another package.
 var unnamed = []string{"mask.tokens", "rewards.whiten", "reward.clip", "eos.test", "adv.kind", "adv.std_of", "adv.group_by", "kl.clamp_in_side",
-	"kl.reduce", "kl.place", "kl.agg", "kl.under_is_weight", "ratio.old", "value.mask", "entropy.agg", "logp.source", "logp.dtype", "dropout", "optim.kind", "optim.schedule",
+	"kl.reduce", "kl.place", "kl.agg", "kl.under_is_weight", "ratio.old", "value.mask", "value.agg", "entropy.agg", "logp.source", "logp.dtype", "dropout", "optim.kind", "optim.schedule",
 	"optim.masters", "lora.scaling", "lora.bias_merge", "int8.const", "proj.against", "proj.target"}
 
 // drift returns what the values of an option and those of package rl have not in common.

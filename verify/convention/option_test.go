@@ -22,7 +22,7 @@ func TestOptionsAreThoseOfTheConventions(t *testing.T) {
 		tis.level tis.rule tis.low tis.high tis.log_clamp tis.normalize tis.applies_to_kl logp.temperature logp.temp_eps logp.source
 		logp.dtype align dropout optim.kind optim.eps optim.clip_norm optim.masters lora.scaling lora.bias_merge int8.const
 		proj.against proj.target proj.passes`
-	added := `mask.tokens whiten.constant_zero reward.clip_range adv.std_of kl.clamp_in_side kl.is_cap kl.agg entropy.agg ratio.seq_log_max ratio.len_eps
+	added := `mask.tokens whiten.constant_zero reward.clip_range adv.std_of kl.clamp_in_side kl.is_cap kl.agg value.agg entropy.agg ratio.seq_log_max ratio.len_eps
 		tis.gate sapo.tau_pos sapo.tau_neg vespo.k_pos vespo.lambda_pos vespo.k_neg vespo.lambda_neg dppo.limit dro.beta loss.top_entropy loss.off_policy_max cov.lower
 		cov.upper cov.fraction cov.coef dpo.loss dpo.beta dpo.label_smoothing optim.epochs optim.lr optim.schedule`
 	require.ElementsMatch(t, append(strings.Fields(section3), strings.Fields(added)...), Names())

@@ -57,6 +57,7 @@ var losses = []Option{
 	{"value.factor", ChoiceType, []string{"0.5", "1"}, Any, "factor of the squared error", "2.8, 3.5", []Stage{TokenLoss}},
 	{"value.clip", OrNoneType, []string{"0.2", "0.5", "none"}, NotNegative, "v is clipped to V ± c", "2.8, 3.5", []Stage{TokenLoss, Gradient}},
 	{"value.mask", EnumType, []string{"response", "p1", "none"}, Any, "cells of the value loss", "2.8, 3.5", []Stage{Aggregate}},
+	{"value.agg", EnumType, []string{"same", "token"}, Any, "aggregation of the value loss: that of the policy loss, or a mean over tokens whatever that is", "7: OpenRLHF 0.11.2, ValueLoss", []Stage{Aggregate, Gradient}},
 	{"value.coef", NumberType, []string{"0.1", "0.5", "1"}, NotNegative, "coefficient of the value loss in the total", "2.8, 3.5", []Stage{Aggregate}},
 	{"entropy.coef", NumberType, []string{"0", "0.01"}, Any, "coefficient of the entropy bonus", "2.7, 3.5", []Stage{Aggregate}},
 	{"entropy.agg", EnumType, []string{"same", "token", "micro"}, Any, "aggregation of the entropy bonus: that of the loss, a mean over tokens whatever that is, or the mean over the tokens of the micro-batch divided by the accumulation steps", "TRL 1.16 _compute_loss, verl ppo_loss, OpenRLHF ActorLoss", []Stage{Aggregate}},

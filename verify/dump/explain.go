@@ -172,7 +172,8 @@ func sameTerm(a, b *stage.Check, f stage.Fit) bool {
 		return true
 	}
 	return a.Stage != b.Stage && !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
-		return strings.HasPrefix(c.Option, "agg.") || strings.HasPrefix(c.Option, "kl.agg") || strings.HasPrefix(c.Option, "mask.") || strings.HasPrefix(c.Option, "mean.")
+		return c.Option == "kl.agg" || c.Option == "value.agg" ||
+			strings.HasPrefix(c.Option, "agg.") || strings.HasPrefix(c.Option, "mask.") || strings.HasPrefix(c.Option, "mean.")
 	})
 }
 

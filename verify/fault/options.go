@@ -87,6 +87,7 @@ var named = []struct {
 	{"tis.applies_to_kl", "", "", "KL-TIMES-WEIGHTS"},
 	{"entropy.agg", "", "", "AGG-KIND"},
 	{"kl.agg", "", "", "AGG-KIND"},
+	{"value.agg", "", "", "AGG-KIND"},
 	{"eos.penalty", "", "", "EOS-PENALTY-IGNORED"},
 	{"eos.test", "", "", "EOS-PENALTY-MISSING"},
 	{"reward.clip_range", "", "", "REWARD-CLIP-MISSING"},

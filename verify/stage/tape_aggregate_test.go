@@ -138,7 +138,11 @@ func (s *subject) valueOnTape(g grid) lossOnTape {
 	}
 	l = ad.Scale(l, s.num("value.factor", math.NaN()))
 	var out lossOnTape
-	for _, f := range x.aggregated(l, "") {
+	kind := ""
+	if x.text("value.agg", "same") == "token" {
+		kind = "token"
+	}
+	for _, f := range x.aggregated(l, kind) {
 		out.file = append(out.file, f.Item())
 		ad.Backward(f, []float64{s.num("value.coef", 1)})
 	}

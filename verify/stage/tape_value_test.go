@@ -20,7 +20,7 @@ func valued(p *convention.Profile, k int) *convention.Set {
 	}
 	if k%2 == 1 {
 		draw := func(values ...string) string { return values[r.IntN(len(values))] }
-		set = with(set, "value.factor="+draw("0.5", "1")+" value.clip="+draw("none", "0.1", "0.3", "1")+" value.coef="+draw("0.1", "1", "2"))
+		set = with(set, "value.factor="+draw("0.5", "1")+" value.clip="+draw("none", "0.1", "0.3", "1")+" value.coef="+draw("0.1", "1", "2")+" value.agg="+draw("same", "token"))
 		if !has("mask.tokens", "none")(set) {
 			set = with(set, "value.mask="+draw("response", "p1", "none"))
 		}

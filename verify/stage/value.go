@@ -22,7 +22,7 @@ func (c *Case) values() *value {
 	w := &value{u: c.Unit + tol.U64}
 	w.o.Factor, w.o.Clip = c.Num("value.factor"), c.NumOr("value.clip", 0)
 	cells := c.inapplicable("value.mask", "response")
-	w.red = c.reduction()
+	w.red = c.valueReduction()
 	w.v, w.r = c.Token("values_new"), c.Token("returns")
 	w.old = w.v
 	if w.o.Clip > 0 {
@@ -56,13 +56,23 @@ func (c *Case) valueMask(cells string) []bool {
 	return b.Mask
 }
 
-// over returns the reduction over another mask.
+// valueReduction is the reduction of the value loss: that of the policy loss, or a mean over tokens whatever that is, as OpenRLHF's
+// critic takes it.
+func (c *Case) valueReduction() *reduction {
+	red := c.reduction()
+	if red == nil || red.kind() == rl.AggToken || c.EnumOr("value.agg", "same") != "token" {
+		return red
+	}
+	return c.tokenMean()
+}
+
+// over returns the reduction of the value loss over another mask.
 func (red *reduction) over(c *Case, mask []bool) *reduction {
 	if slices.Equal(mask, red.mask) {
 		return red
 	}
 	other := &Case{B: c.B.WithMask(mask), Set: c.Set, Unit: c.Unit, Promoted: c.Promoted}
-	q := other.reduction()
+	q := other.valueReduction()
 	for _, a := range other.Absent {
 		note(&c.Absent, a)
 	}

@@ -222,7 +222,12 @@ func (r *run[F]) aggregate() {
 		r.klTerm()
 	}
 	if r.valueCells != nil {
+		kind := r.o.agg
+		if r.o.valueTokens {
+			r.o.agg = "token"
+		}
 		r.valueW = r.cellWeights(r.valueSpanMask(), false)
+		r.o.agg = kind
 		r.vf = r.dot(r.valueW, r.valueCells)
 		if r.o.valueInLoss {
 			for f := range r.vf {

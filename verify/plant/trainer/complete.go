@@ -283,7 +283,7 @@ func (c *completion) sequences() {
 func (c *completion) advKind(kind string) {
 	tokens := kind == "gae" || kind == "rfpp" || kind == "remax" || kind == "optimal_token_baseline"
 	if kind != "gae" {
-		for _, o := range []string{"value.factor", "value.clip", "value.mask", "value.coef", "gae.value_mask", "gae.truncated_bootstrap"} {
+		for _, o := range []string{"value.factor", "value.clip", "value.mask", "value.agg", "value.coef", "gae.value_mask", "gae.truncated_bootstrap"} {
 			c.put(o, "–")
 		}
 	}

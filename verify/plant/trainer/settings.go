@@ -48,6 +48,7 @@ type settings struct {
 	klISCap                        float64
 	entropyAgg                     string
 	klWeighted, klTokens           bool // klTokens: a mean over tokens, whatever the policy loss
+	valueTokens                    bool // the same of the value loss
 	ratioLevel                     string
 	ratioClamp, seqLogMax, lenEps  float64
 	stopgrad                       bool
@@ -114,7 +115,7 @@ func settingsOf(s *convention.Set) settings {
 		klKind: word("kl.kind"), klIn: number("kl.clamp_in", inf), klOut: number("kl.clamp_out", inf),
 		klSum: word("kl.reduce") == "sequence_sum", beta: number("kl.beta", 0), klPlace: word("kl.place"), klGrad: word("kl.grad"),
 		klISCap: number("kl.is_cap", 0), klWeighted: word("kl.under_is_weight") == "inside" || truth("tis.applies_to_kl"),
-		klTokens: word("kl.agg") == "token", entropyAgg: word("entropy.agg"),
+		klTokens: word("kl.agg") == "token", valueTokens: word("value.agg") == "token", entropyAgg: word("entropy.agg"),
 		ratioLevel: word("ratio.level"), ratioClamp: number("ratio.log_clamp", inf), seqLogMax: number("ratio.seq_log_max", inf),
 		lenEps: number("ratio.len_eps", 0), stopgrad: word("ratio.old") == "stopgrad_new",
 		tisLevel: word("tis.level"), tisRule: word("tis.rule"), tisGate: word("tis.gate"), tisLow: number("tis.low", -inf),
