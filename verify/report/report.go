@@ -69,7 +69,7 @@ type Section struct {
 }
 
 // Formats lists the forms a report can take.
-var Formats = []string{"human", "json", "junit", "markdown", "html"}
+var Formats = []string{"human", "json", "junit", "markdown", "html", "sarif"}
 
 // Options controls the form.
 type Options struct {
@@ -98,6 +98,8 @@ func (r *Report) Write(w io.Writer, opt Options) error {
 		err = r.junit(&buf)
 	case "markdown":
 		err = r.Markdown(&buf, MaxMarkdown)
+	case "sarif":
+		err = r.sarif(&buf)
 	case "html":
 		err = r.html(&buf)
 	default:
