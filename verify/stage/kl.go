@@ -109,6 +109,9 @@ func predictKL(c *Case) *Prediction {
 		if known {
 			b = p.Bound[i]
 		}
+		if o.ISCap > 0 {
+			b += throughSurrogate(k, d, c.oldRatio(i, lp.X[i], o.ISCap), c.Unit)
+		}
 		if weighted {
 			w := weight.x[i]
 			p.Want[i] = float64(w * k)
@@ -131,6 +134,22 @@ func predictKL(c *Case) *Prediction {
 		return c.rowSums(p)
 	}
 	return p
+}
+
+// throughSurrogate bounds what k + s − s loses, s = w·½d²: OpenRLHF's unbiased_gradient puts the gradient of s under the value k that
+// way, in float32 whatever the log-probs are. The first sum is rounded at |k| + s, the second at |k|; s takes part of it even where k
+// is small or clamped.
+func throughSurrogate(k, d, w, unit float64) float64 {
+	u := min(unit, tol.U32) + tol.U64
+	return u * (2*math.Abs(k) + w*d*d/2) * (1 + 8*u)
+}
+
+// oldRatio is min(exp(lp − logp_old), limit) at cell i; the limit where logp_old was not dumped.
+func (c *Case) oldRatio(i int, lp, limit float64) float64 {
+	if old := c.B.Token("logp_old"); old != nil {
+		return min(math.Exp(lp-old[i]), limit)
+	}
+	return limit
 }
 
 // policyLogp names the log-probs of the policy: those of the update for a term of the loss, those of the rollout for a

@@ -74,11 +74,16 @@ func TestKLBound(t *testing.T) {
 				text      string
 				in, out   float32
 				corrected bool
+				through   bool // k + s − s, OpenRLHF's unbiased_gradient
 			}{
-				{"kl.clamp_in=none kl.clamp_out=none kl.grad=naive", 0, 0, false},
-				{"kl.clamp_in=none kl.clamp_out=none kl.grad=is_corrected", 0, 0, true},
-				{"kl.clamp_in=20 kl.clamp_out=10 kl.clamp_applies_to_k1=true kl.grad=score_function", 20, 10, false},
+				{"kl.clamp_in=none kl.clamp_out=none kl.grad=naive", 0, 0, false, false},
+				{"kl.clamp_in=none kl.clamp_out=none kl.grad=is_corrected", 0, 0, true, false},
+				{"kl.clamp_in=20 kl.clamp_out=10 kl.clamp_applies_to_k1=true kl.grad=score_function", 20, 10, false, false},
+				{"kl.clamp_in=none kl.clamp_out=none kl.grad=straight_through_k2 kl.is_cap=10", 0, 0, false, true},
 			} {
+				if opt.through && kind == "ratio_d" { // its gradient is its own
+					continue
+				}
 				s := set(t, "kl.place=loss ratio.level=token ratio.log_clamp=none ratio.old=stored kl.kind="+kind+" "+opt.text)
 				for range 30 {
 					g := klBatch(r, draw, 1+r.IntN(4), 1+r.IntN(12))
@@ -86,6 +91,12 @@ func TestKLBound(t *testing.T) {
 					kl := make([]float64, len(lp))
 					for i := range kl {
 						kl[i] = float64(kl32(r, kind, f32(lp[i]), f32(ref[i]), f32(old[i]), opt.in, opt.out, opt.corrected))
+						if opt.through {
+							d := f32(lp[i]) - f32(ref[i])
+							s := min(exp32(r, f32(lp[i])-f32(old[i])), 10) * (d * d / 2)
+							sum := f32(kl[i]) + s
+							kl[i] = float64(sum - s)
+						}
 						if !g.Mask[i] {
 							kl[i] = math.NaN()
 						}
