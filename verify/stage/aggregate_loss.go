@@ -15,7 +15,7 @@ func plain(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // policyReduction is the reduction of a loss kind: gmpo is a mean over rows whatever the options.
 func (c *Case) policyReduction() *reduction {
-	if v := c.Set.Value("loss.kind"); v.Kind() == convention.Enum && v.Text() == "gmpo" {
+	if c.geometric() {
 		o := rl.AggOptions{Kind: rl.AggSeqMeanTokenMean, EmptyRows: rl.AggCounted, Outside: rl.OutsideIgnore}
 		if c.divides() {
 			o.Steps = c.accumulation()
@@ -74,12 +74,23 @@ func (c *Case) policySums(name string, withKL bool) (sums, *reduction) {
 }
 
 // klReduction is the reduction of the KL term, red itself where it is that of the policy loss. OpenRLHF takes the mean over tokens
-// of its KL whatever its policy loss takes.
+// of its KL whatever its policy loss takes. verl's gmpo is a mean over the rows of a micro-batch; the KL beside it goes by the options.
 func (c *Case) klReduction(red *reduction) *reduction {
-	if red == nil || red.kind() == rl.AggToken || c.EnumOr("kl.agg", "same") != "token" {
-		return red
+	switch {
+	case red == nil:
+		return nil
+	case red.kind() != rl.AggToken && c.EnumOr("kl.agg", "same") == "token":
+		return c.tokenMean()
+	case c.geometric() && c.EnumOr("kl.place", "none") == "loss":
+		return c.reduction()
 	}
-	return c.tokenMean()
+	return red
+}
+
+// geometric reports whether the policy loss is gmpo.
+func (c *Case) geometric() bool {
+	v := c.Set.Value("loss.kind")
+	return v.Kind() == convention.Enum && v.Text() == "gmpo"
 }
 
 // tokenMean is the reduction of the policy loss with a mean over tokens in place of its kind.

@@ -76,9 +76,10 @@ func (x *taped) aggregated(l *ad.Var, kind string) (files []*ad.Var) {
 	return files
 }
 
-// ownMean reports whether the KL term is a mean over tokens and the policy term is not.
+// ownMean reports whether the KL term is not aggregated as the policy term is: it is a mean over tokens, or that one is gmpo's.
 func (x *taped) ownMean() bool {
-	return x.text("kl.place", "none") == "loss" && x.text("kl.agg", "same") == "token" && (x.text("agg.kind", "") != "token" || x.text("loss.kind", "") == "gmpo")
+	return x.text("kl.place", "none") == "loss" &&
+		(x.text("loss.kind", "") == "gmpo" || x.text("kl.agg", "same") == "token" && x.text("agg.kind", "") != "token")
 }
 
 // lossOnTape is what the tape makes of a batch.
@@ -100,7 +101,11 @@ func (x *taped) policyLoss() lossOnTape {
 	files := x.aggregated(token, kind)
 	if kl != nil && x.ownMean() {
 		files = x.aggregated(l, kind)
-		for f, k := range x.aggregated(kl, "token") {
+		own := ""
+		if x.text("kl.agg", "same") == "token" {
+			own = "token"
+		}
+		for f, k := range x.aggregated(kl, own) {
 			files[f] = ad.Add(files[f], k)
 		}
 	}

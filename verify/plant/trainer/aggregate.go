@@ -297,6 +297,9 @@ func (r *run[F]) klSign() F {
 // klWeights returns the factor of every cell of the KL term in the loss, without β.
 func (r *run[F]) klWeights() []F {
 	w := slices.Clone(r.weight)
+	if r.o.loss == "gmpo" {
+		w = r.cellWeights(r.lossMask, false)
+	}
 	if r.o.klTokens {
 		kind := r.o.agg
 		r.o.agg = "token"
