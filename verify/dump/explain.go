@@ -82,6 +82,27 @@ func (s *session) explain(ctx context.Context) error {
 		}
 		s.contradict(t)
 		t.decide(s.closed != nil)
+		if err := s.everyFew(ctx, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// everyFew takes rounding in 16 bits back as what may explain a few cells, where another failing step has what it does not explain.
+func (s *session) everyFew(ctx context.Context, t *track) error {
+	if t.why.coarse == nil || !t.why.coarse.Few {
+		return nil
+	}
+	for _, step := range spread(t.failing[1:], witnesses) {
+		u, err := s.unit(ctx, t, step)
+		if err != nil {
+			return err
+		}
+		if o := stage.Judge(t.check, u.b, completed(t, u.set)); o.Verdict == check.Fail && stage.Coarser(o) == nil {
+			t.why.coarse = nil
+			return nil
+		}
 	}
 	return nil
 }

@@ -265,6 +265,10 @@ func (t *track) failure(res *check.Result, s *session) {
 	switch {
 	case len(why.fits) > 0:
 		t.convention(res, s.closed)
+	case why.coarse != nil && why.coarse.Few:
+		res.Verdict = check.Undetermined
+		finding += fmt.Sprintf("; too few to tell from rounding, had this stage run in %s", why.coarse.Arithmetic)
+		res.Fix = "declare compute_dtype, or dump a step in float32"
 	case why.coarse != nil:
 		res.Verdict = check.Warn
 		finding += fmt.Sprintf("; consistent with this stage having run in %s (there the largest error is %.2g of its bound)", why.coarse.Arithmetic, why.coarse.Tally.Worst.Ratio)

@@ -19,7 +19,8 @@ type Outcome struct {
 	Tally   *tol.Tally    // nil where nothing was compared
 	Pred    *Prediction
 	Got     []float64
-	Exact   int // elements that are not finite and are the same on both sides
+	Exact   int  // elements that are not finite and are the same on both sides
+	Few     bool // of [Coarser]: no more cells than rounding in 16 bits could put wrong by chance
 
 	Arithmetic Arithmetic // under which the output was judged
 	Rules      *Assertion // of a check that asserts

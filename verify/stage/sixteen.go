@@ -38,7 +38,9 @@ func (o *Outcome) Reproduces(failed *Outcome) bool {
 
 // Coarser returns the outcome under the finest arithmetic of 16 bits in which a failed output could have been computed, nil if
 // there is none. It is a finding, not a pass. Rounding leaves its mark on most cells: an output of which a few are wrong, or
-// that has only a few, is no sign of it. A bound too wide to tell is a finding only for what lies on a grid of 16 bits.
+// that has only a few, is no sign of it, and [Outcome.Few] then says that it cannot be excluded either: one rounding puts a ratio on
+// the other side of a bound, or a large number on its neighbour. A bound too wide to tell is a finding only for what lies on a grid
+// of 16 bits.
 func Coarser(o *Outcome) *Outcome {
 	if o.Verdict != check.Fail || o.Check.Predict == nil {
 		return nil
@@ -52,7 +54,11 @@ func Coarser(o *Outcome) *Outcome {
 	if o.Arithmetic.Casts {
 		narrow = JudgeAs(o.Check, o.Case.B, o.Case.Set, firstArithmetic(o.Check, o.Case.B))
 	}
-	if narrow.Tally == nil || 4*narrow.Tally.Failed < o.nonzero() {
+	if narrow.Tally == nil {
+		return nil
+	}
+	few := 4*narrow.Tally.Failed < o.nonzero()
+	if few && (!onGrid || o.nonzero() < fewCells) {
 		return nil
 	}
 	for _, u := range []float64{tol.U16, tol.UB} {
@@ -61,6 +67,7 @@ func Coarser(o *Outcome) *Outcome {
 				continue
 			}
 			if p := JudgeAs(o.Check, o.Case.B, o.Case.Set, Arithmetic{Unit: u, Casts: cast}); p.Verdict == check.Pass || onGrid && p.Verdict == check.Undetermined && p.Tally != nil {
+				p.Few = few
 				return p
 			}
 		}
