@@ -148,9 +148,6 @@ func TestRows(t *testing.T) {
 	shielded := func(i int, loss, kl, ratio float64) string {
 		return fmt.Sprintf(`{"step":%d,"loss":%g,"loss_pg":%g,"loss_kl":%g,"kl":%g,"ratio_mean":%g,"reward_mean":%g,"time_project_ms":1,"time_step_ms":100}`, i+1, loss+kl, loss, kl, kl/.05, ratio, .2+.01*float64(i))
 	}
-	batch := func(i, every int, reward, loss, grad, mask float64) string {
-		return fmt.Sprintf("[Batch %4d] Reward: %7.4f | Loss: %7.4f | Qwen_grad: %.2e | Mask_ratio: %.4f", i*every, reward, loss, grad, mask)
-	}
 	micro := func(std, pg, kl, total float64) string {
 		return fmt.Sprintf("[Micro 0] 1. Iteration start: mem=100 MB, time=0.000s\n[Micro 0] 2. Samples generated: mem=100 MB, time=0.500s\n[Micro 0] 3. Samples scored: mem=100 MB, time=0.700s, rewards=0.5000±%.4f\n[Micro 0] 4. Loss computed: mem=100 MB, time=1.500s, pg_loss=%.6f, kl=%.6f, total=%.6f\n5. Optimizer step finished: mem=100 MB, time=2.300s total", std, pg, kl, total)
 	}
@@ -300,6 +297,26 @@ func TestRows(t *testing.T) {
 			require.NotEmpty(t, j.top, "%s: nothing was found\n%s", c.id, c.log)
 			require.Equal(t, c.id, j.top[0], "found %v, all %v", j.top, j.all)
 		})
+	}
+}
+
+// batch is a line of the ARC solver.
+func batch(i, every int, reward, loss, grad, mask float64) string {
+	return fmt.Sprintf("[Batch %4d] Reward: %7.4f | Loss: %7.4f | Qwen_grad: %.2e | Mask_ratio: %.4f", i*every, reward, loss, grad, mask)
+}
+
+// Zeros from some batch on are a gradient that is cut, or prompts that were cached: the lines cannot tell, and a warning says so.
+func TestZerosAfterAGradient(t *testing.T) {
+	for from, exit := range map[int]int{0: 1, 1: 0} {
+		j := text(t, "a.log", lines(5, func(i int) string {
+			grad := 1e-5
+			if i >= from {
+				grad = 0
+			}
+			return batch(i, 50, .1, 2.6-.1*float64(i), grad, .9-.05*float64(i))
+		}))
+		require.Equal(t, "D2", j.top[0])
+		require.Equal(t, exit, j.exit, "zeros from line %d", from)
 	}
 }
 

@@ -253,6 +253,9 @@ func (j *judge) arc() {
 		zero := q.longest
 		sparse := len(q.points) > 1 && q.points[1].step-q.points[0].step > 10
 		switch {
+		case zero.to-zero.from >= 100 && zero.from > q.first.step && !j.toldFresh: // a cached prompt has no gradient either
+			f := j.say("D2", Warn, Exact, q, "Qwen_grad: 0.00e+00 in every line from batch %d to %d, and not before: the gradient is cut, or the prompts are cached (fresh_prompt in metrics.jsonl tells)", zero.from, zero.to)
+			f.Step, f.Line = zero.from, zero.line
 		case zero.to-zero.from >= 100:
 			f := j.say("D2", Fail, Exact, q, "Qwen_grad: 0.00e+00 in every line from batch %d to %d", zero.from, zero.to)
 			f.Step, f.Line = zero.from, zero.line

@@ -87,6 +87,7 @@ type Watch struct {
 	printed    bool  // an iter line: print with four digits
 	unused     int64 // iterations without a micro-step that could be used
 	unusedAt   point
+	toldFresh  bool // rows say whether their prompt was made or cached
 	smi        bool
 }
 
@@ -142,8 +143,9 @@ func (w *Watch) Add(row *runlog.Row, all []string) (understood bool) {
 		level = 1
 	}
 	for _, f := range row.Fields {
-		if w.names[f.Name] == "fresh_prompt" && f.Value == 0 {
-			stale = true
+		if w.names[f.Name] == "fresh_prompt" {
+			w.toldFresh = true
+			stale = f.Value == 0
 		}
 	}
 	if v, ok := w.value(row, "skipped_micro_steps"); ok && v > 0 {
