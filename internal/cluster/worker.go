@@ -208,6 +208,9 @@ func (w *Worker) take(ctx context.Context, kv jetstream.KeyValue) error {
 		w.loaded, w.ticket = "", ""
 		blob, err := w.blobs.get(ctx, entry.SHA256)
 		if err != nil {
+			if _, asked := w.ask("restore", nil); asked != nil {
+				err = errors.Join(err, asked)
+			}
 			return again(err)
 		}
 		if err := decodePolicy(w.policy.Params(), blob); err != nil {
