@@ -344,9 +344,10 @@ func (c *Coordinator) await(ctx context.Context, names []string, longest int, pr
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
+			stopped := c.server != nil && !c.server.Running()
 			if err == nil {
 				broken, fresh = 0, false
-			} else if broken++; broken >= 3 {
+			} else if broken++; broken >= 3 || stopped {
 				c.warn("the queue does not answer (%v): it is made again from %s", err, c.Dir)
 				if err := c.again(); err != nil {
 					return err
