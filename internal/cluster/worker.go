@@ -69,6 +69,11 @@ func (w *Worker) Work(ctx context.Context) error {
 			return ctx.Err()
 		case err == nil || errors.As(err, &refused) || !errors.Is(err, errAgain):
 			return err
+		case w.conn.IsClosed(): // for good, as after credentials that were refused
+			return fmt.Errorf("%s: %w", w.URL, errors.Join(w.conn.LastError(), err))
+		}
+		if why := w.conn.LastError(); why != nil && !w.conn.IsConnected() {
+			err = again(why)
 		}
 		if err.Error() != last {
 			w.Say("waiting: %v", err)
