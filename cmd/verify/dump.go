@@ -68,6 +68,11 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 				}
 			}
 			to := out.file
+			if part != "" && strings.HasSuffix(to, "/") {
+				if err := os.MkdirAll(to, 0o777); err != nil {
+					return err
+				}
+			}
 			if info, err := os.Stat(to); err == nil && info.IsDir() && part != "" {
 				out.file = "" // a folder takes the partials of all shards
 			}
