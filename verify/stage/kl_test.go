@@ -93,7 +93,7 @@ func TestKLBound(t *testing.T) {
 						kl[i] = float64(kl32(r, kind, f32(lp[i]), f32(ref[i]), f32(old[i]), opt.in, opt.out, opt.corrected))
 						if opt.through {
 							d := f32(lp[i]) - f32(ref[i])
-							s := min(exp32(r, f32(lp[i])-f32(old[i])), 10) * (d * d / 2)
+							s := float32(min(exp32(r, f32(lp[i])-f32(old[i])), 10) * (d * d / 2)) // not fused with the sum
 							sum := f32(kl[i]) + s
 							kl[i] = float64(sum - s)
 						}
