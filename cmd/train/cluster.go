@@ -9,11 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"plumbline/cmd/internal/cli"
 	"plumbline/internal/bind"
 	"plumbline/internal/cluster"
 	"plumbline/internal/train"
-	"plumbline/verify/check"
 )
 
 // clusterFlags are the flags of a coordinator; cluster= is a key.
@@ -90,7 +88,8 @@ func (x *session) distribute(ctx context.Context, where, name string, l train.Lo
 func clusterError(err error) error {
 	var insecure *cluster.InsecureError
 	var running *cluster.RunningError
-	if errors.As(err, &insecure) || errors.As(err, &running) {
+	var address *cluster.AddressError
+	if errors.As(err, &insecure) || errors.As(err, &running) || errors.As(err, &address) {
 		return usageError{err.Error()}
 	}
 	var refused *cluster.RefusedError
@@ -114,7 +113,7 @@ whose log-probabilities of fixed texts are not the learner's (exit 1). It waits 
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if w.URL == "" {
-				return errors.Join(usageError{"--url is missing (train worker --help)"}, cli.Exit{Code: check.ExitUsage})
+				return usageError{"--url is missing (train worker --help)"}
 			}
 			w.Say = func(format string, a ...any) { fmt.Fprintf(cmd.OutOrStdout(), format+"\n", a...) }
 			w.Open = func(s cluster.Spec) (train.Policy, train.Tokenizer, error) {

@@ -42,3 +42,22 @@ func TestClusterSameBits(t *testing.T) {
 		require.Equal(t, timeless(t, plain), timeless(t, dir), "%d workers", workers)
 	}
 }
+
+// What a worker cannot use it says at once, by name.
+func TestWorkerRefuses(t *testing.T) {
+	for url, want := range map[string]string{
+		"":                   "--url is missing",
+		"nonsense":           "is no address: want nats://",
+		"http://127.0.0.1:1": "is no address: want nats://",
+		"nats://10.1.2.3:4":  "lacks TLS",
+	} {
+		out, err := exec.Command(binaryPath, "worker", "--url", url).CombinedOutput()
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+		require.Equal(t, 2, exit.ExitCode(), url)
+		require.Contains(t, string(out), want)
+	}
+	out, err := exec.Command(binaryPath, smallCausal(filepath.Join(t.TempDir(), "run"), "lora.r=2", "cluster=nats://127.0.0.1:1")...).CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "no NATS server answers")
+}

@@ -121,6 +121,9 @@ func Open(ctx context.Context, o Config) (_ *Coordinator, err error) {
 	if c.conn, err = connect(address, "coordinator", o.Security); err != nil {
 		return nil, err
 	}
+	if !c.conn.IsConnected() {
+		return nil, silent(c.conn, address)
+	}
 	if c.js, err = jetstream.New(c.conn); err != nil {
 		return nil, err
 	}

@@ -35,6 +35,16 @@ func (e *InsecureError) Error() string {
 	return fmt.Sprintf("%s is not on loopback and lacks %s: adapters and rollouts would be open to everyone on the way; --insecure accepts that", e.Where, e.Lacks)
 }
 
+// AddressError says that an address is none.
+type AddressError struct{ Address, Want string }
+
+func (e *AddressError) Error() string {
+	return fmt.Sprintf("%q is no address: want %s", e.Address, e.Want)
+}
+
+// wantNATS are the addresses of a queue.
+const wantNATS = "nats://HOST:PORT or tls://HOST:PORT"
+
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
@@ -44,7 +54,7 @@ func loopback(host string) bool {
 func (s Security) allows(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
-		return fmt.Errorf("%q is no address: want nats://HOST:PORT or tls://HOST:PORT", address)
+		return &AddressError{address, wantNATS}
 	}
 	switch {
 	case loopback(u.Hostname()) || s.Insecure:
@@ -94,6 +104,9 @@ func (s Security) key() (nkeys.KeyPair, error) {
 
 // connect connects to a server, and again whenever the connection is lost.
 func connect(address, name string, s Security) (*nats.Conn, error) {
+	if scheme, _, _ := strings.Cut(address, "://"); scheme != "nats" && scheme != "tls" {
+		return nil, &AddressError{address, wantNATS}
+	}
 	if err := s.allows(address); err != nil {
 		return nil, err
 	}
@@ -120,6 +133,14 @@ func connect(address, name string, s Security) (*nats.Conn, error) {
 		options = append(options, nats.UserCredentials(s.Credentials))
 	}
 	return nats.Connect(address, options...)
+}
+
+// silent says why a connection is none.
+func silent(conn *nats.Conn, address string) error {
+	if why := conn.LastError(); why != nil {
+		return fmt.Errorf("%s: %w", address, why)
+	}
+	return fmt.Errorf("%s: no NATS server answers", address)
 }
 
 // embed starts a server. Its store is emptied: the folder of the run is the truth.

@@ -62,7 +62,10 @@ func (w *Worker) Work(ctx context.Context) error {
 	}
 	last := ""
 	for {
-		err := w.session(ctx)
+		err := again(silent(w.conn, w.URL))
+		if w.conn.IsConnected() {
+			err = w.session(ctx)
+		}
 		var refused *RefusedError
 		switch {
 		case ctx.Err() != nil:
@@ -70,10 +73,7 @@ func (w *Worker) Work(ctx context.Context) error {
 		case err == nil || errors.As(err, &refused) || !errors.Is(err, errAgain):
 			return err
 		case w.conn.IsClosed(): // for good, as after credentials that were refused
-			return fmt.Errorf("%s: %w", w.URL, errors.Join(w.conn.LastError(), err))
-		}
-		if why := w.conn.LastError(); why != nil && !w.conn.IsConnected() {
-			err = again(why)
+			return silent(w.conn, w.URL)
 		}
 		if err.Error() != last {
 			w.Say("waiting: %v", err)
