@@ -1,0 +1,51 @@
+package dump_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/dump"
+)
+
+// A few cells that arithmetic in bfloat16 puts wrong, in a file that does not say what it computed in, are undetermined. One cell
+// three times as large is a failure there, too, in whatever step: no rounding does that.
+func TestFewCellsInSixteenBits(t *testing.T) {
+	profiles := convention.Profiles()
+	p := profiles[slices.IndexFunc(profiles, func(p *convention.Profile) bool { return p.Name == "trl-ppo@1.12" })]
+	step := func(n int) *dumpfile.Batch {
+		b := sixteen(p, 3, format.BF16, false)
+		b.Meta.Step = n
+		return b
+	}
+	judged := func(run ...*dumpfile.Batch) check.Result {
+		r, err := dump.Judge(context.Background(), dump.Batches(run), dump.Options{Selection: check.Selection{Select: []string{"gradient/dvalues"}}})
+		require.NoError(t, err)
+		at := slices.IndexFunc(r.Results, func(x check.Result) bool { return x.Check == "gradient/dvalues" })
+		require.GreaterOrEqual(t, at, 0)
+		return r.Results[at]
+	}
+	first, second := step(1), step(2)
+	for cells, run := range map[string]dump.Batches{"4 of 768": {first}, "8 of 1536": {first, second}} {
+		healthy := judged(run...)
+		require.Equal(t, check.Undetermined, healthy.Verdict)
+		require.Contains(t, healthy.Reason, cells+" compared elements beyond their bound")
+		require.Contains(t, healthy.Reason, "too few to tell from rounding, had this stage run in bfloat16")
+	}
+	x := second.Tensors["dvalues"].Data
+	largest := 0
+	for j, v := range x {
+		if second.Mask[j] && max(v, -v) > max(x[largest], -x[largest]) {
+			largest = j
+		}
+	}
+	x[largest] *= 3
+	require.Equal(t, check.Fail, judged(second).Verdict)
+	require.Equal(t, check.Fail, judged(first, second).Verdict)
+}
