@@ -76,15 +76,19 @@ func (c *Case) policySums(name string, withKL bool) (sums, *reduction) {
 // klReduction is the reduction of the KL term, red itself where it is that of the policy loss. OpenRLHF takes the mean over tokens
 // of its KL whatever its policy loss takes. verl's gmpo is a mean over the rows of a micro-batch; the KL beside it goes by the options.
 func (c *Case) klReduction(red *reduction) *reduction {
-	switch {
-	case red == nil:
-		return nil
-	case red.kind() != rl.AggToken && c.EnumOr("kl.agg", "same") == "token":
-		return c.tokenMean()
-	case c.geometric() && c.EnumOr("kl.place", "none") == "loss":
+	by := c.orTokenMean(red, "kl.agg")
+	if by != nil && by == red && c.geometric() && c.EnumOr("kl.place", "none") == "loss" {
 		return c.reduction()
 	}
-	return red
+	return by
+}
+
+// orTokenMean is red, or a mean over tokens where an option says so and red is none.
+func (c *Case) orTokenMean(red *reduction, option string) *reduction {
+	if red == nil || red.kind() == rl.AggToken || c.EnumOr(option, "same") != "token" {
+		return red
+	}
+	return c.tokenMean()
 }
 
 // geometric reports whether the policy loss is gmpo.

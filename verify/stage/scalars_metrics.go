@@ -216,7 +216,7 @@ func verlUpdateKL(c *Case, rows []span) ([]float64, []float64) {
 	if c.Set.Value("loss.kind").String() == "kl_cov" {
 		return c.meanKL(rows, rl.KLAbs)
 	}
-	return c.meanKL(rows, rl.KLK1)
+	return updateKL(c, rows)
 }
 
 // approxKL returns that of k3, or in TRL of k2; see alternative.

@@ -59,11 +59,7 @@ func (c *Case) valueMask(cells string) []bool {
 // valueReduction is the reduction of the value loss: that of the policy loss, or a mean over tokens whatever that is, as OpenRLHF's
 // critic takes it.
 func (c *Case) valueReduction() *reduction {
-	red := c.reduction()
-	if red == nil || red.kind() == rl.AggToken || c.EnumOr("value.agg", "same") != "token" {
-		return red
-	}
-	return c.tokenMean()
+	return c.orTokenMean(c.reduction(), "value.agg")
 }
 
 // over returns the reduction of the value loss over another mask.
