@@ -36,3 +36,17 @@ func TestClusterKilled(t *testing.T) {
 		return smallCausal(dir, "lora.r=2", "save_steps=1", "cluster=embedded", "--listen", address)
 	})
 }
+
+// Every trainer that samples, with all weights or an adapter, on both policies, draws on workers what one process draws.
+func TestClusterSameBitsOfTrainers(t *testing.T) {
+	for name, args := range map[string]func(dir string) []string{
+		"ppo":                 func(dir string) []string { return small(dir) },
+		"ppo, adapter":        func(dir string) []string { return small(dir, "lora.r=2") },
+		"shielded":            smallShielded,
+		"shielded, accel":     func(dir string) []string { return append(smallShielded(dir), "--policy", "accel") },
+		"grpo_causal, accel":  func(dir string) []string { return append(smallCausal(dir, "lora.r=2"), "--policy", "accel") },
+		"grpo_causal, 3 rows": func(dir string) []string { return append(smallCausal(dir, "lora.r=2"), "--task-rows", "3") },
+	} {
+		t.Run(name, func(t *testing.T) { sameOnWorkers(t, 2, args) })
+	}
+}

@@ -13,34 +13,39 @@ import (
 
 // Workers draw what one process draws: logs and checkpoints are the same, byte for byte.
 func TestClusterSameBits(t *testing.T) {
-	plain := filepath.Join(t.TempDir(), "plain")
-	trains(t, smallCausal(plain, "lora.r=2")...)
 	for _, workers := range []int{2, 4} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		address := l.Addr().String()
-		require.NoError(t, l.Close())
-		var all []*exec.Cmd
-		var said []*bytes.Buffer
-		for range workers {
-			cmd, out := exec.Command(binaryPath, "worker", "--url", "nats://"+address), &bytes.Buffer{}
-			cmd.Stdout, cmd.Stderr = out, out
-			require.NoError(t, cmd.Start())
-			all, said = append(all, cmd), append(said, out)
-			t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-		}
-		dir := filepath.Join(t.TempDir(), "cluster")
-		trains(t, smallCausal(dir, "lora.r=2", "cluster=embedded", "--listen", address)...)
-		joined := 0 // one that opens its model after the end waits for another run
-		for i, cmd := range all {
-			cmd.Process.Kill()
-			cmd.Wait()
-			joined += strings.Count(said[i].String(), "the canary passes")
-		}
-		require.Positive(t, joined)
-		sameFolder(t, filepath.Join(plain, "final"), filepath.Join(dir, "final"))
-		require.Equal(t, timeless(t, plain), timeless(t, dir), "%d workers", workers)
+		sameOnWorkers(t, workers, func(dir string) []string { return smallCausal(dir, "lora.r=2") })
 	}
+}
+
+// sameOnWorkers compares a run with the same one whose samples workers draw.
+func sameOnWorkers(t *testing.T, workers int, args func(dir string) []string) {
+	plain := filepath.Join(t.TempDir(), "plain")
+	trains(t, args(plain)...)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := l.Addr().String()
+	require.NoError(t, l.Close())
+	var all []*exec.Cmd
+	var said []*bytes.Buffer
+	for range workers {
+		cmd, out := exec.Command(binaryPath, "worker", "--url", "nats://"+address), &bytes.Buffer{}
+		cmd.Stdout, cmd.Stderr = out, out
+		require.NoError(t, cmd.Start())
+		all, said = append(all, cmd), append(said, out)
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	}
+	dir := filepath.Join(t.TempDir(), "cluster")
+	trains(t, append(args(dir), "cluster=embedded", "--listen", address)...)
+	joined := 0 // one that opens its model after the end waits for another run
+	for i, cmd := range all {
+		cmd.Process.Kill()
+		cmd.Wait()
+		joined += strings.Count(said[i].String(), "the canary passes")
+	}
+	require.Positive(t, joined)
+	sameFolder(t, filepath.Join(plain, "final"), filepath.Join(dir, "final"))
+	require.Equal(t, timeless(t, plain), timeless(t, dir), "%d workers", workers)
 }
 
 // What a worker cannot use it says at once, by name.
