@@ -136,6 +136,11 @@ func TestSizeOfTheEngine(t *testing.T) {
 	require.Equal(t, check.Fail, o.Verdict)
 	require.Contains(t, o.Rules.Note, "effective sample size")
 	require.Equal(t, check.Pass, rules(t, "agreement/size", g.Batch, set(t, "ratio.old=stored tis.level=token")).Verdict)
+	// Without logp_old the policy is that of the update: after the first of several epochs it has moved away from the engine's.
+	moved := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_new", a...).token("logp_gen", stale...)
+	for epochs, want := range map[string]check.Verdict{"1": check.Fail, "3": check.Pass} {
+		require.Equal(t, want, rules(t, "agreement/size", moved.Batch, set(t, "ratio.old=stopgrad_new optim.epochs="+epochs)).Verdict, "%s epochs", epochs)
+	}
 	o = rules(t, "agreement/size", g.token("logp_gen", a...).Batch, set(t, "ratio.old=stored"))
 	require.Equal(t, check.Pass, o.Verdict)
 	require.Contains(t, o.Rules.Note, "not two measurements")

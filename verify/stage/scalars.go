@@ -20,7 +20,8 @@ type metric struct {
 
 	// generation marks numbers of a generation batch, which are logged at the step that uses it first.
 	generation bool
-	rollout    bool // of all rows of a rollout: judged where a step has them all (num_mini_batches = 1)
+	losses     []string // the kinds of loss that log it so; nil: all. Others of one release count otherwise by the same name
+	rollout    bool     // of all rows of a rollout: judged where a step has them all (num_mini_batches = 1)
 	// of returns the metric of each range of rows, and the errors of the computation. The ranges are those of the files, or all rows
 	// for every file if pooled.
 	of     func(c *Case, rows []span) (x, e []float64)
@@ -69,7 +70,7 @@ var metrics = []metric{
 	{name: "completions/max_length", framework: "trl", title: "length of the longest completion", formula: "largest Σ mask of a row", generation: true, pooled: true, of: lengths(largest)},
 	{name: "reward", framework: "trl", title: "mean reward", formula: "mean of scores over the generation batch", generation: true, pooled: true, of: meanScore},
 
-	{name: "actor/pg_clipfrac", framework: "verl", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ", of: clipShare(anySign, "binding")},
+	{name: "actor/pg_clipfrac", framework: "verl", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ; of ρ beyond the bounds under cispo, 0 under sapo", losses: []string{"ppo", "gspo", "cispo", "sapo"}, of: verlClipShare},
 	{name: "actor/pg_clipfrac_lower", framework: "verl", title: "share of tokens on the dual clip", formula: "masked share of tokens with A < 0 and max(−A·ρ, −A·clip(ρ)) > −A·clip.dual", of: clipShare(anySign, "lower")},
 	{name: "actor/ppo_kl", framework: "verl", title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new within ratio.log_clamp; of its size under kl_cov", of: verlUpdateKL},
 	{name: "actor/kl_loss", framework: "verl", title: "logged KL loss", formula: "Σ over the micro-batches of Agg(kl), by agg.kind and agg.denominator, as the loss adds it", over: total, of: fileKL},
@@ -131,6 +132,9 @@ func (m *metric) applies(c *Case) bool {
 	}
 	if m.name == "grad_norm" && !slices.ContainsFunc(c.B.Names(), isGradient) {
 		return false // nobody dumps the gradient of every parameter by default
+	}
+	if kind := c.Set.Value("loss.kind"); m.losses != nil && kind.Kind() == convention.Enum && !slices.Contains(m.losses, kind.Text()) {
+		return false
 	}
 	if m.rollout && (c.FactOr("num_mini_batches", 0) != 1 || !c.complete()) {
 		return false

@@ -133,6 +133,18 @@ func clipShare(of sign, kind string) func(*Case, []span) ([]float64, []float64) 
 	}
 }
 
+// verlClipShare returns what verl 0.9.1's losses log as pg_clipfrac: the share of tokens whose clipped term is the larger one, under
+// cispo the share whose ratio the clamp changes, under sapo, which has no clip, 0.
+func verlClipShare(c *Case, rows []span) ([]float64, []float64) {
+	switch c.Set.Value("loss.kind").String() {
+	case "cispo":
+		return clipShare(anySign, "outside")(c, rows)
+	case "sapo":
+		return make([]float64, len(rows)), make([]float64, len(rows))
+	}
+	return clipShare(anySign, "binding")(c, rows)
+}
+
 // clipOfRow returns the smallest or largest share of clipped tokens of a row, over the rows that have one, NaN if none has. TRL's sequence
 // ratio counts in every row, since it is not masked.
 func clipOfRow(of sign, how combine) func(*Case, []span) ([]float64, []float64) {

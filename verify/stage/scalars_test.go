@@ -168,6 +168,32 @@ func TestUpdateKLOfKLCov(t *testing.T) {
 	}
 }
 
+func TestClipFractionOfVerlsLosses(t *testing.T) {
+	// Ratios above, below, above and within the bounds, A > 0, > 0, < 0, > 0: the clipped term is the larger one in the first alone, the
+	// ratio is beyond its bounds in three, and sapo has no bounds.
+	b := &dump.Batch{Rows: 1, Cols: 4, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, true, true},
+		Origin: []dump.Origin{{Cols: 4}}, Files: []dump.FileInfo{{Hi: 1, Cols: 4}},
+		Meta: dump.Meta{Framework: "verl", WorldSize: 1, MicroBatches: 1, ScalarsScope: "optimizer_step", DLogpScale: 1}}
+	tr := &trainer{b: b}
+	tr.put("logp_old", make([]float64, 4))
+	tr.put("logp_new", []float64{1, -1, 1, 0})
+	tr.put("advantages", []float64{1, 1, -1, 1})
+	right := map[string]float64{"ppo": .25, "gspo": .25, "cispo": .75, "sapo": 0}
+	for kind, want := range right {
+		for _, logged := range []float64{0, .25, .75} {
+			b.Files[0].Scalars = []dump.Scalar{{Name: "actor/pg_clipfrac", Value: logged}}
+			set := options(t, "loss.kind="+kind, "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.2", "clip.high=0.2")
+			verdict := check.Fail
+			if logged == want {
+				verdict = check.Pass
+			}
+			require.Equal(t, verdict, stage.Judge(stage.Find("scalars/actor_pg_clipfrac"), b, set).Verdict, "%s %v", kind, logged)
+		}
+	}
+	set := options(t, "loss.kind=dppo_tv", "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.2", "clip.high=0.2")
+	require.Equal(t, check.Skip, stage.Judge(stage.Find("scalars/actor_pg_clipfrac"), b, set).Verdict, "tokens that dppo leaves out are another number")
+}
+
 func TestClipRatioOfTRL(t *testing.T) {
 	// Two rows of four tokens: in the first two ratios are above the bound, in the second one below; A > 0, A < 0.
 	b := &dump.Batch{Rows: 2, Cols: 4, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, true, true, true, true, true, false},

@@ -76,6 +76,8 @@ def trl_grpo(r):
         vllm_importance_sampling_correction=r.random() < 0.85,
         learning_rate=number(r, 1e-3, 8e-3),
     )
+    if kind == "vespo":  # TRL refuses the other two
+        a["vllm_importance_sampling_mode"] = r.choice(["token_mask", "token_truncate"])
     if kind in ("grpo", "dapo", "bnpo", "dr_grpo", "luspo") and r.random() < 0.3:
         a.update(importance_sampling_level="sequence", epsilon=number(r, 3e-4, 0.01), epsilon_high=number(r, 3e-4, 0.01))
     if kind == "cispo":
