@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"strings"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
@@ -44,6 +45,9 @@ func predictDLogp(c *Case) *Prediction {
 	by, beta := red, p.beta
 	if beta != 0 {
 		by = c.klReduction(red)
+	}
+	if p.o.Kind == rl.LossGSPO && strings.EqualFold(b.Meta.Framework, "verl") && p.uneven(b.Cols) {
+		note(&c.Absent, "a prediction of gspo under advantages that differ within a row (verl's gradient is that of GSPO-token, where each token has its own)")
 	}
 	if !c.OK() {
 		return nil
@@ -103,6 +107,26 @@ func predictDLogp(c *Case) *Prediction {
 		return t
 	}
 	return q
+}
+
+// uneven reports whether the tokens of some row have different advantages.
+func (p *policy) uneven(cols int) bool {
+	first := -1
+	for i, on := range p.mask {
+		if i%cols == 0 {
+			first = -1
+		}
+		if !on {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		if p.adv.X[i] != p.adv.X[first] {
+			return true
+		}
+	}
+	return false
 }
 
 // withoutKL returns the policy term alone.

@@ -280,6 +280,25 @@ func TestGradientOfTheGeometricMean(t *testing.T) {
 	log.report(t)
 }
 
+// verl's gspo is sg(s)·exp(lp − sg(lp)): the gradient of a token has its own advantage. Where a row has several that is not the
+// gradient through the mean of the row, and nothing is said of it; of other programs it is.
+func TestGradientOfVerlsGSPO(t *testing.T) {
+	tr := newTrainer(1)
+	tr.logprobs(0.1)
+	tr.grid("dlogp", func(int) float64 { return 1 })
+	tr.grid("advantages", func(i int) float64 { return float64(1 + i%3) })
+	a := reduction{kind: "seq_mean_token_mean", where: "micro"}
+	set := a.set(t, options(t, "loss.kind=gspo", "ratio.level=seq_mean", "ratio.log_clamp=none", "ratio.seq_log_max=none", "ratio.len_eps=0", "ratio.old=stored", "clip.low=0.2", "clip.high=0.2", "clip.dual=none", "clip.delta=none", "kl.place=none"))
+	o := judged32(t, "gradient/dlogp", tr.b, set)
+	require.Equal(t, check.Fail, o.Verdict, "%v %v", o.Case.Unknown, o.Case.Absent)
+	tr.b.Meta.Framework = "verl"
+	o = judged32(t, "gradient/dlogp", tr.b, set)
+	require.Equal(t, check.Undetermined, o.Verdict)
+	require.Contains(t, o.Case.Absent[0], "GSPO-token")
+	tr.grid("advantages", func(int) float64 { return 1 })
+	require.Equal(t, check.Fail, judged32(t, "gradient/dlogp", tr.b, set).Verdict)
+}
+
 func TestUnknownOptionsOfTheGradientAreThoseItUses(t *testing.T) {
 	f := families()[1]
 	tr := newTrainer(3)
