@@ -2,6 +2,7 @@ package dump
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
+	"plumbline/verify/tol"
 )
 
 // explanation is what was found out about a check that failed.
@@ -373,6 +375,9 @@ func (t *track) decide(closed bool) {
 		}
 		return declaredChanges(f) > 1 && !f.Whole
 	}
+	if u := stage.Grid(t.first.Got); u > tol.U32 {
+		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return rounding(f, u) })
+	}
 	if len(t.why.fits) > 0 && several(t.why.fits[0]) && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
 		t.why.fits = nil
 	}
@@ -386,6 +391,14 @@ func (t *track) decide(closed bool) {
 	if !slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) && len(t.failing) > 0 {
 		t.why.coarse = stage.Coarser(t.first)
 	}
+}
+
+// rounding reports whether a fit changes nothing but numbers, and these by no more than the spacing 2u of an output's format: the number
+// was solved from the roundings of a few cells, and is that of the declaration.
+func rounding(f stage.Fit, u float64) bool {
+	return len(f.Changes) > 0 && !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
+		return c.From.Kind() != convention.Number || c.To.Kind() != convention.Number || math.Abs(c.To.Num()-c.From.Num()) > 2*u*math.Abs(c.From.Num())
+	})
 }
 
 // mostChanged is the number of declared options that an explanation may contradict.
