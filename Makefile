@@ -11,7 +11,7 @@ STATICCHECK = v0.8.2
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: hostile html help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers ci
+.PHONY: laws hostile html help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers ci
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -61,6 +61,10 @@ race:           ## the short tests under the race detector
 slow:           ## laws with 10,000 cases each, large bases, time and memory
 	$(GO) test -timeout 40m ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
 	CHECKS=$(CHECKS) PLANTS=$(PLANTS) $(GO) test -tags slow -timeout 60m ./...
+
+LAWS = $$(grep -rlE '"pgregory.net/rapid"' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
+laws:           ## every law with CHECKS new cases, drawn anew at every call (hours)
+	RAPID_SEED=0 $(GO) test -timeout 0 $(LAWS) -rapid.checks=$(CHECKS)
 
 learn:          ## three seeds of every trainer learn, where make slow tries one; the embedded models are made again (an hour)
 	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy|Reproducible' ./cmd/train
