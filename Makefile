@@ -62,7 +62,7 @@ slow:           ## laws with 10,000 cases each, large bases, time and memory
 	$(GO) test -timeout 40m ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
 	CHECKS=$(CHECKS) PLANTS=$(PLANTS) $(GO) test -tags slow -timeout 60m ./...
 
-LAWS = $$(grep -rlE '"pgregory.net/rapid"' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
+LAWS = $$(grep -rlE '^\s"pgregory.net/rapid"$$' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
 laws:           ## every law with CHECKS new cases, drawn anew at every call (hours)
 	RAPID_SEED=0 $(GO) test -timeout 0 $(LAWS) -rapid.checks=$(CHECKS)
 
