@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -107,13 +108,17 @@ func newWorker() *cobra.Command {
 		Short: "draw rollouts for a trainer that was started with cluster=",
 		Long: `worker draws the rollouts of a trainer that was started with cluster=embedded or cluster=URL, until that run has ended. It opens the model that
 the run names; --model says where the same files lie on this machine. A worker with another base, tokenizer or arithmetic is refused, and so is one
-whose log-probabilities of fixed texts are not the learner's (exit 1). It waits for a coordinator that is not there, or not there any more.`,
+whose log-probabilities of fixed texts are not the learner's (exit 1). It waits --wait for a coordinator that is not there, or not there any more
+(then exit 3).`,
 		Example: `  train worker --url nats://127.0.0.1:4222
   train worker --url tls://head:4222 --credentials worker.nk --tls-ca ca.pem`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if w.URL == "" {
 				return usageError{"--url is missing (train worker --help)"}
+			}
+			if w.Wait <= 0 {
+				return usageError{fmt.Sprintf("--wait %v: want a time above 0", w.Wait)}
 			}
 			w.Say = func(format string, a ...any) { fmt.Fprintf(cmd.OutOrStdout(), format+"\n", a...) }
 			w.Open = func(s cluster.Spec) (train.Policy, train.Tokenizer, error) {
@@ -133,6 +138,7 @@ whose log-probabilities of fixed texts are not the learner's (exit 1). It waits 
 	}
 	cmd.Flags().StringVar(&w.URL, "url", "", "of NATS, as the trainer prints it")
 	cmd.Flags().StringVar(&w.Run, "run", "", "which of several runs on one cluster")
+	cmd.Flags().DurationVar(&w.Wait, "wait", 10*time.Minute, "for a coordinator that does not answer: not started yet, or gone")
 	cmd.Flags().StringVar(&model, "model", "", "where the model lies here (default: the name that the run has for it)")
 	bindSecurity(cmd, &w.Security)
 	return cmd

@@ -37,7 +37,7 @@ func sameOnWorkers(t *testing.T, workers int, args func(dir string) []string) {
 	}
 	dir := filepath.Join(t.TempDir(), "cluster")
 	trains(t, append(args(dir), "cluster=embedded", "--listen", address)...)
-	joined := 0 // one that opens its model after the end waits for another run
+	joined := 0 // one that opens its model after the end draws nothing
 	for i, cmd := range all {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -62,7 +62,12 @@ func TestWorkerRefuses(t *testing.T) {
 		require.Equal(t, 2, exit.ExitCode(), url)
 		require.Contains(t, string(out), want)
 	}
-	out, err := exec.Command(binaryPath, smallCausal(filepath.Join(t.TempDir(), "run"), "lora.r=2", "cluster=nats://127.0.0.1:1")...).CombinedOutput()
+	out, err := exec.Command(binaryPath, "worker", "--url", "nats://127.0.0.1:1", "--wait", "100ms").CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 3, exit.ExitCode(), string(out))
+	require.Contains(t, string(out), "no coordinator at nats://127.0.0.1:1 for 100ms")
+	out, err = exec.Command(binaryPath, smallCausal(filepath.Join(t.TempDir(), "run"), "lora.r=2", "cluster=nats://127.0.0.1:1")...).CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "no NATS server answers")
 }

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -54,6 +57,17 @@ func (f folder) get(_ context.Context, name string) ([]byte, error) {
 		err = format.Malformed(string(f)+"/"+name, "", "is corrupted: its sha256 is another one")
 	}
 	return data, err
+}
+
+// remove removes a blob if it is there. A name that is none, as a stranger's folder may have it, names no file.
+func (f folder) remove(name string) error {
+	if !blobName.MatchString(name) {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(string(f), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // remoteBlobs are those of a coordinator over HTTP.

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"plumbline/internal/train"
 )
@@ -32,6 +33,7 @@ type Spec struct {
 	Tokenizer string          `json:"tokenizer"` // [TokenizerPrint]
 	Blobs     string          `json:"blobs"`     // http://…, https://… or a folder
 	Token     string          `json:"token"`     // for the blobs over HTTP
+	Ended     bool            `json:"ended,omitempty"`
 }
 
 // policyEntry is the policy that samples are drawn from.
@@ -108,6 +110,19 @@ const (
 
 // RefusedError says that a worker gets no work, and why.
 type RefusedError struct{ Reason, Detail string }
+
+// GoneError says that no coordinator has answered for as long as a worker waits.
+type GoneError struct {
+	URL  string
+	Wait time.Duration
+	Last error
+}
+
+func (e *GoneError) Error() string {
+	return fmt.Sprintf("no coordinator at %s for %v: the run has ended, was never started there, or is gone (%v)", e.URL, e.Wait, e.Last)
+}
+
+func (e *GoneError) Unwrap() error { return e.Last }
 
 func (e *RefusedError) Error() string {
 	return "refused by the coordinator: " + e.Reason + ": " + e.Detail

@@ -208,13 +208,30 @@ func (c *Coordinator) Counts() Counts {
 	return n
 }
 
+// end tells the workers that they can go, those that are there and, on a cluster of others, those that come later.
+func (c *Coordinator) end() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	c.mu.Lock()
+	c.spec.Ended = true
+	c.mu.Unlock()
+	err := c.describe(ctx)
+	if c.server == nil {
+		if gone := c.js.DeleteStream(ctx, streamName(c.spec.Run)); gone != nil && !errors.Is(gone, jetstream.ErrStreamNotFound) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return errors.Join(err, c.conn.Publish(c.subject("ended"), nil), c.conn.FlushTimeout(5*time.Second))
+}
+
 // Close stops the coordinator. Workers are told that they can go if the run has ended; else they wait for it to go on.
 func (c *Coordinator) Close(ended bool) error {
 	var errs []error
 	if c.conn != nil {
 		if ended {
-			c.conn.Publish(c.subject("ended"), nil)
-			c.conn.FlushTimeout(5 * time.Second)
+			if err := c.end(); err != nil {
+				errs = append(errs, fmt.Errorf("telling the workers that the run has ended: %w", err))
+			}
 		}
 		c.conn.Close()
 	}
@@ -261,7 +278,7 @@ func (c *Coordinator) handOver(ctx context.Context) error {
 	c.mu.Lock()
 	c.entry, c.song = policyEntry{Version: version, SHA256: sha, Base: c.spec.Base, Canary: canary}, song
 	c.mu.Unlock()
-	return nil
+	return c.ledger.dropPolicies(sha)
 }
 
 func (c *Coordinator) sample(ctx context.Context, prompts train.Batch, s train.Sampling, stream rng.Stream, first, eos int, progress func(train.Drawn)) (ids [][]int, logp [][]float64, err error) {
@@ -395,11 +412,8 @@ func (c *Coordinator) again() error {
 func streamName(run string) string { return "PLUMBLINE_" + run }
 func bucketName(run string) string { return "plumbline_" + run }
 
-// fill makes the queue and the keys if they are not there, and puts every open task into it that it lacks. With fresh what lies in
-// the queue is of a call before, and goes.
-func (c *Coordinator) fill(ctx context.Context, fresh bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
+// describe makes the keys that say what the run is and which policy it has.
+func (c *Coordinator) describe(ctx context.Context) error {
 	kv, err := c.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucketName(c.spec.Run)})
 	if err != nil {
 		return err
@@ -407,10 +421,6 @@ func (c *Coordinator) fill(ctx context.Context, fresh bool) error {
 	c.mu.Lock()
 	spec, err1 := json.Marshal(c.spec)
 	entry, err2 := json.Marshal(c.entry)
-	open := map[string][]byte{}
-	for id, t := range c.tasks {
-		open[id], _ = json.Marshal(t)
-	}
 	c.mu.Unlock()
 	if err := errors.Join(err1, err2); err != nil {
 		return err
@@ -423,6 +433,23 @@ func (c *Coordinator) fill(ctx context.Context, fresh bool) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// fill makes the queue and the keys if they are not there, and puts every open task into it that it lacks. With fresh what lies in
+// the queue is of a call before, and goes.
+func (c *Coordinator) fill(ctx context.Context, fresh bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := c.describe(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	open := map[string][]byte{}
+	for id, t := range c.tasks {
+		open[id], _ = json.Marshal(t)
+	}
+	c.mu.Unlock()
 	stream, err := c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: streamName(c.spec.Run), Subjects: []string{c.subject("task.*")}, Retention: jetstream.WorkQueuePolicy,
 		MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true})
 	if err != nil {

@@ -22,22 +22,23 @@ import (
 //	run              the name of the run in NATS
 //	policies.jsonl   the policies in the order of their first use
 //	rollouts.jsonl   the accepted rollouts, by their blobs
-//	blobs/           both, by sha256
+//	blobs/           the rollouts and the policy that samples are drawn from, by sha256
 type ledger struct {
 	dir      string
 	run      string
-	blobs    blobs
+	blobs    folder
 	rollouts *rundir.Log
 	policies *rundir.Log
 	version  map[string]int    // of a policy
+	held     map[string]bool   // policies whose blob may be there
 	at       map[string]string // blob of a sample
 }
 
-func openLedger(dir string, b blobs) (*ledger, error) {
+func openLedger(dir string, b folder) (*ledger, error) {
 	if err := format.OwnDir(dir); err != nil {
 		return nil, err
 	}
-	l := &ledger{dir: dir, blobs: b, version: map[string]int{}, at: map[string]string{}}
+	l := &ledger{dir: dir, blobs: b, version: map[string]int{}, held: map[string]bool{}, at: map[string]string{}}
 	text, err := format.ReadOwn(dir, "run", 64)
 	if errors.Is(err, fs.ErrNotExist) {
 		id := make([]byte, 8)
@@ -62,7 +63,7 @@ func openLedger(dir string, b blobs) (*ledger, error) {
 		Policy, Blob string
 		Samples      []string
 	}
-	if err := eachLine(dir, "policies.jsonl", &line, func() { l.version[line.Policy] = len(l.version) }); err != nil {
+	if err := eachLine(dir, "policies.jsonl", &line, func() { l.version[line.Policy], l.held[line.Policy] = len(l.version), true }); err != nil {
 		return nil, err
 	}
 	return l, eachLine(dir, "rollouts.jsonl", &line, func() {
@@ -89,18 +90,35 @@ func eachLine(dir, name string, line any, do func()) error {
 	return in.Err()
 }
 
-// policy keeps the blob of a policy and returns its version.
+// policy keeps the blob of a policy and returns its version. It is named before its blob is there, so that every blob has a name.
 func (l *ledger) policy(ctx context.Context, blob []byte) (sha string, version int, err error) {
-	if sha, err = l.blobs.put(ctx, blob); err != nil {
-		return "", 0, err
-	}
+	sha = hash(blob)
 	version, known := l.version[sha]
 	if !known {
 		version = len(l.version)
+		if err := l.policies.Append(rundir.Field{Key: "policy", Value: sha}, rundir.Field{Key: "version", Value: version}); err != nil {
+			return "", 0, err
+		}
 		l.version[sha] = version
-		err = l.policies.Append(rundir.Field{Key: "policy", Value: sha}, rundir.Field{Key: "version", Value: version})
 	}
+	l.held[sha] = true
+	_, err = l.blobs.put(ctx, blob)
 	return sha, version, err
+}
+
+// dropPolicies removes the blobs of all policies but one. None of them is needed again: a run that goes on from a checkpoint writes the
+// blob of the checkpoint's masters anew, and a worker that asks for an older policy is told of the present one.
+func (l *ledger) dropPolicies(but string) error {
+	for sha := range l.held {
+		if sha == but {
+			continue
+		}
+		if err := l.blobs.remove(sha); err != nil {
+			return err
+		}
+		delete(l.held, sha)
+	}
+	return nil
 }
 
 // add keeps a rollout whose blob is there.

@@ -21,7 +21,8 @@ import (
 // Worker draws samples for a coordinator.
 type Worker struct {
 	URL      string
-	Run      string // of several on one cluster; "": the only one
+	Run      string        // of several on one cluster; "": the only one that has not ended
+	Wait     time.Duration // for a coordinator that does not answer; 0: 10 minutes
 	Security Security
 	// Open opens the model of a run.
 	Open func(Spec) (train.Policy, train.Tokenizer, error)
@@ -38,12 +39,17 @@ type Worker struct {
 	print  string // of the tokenizer
 	loaded string // policy that the masters hold
 	ticket string
+	heard  time.Time // when a coordinator was there last
 }
 
 // errAgain says that something went that may come back.
 var errAgain = errors.New("the coordinator does not answer")
 
-// Work draws samples until the run has ended, the worker is refused or ctx is cancelled. A coordinator that is gone is waited for.
+// errEnded says that a run has ended.
+var errEnded = errors.New("the run has ended")
+
+// Work draws samples until the run has ended, the worker is refused or ctx is cancelled. A coordinator that is gone is waited for, for
+// as long as [Worker.Wait] says.
 func (w *Worker) Work(ctx context.Context) error {
 	host, _ := os.Hostname()
 	id := make([]byte, 4)
@@ -52,6 +58,10 @@ func (w *Worker) Work(ctx context.Context) error {
 	if w.Say == nil {
 		w.Say = func(string, ...any) {}
 	}
+	if w.Wait == 0 {
+		w.Wait = 10 * time.Minute
+	}
+	w.heard = time.Now()
 	var err error
 	if w.conn, err = connect(w.URL, w.name, w.Security); err != nil {
 		return err
@@ -70,10 +80,15 @@ func (w *Worker) Work(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err == nil || errors.As(err, &refused) || !errors.Is(err, errAgain):
+		case w.over() || errors.Is(err, errEnded):
+			w.Say("the run has ended")
+			return nil
+		case errors.As(err, &refused) || !errors.Is(err, errAgain):
 			return err
 		case w.conn.IsClosed(): // for good, as after credentials that were refused
 			return silent(w.conn, w.URL)
+		case time.Since(w.heard) > w.Wait:
+			return &GoneError{w.URL, w.Wait, err}
 		}
 		if err.Error() != last {
 			w.Say("waiting: %v", err)
@@ -83,7 +98,6 @@ func (w *Worker) Work(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-w.ended:
-			return nil
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
@@ -100,7 +114,7 @@ func (w *Worker) over() bool {
 	}
 }
 
-// session works for one coordinator until something is lost.
+// session works for one coordinator until something is lost, or the run has ended.
 func (w *Worker) session(ctx context.Context) error {
 	kv, err := w.find(ctx)
 	if err != nil {
@@ -147,17 +161,23 @@ func (w *Worker) session(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if time.Since(w.heard) > w.Wait/4 { // a cluster of others answers without a coordinator
+			if _, err := w.conn.Request("plumbline."+w.spec.Run+".who", nil, 5*time.Second); err != nil {
+				return again(err)
+			}
+			w.heard = time.Now()
+		}
 	}
-	return nil
+	return errEnded
 }
 
 // find finds the run and what it is made of.
 func (w *Worker) find(ctx context.Context) (jetstream.KeyValue, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	run := w.Run
-	if run == "" {
-		var runs []string
+	runs := []string{w.Run}
+	if w.Run == "" {
+		runs = nil
 		names := w.js.KeyValueStoreNames(ctx)
 		for name := range names.Name() {
 			if id, ours := strings.CutPrefix(name, bucketName("")); ours {
@@ -169,27 +189,39 @@ func (w *Worker) find(ctx context.Context) (jetstream.KeyValue, error) {
 			return nil, again(names.Error())
 		case len(runs) == 0:
 			return nil, again(errors.New("no run is there"))
-		case len(runs) > 1:
-			return nil, &RefusedError{"several runs", "say which: " + strings.Join(runs, ", ")}
 		}
-		run = runs[0]
 	}
-	kv, err := w.js.KeyValue(ctx, bucketName(run))
-	if err != nil {
-		return nil, again(err)
-	}
-	entry, err := kv.Get(ctx, "spec")
-	if err != nil {
-		return nil, again(err)
-	}
+	var kv jetstream.KeyValue
 	var spec Spec
-	if err := json.Unmarshal(entry.Value(), &spec); err != nil {
-		return nil, err
+	var open []string
+	for _, run := range runs {
+		bucket, err := w.js.KeyValue(ctx, bucketName(run))
+		if err != nil {
+			return nil, again(err)
+		}
+		entry, err := bucket.Get(ctx, "spec")
+		if err != nil {
+			return nil, again(err)
+		}
+		var s Spec
+		if err := json.Unmarshal(entry.Value(), &s); err != nil {
+			return nil, err
+		}
+		if !s.Ended {
+			kv, spec, open = bucket, s, append(open, run)
+		}
+	}
+	switch {
+	case len(open) == 0:
+		return nil, errEnded
+	case len(open) > 1:
+		return nil, &RefusedError{"several runs", "say which: " + strings.Join(open, ", ")}
 	}
 	if w.policy != nil && (string(spec.Model) != string(w.spec.Model) || spec.Run != w.spec.Run) {
 		w.policy, w.loaded, w.ticket = nil, "", ""
 	}
 	w.spec = spec
+	var err error
 	w.blobs, err = openBlobs(spec.Blobs, spec.Token, w.Security)
 	return kv, err
 }
@@ -251,6 +283,7 @@ func (w *Worker) ask(subject string, question any) (r reply, err error) {
 	if err != nil {
 		return r, again(err)
 	}
+	w.heard = time.Now()
 	return r, json.Unmarshal(m.Data, &r)
 }
 
