@@ -99,7 +99,7 @@ func weights(c arch.Config, seed uint64) model.Weights {
 // world is a model in both arithmetics, with a batch and the derivatives of a loss.
 type world struct {
 	config  arch.Config
-	seed    uint64  // of the weights
+	seed    uint64 // of the weights
 	mode    lora.Mode
 	fast    *model.Model
 	exact   *ref.Model
