@@ -12,15 +12,12 @@ const (
 	AggTokenSum                        // Σℓm: verl token-sum
 )
 
-var aggKinds = []string{"token", "seq_mean_token_mean", "seq_mean_token_sum", "seq_sum_const", "luspo", "token_sum"}
+var aggKinds = enumeration[AggKind]("agg.kind", "token", "seq_mean_token_mean", "seq_mean_token_sum", "seq_sum_const", "luspo", "token_sum")
 
-func (k AggKind) String() string { return name(aggKinds, int(k)) }
+func (k AggKind) String() string { return aggKinds.text(k) }
 
 // ParseAggKind reads a value of agg.kind.
-func ParseAggKind(s string) (AggKind, error) {
-	i, err := parse("agg.kind", aggKinds, s)
-	return AggKind(i), err
-}
+func ParseAggKind(s string) (AggKind, error) { return aggKinds.parse(s) }
 
 // AggDenominator is where the counts of tokens and rows come from. It is the option agg.denominator.
 type AggDenominator int
@@ -32,15 +29,12 @@ const (
 	AggConstant                       // the same, a constant: open-instruct
 )
 
-var aggDenominators = []string{"micro", "rank", "global", "constant"}
+var aggDenominators = enumeration[AggDenominator]("agg.denominator", "micro", "rank", "global", "constant")
 
-func (d AggDenominator) String() string { return name(aggDenominators, int(d)) }
+func (d AggDenominator) String() string { return aggDenominators.text(d) }
 
 // ParseAggDenominator reads a value of agg.denominator.
-func ParseAggDenominator(s string) (AggDenominator, error) {
-	i, err := parse("agg.denominator", aggDenominators, s)
-	return AggDenominator(i), err
-}
+func ParseAggDenominator(s string) (AggDenominator, error) { return aggDenominators.parse(s) }
 
 // AggEmptyRows tells whether a row without a true cell counts as a row. It is the option agg.empty_rows.
 type AggEmptyRows int
@@ -50,15 +44,12 @@ const (
 	AggCounted                      // TRL, NeMo-RL
 )
 
-var aggEmptyRows = []string{"excluded", "counted"}
+var aggEmptyRows = enumeration[AggEmptyRows]("agg.empty_rows", "excluded", "counted")
 
-func (e AggEmptyRows) String() string { return name(aggEmptyRows, int(e)) }
+func (e AggEmptyRows) String() string { return aggEmptyRows.text(e) }
 
 // ParseAggEmptyRows reads a value of agg.empty_rows.
-func ParseAggEmptyRows(s string) (AggEmptyRows, error) {
-	i, err := parse("agg.empty_rows", aggEmptyRows, s)
-	return AggEmptyRows(i), err
-}
+func ParseAggEmptyRows(s string) (AggEmptyRows, error) { return aggEmptyRows.parse(s) }
 
 // AggOptions selects an aggregation. The zero value is Σℓm/Σm over the mask, NaN if it is empty.
 type AggOptions struct {
@@ -100,7 +91,7 @@ type AggOptions struct {
 // policy_loss; NeMo-RL 7ea279ab by the block loss.agg_mask.
 func Aggregate(weight, loss []float64, mask []bool, rows, cols int, o AggOptions) (L float64, w []float64, err error) {
 	checkGrid(rows, cols, mask, loss)
-	need(o.Kind >= 0 && int(o.Kind) < len(aggKinds), badOption)
+	need(aggKinds.has(o.Kind), badOption)
 	weight = output(weight, rows*cols)
 
 	factor := 1.0 // Scale/Steps

@@ -24,7 +24,7 @@ func aggLaws(f aggFunc, loss []float64, mask []bool, rows, cols int) string {
 	const tol = 1e-12
 	same := func(a, b float64) bool { return math.Abs(a-b) <= tol*max(1, math.Abs(a)) }
 	own := AggOptions{Outside: OutsideIgnore}
-	for kind := range AggKind(len(aggKinds)) {
+	for kind := range AggKind(len(aggKinds.names)) {
 		o := own
 		o.Kind, o.Length, o.DivBatch = kind, 7, true
 		l, w := f(loss, mask, rows, cols, o)
@@ -160,7 +160,7 @@ func TestAggregateDiffer(t *testing.T) {
 	loss := []float64{1, 2, 3, 4, -5, 6}
 	mask := []bool{true, true, true, true, false, false}
 	seen := map[float64]AggKind{}
-	for kind := range AggKind(len(aggKinds)) {
+	for kind := range AggKind(len(aggKinds.names)) {
 		l, _ := rightAgg(loss, mask, 2, 3, AggOptions{Kind: kind})
 		other, twice := seen[l]
 		require.False(t, twice, "%v and %v", kind, other)

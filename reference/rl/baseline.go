@@ -211,15 +211,12 @@ const (
 	BroadcastReward                      // "broadcast": the sum of the rewards at every token: NeMo-RL
 )
 
-var reinforceModes = []string{"return_to_go", "broadcast"}
+var reinforceModes = enumeration[ReinforceMode]("rfpp.mode", "return_to_go", "broadcast")
 
-func (m ReinforceMode) String() string { return name(reinforceModes, int(m)) }
+func (m ReinforceMode) String() string { return reinforceModes.text(m) }
 
 // ParseReinforceMode reads a value of rfpp.mode.
-func ParseReinforceMode(s string) (ReinforceMode, error) {
-	i, err := parse("rfpp.mode", reinforceModes, s)
-	return ReinforceMode(i), err
-}
+func ParseReinforceMode(s string) (ReinforceMode, error) { return reinforceModes.parse(s) }
 
 // ReinforcePlusPlus stores in adv and ret, rows×cols, the advantages and returns of REINFORCE++: the returns that mode
 // names of the token rewards, and these whitened as w says. gamma and hole are for ReturnToGo, see RewardToGo. adv and ret

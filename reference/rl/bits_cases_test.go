@@ -76,7 +76,7 @@ func join(xs ...[]float64) (all []float64) {
 var bitCases = map[string]func(b bitBatch) []float64{
 	"AdaptKL": func(b bitBatch) []float64 { return []float64{AdaptKL(.15, 6.3, 6, 1e4, 512)} },
 	"Aggregate": func(b bitBatch) (out []float64) {
-		for kind := range AggKind(len(aggKinds)) {
+		for kind := range AggKind(len(aggKinds.names)) {
 			l, w, err := Aggregate(nil, b.lp, b.mask, bitRows, bitCols, AggOptions{Kind: kind, LenEps: 1e-8, Eps: 1e-8, DivBatch: true, Length: 11, Steps: 3, Scale: 7})
 			out = join(out, w, []float64{must(l, err)})
 		}
@@ -96,7 +96,7 @@ var bitCases = map[string]func(b bitBatch) []float64{
 	},
 	"ClipRewards": func(b bitBatch) []float64 { return ClipRewards(nil, b.rows, -.9, .9) },
 	"Clipped": func(b bitBatch) (out []float64) {
-		for kind := range ClipFracKind(len(clipFracKinds)) {
+		for kind := range ClipFracKind(len(clipFracKinds.names)) {
 			out = join(out, Clipped(nil, b.ratio, b.adv, kind, ClipOptions{Low: .2, High: .28, Dual: 1.5}))
 		}
 		return out
@@ -122,7 +122,7 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		return append(d, l)
 	},
 	"DPO": func(b bitBatch) (out []float64) {
-		for kind := range DPOKind(len(dpoKinds)) {
+		for kind := range DPOKind(len(dpoKinds.names)) {
 			l, d := DPO(nil, nil, b.lp, b.old, b.ref, b.adv, DPOOptions{Kind: kind, Beta: .7, LabelSmoothing: .1})
 			out = join(out, l, d)
 		}
@@ -180,8 +180,8 @@ var bitCases = map[string]func(b bitBatch) []float64{
 	"GPGAdvantage": func(b bitBatch) []float64 { return GPGAdvantage(nil, b.rows, b.group, 3) },
 	"GroupAdvantage": func(b bitBatch) (out []float64) {
 		for _, group := range [][]int{nil, b.group, GroupBlocks(bitRows, 3)} {
-			for scale := range Scale(len(scales)) {
-				for center := range Center(len(centers)) {
+			for scale := range Scale(len(scales.names)) {
+				for center := range Center(len(centers.names)) {
 					out = join(out, must(GroupAdvantage(nil, b.rows, group, GroupOptions{Center: center, Scale: scale, DDof: 1, Eps: 1e-6})))
 				}
 			}
@@ -193,8 +193,8 @@ var bitCases = map[string]func(b bitBatch) []float64{
 	"GroupUIDs":       func(b bitBatch) []float64 { return ints(GroupUIDs([]string{"b", "a", "b", ""})) },
 	"HighEntropyMask": func(b bitBatch) []float64 { return HighEntropyMask(nil, b.value, b.mask, .2) },
 	"ISWeights": func(b bitBatch) (out []float64) {
-		for level := range TISLevel(len(tisLevels)) {
-			for rule := range TISRule(len(tisRules)) {
+		for level := range TISLevel(len(tisLevels.names)) {
+			for rule := range TISRule(len(tisRules.names)) {
 				out = join(out, ISWeights(nil, b.lp, b.old, b.mask, bitRows, bitCols, TISOptions{Level: level, Rule: rule, Low: .5, High: 2, Normalize: true}))
 			}
 		}
@@ -202,7 +202,7 @@ var bitCases = map[string]func(b bitBatch) []float64{
 	},
 	"KL": func(b bitBatch) (out []float64) {
 		for kind := KLK1; kind <= KLRatioD; kind++ {
-			for grad := range KLGrad(len(klGrads)) {
+			for grad := range KLGrad(len(klGrads.names)) {
 				v, g := KL(nil, nil, b.lp, b.ref, b.old, KLOptions{Kind: kind, Grad: grad, ClampIn: 20, ClampOut: 10})
 				out = join(out, v, g)
 			}
@@ -255,7 +255,7 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		return out
 	},
 	"Policy": func(b bitBatch) (out []float64) {
-		for kind := range LossKind(len(lossKinds)) {
+		for kind := range LossKind(len(lossKinds.names)) {
 			o := PolicyOptions{Kind: kind, Clip: ClipOptions{Low: .2, High: .28, Dual: 3}, TauPos: 1, TauNeg: 1.05, DPPOLimit: 3, DROBeta: .3, VESPO: VESPODefaults,
 				Cov: CovOptions{Upper: 1, Fraction: .3, Coef: 1}, GMPO: GMPOOptions{Low: .2, High: .4}, KLBeta: .05, KL: KLOptions{Kind: KLK3}}
 			if kind == LossGSPO {
@@ -270,13 +270,13 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		return out
 	},
 	"Ratio": func(b bitBatch) (out []float64) {
-		for level := range RatioLevel(len(ratioLevels)) {
+		for level := range RatioLevel(len(ratioLevels.names)) {
 			out = join(out, Ratio(nil, b.lp, b.old, b.mask, bitRows, bitCols, RatioOptions{Level: level, LogClamp: 20, LenEps: 1e-8}))
 		}
 		return out
 	},
 	"RatioBackward": func(b bitBatch) (out []float64) {
-		for level := range RatioLevel(len(ratioLevels)) {
+		for level := range RatioLevel(len(ratioLevels.names)) {
 			dlp := bitFill(10, bitRows*bitCols)
 			RatioBackward(dlp, b.adv, b.ratio, b.lp, b.old, b.mask, bitRows, bitCols, RatioOptions{Level: level, LogClamp: 20, LenEps: 1e-8})
 			out = join(out, dlp)
@@ -351,8 +351,8 @@ var bitCases = map[string]func(b bitBatch) []float64{
 	},
 	"WeightedReward": func(b bitBatch) []float64 { return WeightedReward(nil, b.lp[:12], []float64{.3, .7}, 6) },
 	"Whiten": func(b bitBatch) (out []float64) {
-		for place := range EpsPlace(len(epsPlaces)) {
-			for shift := range ShiftMean(len(shiftMeans)) {
+		for place := range EpsPlace(len(epsPlaces.names)) {
+			for shift := range ShiftMean(len(shiftMeans.names)) {
 				o := own
 				o.EpsPlace, o.Shift, o.Var.DDof = place, shift, 1
 				out = join(out, must(Whiten(nil, b.adv, b.mask, bitRows, bitCols, o)))

@@ -86,7 +86,7 @@ func TestBitsCoversAll(t *testing.T) {
 		require.NoError(t, err)
 		for _, d := range file.Decls {
 			f, ok := d.(*ast.FuncDecl)
-			if !ok || !f.Name.IsExported() || strings.HasPrefix(f.Name.Name, "Parse") || f.Name.Name == "String" || f.Name.Name == "Error" {
+			if !ok || !f.Name.IsExported() || name == "words.go" || strings.HasPrefix(f.Name.Name, "Parse") || f.Name.Name == "String" || f.Name.Name == "Error" {
 				continue
 			}
 			name := f.Name.Name

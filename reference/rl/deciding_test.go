@@ -16,8 +16,8 @@ import (
 // ε under leave-one-out, or left as it is.
 func TestDecideZeroStd(t *testing.T) {
 	for center := CenterMean; center <= CenterLOO; center++ {
-		for scale := range Scale(len(scales)) {
-			for zero := range ZeroStd(len(zeroStds)) {
+		for scale := range Scale(len(scales.names)) {
+			for zero := range ZeroStd(len(zeroStds.names)) {
 				got, err := GroupAdvantage(nil, []float64{.5, .5, .5, .5}, nil, GroupOptions{Center: center, Scale: scale, DDof: 1, Eps: 1e-6, ZeroStd: zero})
 				require.NoError(t, err)
 				require.Equal(t, []float64{0, 0, 0, 0}, got, "%v %v %v", center, scale, zero)

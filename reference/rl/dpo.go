@@ -11,15 +11,12 @@ const (
 	DPOIPO                    // (h − 1/(2β))²: Azar et al. 2023, Eq. 17
 )
 
-var dpoKinds = []string{"sigmoid", "hinge", "ipo"}
+var dpoKinds = enumeration[DPOKind]("dpo.loss", "sigmoid", "hinge", "ipo")
 
-func (k DPOKind) String() string { return name(dpoKinds, int(k)) }
+func (k DPOKind) String() string { return dpoKinds.text(k) }
 
 // ParseDPOKind reads the name of a preference loss as TRL has it.
-func ParseDPOKind(s string) (DPOKind, error) {
-	i, err := parse("dpo.kind", dpoKinds, s)
-	return DPOKind(i), err
-}
+func ParseDPOKind(s string) (DPOKind, error) { return dpoKinds.parse(s) }
 
 // DPOOptions selects a preference loss.
 type DPOOptions struct {
@@ -38,7 +35,7 @@ type DPOOptions struct {
 func DPO(loss, dchosen, chosen, rejected, refChosen, refRejected []float64, o DPOOptions) (l, d []float64) {
 	n := len(chosen)
 	need(len(rejected) == n && len(refChosen) == len(refRejected) && (refChosen == nil || len(refChosen) == n), badLength)
-	need(o.Kind >= 0 && int(o.Kind) < len(dpoKinds), badOption)
+	need(dpoKinds.has(o.Kind), badOption)
 	loss, dchosen = output(loss, n), output(dchosen, n)
 	for i := range n {
 		h := chosen[i] - rejected[i]

@@ -12,15 +12,12 @@ const (
 	MixtureEntropy
 )
 
-var efeKinds = []string{"js", "original"}
+var efeKinds = enumeration[EFEKind]("efe.bi", "js", "original")
 
-func (k EFEKind) String() string { return name(efeKinds, int(k)) }
+func (k EFEKind) String() string { return efeKinds.text(k) }
 
 // ParseEFEKind returns the comparison of that name.
-func ParseEFEKind(s string) (EFEKind, error) {
-	i, err := parse("efe.bi", efeKinds, s)
-	return EFEKind(i), err
-}
+func ParseEFEKind(s string) (EFEKind, error) { return efeKinds.parse(s) }
 
 // EFEOptions are the weights λ of the terms of [EFE].
 type EFEOptions struct {

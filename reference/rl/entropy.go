@@ -14,15 +14,12 @@ const (
 	EntropyMonteCarlo                      // sampled tokens only, [MonteCarloEntropy]: NeMo-RL
 )
 
-var entropyLogits = []string{"scaled", "unscaled", "monte_carlo"}
+var entropyLogits = enumeration[EntropyLogits]("entropy.logits", "scaled", "unscaled", "monte_carlo")
 
-func (e EntropyLogits) String() string { return name(entropyLogits, int(e)) }
+func (e EntropyLogits) String() string { return entropyLogits.text(e) }
 
 // ParseEntropyLogits reads a value of entropy.logits.
-func ParseEntropyLogits(s string) (EntropyLogits, error) {
-	i, err := parse("entropy.logits", entropyLogits, s)
-	return EntropyLogits(i), err
-}
+func ParseEntropyLogits(s string) (EntropyLogits, error) { return entropyLogits.parse(s) }
 
 // EntropyOptions selects the entropy over the vocabulary; for entropy.logits unscaled leave LogProbOptions zero.
 type EntropyOptions struct {

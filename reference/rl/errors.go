@@ -38,24 +38,6 @@ func output(dst []float64, n int) []float64 {
 	return dst
 }
 
-// name returns names[i], the value of an option.
-func name(names []string, i int) string {
-	if i < 0 || i >= len(names) {
-		return "invalid"
-	}
-	return names[i]
-}
-
-// parse returns the index of s in names; option is the name of the option, for the message.
-func parse(option string, names []string, s string) (int, error) {
-	for i, n := range names {
-		if n == s {
-			return i, nil
-		}
-	}
-	return 0, &OptionError{Option: option, Value: s, Allowed: names}
-}
-
 // OptionError says that an option has a value that it does not know.
 type OptionError struct {
 	Option, Value string

@@ -22,15 +22,12 @@ const (
 	HoleCutNext
 )
 
-var holes = []string{"none", "carry", "zero_step", "cut", "cut_next"}
+var holes = enumeration[Hole]("gae.hole", "none", "carry", "zero_step", "cut", "cut_next")
 
-func (h Hole) String() string { return name(holes, int(h)) }
+func (h Hole) String() string { return holes.text(h) }
 
 // ParseHole reads a value of gae.hole.
-func ParseHole(s string) (Hole, error) {
-	i, err := parse("gae.hole", holes, s)
-	return Hole(i), err
-}
+func ParseHole(s string) (Hole, error) { return holes.parse(s) }
 
 // ValueMask says which cells hold a value of the critic (gae.value_mask).
 type ValueMask int
@@ -40,15 +37,12 @@ const (
 	ValueP1                        // and one token more: TRL PPO
 )
 
-var valueMasks = []string{"response", "p1"}
+var valueMasks = enumeration[ValueMask]("gae.value_mask", "response", "p1")
 
-func (m ValueMask) String() string { return name(valueMasks, int(m)) }
+func (m ValueMask) String() string { return valueMasks.text(m) }
 
 // ParseValueMask reads a value of gae.value_mask.
-func ParseValueMask(s string) (ValueMask, error) {
-	i, err := parse("gae.value_mask", valueMasks, s)
-	return ValueMask(i), err
-}
+func ParseValueMask(s string) (ValueMask, error) { return valueMasks.parse(s) }
 
 // LambdaPolicy is where λ of the policy comes from (gae.lambda_policy).
 type LambdaPolicy int
@@ -58,15 +52,12 @@ const (
 	LambdaVAPO                      // 1 − 1/(α·len): longer responses look further ahead
 )
 
-var lambdaPolicies = []string{"none", "vapo"}
+var lambdaPolicies = enumeration[LambdaPolicy]("gae.lambda_policy", "none", "vapo")
 
-func (p LambdaPolicy) String() string { return name(lambdaPolicies, int(p)) }
+func (p LambdaPolicy) String() string { return lambdaPolicies.text(p) }
 
 // ParseLambdaPolicy reads a value of gae.lambda_policy.
-func ParseLambdaPolicy(s string) (LambdaPolicy, error) {
-	i, err := parse("gae.lambda_policy", lambdaPolicies, s)
-	return LambdaPolicy(i), err
-}
+func ParseLambdaPolicy(s string) (LambdaPolicy, error) { return lambdaPolicies.parse(s) }
 
 // Bootstrap is what follows a response that was cut off by its length (gae.truncated_bootstrap).
 type Bootstrap int
@@ -76,15 +67,12 @@ const (
 	BootstrapValue                  // V of the state after it: CleanRL's V(next_obs)
 )
 
-var bootstraps = []string{"none", "value"}
+var bootstraps = enumeration[Bootstrap]("gae.truncated_bootstrap", "none", "value")
 
-func (b Bootstrap) String() string { return name(bootstraps, int(b)) }
+func (b Bootstrap) String() string { return bootstraps.text(b) }
 
 // ParseBootstrap reads a value of gae.truncated_bootstrap.
-func ParseBootstrap(s string) (Bootstrap, error) {
-	i, err := parse("gae.truncated_bootstrap", bootstraps, s)
-	return Bootstrap(i), err
-}
+func ParseBootstrap(s string) (Bootstrap, error) { return bootstraps.parse(s) }
 
 // ReturnsMask is how the returns treat masked cells (returns.remask).
 type ReturnsMask int
@@ -95,15 +83,12 @@ const (
 	ReturnsMaskedV                    // A, plus V at cells of the value mask. OpenRLHF, TRL PPO
 )
 
-var returnsMasks = []string{"false", "true", "masked_v"}
+var returnsMasks = enumeration[ReturnsMask]("returns.remask", "false", "true", "masked_v")
 
-func (m ReturnsMask) String() string { return name(returnsMasks, int(m)) }
+func (m ReturnsMask) String() string { return returnsMasks.text(m) }
 
 // ParseReturnsMask reads a value of returns.remask.
-func ParseReturnsMask(s string) (ReturnsMask, error) {
-	i, err := parse("returns.remask", returnsMasks, s)
-	return ReturnsMask(i), err
-}
+func ParseReturnsMask(s string) (ReturnsMask, error) { return returnsMasks.parse(s) }
 
 // GAEOptions are the options of GAE.
 type GAEOptions struct {

@@ -381,7 +381,7 @@ func TestGAEIsItsSteps(t *testing.T) {
 			b.Done = rapid.SliceOfN(rapid.Bool(), n, n).Draw(t, "done")
 		}
 		o := GAEOptions{Gamma: rapid.SampledFrom([]float64{1, .99}).Draw(t, "gamma"), Lambda: rapid.SampledFrom([]float64{1, .95, 0}).Draw(t, "lambda"), Alpha: .05,
-			Hole: Hole(rapid.IntRange(0, len(holes)-1).Draw(t, "hole")), Value: ValueMask(rapid.IntRange(0, 1).Draw(t, "value mask")),
+			Hole: Hole(rapid.IntRange(0, len(holes.names)-1).Draw(t, "hole")), Value: ValueMask(rapid.IntRange(0, 1).Draw(t, "value mask")),
 			LambdaPolicy: LambdaPolicy(rapid.IntRange(0, 1).Draw(t, "policy")), Bootstrap: Bootstrap(rapid.IntRange(0, 1).Draw(t, "bootstrap")),
 			Returns: ReturnsMask(rapid.IntRange(0, 2).Draw(t, "returns"))}
 		adv, ret := GAE(nil, nil, b, o)

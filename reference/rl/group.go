@@ -14,15 +14,12 @@ const (
 	CenterNone               // nothing
 )
 
-var centers = []string{"mean", "loo", "none"}
+var centers = enumeration[Center]("adv.center", "mean", "loo", "none")
 
-func (c Center) String() string { return name(centers, int(c)) }
+func (c Center) String() string { return centers.text(c) }
 
 // ParseCenter reads a value of adv.center.
-func ParseCenter(s string) (Center, error) {
-	i, err := parse("adv.center", centers, s)
-	return Center(i), err
-}
+func ParseCenter(s string) (Center, error) { return centers.parse(s) }
 
 // Scale is what a centred reward is divided by (adv.scale).
 type Scale int
@@ -34,15 +31,12 @@ const (
 	ScaleLOOStd                // that of the others of its group: NeMo-RL
 )
 
-var scales = []string{"none", "group_std", "batch_std", "loo_std"}
+var scales = enumeration[Scale]("adv.scale", "none", "group_std", "batch_std", "loo_std")
 
-func (s Scale) String() string { return name(scales, int(s)) }
+func (s Scale) String() string { return scales.text(s) }
 
 // ParseScale reads a value of adv.scale.
-func ParseScale(s string) (Scale, error) {
-	i, err := parse("adv.scale", scales, s)
-	return Scale(i), err
-}
+func ParseScale(s string) (Scale, error) { return scales.parse(s) }
 
 // ZeroStd is what happens where the standard deviation is 0 (adv.zero_std).
 type ZeroStd int
@@ -55,15 +49,12 @@ const (
 	ZeroStdZero
 )
 
-var zeroStds = []string{"divide_eps", "skip", "zero"}
+var zeroStds = enumeration[ZeroStd]("adv.zero_std", "divide_eps", "skip", "zero")
 
-func (z ZeroStd) String() string { return name(zeroStds, int(z)) }
+func (z ZeroStd) String() string { return zeroStds.text(z) }
 
 // ParseZeroStd reads a value of adv.zero_std.
-func ParseZeroStd(s string) (ZeroStd, error) {
-	i, err := parse("adv.zero_std", zeroStds, s)
-	return ZeroStd(i), err
-}
+func ParseZeroStd(s string) (ZeroStd, error) { return zeroStds.parse(s) }
 
 // Singleton is the advantage of the only sample of a group (adv.singleton).
 type Singleton int
@@ -75,15 +66,12 @@ const (
 	SingletonNaN                    // "nan": NaN, as 0/0 gives without a rule. OpenRLHF
 )
 
-var singletons = []string{"error", "zero", "raw", "nan"}
+var singletons = enumeration[Singleton]("adv.singleton", "error", "zero", "raw", "nan")
 
-func (s Singleton) String() string { return name(singletons, int(s)) }
+func (s Singleton) String() string { return singletons.text(s) }
 
 // ParseSingleton reads a value of adv.singleton.
-func ParseSingleton(s string) (Singleton, error) {
-	i, err := parse("adv.singleton", singletons, s)
-	return Singleton(i), err
-}
+func ParseSingleton(s string) (Singleton, error) { return singletons.parse(s) }
 
 // GroupOptions are the options of GroupAdvantage. The zero value is Dr.GRPO: r − mean.
 type GroupOptions struct {

@@ -17,15 +17,12 @@ const (
 	KLSeqProb               // of whole sequences, by [SequenceProbKL]; no function of one token takes it
 )
 
-var klKinds = []string{"k1", "k2", "k3", "abs", "ratio_d", "seq_prob"}
+var klKinds = enumeration[KLKind]("kl.kind", "k1", "k2", "k3", "abs", "ratio_d", "seq_prob")
 
-func (k KLKind) String() string { return name(klKinds, int(k)) }
+func (k KLKind) String() string { return klKinds.text(k) }
 
 // ParseKLKind returns the estimator of that name.
-func ParseKLKind(s string) (KLKind, error) {
-	i, err := parse("kl.kind", klKinds, s)
-	return KLKind(i), err
-}
+func ParseKLKind(s string) (KLKind, error) { return klKinds.parse(s) }
 
 // KLIndexBase tells how a bare number names an estimator. It is the option kl.index_base.
 type KLIndexBase int
@@ -35,15 +32,12 @@ const (
 	KLZero                         // 0, 1, 2, 3 are k1, k2, k3, ratio_d: open-instruct
 )
 
-var klIndexBases = []string{"schulman_1", "zero"}
+var klIndexBases = enumeration[KLIndexBase]("kl.index_base", "schulman_1", "zero")
 
-func (b KLIndexBase) String() string { return name(klIndexBases, int(b)) }
+func (b KLIndexBase) String() string { return klIndexBases.text(b) }
 
 // ParseKLIndexBase returns the base of that name.
-func ParseKLIndexBase(s string) (KLIndexBase, error) {
-	i, err := parse("kl.index_base", klIndexBases, s)
-	return KLIndexBase(i), err
-}
+func ParseKLIndexBase(s string) (KLIndexBase, error) { return klIndexBases.parse(s) }
 
 // Kind returns the estimator that the number names. The metric objective/kl2_avg of open-instruct is thus k3.
 func (b KLIndexBase) Kind(number int) (KLKind, error) {
@@ -77,15 +71,12 @@ const (
 	KLISCorrected
 )
 
-var klGrads = []string{"naive", "score_function", "straight_through_k2", "is_corrected"}
+var klGrads = enumeration[KLGrad]("kl.grad", "naive", "score_function", "straight_through_k2", "is_corrected")
 
-func (g KLGrad) String() string { return name(klGrads, int(g)) }
+func (g KLGrad) String() string { return klGrads.text(g) }
 
 // ParseKLGrad returns the kind of gradient of that name.
-func ParseKLGrad(s string) (KLGrad, error) {
-	i, err := parse("kl.grad", klGrads, s)
-	return KLGrad(i), err
-}
+func ParseKLGrad(s string) (KLGrad, error) { return klGrads.parse(s) }
 
 // KLOptions selects an estimator. The zero value is k1, unclamped, naive.
 type KLOptions struct {
@@ -135,7 +126,7 @@ func KL(value, grad, lp, ref, old []float64, o KLOptions) (v, g []float64) {
 
 // need panics unless the options are those of an estimator of one token.
 func (o *KLOptions) need() {
-	need(o.Kind >= 0 && o.Kind < KLSeqProb && o.Grad >= 0 && int(o.Grad) < len(klGrads), badOption)
+	need(o.Kind >= 0 && o.Kind < KLSeqProb && klGrads.has(o.Grad), badOption)
 }
 
 // at returns the value at d and ρ = w, the derivative with respect to lp at constant ρ, and that with respect to ρ.

@@ -51,7 +51,7 @@ func TestLossBits(t *testing.T) {
 	clip := ClipOptions{Low: .2, High: .28, Dual: 1.5, Delta: 1.9}
 	loss, slope := PPO(nil, nil, ratio, adv, clip)
 	add(loss, slope)
-	for kind := range AggKind(len(aggKinds)) {
+	for kind := range AggKind(len(aggKinds.names)) {
 		l, w, err := Aggregate(nil, loss, mask, rows, cols, AggOptions{Kind: kind, LenEps: 1e-8, Eps: 1e-8, DivBatch: true, Length: 11, Steps: 3, Scale: 7})
 		require.NoError(t, err)
 		add([]float64{l}, w)

@@ -11,15 +11,12 @@ const (
 	ClipFracLower                       // the dual clip is on: verl's pg_clipfrac_lower
 )
 
-var clipFracKinds = []string{"binding", "outside", "lower"}
+var clipFracKinds = enumeration[ClipFracKind]("metric.clip_frac", "binding", "outside", "lower")
 
-func (k ClipFracKind) String() string { return name(clipFracKinds, int(k)) }
+func (k ClipFracKind) String() string { return clipFracKinds.text(k) }
 
 // ParseClipFracKind reads a value of metric.clip_frac.
-func ParseClipFracKind(s string) (ClipFracKind, error) {
-	i, err := parse("metric.clip_frac", clipFracKinds, s)
-	return ClipFracKind(i), err
-}
+func ParseClipFracKind(s string) (ClipFracKind, error) { return clipFracKinds.parse(s) }
 
 // Clipped stores in dst, 1 or 0, whether a token counts as clipped:
 //
@@ -33,7 +30,7 @@ func ParseClipFracKind(s string) (ClipFracKind, error) {
 // Source: verl 0.9.1, OpenRLHF 0.11.2, TRL 1.16.0, pinned by the golden section policy_loss; CleanRL 020cf0e5 ppo.py.
 func Clipped(dst, ratio, adv []float64, kind ClipFracKind, o ClipOptions) []float64 {
 	need(len(ratio) == len(adv), badLength)
-	need(kind >= 0 && int(kind) < len(clipFracKinds), badOption)
+	need(clipFracKinds.has(kind), badOption)
 	dst = output(dst, len(ratio))
 	lo, hi := o.bounds()
 	for i, r := range ratio {

@@ -10,15 +10,12 @@ const (
 	NormalizeThenSum                    // each is normalised in its group, the weighted sum in the batch: GDPO
 )
 
-var multiRewards = []string{"sum_then_normalize", "normalize_then_sum"}
+var multiRewards = enumeration[MultiReward]("adv.multi", "sum_then_normalize", "normalize_then_sum")
 
-func (m MultiReward) String() string { return name(multiRewards, int(m)) }
+func (m MultiReward) String() string { return multiRewards.text(m) }
 
 // ParseMultiReward reads a value of adv.multi.
-func ParseMultiReward(s string) (MultiReward, error) {
-	i, err := parse("adv.multi", multiRewards, s)
-	return MultiReward(i), err
-}
+func ParseMultiReward(s string) (MultiReward, error) { return multiRewards.parse(s) }
 
 // WeightedReward stores in dst[i] Σ_f weight_f·reward_{i,f} over the functions that scored sample i, and NaN if none did.
 // reward is samples×functions, with NaN for "could not score".

@@ -21,16 +21,13 @@ const (
 	LossKLCov                     // [KLCov] with [KLCovSelect]
 )
 
-var lossKinds = []string{"ppo", "reinforce", "cispo", "gspo", "gmpo", "sapo", "luspo", "vespo", "dppo_tv", "dppo_kl", "dro",
-	"clip_cov", "kl_cov"}
+var lossKinds = enumeration[LossKind]("loss.kind", "ppo", "reinforce", "cispo", "gspo", "gmpo", "sapo", "luspo", "vespo", "dppo_tv", "dppo_kl", "dro",
+	"clip_cov", "kl_cov")
 
-func (k LossKind) String() string { return name(lossKinds, int(k)) }
+func (k LossKind) String() string { return lossKinds.text(k) }
 
 // ParseLossKind reads a value of loss.kind.
-func ParseLossKind(s string) (LossKind, error) {
-	i, err := parse("loss.kind", lossKinds, s)
-	return LossKind(i), err
-}
+func ParseLossKind(s string) (LossKind, error) { return lossKinds.parse(s) }
 
 // PolicyBatch is what a policy loss is computed from; all slices are rows×cols.
 type PolicyBatch struct {
@@ -95,7 +92,7 @@ func Policy(res *PolicyResult, b PolicyBatch, o PolicyOptions) error {
 		old = b.LogProbs
 	}
 	checkGrid(b.Rows, b.Cols, b.Mask, b.LogProbs, old, b.Adv)
-	need(o.Kind >= 0 && int(o.Kind) < len(lossKinds), badOption)
+	need(lossKinds.has(o.Kind), badOption)
 	need((o.KLBeta == 0 || len(b.Ref) == n) && (b.Weight == nil || len(b.Weight) == n) && (b.Drop == nil || len(b.Drop) == n) && (b.Gamma == nil || len(b.Gamma) == n), badLength)
 	need(o.Kind != LossGMPO || b.Weight == nil, badOption)
 	need(o.Kind != LossGSPO || o.Ratio.Level == RatioSeqMean, badOption)

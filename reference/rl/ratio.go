@@ -11,15 +11,12 @@ const (
 	RatioSeqSum                    // ρ = exp(sum over the row): TRL RLOO, recrl
 )
 
-var ratioLevels = []string{"token", "seq_mean", "seq_sum"}
+var ratioLevels = enumeration[RatioLevel]("ratio.level", "token", "seq_mean", "seq_sum")
 
-func (l RatioLevel) String() string { return name(ratioLevels, int(l)) }
+func (l RatioLevel) String() string { return ratioLevels.text(l) }
 
 // ParseRatioLevel returns the level of that name.
-func ParseRatioLevel(s string) (RatioLevel, error) {
-	i, err := parse("ratio.level", ratioLevels, s)
-	return RatioLevel(i), err
-}
+func ParseRatioLevel(s string) (RatioLevel, error) { return ratioLevels.parse(s) }
 
 // RatioOptions selects the importance ratio. The zero value is the token ratio without a clamp.
 type RatioOptions struct {
@@ -53,7 +50,7 @@ func Ratio(dst, lp, old []float64, mask []bool, rows, cols int, o RatioOptions) 
 		old = lp
 	}
 	checkGrid(rows, cols, mask, lp, old)
-	need(o.Level >= 0 && int(o.Level) < len(ratioLevels), badOption)
+	need(ratioLevels.has(o.Level), badOption)
 	dst = output(dst, rows*cols)
 	if o.Level == RatioToken {
 		for i, x := range lp {

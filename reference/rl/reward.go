@@ -10,15 +10,12 @@ const (
 	ScoreLastColumn                     // the last column: OpenAI
 )
 
-var scoreIndexes = []string{"last_response", "eos", "eos_plus_1", "last_column"}
+var scoreIndexes = enumeration[ScoreIndex]("score.index", "last_response", "eos", "eos_plus_1", "last_column")
 
-func (s ScoreIndex) String() string { return name(scoreIndexes, int(s)) }
+func (s ScoreIndex) String() string { return scoreIndexes.text(s) }
 
 // ParseScoreIndex reads a value of score.index.
-func ParseScoreIndex(s string) (ScoreIndex, error) {
-	i, err := parse("score.index", scoreIndexes, s)
-	return ScoreIndex(i), err
-}
+func ParseScoreIndex(s string) (ScoreIndex, error) { return scoreIndexes.parse(s) }
 
 // EOSRule is what happens to the score of a response without EOS (eos.rule).
 type EOSRule int
@@ -30,15 +27,12 @@ const (
 	EOSScale                   // score·penalty if penalty ≥ 0, else penalty: OpenRLHF stop_properly_penalty_coef
 )
 
-var eosRules = []string{"none", "subtract", "replace", "scale"}
+var eosRules = enumeration[EOSRule]("eos.rule", "none", "subtract", "replace", "scale")
 
-func (r EOSRule) String() string { return name(eosRules, int(r)) }
+func (r EOSRule) String() string { return eosRules.text(r) }
 
 // ParseEOSRule reads a value of eos.rule.
-func ParseEOSRule(s string) (EOSRule, error) {
-	i, err := parse("eos.rule", eosRules, s)
-	return EOSRule(i), err
-}
+func ParseEOSRule(s string) (EOSRule, error) { return eosRules.parse(s) }
 
 // MissingEOS stores in dst the scores, one per row, changed by the rule where finished is false. Whether a row is finished
 // (eos.test) is for the caller to say. dst may be score.

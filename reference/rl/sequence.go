@@ -14,15 +14,12 @@ const (
 	AdvGroup                 // each group
 )
 
-var advScopes = []string{"batch", "group"}
+var advScopes = enumeration[AdvScope]("adv_scope", "batch", "group")
 
-func (s AdvScope) String() string { return name(advScopes, int(s)) }
+func (s AdvScope) String() string { return advScopes.text(s) }
 
 // ParseAdvScope reads a value of adv_scope.
-func ParseAdvScope(s string) (AdvScope, error) {
-	i, err := parse("adv_scope", advScopes, s)
-	return AdvScope(i), err
-}
+func ParseAdvScope(s string) (AdvScope, error) { return advScopes.parse(s) }
 
 // SequenceAdvantage stores in adv the advantages of the rewards r, of which each size neighbours are the samples of one
 // input:

@@ -11,15 +11,12 @@ const (
 	EmptyError                  // ErrEmptyMask: the variances of TRL and verl
 )
 
-var emptyRules = []string{"nan", "zero", "error"}
+var emptyRules = enumeration[EmptyRule]("mean.empty", "nan", "zero", "error")
 
-func (r EmptyRule) String() string { return name(emptyRules, int(r)) }
+func (r EmptyRule) String() string { return emptyRules.text(r) }
 
 // ParseEmptyRule reads a value of mean.empty.
-func ParseEmptyRule(s string) (EmptyRule, error) {
-	i, err := parse("mean.empty", emptyRules, s)
-	return EmptyRule(i), err
-}
+func ParseEmptyRule(s string) (EmptyRule, error) { return emptyRules.parse(s) }
 
 // OutsideRule is how a sum leaves out masked cells (mean.nan_outside).
 type OutsideRule int
@@ -29,15 +26,12 @@ const (
 	OutsideIgnore                       // Σ over true cells only (verl)
 )
 
-var outsideRules = []string{"propagate", "ignore"}
+var outsideRules = enumeration[OutsideRule]("mean.nan_outside", "propagate", "ignore")
 
-func (r OutsideRule) String() string { return name(outsideRules, int(r)) }
+func (r OutsideRule) String() string { return outsideRules.text(r) }
 
 // ParseOutsideRule reads a value of mean.nan_outside.
-func ParseOutsideRule(s string) (OutsideRule, error) {
-	i, err := parse("mean.nan_outside", outsideRules, s)
-	return OutsideRule(i), err
-}
+func ParseOutsideRule(s string) (OutsideRule, error) { return outsideRules.parse(s) }
 
 // SingleRule is the variance, and the whitened value, of one cell (whiten.single).
 type SingleRule int
@@ -48,15 +42,12 @@ const (
 	SingleError                   // ErrSingle (verl)
 )
 
-var singleRules = []string{"nan", "zero", "error"}
+var singleRules = enumeration[SingleRule]("whiten.single", "nan", "zero", "error")
 
-func (r SingleRule) String() string { return name(singleRules, int(r)) }
+func (r SingleRule) String() string { return singleRules.text(r) }
 
 // ParseSingleRule reads a value of whiten.single.
-func ParseSingleRule(s string) (SingleRule, error) {
-	i, err := parse("whiten.single", singleRules, s)
-	return SingleRule(i), err
-}
+func ParseSingleRule(s string) (SingleRule, error) { return singleRules.parse(s) }
 
 // MeanOptions are the options of a masked mean.
 type MeanOptions struct {

@@ -12,15 +12,12 @@ const (
 	TISSeqGeo                 // exp(mean over the row): OpenRLHF seq, open-instruct
 )
 
-var tisLevels = []string{"none", "token", "seq_sum", "seq_geo"}
+var tisLevels = enumeration[TISLevel]("tis.level", "none", "token", "seq_sum", "seq_geo")
 
-func (l TISLevel) String() string { return name(tisLevels, int(l)) }
+func (l TISLevel) String() string { return tisLevels.text(l) }
 
 // ParseTISLevel reads a value of tis.level.
-func ParseTISLevel(s string) (TISLevel, error) {
-	i, err := parse("tis.level", tisLevels, s)
-	return TISLevel(i), err
-}
+func ParseTISLevel(s string) (TISLevel, error) { return tisLevels.parse(s) }
 
 // TISRule is what becomes of a weight outside its bounds. It is the option tis.rule. With x the statistic (see [TISGate])
 // and w the weight of the level:
@@ -33,15 +30,12 @@ const (
 	TISSeqFilter                    // the token's exp(old − gen) where Low ≤ x ≤ High, else 0: OpenRLHF seq mask
 )
 
-var tisRules = []string{"truncate_upper", "clamp", "zero_outside", "seq_filter"}
+var tisRules = enumeration[TISRule]("tis.rule", "truncate_upper", "clamp", "zero_outside", "seq_filter")
 
-func (r TISRule) String() string { return name(tisRules, int(r)) }
+func (r TISRule) String() string { return tisRules.text(r) }
 
 // ParseTISRule reads a value of tis.rule.
-func ParseTISRule(s string) (TISRule, error) {
-	i, err := parse("tis.rule", tisRules, s)
-	return TISRule(i), err
-}
+func ParseTISRule(s string) (TISRule, error) { return tisRules.parse(s) }
 
 // TISGate is the statistic x that the bounds judge (OpenRLHF's is_correction_gating). A sequence level takes the mean of the
 // token's divergence over the row.
@@ -53,15 +47,12 @@ const (
 	TISTV                      // |p − q|
 )
 
-var tisGates = []string{"ratio", "binary_kl", "tv"}
+var tisGates = enumeration[TISGate]("tis.gate", "ratio", "binary_kl", "tv")
 
-func (g TISGate) String() string { return name(tisGates, int(g)) }
+func (g TISGate) String() string { return tisGates.text(g) }
 
 // ParseTISGate reads a name of OpenRLHF's gating.
-func ParseTISGate(s string) (TISGate, error) {
-	i, err := parse("is_correction_gating", tisGates, s)
-	return TISGate(i), err
-}
+func ParseTISGate(s string) (TISGate, error) { return tisGates.parse(s) }
 
 // TISOptions selects the weights between inference engine and trainer. The zero value is 1 everywhere.
 type TISOptions struct {
@@ -87,8 +78,8 @@ type TISOptions struct {
 // pinned by the golden section policy_loss; verl 0.9.1 rollout_corr_helper, TRL 1.16.0.
 func ISWeights(dst, old, gen []float64, mask []bool, rows, cols int, o TISOptions) []float64 {
 	checkGrid(rows, cols, mask, old, gen)
-	need(o.Level >= 0 && int(o.Level) < len(tisLevels) && o.Rule >= 0 && int(o.Rule) < len(tisRules) &&
-		o.Gate >= 0 && int(o.Gate) < len(tisGates), badOption)
+	need(tisLevels.has(o.Level) && tisRules.has(o.Rule) &&
+		tisGates.has(o.Gate), badOption)
 	dst = output(dst, rows*cols)
 	var total, count float64
 	for r := range rows {

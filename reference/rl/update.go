@@ -10,15 +10,12 @@ const (
 	AlignUnshifted              // "full_unshifted": column s belongs to token s, column 0 to nothing
 )
 
-var aligns = []string{"response_only", "full_shifted", "full_unshifted"}
+var aligns = enumeration[Align]("align", "response_only", "full_shifted", "full_unshifted")
 
-func (a Align) String() string { return name(aligns, int(a)) }
+func (a Align) String() string { return aligns.text(a) }
 
 // ParseAlign reads a value of align.
-func ParseAlign(s string) (Align, error) {
-	i, err := parse("align", aligns, s)
-	return Align(i), err
-}
+func ParseAlign(s string) (Align, error) { return aligns.parse(s) }
 
 // ResponseRange returns the columns [from, to) of a tensor of cols columns that belong to the r response tokens after a
 // prompt of p tokens:

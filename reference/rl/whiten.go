@@ -13,15 +13,12 @@ const (
 	ScopeGlobal                  // the rollout batch of all processes: verl, OpenRLHF, NeMo-RL
 )
 
-var scopes = []string{"none", "row", "minibatch", "local_batch", "global"}
+var scopes = enumeration[Scope]("whiten.scope", "none", "row", "minibatch", "local_batch", "global")
 
-func (s Scope) String() string { return name(scopes, int(s)) }
+func (s Scope) String() string { return scopes.text(s) }
 
 // ParseScope reads a value of whiten.scope.
-func ParseScope(s string) (Scope, error) {
-	i, err := parse("whiten.scope", scopes, s)
-	return Scope(i), err
-}
+func ParseScope(s string) (Scope, error) { return scopes.parse(s) }
 
 // EpsPlace is where whitening puts ε (whiten.eps_place).
 type EpsPlace int
@@ -33,15 +30,12 @@ const (
 	NoStd                      // 1: OpenRLHF no_std_norm
 )
 
-var epsPlaces = []string{"inside_sqrt", "floor_var", "add_std", "no_std"}
+var epsPlaces = enumeration[EpsPlace]("whiten.eps_place", "inside_sqrt", "floor_var", "add_std", "no_std")
 
-func (p EpsPlace) String() string { return name(epsPlaces, int(p)) }
+func (p EpsPlace) String() string { return epsPlaces.text(p) }
 
 // ParseEpsPlace reads a value of whiten.eps_place.
-func ParseEpsPlace(s string) (EpsPlace, error) {
-	i, err := parse("whiten.eps_place", epsPlaces, s)
-	return EpsPlace(i), err
-}
+func ParseEpsPlace(s string) (EpsPlace, error) { return epsPlaces.parse(s) }
 
 // ShiftMean is what whitening does to the mean (whiten.shift_mean).
 type ShiftMean int
@@ -52,15 +46,12 @@ const (
 	ShiftFalsePlain                    // x/σ
 )
 
-var shiftMeans = []string{"true", "false_add_back", "false_plain"}
+var shiftMeans = enumeration[ShiftMean]("whiten.shift_mean", "true", "false_add_back", "false_plain")
 
-func (s ShiftMean) String() string { return name(shiftMeans, int(s)) }
+func (s ShiftMean) String() string { return shiftMeans.text(s) }
 
 // ParseShiftMean reads a value of whiten.shift_mean.
-func ParseShiftMean(s string) (ShiftMean, error) {
-	i, err := parse("whiten.shift_mean", shiftMeans, s)
-	return ShiftMean(i), err
-}
+func ParseShiftMean(s string) (ShiftMean, error) { return shiftMeans.parse(s) }
 
 // WhitenMask is the mask of which whitening takes its statistics (whiten.mask).
 type WhitenMask int
@@ -71,15 +62,12 @@ const (
 	WhitenAll                        // every cell, padding too: OpenAI, CleanRL
 )
 
-var whitenMasks = []string{"response", "length", "none"}
+var whitenMasks = enumeration[WhitenMask]("whiten.mask", "response", "length", "none")
 
-func (m WhitenMask) String() string { return name(whitenMasks, int(m)) }
+func (m WhitenMask) String() string { return whitenMasks.text(m) }
 
 // ParseWhitenMask reads a value of whiten.mask.
-func ParseWhitenMask(s string) (WhitenMask, error) {
-	i, err := parse("whiten.mask", whitenMasks, s)
-	return WhitenMask(i), err
-}
+func ParseWhitenMask(s string) (WhitenMask, error) { return whitenMasks.parse(s) }
 
 // Of returns the mask of kind m for a response mask of rows×cols: the mask itself, a new one, or nil.
 func (m WhitenMask) Of(mask []bool, rows, cols int) []bool {

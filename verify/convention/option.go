@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"plumbline/reference/rl"
 	"plumbline/verify/check"
 )
 
@@ -87,7 +88,7 @@ func (r Range) contains(x float64) bool {
 type Option struct {
 	Name   string
 	Type   Type
-	Values []string // legal values of EnumType and ChoiceType; for numbers, those that frameworks have
+	Values []string // legal values of EnumType and ChoiceType, nil in the tables for words of package rl; for numbers, those that frameworks have
 	Range  Range    // of numbers
 	Doc    string   // what it decides; one line
 	Source string   // section of the conventions, and frameworks that show it
@@ -179,10 +180,19 @@ type optionIndex struct {
 var index = sync.OnceValue(func() *optionIndex {
 	x := &optionIndex{at: map[string]int{}}
 	for _, group := range [][]Option{statistics, rewards, groups, klOptions, losses, aggregation, afterwards} {
-		for i := range group {
-			o := &group[i]
+		for _, option := range group {
+			o := &option // a copy: the tables stay as they are written
 			if _, twice := x.at[o.Name]; twice {
 				panic("convention: option " + o.Name + " is listed twice")
+			}
+			if o.Type == EnumType {
+				words := rl.Words(o.Name)
+				if (words == nil) == (o.Values == nil) {
+					panic("convention: the words of " + o.Name + " stand nowhere, or twice")
+				}
+				if words != nil {
+					o.Values = words
+				}
 			}
 			x.at[o.Name] = len(x.list)
 			x.list = append(x.list, o)

@@ -2,9 +2,9 @@ package convention
 
 // aggregation are the options of aggregation and of log-probs.
 var aggregation = []Option{
-	{"agg.kind", EnumType, []string{"token", "seq_mean_token_mean", "seq_mean_token_sum", "seq_sum_const", "luspo", "token_sum"}, Any, "how token losses become one number", "2.9, 3.6", []Stage{Aggregate, Gradient}},
-	{"agg.denominator", EnumType, []string{"micro", "rank", "global", "constant"}, Any, "over what tokens or rows are counted", "2.9, 3.6", []Stage{Aggregate, Gradient}},
-	{"agg.empty_rows", EnumType, []string{"excluded", "counted"}, Any, "whether a row without tokens counts as a row", "2.9, 3.6", []Stage{Aggregate, Gradient}},
+	{"agg.kind", EnumType, nil, Any, "how token losses become one number", "2.9, 3.6", []Stage{Aggregate, Gradient}},
+	{"agg.denominator", EnumType, nil, Any, "over what tokens or rows are counted", "2.9, 3.6", []Stage{Aggregate, Gradient}},
+	{"agg.empty_rows", EnumType, nil, Any, "whether a row without tokens counts as a row", "2.9, 3.6", []Stage{Aggregate, Gradient}},
 	{"agg.div_batch", BoolType, nil, Any, "seq_sum_const divides by the number of rows too", "2.9, 3.6, 7", []Stage{Aggregate, Gradient}},
 	{"agg.len_eps", NumberType, []string{"0", "1e-8"}, NotNegative, "added to the length of a row by seq_mean_token_mean", "2.9, 3.6", []Stage{Aggregate, Gradient}},
 	{"agg.div_ga", BoolType, nil, Any, "the loss is divided by the accumulation steps", "2.9, 3.6", []Stage{Aggregate, Gradient}},
