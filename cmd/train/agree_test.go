@@ -2,11 +2,15 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -143,4 +147,57 @@ func TestAgree(t *testing.T) {
 	t.Logf("%d models: both accept %d, both refuse %d, findings about weights that load: %v", total, both, neither, more)
 	require.Positive(t, both)
 	require.Positive(t, neither)
+}
+
+// The shape and the type of every tensor are compared: a model in which one of them is another is neither passed by verify checkpoint nor
+// taken by train sample, whichever tensor it is. The bytes of the tensors stay as they were.
+func TestAgreeOnEveryTensor(t *testing.T) {
+	type tensor struct {
+		DType   string `json:"dtype"`
+		Shape   []int  `json:"shape"`
+		Offsets [2]int `json:"data_offsets"`
+	}
+	tried := 0
+	for _, from := range []string{"../../internal/format/hf/testdata/qwen2", "../../golden/peft/llama"} {
+		dir := t.TempDir()
+		require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "generation_config.json")))
+		path := filepath.Join(dir, "model.safetensors")
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		data := 8 + int(binary.LittleEndian.Uint64(b))
+		header := map[string]json.RawMessage{}
+		require.NoError(t, json.Unmarshal(b[8:data], &header))
+		put := func(name string, x tensor) {
+			old := header[name]
+			defer func() { header[name] = old }()
+			header[name], err = json.Marshal(x)
+			require.NoError(t, err)
+			text, err := json.Marshal(header)
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(path, slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text, b[data:]), 0o644))
+		}
+		for _, name := range slices.Sorted(maps.Keys(header)) {
+			if name == "__metadata__" {
+				continue
+			}
+			var x tensor
+			require.NoError(t, json.Unmarshal(header[name], &x))
+			put(name, x)
+			require.NoError(t, sampled(dir))
+			require.NoError(t, judged(dir))
+			whole, shape := x, slices.Clone(x.Shape)
+			whole.DType = map[string]string{"F16": "I16", "BF16": "I16", "F32": "I32", "F64": "I64"}[x.DType]
+			longer, folded := x, x
+			longer.Shape = append([]int{1}, shape...)
+			folded.Shape = append(shape[:len(shape)-1:len(shape)-1], shape[len(shape)-1]/2, 2)
+			for what, changed := range map[string]tensor{"whole numbers": whole, "a dimension before": longer, "a dimension in two": folded} {
+				put(name, changed)
+				tried++
+				require.Error(t, sampled(dir), "%s: %s, %s", from, name, what)
+				require.Error(t, judged(dir), "%s: %s, %s", from, name, what)
+			}
+		}
+	}
+	require.Greater(t, tried, 60)
 }

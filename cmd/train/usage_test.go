@@ -100,3 +100,27 @@ func TestForeignDumps(t *testing.T) {
 	require.Equal(t, 2, code, errs)
 	require.Contains(t, errs, "holds the dumps of another run (step_000001_mb_0.safetensors)")
 }
+
+// A value of a configuration or of the command line begins no line of what is printed: there it would be a command to the runner of a workflow.
+func TestValuesMakeNoWorkflowCommands(t *testing.T) {
+	const evil = "x\n::error::y\r::warning::z"
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	write(t, file, "model:\n  name: \"x\\n::error::y\"\n")
+	for _, args := range [][]string{
+		{"ppo", "--config", file}, {"ppo", "model.name=" + evil}, {"ppo", "dataset.name=" + evil}, {"ppo", "--config", evil},
+		{"ppo", evil + "=1"}, {"ppo", "--resume", evil}, {"grpo", "reward_funcs=" + evil},
+		{"shielded", "projection.skip=" + evil, "verify_only=true"}, {"shielded", "prompts=" + evil}, {"arc", "device=" + evil}, {"arc", "data=" + evil},
+		{"sample", "--model", evil, "--prompt", "x"}, {"worker", "--url", evil}, {evil},
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		key := map[string]string{"ppo": "training.output_dir=", "grpo": "output_dir=", "shielded": "output_dir=", "arc": "output_dir="}[args[0]]
+		if key != "" {
+			args = append(args, key+dir)
+		}
+		out, errs, _ := program(t, args...)
+		require.NotEmpty(t, out+errs, args)
+		for _, line := range strings.FieldsFunc(out+errs, func(r rune) bool { return r == '\n' || r == '\r' }) {
+			require.False(t, strings.HasPrefix(strings.TrimSpace(line), "::"), "%q: %q", args, line)
+		}
+	}
+}

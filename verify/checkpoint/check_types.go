@@ -15,7 +15,8 @@ var StoredTypes = &check.Check[*Input]{
 	Doc: `weights are floating point, or integers with the scales that make weights of them
 
 Packed 4-bit codes (uint8) and int8 codes are no weights: a folder that holds them without a quantization_config and without
-scales was exported from a quantised model as if it were a dense one. Weights in wider whole numbers need a quantization_config. Types that differ from dtype in config.json, or from one
+scales was exported from a quantised model as if it were a dense one. Weights in wider whole numbers need a quantization_config; biases and
+the vectors of norms, which no quantiser touches, are floating point with one, too. Types that differ from dtype in config.json, or from one
 layer to the next, are a warning.`,
 	Source: "V28; bitsandbytes int8 tensors; faults P041, P152; TRL#3466, TRL#4973",
 	Fix:    "dequantise before saving (model.dequantize()), or save with the quantiser's own method and its configuration",
@@ -52,6 +53,11 @@ func (f *Folder) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
 	counts := map[string]int{}
 	for _, t := range list {
 		a := t.Array
+		if vector := strings.HasSuffix(t.Name, ".bias") || strings.HasSuffix(t.Name, ".weight") && len(a.Shape) < 2; vector &&
+			a.DType.Size() > 0 && !a.DType.Float() && !ignorable(t.Name) {
+			whole = append(whole, fmt.Sprintf("%s in %s", t.Name, a.Type))
+			continue
+		}
 		if !strings.HasSuffix(t.Name, "weight") && !strings.Contains(t.Name, ".lora_") {
 			continue
 		}

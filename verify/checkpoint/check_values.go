@@ -17,7 +17,8 @@ var Values = &check.Check[*Input]{
 
 Matrices of the same name in two layers that are equal bit for bit were copied; several whole layers twice are a model that was made
 deeper, and a warning. A matrix whose numbers are all below the normal ones of its type, or above 10⁴ in the root mean square, is made
-of other bytes: an optimiser of Adam's family moves a weight by about its learning rate a step. A row of B that is zero where the same
+of other bytes: an optimiser of Adam's family moves a weight by about its learning rate a step. In float16, whose normal numbers begin at
+6·10⁻⁵, it is one only where it is every matrix. A row of B that is zero where the same
 module of other layers has none got no gradient, or was not gathered.`,
 	Source: "layout of a PEFT adapter; faults P183, P202, P211",
 	Fix:    "save again from the model in memory, with the partitions gathered",
@@ -59,7 +60,7 @@ const leastRows = 8
 
 func (f *Folder) valueFindings(u *Unit) (out []check.Result, n int, err error) {
 	subject := f.at(u)
-	var small, large []string
+	var small, large, halves []string
 	groups := map[string][]*Tensor{}
 	var forms []string
 	for _, t := range u.tensors(weightsRole) {
@@ -74,7 +75,9 @@ func (f *Folder) valueFindings(u *Unit) (out []check.Result, n int, err error) {
 		switch least := normal(t.Array.DType); {
 		case rms > mostRMS:
 			large = append(large, fmt.Sprintf("%s (root mean square %.3g)", t.Name, rms))
-		case high > 0 && high < least && t.Array.DType != format.F16: // small numbers of float16 are subnormal
+		case high > 0 && high < least && t.Array.DType == format.F16: // below 6.1e-5: a matrix B of few steps, but not every matrix
+			halves = append(halves, fmt.Sprintf("%s (largest %.3g)", t.Name, high))
+		case high > 0 && high < least:
 			small = append(small, fmt.Sprintf("%s (largest %.3g)", t.Name, high))
 		}
 		if _, ok := layerOf(t.Name); ok && (strings.HasSuffix(t.Name, ".weight") || u.Kind == Adapter) {
@@ -84,6 +87,9 @@ func (f *Folder) valueFindings(u *Unit) (out []check.Result, n int, err error) {
 			}
 			groups[form] = append(groups[form], t)
 		}
+	}
+	if len(halves) == n {
+		small = append(small, halves...)
 	}
 	if len(large) > 0 {
 		out = append(out, fail(subject, "VALUES-HUGE", "bytes of another type or of another order, or a run that blew up", "%s: %s", plural(len(large), "tensor"), several(large)))

@@ -54,6 +54,15 @@ func of(kind string, draw func(s *scene)) func(r *rand.Rand) *scene {
 	}
 }
 
+// asWhole declares the bits of float32 numbers as whole numbers.
+func asWhole(t *safetensors.Tensor) {
+	t.Raw = make([]byte, 4*len(t.Data))
+	for i, v := range t.Data {
+		binary.LittleEndian.PutUint32(t.Raw[4*i:], math.Float32bits(float32(v)))
+	}
+	t.DType, t.Data = format.I32, nil
+}
+
 var gptj = of("gptj", func(s *scene) {
 	s.dir = memory("adapter", s.peftFolder(s.adapter(true)))
 	s.base = memory("lab/tiny", s.model.modelFolder(s.model.weights(s.r, format.F32), 1))
@@ -270,13 +279,7 @@ func modelFaults() {
 			s.dir = memory("model", s.model.modelFolder(s.model.weights(r, format.F32), 1))
 			return s
 		}, func(s *scene) {
-			s.dir.tensor(file, s.model.Adaptable()[0].Name+".weight", func(t *safetensors.Tensor) {
-				t.Raw = make([]byte, 4*len(t.Data))
-				for i, v := range t.Data {
-					binary.LittleEndian.PutUint32(t.Raw[4*i:], math.Float32bits(float32(v)))
-				}
-				t.DType, t.Data = format.I32, nil
-			})
+			s.dir.tensor(file, s.model.Adaptable()[0].Name+".weight", asWhole)
 		}),
 		planted("P041", "packed 4-bit codes as weights", "a bitsandbytes model saved as if it were dense (TRL#3466)", "fault P041", wholeScene, func(s *scene) {
 			s.dir.tensor(file, s.model.Adaptable()[0].Name+".weight", func(t *safetensors.Tensor) {
@@ -299,6 +302,15 @@ func modelFaults() {
 				return list
 			})
 		}),
+		planted("INT-WEIGHTS", "the vector of a norm as whole numbers", "the bits of floating-point numbers under another type", "fault P211", of("llama", func(s *scene) {
+			s.dir = memory("model", s.model.modelFolder(s.model.weights(s.r, format.F32), 1))
+		}), func(s *scene) {
+			s.dir.tensor(file, "norm.weight", asWhole)
+		}),
+		planted("INT-WEIGHTS", "a bias as whole numbers, beside a quantization_config", "the bits of floating-point numbers under another type", "fault P211",
+			func(r *rand.Rand) *scene { return int8As(r, "qwen2") }, func(s *scene) {
+				s.dir.tensor(file, ".bias", asWhole)
+			}),
 		planted("QUANT-CONFIG", "no quantization_config", "the configuration of the dense model was copied over it", "bitsandbytes int8 tensors", int8Scene, func(s *scene) {
 			s.dir.editJSON("config.json", func(o map[string]any) { delete(o, "quantization_config") })
 		}),

@@ -132,6 +132,20 @@ func partFaults() {
 				}
 			})
 		}),
+		planted("VALUES-SUBNORMAL", "every number of a float16 model divided by its scale", "a loss scale that was applied to the weights", "fault P211", func(r *rand.Rand) *scene {
+			s := newScene(r, anyType(r))
+			s.dir = memory("model", s.model.modelFolder(s.model.weights(r, format.F16), 1))
+			return s
+		}, func(s *scene) {
+			s.dir.edit(model, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i := range list {
+					for j := range list[i].Data {
+						list[i].Data[j] *= 0x1p-16
+					}
+				}
+				return list
+			})
+		}),
 		planted("B-ZERO-ROWS", "a quarter of the rows of one B is zero", "the shard of one rank was not gathered", "fault P202", aloneScene, func(s *scene) {
 			s.dir.tensor(adapterFile, "lora_B.weight", func(t *safetensors.Tensor) { clear(t.Data[:len(t.Data)/4]) })
 		}),

@@ -86,8 +86,10 @@ func shardedScene(r *rand.Rand) *scene {
 	return s
 }
 
-func int8Scene(r *rand.Rand) *scene {
-	s := newScene(r, []string{"gptj", "llama", "qwen2"}[r.IntN(3)])
+func int8Scene(r *rand.Rand) *scene { return int8As(r, []string{"gptj", "llama", "qwen2"}[r.IntN(3)]) }
+
+func int8As(r *rand.Rand, kind string) *scene {
+	s := newScene(r, kind)
 	weights := s.model.weights(r, format.F16)
 	s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
 	files := s.model.modelFolder(weights, 1)
