@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,12 +28,13 @@ import (
 )
 
 // partialSchema is the version of the form of a partial.
-const partialSchema = 1
+const partialSchema = 2
 
-// maxPartial bounds the size of a partial that is read.
-const maxPartial = 1 << 30
+// maxRecord bounds a line of a partial.
+const maxRecord = 1 << 28
 
-// partial is what one shard of a run writes.
+// partial is the head of what one shard writes. Its file is one JSON object of a line each for the head, every record and the end, so
+// that neither who writes nor who reads it has all records in memory.
 type partial struct {
 	Schema  int         `json:"plumbline_partial"`
 	Tool    report.Tool `json:"tool"`
@@ -41,10 +44,47 @@ type partial struct {
 	Shard   int         `json:"shard"`
 	Of      int         `json:"of"`
 	Inputs  string      `json:"inputs"` // sha256 over names and sizes of all files of the run, and the text of configurations
-	Sum     string      `json:"sha256"` // of the notes
-	Notes   dump.Notes  `json:"notes"`
 
 	path string
+	at   map[string][]span // of the records, by their keys
+}
+
+// span is bytes of a file.
+type span struct {
+	from int64
+	n    int
+}
+
+const (
+	recordsKey = `,"records":[`
+	sumKey     = `],"sha256":"`
+)
+
+// write writes a partial; records calls put for each record.
+func (p *partial) write(w io.Writer, records func(put func(record any) error) error) error {
+	head, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "%s%s\n", head[:len(head)-1], recordsKey); err != nil {
+		return err
+	}
+	h, between := sha256.New(), ""
+	err = records(func(record any) error {
+		text, err := json.Marshal(record)
+		if err != nil {
+			return err
+		}
+		h.Write(text)
+		_, err = fmt.Fprintf(w, "%s%s", between, text)
+		between = ",\n"
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\n%s%x\"}\n", sumKey, h.Sum(nil))
+	return err
 }
 
 // shard is the part of a run that a process judges.
@@ -137,79 +177,156 @@ func inputsOf(run *dumpfile.Run, configs []string) (string, error) {
 
 // writeShard judges the steps of one shard and writes its partial. A malformed file ends it, after what it found before.
 func writeShard(cmd *cobra.Command, run *dumpfile.Run, o dump.Options, s shard, args, configs []string, file string) error {
-	p := partial{Schema: partialSchema, Tool: report.Tool{Name: "verify", Version: cli.Version}, Command: cmd.Name(), Args: judgingArgs(cmd, args), Shard: s.i, Of: s.n}
+	inputs, err := inputsOf(run, configs)
+	if err != nil {
+		return err
+	}
+	var bad *format.Error
+	err = writePartial(cmd, args, s, inputs, file, func(put func(any) error) error {
+		_, err := interruptible(cmd.Context(), func() (struct{}, error) {
+			var err error
+			bad, err = dump.Shard(cmd.Context(), run, o, s.i, s.n, func(r dump.Record) error {
+				if r.Step != nil {
+					for _, f := range run.Of(r.Step.Step) {
+						sum, err := f.SHA256(cmd.Context())
+						if err != nil {
+							return err
+						}
+						r.Step.Files = append(r.Step.Files, sum)
+					}
+				}
+				return put(r)
+			})
+			return struct{}{}, err
+		})
+		return err
+	})
+	if err == nil && bad != nil {
+		return bad
+	}
+	return err
+}
+
+// writePartial writes the partial of a shard to a file, a folder or, for "", stdout.
+func writePartial(cmd *cobra.Command, args []string, s shard, inputs, file string, records func(put func(record any) error) error) error {
+	p := partial{Schema: partialSchema, Tool: report.Tool{Name: "verify", Version: cli.Version}, Command: cmd.Name(), Args: judgingArgs(cmd, args), Shard: s.i, Of: s.n, Inputs: inputs}
 	var err error
 	if p.Build, err = build(); err != nil {
 		return err
 	}
-	if p.Inputs, err = inputsOf(run, configs); err != nil {
-		return err
-	}
-	notes, bad := interruptible(cmd.Context(), func() (*dump.Notes, error) { return dump.Shard(cmd.Context(), run, o, s.i, s.n) })
-	if notes == nil {
-		return bad
-	}
-	for _, n := range notes.Steps {
-		for _, f := range run.Of(n.Step) {
-			sum, err := f.SHA256(cmd.Context())
-			if err != nil {
-				return err
-			}
-			n.Files = append(n.Files, sum)
-		}
-	}
-	p.Notes = *notes
-	if p.Sum, err = notesSum(&p.Notes); err != nil {
-		return err
-	}
-	write := func(w io.Writer) error { return json.NewEncoder(w).Encode(&p) }
 	if info, serr := os.Stat(file); serr == nil && info.IsDir() {
 		file = filepath.Join(file, fmt.Sprintf("shard-%d-of-%d.json", s.i, s.n))
 	}
 	if file == "" {
-		err = write(cmd.OutOrStdout())
-	} else {
-		err = format.WriteFile(file, write)
+		return p.write(cmd.OutOrStdout(), records)
 	}
-	if err != nil {
-		return err
-	}
-	return bad
+	return format.WriteFile(file, func(w io.Writer) error { return p.write(w, records) })
 }
 
-func notesSum(n *dump.Notes) (string, error) {
-	text, err := json.Marshal(n)
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:]), err
-}
-
-// readPartial reads what a shard wrote.
+// readPartial reads what a shard wrote: the head, and where its records lie. It looks at each record.
 func readPartial(path string) (*partial, error) {
 	f, err := format.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := f.ReadAll(maxPartial)
-	if err != nil {
-		return nil, err
+	in := bufio.NewReaderSize(f, 1<<16)
+	var offset int64
+	var line []byte
+	next := func() error {
+		line = line[:0]
+		for {
+			part, err := in.ReadSlice('\n')
+			if line = append(line, part...); len(line) > maxRecord {
+				return format.Malformed(path, format.Offset(offset), "has a line of more than %d bytes", maxRecord)
+			}
+			if err == nil || err == io.EOF && len(line) > 0 {
+				return nil
+			}
+			if !errors.Is(err, bufio.ErrBufferFull) {
+				return err
+			}
+		}
 	}
-	p := &partial{path: path}
+	none := func(err error) error { return format.Malformed(path, "", "is no partial of a shard: %v", err) }
+	if err := next(); err != nil {
+		return nil, none(err)
+	}
+	var schema struct {
+		Schema int `json:"plumbline_partial"`
+	}
+	p := &partial{path: path, at: map[string][]span{}}
+	head, ours := bytes.CutSuffix(bytes.TrimSpace(line), []byte(recordsKey))
+	if ours {
+		head = append(slices.Clone(head), '}')
+	}
+	if err := json.Unmarshal(head, &schema); err != nil {
+		return nil, none(err)
+	}
+	if schema.Schema != partialSchema {
+		return nil, format.Malformed(path, `key "plumbline_partial"`, "is %d, this program reads %d", schema.Schema, partialSchema)
+	}
+	if err := strictly(head, p); err != nil {
+		return nil, none(err)
+	}
+	h := sha256.New()
+	for {
+		offset += int64(len(line))
+		if err := next(); err != nil {
+			return nil, format.Malformed(path, format.Offset(offset), "ends before its sum: the file is damaged")
+		}
+		if sum, end := bytes.CutPrefix(line, []byte(sumKey)); end {
+			if string(bytes.TrimSpace(sum)) != fmt.Sprintf("%x\"}", h.Sum(nil)) {
+				return nil, format.Malformed(path, `key "sha256"`, "is not the sum of its records: the file is damaged")
+			}
+			if offset+int64(len(line)) != f.Size {
+				return nil, format.Malformed(path, "", "has more behind the partial")
+			}
+			return p, nil
+		}
+		text := bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte(","))
+		if len(text) == 0 { // there is no record
+			continue
+		}
+		var record struct {
+			Key string `json:"key"`
+		}
+		if err := json.Unmarshal(text, &record); err != nil {
+			return nil, format.Malformed(path, format.Offset(offset), "is no record: the file is damaged: %v", err)
+		}
+		h.Write(text)
+		p.at[record.Key] = append(p.at[record.Key], span{offset, len(text)})
+	}
+}
+
+// strictly reads JSON without names that nobody knows.
+func strictly(text []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(p); err != nil {
-		return nil, format.Malformed(path, "", "is no partial of a shard: %v", err)
+	return dec.Decode(into)
+}
+
+// records reads the records of a key again, each by read.
+func (p *partial) records(key string, read func(text []byte) error) error {
+	at := p.at[key]
+	if len(at) == 0 {
+		return nil
 	}
-	if p.Schema != partialSchema {
-		return nil, format.Malformed(path, `key "plumbline_partial"`, "is %d, this program reads %d", p.Schema, partialSchema)
+	f, err := format.Open(p.path)
+	if err != nil {
+		return err
 	}
-	if dec.More() {
-		return nil, format.Malformed(path, "", "has more behind the partial")
+	defer f.Close()
+	for _, s := range at {
+		text := make([]byte, s.n)
+		if _, err = f.ReadAt(text, s.from); err == nil {
+			err = read(text)
+		}
+		if err != nil {
+			return format.Malformed(p.path, format.Offset(s.from), "was a record and is none now: %v", err)
+		}
 	}
-	if sum, err := notesSum(&p.Notes); err != nil || sum != p.Sum {
-		return nil, format.Malformed(path, `key "sha256"`, "is not the sum of its notes: the file is damaged")
-	}
-	return p, nil
+	return nil
 }
 
 // belong demands that partials are those of all shards of one run, by this program.
@@ -300,15 +417,42 @@ or a file of the run that has changed since (exit 4).`,
 	return cmd
 }
 
+// shardNotes are the notes of all shards.
+type shardNotes []*partial
+
+// Records implements [dump.Notes].
+func (list shardNotes) Records(key string) (found []dump.Record, err error) {
+	for _, p := range list {
+		err := p.records(key, func(text []byte) error {
+			var r dump.Record
+			err := strictly(text, &r)
+			if err == nil && r.Key != key {
+				err = fmt.Errorf("its key is %q, want %q", r.Key, key)
+			}
+			found = append(found, r)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
 // judged is a run of which shards have judged the steps: what is read again must be what they read.
 type judged struct {
 	*dumpfile.Run
-	sums map[int][]string
+	notes shardNotes
 }
 
 // Batch reads a step whose files have not changed.
 func (j *judged) Batch(ctx context.Context, step int) (*dumpfile.Batch, error) {
-	if sums, known := j.sums[step]; known {
+	known, err := j.notes.Records(dump.StepKey(step))
+	if err != nil {
+		return nil, err
+	}
+	if len(known) > 0 && known[0].Step != nil {
+		sums := known[0].Step.Files
 		for i, f := range j.Run.Of(step) {
 			sum, err := f.SHA256(ctx)
 			if err != nil {
@@ -331,13 +475,5 @@ func mergeRun(ctx context.Context, run *dumpfile.Run, o dump.Options, list []*pa
 	if inputs != list[0].Inputs {
 		return nil, format.Malformed(list[0].path, `key "inputs"`, "is of other files than %s: the run has changed since, or this is another folder", filepath.Dir(run.Files()[0].Path))
 	}
-	j := &judged{run, map[int][]string{}}
-	var notes []*dump.Notes
-	for _, p := range list {
-		notes = append(notes, &p.Notes)
-		for _, n := range p.Notes.Steps {
-			j.sums[n.Step] = n.Files
-		}
-	}
-	return dump.Merge(ctx, j, o, notes...)
+	return dump.Merge(ctx, &judged{run, list}, o, shardNotes(list))
 }

@@ -66,8 +66,8 @@ func TestMergeRefuses(t *testing.T) {
 	}
 	newer := edit("newer.json", `"version":"`, `"version":"9.`)
 	damaged := edit("damaged.json", `"n":`, `"n":1`)
-	schema := edit("schema.json", `"plumbline_partial":1`, `"plumbline_partial":2`)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "cut.json"), []byte(`{"plumbline_partial":1,`), 0o644))
+	schema := edit("schema.json", `"plumbline_partial":2`, `"plumbline_partial":1`)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cut.json"), []byte(`{"plumbline_partial":2,`), 0o644))
 	for _, refused := range []struct {
 		args []string
 		code int

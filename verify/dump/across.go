@@ -38,87 +38,6 @@ const before = "earlier/"
 
 func isAcross(c *stage.Check) bool { return strings.HasPrefix(c.ID, "across/") }
 
-// history is what the steps so far have said of their rows.
-type history struct {
-	rows     map[string]*sampled
-	cells    int
-	rollouts int  // that have begun
-	alike    int  // rollouts after the first whose reference was the old policy bit by bit
-	moved    bool // some update has left the old log-probs
-	learnt   bool // some gradient, or advantage, was not 0
-
-	asynchronous bool        // rollouts are declared to be those of older weights
-	sizes        []stepSizes // of the engine's difference
-}
-
-// sampled is a row as the first step that used it had it.
-type sampled struct {
-	step, row int
-	cells     map[string][]float64 // nil: the step was not read
-}
-
-// stepSizes is the difference between engine and trainer at a step.
-type stepSizes struct {
-	step int
-	stage.Discrepancy
-}
-
-// kept tensors are those that belong to the rollout, not to the update.
-var rolloutTensors = []string{"logp_old", "logp_ref", "logp_gen"}
-
-const mostCells = 1 << 23 // remembered of a run, each for three tensors
-
-// recall returns, for each row of a step of cols columns, the earlier step that had it first, nil where none had, and whether the step
-// begins a rollout; then it takes the step's rows down, with the cells of b.
-func (h *history) recall(n *StepNotes, b *dump.Batch) (earlier []*sampled, begins bool) {
-	if h.rows == nil {
-		h.rows = map[string]*sampled{}
-	}
-	known := 0
-	for _, k := range n.Keys {
-		if h.rows[k] != nil {
-			known++
-		}
-	}
-	// Without sample_id, two rollouts may have some short responses in common, but not all of the rows of a step.
-	again := known > 0 && (n.ByID || known == len(n.Keys) && len(n.Keys) >= 4 && n.Tokens >= 24)
-	if n.Keys == nil {
-		return nil, true
-	}
-	if !n.ByID && !again {
-		h.rows, h.cells = map[string]*sampled{}, 0
-	}
-	earlier = make([]*sampled, len(n.Keys))
-	for r, k := range n.Keys {
-		if k == "" {
-			continue
-		}
-		if s := h.rows[k]; s != nil {
-			earlier[r] = s
-			continue
-		}
-		if h.cells += n.Cols; h.cells > mostCells {
-			h.rows, h.cells = map[string]*sampled{}, n.Cols
-		}
-		h.rows[k] = &sampled{step: n.Step, row: r, cells: cellsOf(b, r)}
-	}
-	return earlier, !again
-}
-
-// cellsOf copies what a row keeps over the updates of its rollout, nil where the batch was not read.
-func cellsOf(b *dump.Batch, row int) map[string][]float64 {
-	if b.Tensors == nil {
-		return nil
-	}
-	cells := map[string][]float64{}
-	for _, name := range rolloutTensors {
-		if x := b.Token(name); x != nil {
-			cells[name] = slices.Clone(x[row*b.Cols : (row+1)*b.Cols])
-		}
-	}
-	return cells
-}
-
 // remembered returns b with what earlier steps had for its rows. Steps that were not read are read now, one after another.
 func (s *session) remembered(b *dump.Batch, earlier []*sampled) (*dump.Batch, error) {
 	read := map[int][]*sampled{}
@@ -151,6 +70,11 @@ func (s *session) remembered(b *dump.Batch, earlier []*sampled) (*dump.Batch, er
 				tensors[name] = slices.Repeat([]float64{math.NaN()}, b.Rows*b.Cols)
 			}
 			copy(tensors[name][r*b.Cols:(r+1)*b.Cols], x)
+		}
+	}
+	for _, e := range earlier {
+		if read, again := cells[e]; again {
+			s.history.fresh.keep(e, read, max(b.Cols, leastCells))
 		}
 	}
 	for name, x := range tensors {

@@ -141,3 +141,45 @@ func TestEngineLogProbsOfOtherRows(t *testing.T) {
 	})
 	require.Equal(t, check.Fail, acrossVerdicts(t, b)["across/gen"])
 }
+
+// What is dropped from memory is read again: no report depends on how much is remembered.
+func TestRowsReadAgain(t *testing.T) {
+	recomputed := func(rollout, update int, x map[string][]float64) {
+		if rollout == 1 && update == 1 {
+			copy(x["logp_old"], x["logp_new"])
+		}
+	}
+	for name, b := range map[string]dump.Batches{"healthy": generations(4, nil), "faulty": generations(3, recomputed)} {
+		var late dump.Batches // first all first updates, then all second ones
+		for update := range 2 {
+			for i := update; i < len(b); i += 2 {
+				s := *b[i]
+				s.Meta.Step = len(late) + 1
+				late = append(late, &s)
+			}
+		}
+		o := dump.Options{Set: []string{"kl.beta=0.1", "ratio.old=stored"}, Selection: check.Selection{Select: []string{"across/*"}}}
+		want, err := dump.Judge(context.Background(), late, o)
+		require.NoError(t, err)
+		for _, cells := range []int{1, 300, 1000} {
+			read := &counted{Batches: late}
+			restore := dump.FreshCells(cells)
+			got, err := dump.Judge(context.Background(), read, o)
+			restore()
+			require.NoError(t, err)
+			require.Equal(t, want, got, "%s, %d cells", name, cells)
+			require.Greater(t, read.n, len(late), "nothing was read again")
+		}
+	}
+}
+
+// counted counts the steps that are read.
+type counted struct {
+	dump.Batches
+	n int
+}
+
+func (c *counted) Batch(ctx context.Context, step int) (*dumpfile.Batch, error) {
+	c.n++
+	return c.Batches.Batch(ctx, step)
+}

@@ -100,12 +100,14 @@ func (b Batches) Batch(_ context.Context, step int) (*dump.Batch, error) {
 func (b Batches) Common() dump.Meta { return b[0].Meta }
 
 // Judge judges the steps of a run in order.
-func Judge(ctx context.Context, run Source, o Options) (*Report, error) { return Merge(ctx, run, o) }
+func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
+	return Merge(ctx, run, o, nil)
+}
 
 // Merge is [Judge] where [Shard] has taken notes of the steps: it reads those again that notes do not settle, the first steps, and
 // what is to be explained, one after another. Its report is the same.
-func Merge(ctx context.Context, run Source, o Options, notes ...*Notes) (*Report, error) {
-	s, err := begin(ctx, run, o, newLedger(notes))
+func Merge(ctx context.Context, run Source, o Options, notes Notes) (*Report, error) {
+	s, err := begin(ctx, run, o, &ledger{notes: notes})
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +155,11 @@ func (s *session) judgeSteps(steps []int) error {
 		}
 		if err := s.step(v, n, step == s.rollout.origin); err != nil {
 			return err
+		}
+		if w := s.ledger.write; w != nil {
+			if err := w.flush(); err != nil {
+				return err
+			}
 		}
 		if s.o.Progress != nil {
 			s.o.Progress("judging", i+1, len(steps))
@@ -214,7 +221,7 @@ type session struct {
 }
 
 func newSession(run Source, o Options) (*session, error) {
-	s := &session{ctx: context.Background(), ledger: newLedger(nil), run: run, o: o, set: &convention.Set{}, said: map[string]bool{}, remarks: map[string]int{}, present: map[string]bool{}}
+	s := &session{ctx: context.Background(), ledger: &ledger{}, run: run, o: o, set: &convention.Set{}, said: map[string]bool{}, remarks: map[string]int{}, present: map[string]bool{}}
 	common := run.Common()
 	name := o.Profile
 	if name == "" && !o.Infer {

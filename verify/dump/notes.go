@@ -15,16 +15,26 @@ import (
 	"plumbline/verify/tol"
 )
 
-// Notes are what a judgement of some steps of a run takes down, for one of all steps that need not read these again: for every
-// outcome its verdict and counts, for every step what the rules across steps look at. They decide nothing by themselves: what they
-// do not hold is read and judged again. Floats are kept by their bits, so that NaN, infinities and every digit survive.
-type Notes struct {
-	Steps []*StepNotes        `json:"steps"`
-	Units map[string]*asUnits `json:"units"` // what was judged: a step, the steps of a rollout, a step among those before it
+// Record is what a judgement of some steps of a run takes down of one of them, for a judgement of all steps that need not read it
+// again: of a step what the rules across steps look at, of a unit (a step, the steps of a rollout, a step among those before it) the
+// verdict and counts of every outcome. Records decide nothing by themselves: what they do not hold is read and judged again. Floats
+// are kept by their bits, so that NaN, infinities and every digit survive. Several records may have one key: they complete each other.
+type Record struct {
+	Key  string     `json:"key"`
+	Step *StepNotes `json:"step,omitempty"`
+	Unit *UnitNotes `json:"unit,omitempty"`
 }
 
-// asUnits is what is known of one unit.
-type asUnits struct {
+// Notes give the records of a key, none where there are none.
+type Notes interface {
+	Records(key string) ([]Record, error)
+}
+
+// StepKey is the key of what the rules across steps look at.
+func StepKey(step int) string { return fmt.Sprintf("step %d", step) }
+
+// UnitNotes is what is known of one unit.
+type UnitNotes struct {
 	Outcomes map[string]map[string]*judged `json:"outcomes,omitempty"` // by the options, then by the check
 	Groups   map[string]overSteps          `json:"groups,omitempty"`   // by the options
 	Weighed  *weighed                      `json:"weighed,omitempty"`
@@ -226,47 +236,6 @@ func keyOf(set *convention.Set) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// ledger holds notes by what they are of, and what is to be noted.
-type ledger struct {
-	steps map[int]*StepNotes
-	units map[string]*asUnits
-	write *Notes // nil: nothing is taken down
-
-	lastSet *convention.Set // and its key
-	lastKey string
-}
-
-func newLedger(notes []*Notes) *ledger {
-	l := &ledger{steps: map[int]*StepNotes{}, units: map[string]*asUnits{}}
-	for _, n := range notes {
-		for _, s := range n.Steps {
-			l.steps[s.Step] = s
-		}
-		for key, u := range n.Units {
-			l.units[key] = u
-		}
-	}
-	return l
-}
-
-// key is keyOf, remembered: the checks of a step share their options.
-func (l *ledger) key(set *convention.Set) string {
-	if l.lastSet != set {
-		l.lastSet, l.lastKey = set, keyOf(set)
-	}
-	return l.lastKey
-}
-
-// unit returns the page of a unit, a new one where there is none.
-func (l *ledger) unit(key string) *asUnits {
-	u := l.write.Units[key]
-	if u == nil {
-		u = &asUnits{Outcomes: map[string]map[string]*judged{}}
-		l.write.Units[key] = u
-	}
-	return u
-}
-
 // view is a batch that is judged, which may not have been read yet.
 type view struct {
 	b     *dump.Batch // whole, or with masks and metadata only
@@ -305,7 +274,7 @@ func (s *session) judge(ch *stage.Check, v *view, set *convention.Set) judgement
 	}
 	l := s.ledger
 	if v.key != "" && v.read != nil {
-		if u := l.units[v.key]; u != nil {
+		if u := s.known(v.key); u != nil {
 			if n := u.Outcomes[l.key(set)][ch.ID]; n != nil {
 				j := n.outcome(ch, v.b, dressed)
 				j.whole = anew
@@ -358,7 +327,11 @@ type Light interface {
 func (s *session) at(step int) (*view, *StepNotes, error) {
 	read := func() (*dump.Batch, error) { return s.run.Batch(s.ctx, step) }
 	key := fmt.Sprint(step)
-	if n := s.ledger.steps[step]; n != nil {
+	n, err := s.ledger.stepNotes(step)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n != nil {
 		if light, ok := s.run.(Light); ok {
 			b, err := light.Light(step)
 			if err != nil {
@@ -374,9 +347,9 @@ func (s *session) at(step int) (*view, *StepNotes, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	n := look(b)
+	n = look(b)
 	if w := s.ledger.write; w != nil {
-		w.Steps = append(w.Steps, n)
+		w.step = n
 	}
 	return &view{b: b, key: key}, n, nil
 }
@@ -394,11 +367,13 @@ func (s *session) again(step int) (*view, error) {
 
 // weigh returns the weights of the reward functions that the scores of a unit give, and whether the rewards of each are there.
 func (s *session) weigh(v *view) (weights []float64, there bool) {
-	if u := s.ledger.units[v.key]; v.key != "" && v.read != nil && u != nil && u.Weighed != nil {
-		for _, bits := range u.Weighed.Weights {
-			weights = append(weights, math.Float64frombits(bits))
+	if v.key != "" && v.read != nil {
+		if u := s.known(v.key); u != nil && u.Weighed != nil {
+			for _, bits := range u.Weighed.Weights {
+				weights = append(weights, math.Float64frombits(bits))
+			}
+			return weights, u.Weighed.There
 		}
-		return weights, u.Weighed.There
 	}
 	b, err := v.whole()
 	if err != nil {

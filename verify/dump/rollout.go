@@ -116,9 +116,11 @@ func (s *session) aligned(u *view, set *convention.Set) bool {
 
 // linked is [stage.GroupsOverSteps] of a unit.
 func (s *session) linked(u *view, set *convention.Set) (cut, linked bool) {
-	if known := s.ledger.units[u.key]; u.read != nil && known != nil && known.Groups != nil {
-		if g, ok := known.Groups[s.ledger.key(set)]; ok {
-			return g.Cut, g.Linked
+	if u.read != nil {
+		if known := s.known(u.key); known != nil {
+			if g, ok := known.Groups[s.ledger.key(set)]; ok {
+				return g.Cut, g.Linked
+			}
 		}
 	}
 	b, err := u.whole()

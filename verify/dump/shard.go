@@ -16,16 +16,16 @@ func sharded(steps []int, i, n, span int) []int {
 	return steps[min(from, len(steps)):min(to, len(steps))]
 }
 
-// Shard judges the steps of shard i of n, 0 ≤ i < n, and returns the notes from which [Merge] makes the report of [Judge]. The search of
-// options that nobody declares reads steps of the whole run, as [Judge] does; nothing is explained. Where a file is malformed the notes
-// up to it are returned with the error: Merge meets the same error.
-func Shard(ctx context.Context, run Source, o Options, i, n int) (*Notes, error) {
+// Shard judges the steps of shard i of n, 0 ≤ i < n, and hands over the records from which [Merge] makes the report of [Judge], those of
+// a step as soon as it is judged. The search of options that nobody declares reads steps of the whole run, as [Judge] does; nothing is
+// explained. Where a file is malformed the records up to it are handed over and the error is bad: Merge meets the same error.
+func Shard(ctx context.Context, run Source, o Options, i, n int, put func(Record) error) (bad *format.Error, err error) {
 	if i < 0 || i >= n {
 		return nil, fmt.Errorf("shard %d of %d: want 0 to %d", i, n, n-1)
 	}
-	notes := &Notes{Units: map[string]*asUnits{}}
+	write := &pages{units: map[string]*UnitNotes{}, put: put}
 	o.FirstFailure = false // what stops the run is known from all steps
-	s, err := begin(ctx, run, o, &ledger{steps: map[int]*StepNotes{}, units: map[string]*asUnits{}, write: notes})
+	s, err := begin(ctx, run, o, &ledger{write: write})
 	if err != nil {
 		return nil, err
 	}
@@ -39,11 +39,10 @@ func Shard(ctx context.Context, run Source, o Options, i, n int) (*Notes, error)
 		return nil, err
 	}
 	err = s.judgeSteps(sharded(steps, i, n, spanOf(set)))
-	var bad *format.Error
 	if err != nil && !errors.As(err, &bad) {
 		return nil, err
 	}
-	return notes, err
+	return bad, write.flush()
 }
 
 // Light returns the batch of a step without its tensors.
