@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -58,7 +59,7 @@ func repeatedRun(t *testing.T, dir string, steps, rows, cols int) (size int64) {
 // generations have passed, some 1.5 kB for 32 cells; checks keep a number each, the merge the places of records: 4 kB a row, twice that
 // while garbage waits. Notes in memory took 56 kB for each step.
 func TestShardMemoryOfAStep(t *testing.T) {
-	const few, many, rows = 250, 2250, 4
+	const few, many, rows = 150, 1150, 4
 	const most = 2 * 4 << 10 * rows / 2
 	dir := t.TempDir()
 	repeatedRun(t, filepath.Join(dir, "few"), few, rows, 32)
@@ -88,9 +89,9 @@ func TestShardMemoryOfAStep(t *testing.T) {
 }
 
 // TestShardsOfManyGigabytes judges as many GB of dumps as SHARD_GB says by 1, 2 and 4 shards, all shards of a run at once: none takes
-// more than 300 MB, and the merged reports are those of one process. SHARD_DIR is where the dumps lie, and stay.
+// more than 300 MB, and the merged reports are those of one process. SHARD_DIR is where the dumps lie, and stay; SHARD_SELECT selects checks.
 func TestShardsOfManyGigabytes(t *testing.T) {
-	gb := 0.1
+	gb := 0.02
 	if text := os.Getenv("SHARD_GB"); text != "" {
 		var err error
 		gb, err = strconv.ParseFloat(text, 64)
@@ -107,7 +108,11 @@ func TestShardsOfManyGigabytes(t *testing.T) {
 		steps := int(gb * 1e9 / float64(one))
 		t.Logf("%d steps of %.2f MB: %.2f GB", steps, float64(one)/1e6, float64(repeatedRun(t, run, steps, rows, cols))/1e9)
 	}
-	want, wall, peak, code := timed(t, "dump", run, "--format", "json")
+	judge := []string{"dump", run}
+	if selected := os.Getenv("SHARD_SELECT"); selected != "" {
+		judge = append(judge, "--select", selected)
+	}
+	want, wall, peak, code := timed(t, append(slices.Clone(judge), "--format", "json")...)
 	require.Zero(t, code)
 	t.Logf("one process: %.1f s, %d MB", wall.Seconds(), peak>>20)
 	for _, n := range []int{1, 2, 4} {
@@ -122,7 +127,7 @@ func TestShardsOfManyGigabytes(t *testing.T) {
 			part := filepath.Join(t.TempDir(), "part.json")
 			args = append(args, part)
 			go func() {
-				_, wall, peak, code := timed(t, "dump", run, "--shard", fmt.Sprintf("%d/%d", i, n), "-o", part)
+				_, wall, peak, code := timed(t, append(slices.Clone(judge), "--shard", fmt.Sprintf("%d/%d", i, n), "-o", part)...)
 				all <- done{wall.Seconds(), peak, code}
 			}()
 		}
