@@ -41,7 +41,7 @@ func (p *sourcePlant) sources(t *testing.T) map[string]string {
 
 // variants are the first letters of those that run what is edited.
 func (p *sourcePlant) variants() string {
-	for _, room := range []string{"tile512/", "vnni/", "vdp/"} {
+	for _, room := range []string{"tile512/", "vnni/", "vdp/", "attention512/"} {
 		if strings.HasPrefix(p.id, room) {
 			return "avx512"
 		}
@@ -52,7 +52,7 @@ func (p *sourcePlant) variants() string {
 // need is the variant that runs what is edited.
 func (p *sourcePlant) need() string {
 	switch room, _, _ := strings.Cut(p.id, "/"); room {
-	case "tile512":
+	case "tile512", "attention512":
 		return "avx512"
 	case "vnni":
 		return "avx512vnni"
@@ -100,7 +100,7 @@ func TestPlantedInKernels(t *testing.T) {
 			require.NoError(t, os.WriteFile(overlay, replace, 0o644))
 			log, err := exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-c", "-o", binary, ".").CombinedOutput()
 			require.NoError(t, err, "%s does not compile: %s", p.id, log)
-			log, err = exec.Command(binary, "-test.run", "^TestOps$/^"+p.op+"$/^"+p.variants(), "-cases", "150").CombinedOutput()
+			log, err = exec.Command(binary, "-test.run", "^Test(Row)?Ops$/^"+p.op+"$/^"+p.variants(), "-cases", "150").CombinedOutput()
 			if err == nil { // the tests of its own room see what random cases seldom meet
 				log, err = exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-run", "Pair", "./"+filepath.Dir(p.file)).CombinedOutput()
 			}

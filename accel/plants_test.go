@@ -184,6 +184,19 @@ var sourcePlants = []sourcePlant{
 	{"vdp/k-rounded-down", "bf16.W8A16", "bf16/vdp_amd64.go", "K: (k + 1) / 2, C: y", "K: max(1, k/2), C: y"},
 	{"vdp/not-added", "bf16.W8A16DX", "bf16/vdp_amd64.go", "C: dx, LDC: lddx, Add: accumulate,", "C: dx, LDC: lddx,"},
 
+	// Attention.
+	{"attention/keys-to-come-weigh", "f32.Attention", "f32/attention_amd64.go", "hidden[j] = float32(math.Inf(-1))", "hidden[j] -= float32(math.SmallestNonzeroFloat32)"},
+	{"attention/queries-of-a-key-lost", "f32.AttentionBackward", "f32/attention_amd64.go", "<= s.from+i {", "<= s.from+i+1 && from+1 < n {"},
+	{"attention/slopes-of-keys-to-come", "f32.AttentionBackward", "f32/attention_amd64.go", "clear(all[q.to-s.from:])", "_ = all"},
+	{"attention/sums-stale", "f32.AttentionBackward", "f32/attention_amd64.go", "clear(sumV)", "_ = sumV"},
+	{"attention/rows-of-values-from-0", "f32.Attention", "f32/attention_amd64.go", "ld, b, j, t.from, t.to-t.from, false)", "ld, b, j, 0, t.to-t.from, false)"},
+	{"attention/tile-sees-what-its-first-row-sees", "f32.Attention", "f32/attention_amd64.go", "max(tile.to, r.to)", "tile.to"},
+	{"attention/not-scaled-back", "f32.AttentionBackward", "f32/attention_amd64.go", "x.back(row, row, weights, a.Scale)", "x.back(row, row, weights, 1)"},
+	{"attention512/halves-of-a-part", "f32.AttentionBackward", "f32/attention_amd64.go", "b.k*16, &c[0]", "k*16, &c[0]"},
+	{"attention512/not-scaled", "f32.Attention", "f32/rows_amd64.s", "VMULPS  (DI), Z1, Z0\n\tVCMPPS  $3, Z0, Z0, K2", "VMOVUPS (DI), Z0\n\tVCMPPS  $3, Z0, Z0, K2"},
+	{"attention512/second-half-not-stored", "f32.Attention", "f32/rows_amd64.s", "\tVMOVUPS   Y5, 32(DI)\n", ""},
+	{"attention512/half-of-the-sum", "f32.Attention", "f32/rows_amd64.s", "VADDPD    Z5, Z18, Z18\n", ""},
+
 	// Portable code.
 	{"generic/f32-double-rounding", "f32.Gemm", "f32/fma.go", "return roundOdd(p, x)", "return float32(s)"},
 	{"generic/f32-unfused", "f32.Gemm", "f32/gemm_generic.go", "s = FMA(a[i*aRow+l*aCol], b[l*bRow+j*bCol], s)", "s += float32(a[i*aRow+l*aCol] * b[l*bRow+j*bCol])"},

@@ -53,6 +53,11 @@ func tileF32x512(k int, a *float32, lda int, b *float32, c *float32, ldc int, lo
 //go:noescape
 func tileF32Half(k int, a *float32, lda int, b *float32, c *float32, ldc int, load bool)
 
+// PartF32 is the Run of F32x512 for rows of a panel [depth][32] that is longer: half is the distance of its two halves, 16·depth.
+//
+//go:noescape
+func PartF32(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, load bool)
+
 // tileF64x512 is the Run of F64x512. The chains are fused multiply-adds.
 //
 //go:noescape

@@ -24,6 +24,27 @@
 	LEAQ (DX)(BX*2), AX     \
 	ADDQ AX, BX
 
+// PARTARGUMENTS does it for a function that is told the distance of the halves.
+#define PARTARGUMENTS \
+	MOVQ k+0(FP), CX        \
+	MOVQ a+8(FP), SI        \
+	MOVQ lda+16(FP), R9     \
+	MOVQ b+24(FP), DI       \
+	MOVQ half+32(FP), R8    \
+	MOVQ c+40(FP), DX       \
+	MOVQ ldc+48(FP), R11    \
+	SHLQ $2, R9             \
+	SHLQ $2, R11            \
+	SHLQ $2, R8             \
+	LEAQ (R9)(R9*2), R15    \
+	LEAQ (SI)(R15*1), R10   \
+	LEAQ (SI)(R15*2), R13   \
+	ADDQ R13, R15           \
+	LEAQ (R11)(R11*2), BX   \
+	LEAQ (DX)(BX*1), R12    \
+	LEAQ (DX)(BX*2), AX     \
+	ADDQ AX, BX
+
 #define ZERO \
 	VPXORD Z0, Z0, Z0 \
 	VPXORD Z1, Z1, Z1 \

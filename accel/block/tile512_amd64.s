@@ -22,6 +22,25 @@ tileF32x512loop:
 	VZEROUPPER
 	RET
 
+// func PartF32(k int, a *float32, lda int, b *float32, half int, c *float32, ldc int, load bool)
+TEXT ·PartF32(SB), NOSPLIT, $0-57
+	PARTARGUMENTS
+	CMPB load+56(FP), $0
+	JEQ  partF32zero
+	LOAD
+	JMP  partF32loop
+
+partF32zero:
+	ZERO
+
+partF32loop:
+	STEP(VBROADCASTSS, VFMADD231PS, $4)
+	JNZ  partF32loop
+
+	SAVE
+	VZEROUPPER
+	RET
+
 // func tileF32Half(k int, a *float32, lda int, b *float32, c *float32, ldc int, load bool)
 TEXT ·tileF32Half(SB), NOSPLIT, $0-49
 	ARGUMENTS($2)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"plumbline/accel"
 	"plumbline/accel/f32"
 	"plumbline/reference/ad"
 	"plumbline/reference/nn"
@@ -218,6 +219,54 @@ func TestAttentionHides(t *testing.T) {
 	last := make([]float32, 8)
 	a.Forward(last, q[32:], k, v, 0, &w)
 	require.Equal(t, y[32:], last)
+}
+
+// Every variant returns the numbers of the portable one, whatever queries are taken together and however heads share their keys.
+func TestAttentionVariants(t *testing.T) {
+	type result struct{ y, dq, dk, dv []float32 }
+	rapid.Check(t, func(t *rapid.T) {
+		kv := rapid.IntRange(1, 2).Draw(t, "kv heads")
+		a := f32.Attention{KVHeads: kv, Heads: kv * rapid.IntRange(1, 3).Draw(t, "group"), Dim: rapid.SampledFrom([]int{1, 5, 16, 33}).Draw(t, "dim"), Scale: 0.3,
+			Causal: rapid.Bool().Draw(t, "causal")}
+		s := rapid.SampledFrom([]int{1, 2, 15, 48, 49, 97, 130}).Draw(t, "keys")
+		n := rapid.SampledFrom([]int{1, 3, s}).Filter(func(n int) bool { return n <= s }).Draw(t, "queries")
+		if rapid.Bool().Draw(t, "windowed") {
+			a.Window = rapid.IntRange(1, s).Draw(t, "window")
+		}
+		if rapid.Bool().Draw(t, "padded") {
+			a.Real = make([]bool, s)
+			for i := range a.Real {
+				a.Real[i] = i%4 > 0
+			}
+		}
+		qn, kn, seed := n*a.Heads*a.Dim, s*kv*a.Dim, rapid.Uint64().Draw(t, "seed")
+		q, k, v, dy := draw(seed, 0, qn, false), draw(seed, 1, kn, false), draw(seed, 2, kn, false), draw(seed, 3, qn, false)
+		var want *result
+		var w f32.Scratch
+		accel.Each("f32.Attention", func(x accel.Variant) {
+			if x.Missing != "" {
+				return
+			}
+			release, err := accel.Force("f32.AttentionBackward", x.Name)
+			require.NoError(t, err)
+			defer release()
+			got := &result{make([]float32, qn), append([]float32(nil), dy...), draw(seed, 4, kn, false), draw(seed, 5, kn, false)}
+			for h := range kv {
+				a.Forward(got.y, q, k, v, h, &w)
+				a.Backward(got.dq, got.dk, got.dv, got.dq, q, k, v, h, &w)
+			}
+			if want == nil {
+				want = got
+			}
+			for i, pair := range [][2][]float32{{want.y, got.y}, {want.dq, got.dq}, {want.dk, got.dk}, {want.dv, got.dv}} {
+				for j, x0 := range pair[0] {
+					if pair[1][j] != x0 {
+						t.Fatalf("%s: element %d of result %d is %v, not %v", x.Name, j, i, pair[1][j], x0)
+					}
+				}
+			}
+		})
+	})
 }
 
 func TestAdamW(t *testing.T) {

@@ -402,3 +402,95 @@ addRowLoop:
 	JNZ     addRowLoop
 	VZEROUPPER
 	RET
+
+// func softmaxRow(x *float32, n int, by float32) bool
+TEXT ·softmaxRow(SB), NOSPLIT, $0-25
+	MOVQ x+0(FP), SI
+	MOVQ n+8(FP), CX
+	VBROADCASTSS by+16(FP), Z1
+	MOVQ  SI, DI
+	MOVQ  CX, DX
+	MOVL  $0xff800000, AX
+	VPBROADCASTD AX, Z2            // −Inf, and the largest so far
+	VMOVAPS Z2, Z3
+	KXORW K1, K1, K1
+
+softmaxScale:
+	VMULPS  (DI), Z1, Z0
+	VCMPPS  $3, Z0, Z0, K2
+	KORW    K2, K1, K1
+	VMAXPS  Z0, Z2, Z2
+	VMOVUPS Z0, (DI)
+	ADDQ    $64, DI
+	DECQ    DX
+	JNZ     softmaxScale
+	VEXTRACTF64X4 $1, Z2, Y0
+	VMAXPS  Y0, Y2, Y2
+	VEXTRACTF128 $1, Y2, X0
+	VMAXPS  X0, X2, X2
+	VPSHUFD $0x4E, X2, X0
+	VMAXPS  X0, X2, X2
+	VPSHUFD $0xB1, X2, X0
+	VMAXPS  X0, X2, X2
+	KMOVW   K1, AX
+	TESTL   AX, AX
+	JNE     softmaxNaN
+	VUCOMISS X2, X3
+	JEQ     softmaxNothing
+	JMP     softmaxExp
+
+softmaxNaN:
+	MOVL  $0x7fc00000, AX
+	VMOVD AX, X2
+
+softmaxExp:
+	VCVTSS2SD X2, X2, X2
+	VBROADCASTSD X2, Z19
+	NUMBERS
+	VPXORQ Z18, Z18, Z18
+	MOVQ   SI, DI
+	MOVQ   CX, DX
+
+softmaxExpLoop:
+	VCVTPS2PD (DI), Z0
+	VSUBPD    Z19, Z0, Z0
+	EXP(Z0, Z1, Z2, Z3)
+	VADDPD    Z1, Z18, Z18
+	VCVTPD2PS Z1, Y1
+	VMOVUPS   Y1, (DI)
+	VCVTPS2PD 32(DI), Z4
+	VSUBPD    Z19, Z4, Z4
+	EXP(Z4, Z5, Z6, Z7)
+	VADDPD    Z5, Z18, Z18
+	VCVTPD2PS Z5, Y5
+	VMOVUPS   Y5, 32(DI)
+	ADDQ      $64, DI
+	DECQ      DX
+	JNZ       softmaxExpLoop
+
+	// The parts 0+4, 1+5, 2+6, 3+7; then 0+4+2+6 and 1+5+3+7.
+	VEXTRACTF64X4 $1, Z18, Y0
+	VADDPD  Y0, Y18, Y0
+	VEXTRACTF128 $1, Y0, X1
+	VADDPD  X1, X0, X0
+	VPSHUFD $0x4E, X0, X1
+	VADDSD  X1, X0, X0
+	VMOVSD  expNumbers<>+72(SB), X1
+	VDIVSD  X0, X1, X0
+	VCVTSD2SS X0, X0, X0
+	VBROADCASTSS X0, Z0
+
+softmaxShare:
+	VMULPS  (SI), Z0, Z1
+	VMOVUPS Z1, (SI)
+	ADDQ    $64, SI
+	DECQ    CX
+	JNZ     softmaxShare
+	VZEROUPPER
+	MOVB    $1, ret+24(FP)
+	RET
+
+softmaxNothing:
+	VZEROUPPER
+	MOVB $0, ret+24(FP)
+	RET
