@@ -16,11 +16,13 @@ func bessel32(n int) float64 {
 	return float64(float32(x)/float32(y)) / (x / y)
 }
 
-// whitenBessel is masked_whiten of TRL's PPO on masks of booleans, cells outside set to 0: with leak, under the float32
-// Bessel factor.
-func whitenBessel(x []float64, mask []bool, rows, cols int, shift, leak bool) ([]float64, error) {
-	o := whitenOf("trl-ppo", shift)
-	o.Remask = true
+// whitened is masked_whiten of TRL's PPO on masks of booleans, cells outside set to 0: with leak, under the float32 Bessel
+// factor.
+func (b *ppoBatch) whitened(x []float64, mask []bool, shift, leak bool) ([]float64, error) {
+	o, rows, cols := b.variance, b.rows, b.cols
+	if o.Remask = true; !shift {
+		o.Shift = rl.ShiftFalseAddBack
+	}
 	if !leak {
 		return rl.Whiten(nil, x, mask, rows, cols, o)
 	}

@@ -31,10 +31,18 @@ func rollout(c *call) rl.Rollout {
 	return rl.Rollout{Rows: rows, Cols: cols, Reward: r, Value: c.shaped("values", rows, cols), Mask: c.mask("response_mask", rows, cols)}
 }
 
+// recursion is the options of GAE and returns.
+func (c *call) recursion(profile string, given native) rl.GAEOptions {
+	o := c.conventions(profile, given)
+	g := o.GAE()
+	c.said(o)
+	return g
+}
+
 // verlGAE carries the recursion over holes; with whiten it whitens over the mask.
 func verlGAE(c *call) []answer {
 	b := rollout(c)
-	o := rl.GAEOptions{Gamma: c.scalar("gamma"), Lambda: c.scalar("lam"), Hole: rl.HoleCarry}
+	o, w := c.recursion(verlPPOProfile, native{{Name: "gamma", Value: c.scalar("gamma")}, {Name: "lam", Value: c.scalar("lam")}}), c.whitenOf("verl", true)
 	whiten := c.flag("whiten")
 	if !c.ok() {
 		return nil
@@ -42,7 +50,7 @@ func verlGAE(c *call) []answer {
 	adv, ret := rl.GAE(nil, nil, b, o)
 	var err error
 	if whiten {
-		adv, err = rl.Whiten(adv, adv, b.Mask, b.Rows, b.Cols, whitenOf("verl", true))
+		adv, err = rl.Whiten(adv, adv, b.Mask, b.Rows, b.Cols, w)
 	}
 	return []answer{plain("returns", ret...), refused("advantages", adv, err)}
 }
@@ -50,7 +58,7 @@ func verlGAE(c *call) []answer {
 // openrlhfGAE makes a hole a step without reward and value.
 func openrlhfGAE(c *call) []answer {
 	b := rollout(c)
-	o := rl.GAEOptions{Gamma: c.scalar("gamma"), Lambda: c.scalar("lam"), Hole: rl.HoleZeroStep, Returns: rl.ReturnsMaskedV}
+	o := c.recursion(openrlhfPPOProfile, native{{Name: "gamma", Value: c.scalar("gamma")}, {Name: "lambd", Value: c.scalar("lam")}})
 	if c.flag("whiten") {
 		c.undetermined("whiten true: OpenRLHF's function does not whiten")
 	}
@@ -63,9 +71,9 @@ func openrlhfGAE(c *call) []answer {
 
 func openrlhfReturns(c *call) []answer {
 	b := rollout(c)
-	gamma := c.scalar("gamma")
+	o := c.recursion(openrlhfPPOProfile, native{{Name: "estimator", Value: "reinforce"}, {Name: "gamma", Value: c.scalar("gamma")}})
 	if !c.ok() {
 		return nil
 	}
-	return []answer{plain("returns", rl.RewardToGo(nil, b.Reward, b.Mask, b.Rows, b.Cols, gamma, rl.HoleZeroStep)...)}
+	return []answer{plain("returns", rl.RewardToGo(nil, b.Reward, b.Mask, b.Rows, b.Cols, o.Gamma, o.Hole)...)}
 }

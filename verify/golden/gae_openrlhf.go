@@ -12,31 +12,41 @@ func openrlhfDriver(c *call) []answer {
 	_, rows, cols := c.grid("action_mask")
 	m := c.mask("action_mask", rows, cols)
 	score, kl, values := c.shaped("rewards", rows), c.shaped("kl", rows, cols), c.shaped("values", rows, cols)
-	beta, gamma, lambda := c.scalar("kl_coef"), c.scalar("gamma"), c.scalar("lam")
+	beta := c.scalar("kl_coef")
 	size := c.size("n_samples_per_prompt", max(rows, 1))
 	group := promptGroups(c, rows, size)
 	estimator := c.text("estimator")
-	center, scaled := c.flag("no_std_norm"), true
+	given := native{{Name: "estimator", Value: estimator}, {Name: "gamma", Value: c.scalar("gamma")}, {Name: "lambd", Value: c.scalar("lam")},
+		{Name: "no_std_norm", Value: c.flag("no_std_norm")}, {Name: "clip_range", Value: c.option("reward_clip_range")}}
 	lo, hi, clips := c.bounds("reward_clip_range")
 	c.ignore("experience_split") // how the rows were cut before they were put together again
 
-	var o rl.GroupOptions
-	switch estimator {
-	case "gae", "reinforce":
-		o.Center = rl.CenterNone
-	case "reinforce_baseline":
-		o.Singleton = rl.SingletonZero
-	case "dr_grpo":
-		o.Singleton, scaled = rl.SingletonZero, false
-	case "rloo":
-		o.Center, o.Singleton, scaled = rl.CenterLOO, rl.SingletonNaN, false
-	case "group_norm":
-		o, scaled = rl.GroupOptions{Scale: rl.ScaleGroupStd, DDof: 1, Eps: 1e-9, Singleton: rl.SingletonNaN}, false
-	case "flash_reinforce":
-		group, o.Singleton, scaled = nil, rl.SingletonZero, false
-	default:
-		c.undetermined("estimator %q", short(estimator))
+	profile := openrlhfGroupProfile
+	if estimator == "gae" {
+		profile = openrlhfPPOProfile
 	}
+	by := c.conventions(profile, given)
+	g := rl.GAEOptions{Gamma: 1, Hole: rl.HoleZeroStep} // of the other estimators: the framework warns, and sets γ
+	o := rl.GroupOptions{Center: rl.CenterNone}
+	switch kind := by.Word("adv.kind"); kind {
+	case "gae":
+		g = by.GAE()
+	case "rfpp":
+		g.Gamma = by.Number("gae.gamma")
+	case "batch_baseline":
+		group = nil
+		fallthrough
+	default:
+		o = by.Group()
+		if o.Singleton = rl.SingletonNaN; o.Scale == rl.ScaleNone && o.Center == rl.CenterMean {
+			o.Singleton = rl.SingletonZero // r − r
+		}
+	}
+	var w rl.WhitenOptions
+	if scope := by.Word("whiten.scope"); scope != "" && scope != "none" {
+		w = by.Whiten(rl.ScopeGlobal)
+	}
+	c.said(by)
 	if !c.ok() {
 		return nil
 	}
@@ -50,22 +60,17 @@ func openrlhfDriver(c *call) []answer {
 	tokens := rl.TokenRewards(nil, score, kl, m, nil, rows, cols, rl.RewardOptions{Beta: max(beta, 0), KLEverywhere: true, EmptyLastColumn: true})
 
 	var adv, ret []float64
-	switch estimator {
-	case "gae":
-		adv, ret = rl.GAE(nil, nil, rl.Rollout{Rows: rows, Cols: cols, Reward: tokens, Value: values, Mask: m},
-			rl.GAEOptions{Gamma: gamma, Lambda: lambda, Hole: rl.HoleZeroStep, Returns: rl.ReturnsMaskedV})
-	default:
-		if estimator != "reinforce" {
-			gamma = 1 // the framework warns, and sets it
-		}
-		ret = rl.RewardToGo(nil, tokens, m, rows, cols, gamma, rl.HoleZeroStep)
+	if estimator == "gae" {
+		adv, ret = rl.GAE(nil, nil, rl.Rollout{Rows: rows, Cols: cols, Reward: tokens, Value: values, Mask: m}, g)
+	} else {
+		ret = rl.RewardToGo(nil, tokens, m, rows, cols, g.Gamma, g.Hole)
 		adv = ret
 	}
 	out := []answer{plain("returns", ret...)}
-	if !scaled {
+	if w.Scope == rl.ScopeNone {
 		return append(out, plain("advantages", adv...))
 	}
-	return append(out, whitenStatistics(adv, m, rows, cols, center))
+	return append(out, whitenStatistics(adv, m, rows, cols, w))
 }
 
 // promptGroups returns the prompt of each row. The rows were shuffled: index holds the place of each before, where the
@@ -95,8 +100,8 @@ func promptGroups(c *call, rows, size int) []int {
 //
 // and the root is taken at both ends of v ± δv. Sums in float32 are not allowed for: the masks are float64, and so are the
 // sums.
-func whitenStatistics(adv []float64, m []bool, rows, cols int, center bool) answer {
-	mean, _ := rl.MaskedMean(adv, m, meanOf["openrlhf"]) // NaN for an empty mask, no error
+func whitenStatistics(adv []float64, m []bool, rows, cols int, o rl.WhitenOptions) answer {
+	mean, _ := rl.MaskedMean(adv, m, o.Var.Mean) // NaN for an empty mask, no error
 	var n, errMean float64
 	for i, a := range adv {
 		if m[i] {
@@ -106,14 +111,14 @@ func whitenStatistics(adv []float64, m []bool, rows, cols int, center bool) answ
 	}
 	errMean = errMean/n + float64(u32*math.Abs(mean))
 	got, bound := make([]float64, len(adv)), make([]float64, len(adv))
-	if center {
+	if o.EpsPlace == rl.NoStd {
 		for i, a := range adv {
 			got[i], bound[i] = a-mean, errMean
 		}
 		return answer{output: "advantages", got: got, bound: bound, leak: LeakStatistics}
 	}
-	const eps = 1e-8
-	rl.Whiten(got, adv, m, rows, cols, rl.WhitenOptions{Scope: rl.ScopeGlobal, EpsPlace: rl.FloorVar, Eps: eps})
+	eps := o.Eps
+	rl.Whiten(got, adv, m, rows, cols, o)
 	var v, errVar float64
 	for i, a := range adv {
 		if m[i] {

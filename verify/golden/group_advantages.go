@@ -110,13 +110,23 @@ func (b *outcomeBatch) spread(adv []float64) []float64 {
 	return x
 }
 
-// grpoOptions are verl's; a group of one keeps its reward.
-func grpoOptions(scaled bool, eps float64) rl.GroupOptions {
-	o := rl.GroupOptions{DDof: 1, Eps: eps, Singleton: rl.SingletonRaw}
-	if scaled {
-		o.Scale = rl.ScaleGroupStd
+// outcome is an estimator of verl by its name in adv_estimator: how it centres and scales groups, and the whitening after it.
+func (c *call) outcome(name string) (rl.GroupOptions, rl.WhitenOptions) {
+	given := native{{Name: "adv_estimator", Value: name}}
+	if _, says := c.e.Options["norm_adv_by_std_in_grpo"]; says {
+		given.set("norm_adv_by_std_in_grpo", c.flag("norm_adv_by_std_in_grpo"))
 	}
-	return o
+	given.number(c, "epsilon", "adv.eps")
+	o := c.conventions(verlGRPOProfile, given)
+	g := o.Group()
+	var w rl.WhitenOptions
+	if o.Word("whiten.scope") != "" {
+		w = o.Whiten(rl.ScopeGlobal)
+		w.Remask = o.Flag("whiten.remask")
+		w.Var.Empty, w.Var.Single = rl.EmptyError, rl.SingleError
+	}
+	c.said(o)
+	return g, w
 }
 
 // loneLeak returns the advantages of o with those of groups of one divided by 1 + ε as a float32, which is what verl's
@@ -140,7 +150,7 @@ func (b *outcomeBatch) loneLeak(adv []float64, o rl.GroupOptions) []float64 {
 
 func verlGRPO(c *call) []answer {
 	b := readOutcome(c)
-	o := grpoOptions(c.flag("norm_adv_by_std_in_grpo"), c.value("epsilon"))
+	o, _ := c.outcome("grpo")
 	if !c.ok() {
 		return nil
 	}
@@ -153,11 +163,11 @@ func verlGRPO(c *call) []answer {
 
 func verlPassK(c *call) []answer {
 	b := readOutcome(c)
-	scaled, eps := c.flag("norm_adv_by_std_in_grpo"), c.numOr("epsilon", 1e-6)
+	o, _ := c.outcome("grpo_passk")
 	if !c.ok() {
 		return nil
 	}
-	adv, err := rl.PassKAdvantage(nil, b.score, b.group, scaled, eps)
+	adv, err := rl.PassKAdvantage(nil, b.score, b.group, o.Scale == rl.ScaleGroupStd, o.Eps)
 	return []answer{refused("advantages", b.spread(adv), err)}
 }
 
@@ -165,7 +175,10 @@ func verlPassK(c *call) []answer {
 // advantages whitened over all tokens.
 func verlWhitenedGroups(c *call) []answer {
 	b := readOutcome(c)
-	o := grpoOptions(c.flagOr("norm_adv_by_std_in_grpo", false), c.numOr("epsilon", 1e-6))
+	o, w := c.outcome("reinforce_plus_plus_baseline")
+	if c.e.Function == "compute_gdpo_outcome_advantage" { // for which there is no option
+		o, _ = c.outcome("grpo")
+	}
 	if !c.ok() {
 		return nil
 	}
@@ -173,8 +186,6 @@ func verlWhitenedGroups(c *call) []answer {
 	if err != nil {
 		return []answer{refused("advantages", nil, err)}
 	}
-	w := whitenOf("verl", true)
-	w.Remask = true
 	got, err := rl.Whiten(nil, b.spread(adv), b.mask, b.rows, b.cols, w)
 	if err != nil {
 		return []answer{refused("advantages", nil, err)}
@@ -189,12 +200,10 @@ func verlWhitenedGroups(c *call) []answer {
 // verlRLOO: a group of one keeps its reward, or gets 0 in the vectorised form.
 func verlRLOO(c *call) []answer {
 	b := readOutcome(c)
+	name := strings.TrimSuffix(strings.TrimPrefix(c.e.Function, "compute_"), "_outcome_advantage")
+	o, _ := c.outcome(name)
 	if !c.ok() {
 		return nil
-	}
-	o := rl.GroupOptions{Center: rl.CenterLOO, Singleton: rl.SingletonRaw}
-	if strings.Contains(c.e.Function, "_vectorized_") {
-		o.Singleton = rl.SingletonZero
 	}
 	adv, err := rl.GroupAdvantage(nil, b.score, b.group, o)
 	return []answer{refused("advantages", b.spread(adv), err)}
@@ -238,13 +247,12 @@ func verlGPG(c *call) []answer {
 
 func verlReinforcePlusPlus(c *call) []answer {
 	b := readOutcome(c)
-	gamma := c.value("gamma")
+	_, w := c.outcome("reinforce_plus_plus")
+	o := c.recursion(verlPPOProfile, native{{Name: "gamma", Value: c.value("gamma")}})
 	if !c.ok() {
 		return nil
 	}
-	w := whitenOf("verl", true)
-	w.Remask = true
-	adv, ret, err := rl.ReinforcePlusPlus(nil, nil, b.reward, b.mask, b.rows, b.cols, rl.ReturnToGo, gamma, rl.HoleCarry, w)
+	adv, ret, err := rl.ReinforcePlusPlus(nil, nil, b.reward, b.mask, b.rows, b.cols, rl.ReturnToGo, o.Gamma, o.Hole, w)
 	return []answer{{output: "returns", got: ret, err: err, only: b.mask}, refused("advantages", adv, err)}
 }
 

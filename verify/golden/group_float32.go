@@ -19,7 +19,7 @@ import (
 // and the quotient is taken at both ends. A group of one has μ = 0 and σ = 1.
 func verlVectorised(c *call) []answer {
 	b := readOutcome(c)
-	o := grpoOptions(c.flag("norm_adv_by_std_in_grpo"), c.value("epsilon"))
+	o, _ := c.outcome("grpo")
 	if !c.ok() {
 		return nil
 	}

@@ -20,26 +20,13 @@ func scored(c *call) (reward, weight []float64, group []int) {
 // trlGroups is the advantages of GRPO: rewards weighted and summed, then normalised, or the other way round.
 func trlGroups(c *call) []answer {
 	reward, weight, group := scored(c)
-	o := rl.GroupOptions{DDof: 1, Eps: 1e-4, Singleton: rl.SingletonZero, SkipNaN: true}
-	switch scale := c.text("scale_rewards"); scale {
-	case "group":
-		o.Scale = rl.ScaleGroupStd
-	case "batch":
-		o.Scale = rl.ScaleBatchStd
-	case "none":
-	default:
-		c.undetermined("scale_rewards %q", short(scale))
-	}
-	aggregation := c.text("multi_objective_aggregation")
-	how, err := rl.ParseMultiReward(aggregation)
-	if err != nil {
-		c.undetermined("multi_objective_aggregation %q", short(aggregation))
-	}
-	if !c.ok() {
+	by := c.conventions(trlGRPOProfile, native{{Name: "scale_rewards", Value: c.text("scale_rewards")},
+		{Name: "multi_objective_aggregation", Value: c.text("multi_objective_aggregation")}})
+	o := by.Group()
+	o.SkipNaN = true
+	how, _ := rl.ParseMultiReward(by.Word("adv.multi"))
+	if c.said(by); !c.ok() {
 		return nil
-	}
-	if how == rl.NormalizeThenSum {
-		o.Scale = rl.ScaleGroupStd
 	}
 	adv, err := rl.MultiAdvantage(nil, reward, weight, group, how, o)
 	if err != nil {
@@ -91,13 +78,12 @@ func trlLeaveOneOut(c *call) []answer {
 	oldLP, ref := c.shaped("old_per_token_logps", rows, cols), c.shaped("ref_per_token_logps", rows, cols)
 	mask := c.mask("completion_mask", rows, cols)
 	lo, hi, clips := c.bounds("reward_clip_range")
-	beta, normalised := c.value("beta"), c.flag("normalize_advantages")
-	if !c.ok() {
+	by := c.conventions(trlRLOOProfile, native{{Name: "beta", Value: c.value("beta")}, {Name: "normalize_advantages", Value: c.flag("normalize_advantages")},
+		{Name: "reward_clip_range", Value: c.option("reward_clip_range")}})
+	beta, o := by.Number("kl.beta"), by.Group()
+	o.SkipNaN, o.Singleton = true, rl.SingletonNaN
+	if c.said(by); !c.ok() {
 		return nil
-	}
-	o := rl.GroupOptions{Center: rl.CenterLOO, DDof: 1, Eps: 1e-4, Singleton: rl.SingletonNaN, SkipNaN: true}
-	if normalised {
-		o.Scale, o.BatchCentred = rl.ScaleBatchStd, true
 	}
 	score := rl.WeightedReward(nil, reward, weight, rows)
 	if clips {

@@ -23,10 +23,11 @@ gradient may be either side's. verl's kind full must be refused.`,
 		"openrlhf compute_reward":    openrlhfReward,
 		"liger k3_loss_fn(ref, logp)": func(c *call) []answer {
 			lp, ref := logProbPair(c)
+			o := c.estimator(trlGRPOProfile, native{{Name: "use_bias_correction_kl", Value: false}})
 			if !c.ok() {
 				return nil
 			}
-			value, grad := rl.KL(nil, nil, lp, ref, nil, rl.KLOptions{Kind: rl.KLK3})
+			value, grad := rl.KL(nil, nil, lp, ref, nil, o)
 			return []answer{plain("kl", value...), plain("dkl_dlogp", grad...)}
 		},
 	},
@@ -39,8 +40,13 @@ func logProbPair(c *call) (lp, ref []float64) {
 	return v.Data, c.shaped("ref_logp", v.Shape...)
 }
 
-// klNames are verl's own names of estimators.
-var klNames = map[string]rl.KLKind{"kl": rl.KLK1, "k1": rl.KLK1, "mse": rl.KLK2, "k2": rl.KLK2, "low_var_kl": rl.KLK3, "k3": rl.KLK3, "abs": rl.KLAbs}
+// estimator is the options of an estimator of KL.
+func (c *call) estimator(profile string, given native) rl.KLOptions {
+	o := c.conventions(profile, given)
+	k := o.KL()
+	c.said(o)
+	return k
+}
 
 // verlKL clamps k3 only; a trailing + puts the gradient of k2 in place of the estimator's own.
 func verlKL(c *call) []answer {
@@ -49,19 +55,12 @@ func verlKL(c *call) []answer {
 	if name == "full" {
 		return []answer{refused("kl", nil, errNotImplemented), {output: "dkl_dlogp", err: errNotImplemented, maybe: true}}
 	}
-	kind, ok := klNames[name]
-	if !ok {
-		c.undetermined("kind %q", short(name))
-	}
+	o := c.estimator(verlGRPOProfile, native{{Name: "use_kl_loss", Value: true}, {Name: "kl_loss_type", Value: c.text("kind")}})
 	if !c.ok() {
 		return nil
 	}
-	o := rl.KLOptions{Kind: kind, ClampIn: 20, ClampOut: 10}
-	if plus {
-		o.Grad = rl.KLStraightThroughK2
-	}
 	value, grad := rl.KL(nil, nil, lp, ref, nil, o)
-	if plus && kind != rl.KLK2 {
+	if plus && o.Kind != rl.KLK2 {
 		straightThrough(value, lp, ref)
 	}
 	return []answer{plain("kl", value...), plain("dkl_dlogp", grad...)}

@@ -9,21 +9,13 @@ import (
 // openrlhfKL is compute_approx_kl, which rounds the log-probs to float32 and computes there.
 func openrlhfKL(c *call) []answer {
 	lp, ref := logProbPair(c)
-	name := c.text("kl_estimator")
-	kind, err := rl.ParseKLKind(name)
-	if err != nil || kind > rl.KLK3 {
-		c.undetermined("kl_estimator %q", short(name))
-	}
-	o := rl.KLOptions{Kind: kind, ClampOut: 10, ClampAll: true}
-	if kind == rl.KLK3 {
-		o.ClampIn, o.ClampInBelow = 10, true
-	}
-	if c.flag("unbiased_gradient") {
-		o.Grad = rl.KLStraightThroughK2
-	}
+	o := c.estimator(openrlhfGroupProfile, native{{Name: "kl_estimator", Value: c.text("kl_estimator")}, {Name: "use_kl_loss", Value: true},
+		{Name: "unbiased_gradient", Value: c.flag("unbiased_gradient")}})
 	var old []float64
 	if c.flag("log_probs_old") {
-		o.ISCap, old = 10, c.shaped("old_logp", c.tensor("logp").Shape...)
+		old = c.shaped("old_logp", c.tensor("logp").Shape...)
+	} else {
+		o.ISCap = 0
 	}
 	if !c.ok() {
 		return nil

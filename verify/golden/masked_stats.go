@@ -27,34 +27,13 @@ refused where verl and TRL raise.`,
 	faults: maskedStatsFaults,
 }
 
-// meanOf is the masked mean of each framework.
-var meanOf = map[string]rl.MeanOptions{
-	"trl-ppo":  {},
-	"openrlhf": {},
-	"verl":     {Eps: 1e-8, Empty: rl.EmptyZero, Outside: rl.OutsideIgnore},
-}
-
 // varOf is the masked variance of TRL and verl.
-func varOf(peer string, unbiased bool) rl.VarOptions {
-	o := rl.VarOptions{Mean: meanOf[peer], Empty: rl.EmptyNaN}
-	if peer == "verl" {
-		o.Empty = rl.EmptyZero
-	}
+func (c *call) varOf(peer string, unbiased bool) rl.VarOptions {
 	if unbiased {
-		o.DDof, o.Empty = 1, rl.EmptyError
-		if peer == "verl" {
-			o.Single = rl.SingleError
-		}
+		return c.whitenOf(peer, true).Var
 	}
-	return o
-}
-
-// whitenOf is masked_whiten of TRL and verl.
-func whitenOf(peer string, shift bool) rl.WhitenOptions {
-	o := rl.WhitenOptions{Var: varOf(peer, true), Scope: rl.ScopeGlobal, Eps: 1e-8}
-	if !shift {
-		o.Shift = rl.ShiftFalseAddBack
-	}
+	o := rl.VarOptions{Mean: c.meanOf(peer)}
+	o.Empty = o.Mean.Empty
 	return o
 }
 
@@ -79,11 +58,10 @@ func byRow(c *call) bool {
 
 func maskedMean(c *call) []answer {
 	x, m, rows, cols := masked(c)
-	each := byRow(c)
+	each, o := byRow(c), c.meanOf(c.e.Peer)
 	if !c.ok() {
 		return nil
 	}
-	o := meanOf[c.e.Peer]
 	if each {
 		got, err := rl.MaskedMeanRows(nil, x, m, rows, cols, o)
 		return []answer{refused("mean", got, err)}
@@ -106,7 +84,7 @@ func maskedSum(c *call) []answer {
 
 func maskedVar(c *call) []answer {
 	x, m, _, _ := masked(c)
-	o := varOf(c.e.Peer, c.flag("unbiased"))
+	o := c.varOf(c.e.Peer, c.flag("unbiased"))
 	if !c.ok() {
 		return nil
 	}
@@ -116,7 +94,7 @@ func maskedVar(c *call) []answer {
 
 func maskedWhiten(c *call) []answer {
 	x, m, rows, cols := masked(c)
-	o := whitenOf(c.e.Peer, c.flag("shift_mean"))
+	o := c.whitenOf(c.e.Peer, c.flag("shift_mean"))
 	if !c.ok() {
 		return nil
 	}
@@ -130,10 +108,11 @@ func maskedNormalize(c *call) []answer {
 	if !byRow(c) {
 		c.undetermined("dim null: OpenRLHF normalises rows")
 	}
-	if !c.ok() {
+	o := c.whitenOf("openrlhf", true)
+	if o.Scope, o.Var.Empty = rl.ScopeRow, rl.EmptyZero; !c.ok() {
 		return nil
 	}
-	got, err := rl.Whiten(nil, x, m, rows, cols, rl.WhitenOptions{Scope: rl.ScopeRow, EpsPlace: rl.FloorVar, Eps: 1e-8, Var: rl.VarOptions{Empty: rl.EmptyZero}})
+	got, err := rl.Whiten(nil, x, m, rows, cols, o)
 	for i := range got {
 		if !m[i] {
 			got[i] *= 0

@@ -68,48 +68,35 @@ func repeated(x []float64, cols int) []float64 {
 	return y
 }
 
-// verlAgg maps verl's aggregation mode.
-func verlAgg(c *call, mode string) rl.AggOptions {
-	o := rl.AggOptions{LenEps: 1e-8, Outside: rl.OutsideIgnore, Scale: c.numOr("dp_size", 1)}
-	length := c.numOr("loss_scale_factor", 0)
-	switch mode {
-	case "token-mean":
-		o.Kind = rl.AggToken
-	case "token-sum":
-		o.Kind = rl.AggTokenSum
-	case "seq-mean-token-sum":
-		o.Kind = rl.AggSeqMeanTokenSum
-	case "seq-mean-token-sum-norm":
-		o.Kind, o.DivBatch, o.Length = rl.AggSeqSumConst, true, length
-	case "seq-mean-token-mean":
-		o.Kind = rl.AggSeqMeanTokenMean
-	default:
-		c.undetermined("loss_agg_mode %q", short(mode))
-	}
+// counted adds to an aggregation of verl or OpenRLHF what the call counts: tokens, rows and ranks.
+func (c *call) counted(o rl.AggOptions) rl.AggOptions {
+	o.Outside, o.Scale, o.Length = rl.OutsideIgnore, c.numOr("dp_size", 1), c.numOr("loss_scale_factor", 0)
 	if c.e.Options["global_batch_size"] != nil {
 		o.Denominator, o.Tokens, o.Rows = rl.AggGlobal, c.value("batch_num_tokens"), c.value("global_batch_size")
 	}
 	return o
 }
 
-// openrlhfAgg maps OpenRLHF's aggregation.
-func openrlhfAgg(c *call) rl.AggOptions {
+// openrlhfMode is the name of OpenRLHF's aggregation.
+func openrlhfMode(c *call) string {
 	if c.flag("token_level_loss") {
-		return verlAgg(c, "token-mean")
+		return "token-mean"
 	}
-	return verlAgg(c, "seq-mean-token-mean")
+	return "seq-mean-token-mean"
 }
 
 func aggregateLoss(c *call) []answer {
 	loss, rows, cols := c.grid("loss_mat")
 	mask := c.mask("loss_mask", rows, cols)
-	var o rl.AggOptions
+	profile, mode := verlGRPOProfile, ""
 	if c.e.Peer == "verl" {
-		o = verlAgg(c, c.text("loss_agg_mode"))
+		mode = c.text("loss_agg_mode")
 	} else {
-		o = openrlhfAgg(c)
+		profile, mode = openrlhfGroupProfile, openrlhfMode(c)
 	}
-	if !c.ok() {
+	by := c.conventions(profile, native{{Name: "loss_agg_mode", Value: mode}})
+	o := c.counted(by.Aggregation())
+	if c.said(by); !c.ok() {
 		return nil
 	}
 	got, w, err := rl.Aggregate(nil, loss, mask, rows, cols, o)
@@ -142,8 +129,9 @@ func (p *policyCase) answers(c *call, bonus float64, leaked *policyCase, leak Le
 func trlRLOOLoss(c *call) []answer {
 	b := policyBatch(c)
 	seq := c.shaped("advantages_seq", b.Rows)
-	clip := rl.ClipOptions{Low: c.value("epsilon_low"), High: c.value("epsilon_high")}
-	if !c.ok() {
+	o := c.conventions(trlRLOOProfile, native{{Name: "epsilon", Value: c.value("epsilon_low")}, {Name: "epsilon_high", Value: c.value("epsilon_high")}})
+	clip := o.Policy().Clip
+	if c.said(o); !c.ok() {
 		return nil
 	}
 	rows := rl.PolicyBatch{Rows: b.Rows, Cols: 1, Adv: seq,

@@ -29,80 +29,43 @@ func trlPolicy(c *call) []answer {
 // high entropies whose quantile is a float32, nil without one.
 func readTRL(c *call) (p *policyCase, weight []float64, bonus float64) {
 	p = &policyCase{batch: policyBatch(c)}
-	o := &p.opt
-	low, high := c.numOr("epsilon_low", 0.2), c.numOr("epsilon_high", 0.2)
+	loss := c.text("loss_type")
+	given := native{{Name: "loss_type", Value: loss}, {Name: "importance_sampling_level", Value: c.text("importance_sampling_level")},
+		{Name: "epsilon", Value: c.numOr("epsilon_low", 0.2)}, {Name: "epsilon_high", Value: c.numOr("epsilon_high", 0.2)},
+		{Name: "beta", Value: c.numOr("beta", 0)}, {Name: "use_bias_correction_kl", Value: c.flagOr("use_bias_correction_kl", false)},
+		{Name: "use_liger_kernel", Value: c.e.Peer == "liger"}}
 	delta := c.numOr("delta", math.Inf(1))
-	c.within("delta", delta, delta > 0, "more than 0")
-	if o.Clip = (rl.ClipOptions{Low: low, High: high}); !math.IsInf(delta, 1) {
-		o.Clip.Delta = delta
+	if c.within("delta", delta, delta > 0, "more than 0"); !math.IsInf(delta, 1) {
+		given.set("delta", delta)
 	}
-	o.Agg = rl.AggOptions{EmptyRows: rl.AggCounted, Outside: rl.OutsidePropagate, Empty: rl.EmptyZero}
-	steps := c.numOr("current_gradient_accumulation_steps", 1)
-	length := c.numOr("max_completion_length", 0)
-	switch level := c.text("importance_sampling_level"); level {
-	case "token":
-	case "sequence":
-		o.Ratio.Level = rl.RatioSeqMean
-	default:
-		c.undetermined("importance_sampling_level %q", short(level))
+	if loss == "vespo" {
+		given = append(given, native{{Name: "vespo_k_pos", Value: rl.VESPODefaults.KPos}, {Name: "vespo_lambda_pos", Value: rl.VESPODefaults.LambdaPos},
+			{Name: "vespo_k_neg", Value: rl.VESPODefaults.KNeg}, {Name: "vespo_lambda_neg", Value: rl.VESPODefaults.LambdaNeg}}...)
 	}
-	generation := c.numOr("steps_per_generation", 1)
+	steps, generation := c.numOr("current_gradient_accumulation_steps", 1), c.numOr("steps_per_generation", 1)
 	if !c.flagOr("training", true) { // in evaluation a batch is neither split nor accumulated
 		steps, generation = 1, 1
 	}
-	global := func() {
-		o.Agg.Kind, o.Agg.Denominator = rl.AggToken, rl.AggGlobal
-		o.Agg.Tokens = max(c.scalar("num_items_in_batch"), 1) * steps / generation
+	by := c.conventions(trlGRPOProfile, given)
+	p.opt = by.PolicyWithKL()
+	o := &p.opt
+	o.Agg.Outside, o.Agg.Empty, o.Agg.Length = rl.OutsidePropagate, rl.EmptyZero, c.numOr("max_completion_length", 0)
+	if by.Divides() {
+		o.Agg.Steps = steps
 	}
-	loss := c.text("loss_type")
-	switch loss {
-	case "grpo", "sapo":
-		o.Agg.Kind, o.Agg.Steps = rl.AggSeqMeanTokenMean, steps
-	case "bnpo":
-		o.Agg.Kind, o.Agg.Steps = rl.AggToken, steps
-	case "dr_grpo":
-		o.Agg.Kind, o.Agg.DivBatch, o.Agg.Steps, o.Agg.Length = rl.AggSeqSumConst, true, steps, length
-	case "luspo":
-		o.Kind, o.Agg.Kind, o.Agg.Steps = rl.LossLUSPO, rl.AggSeqMeanTokenSum, steps
-		if c.e.Peer == "liger" {
-			o.Agg.Kind = rl.AggLUSPO
-		}
-	case "dapo":
-		global()
-	case "cispo":
-		o.Kind = rl.LossCISPO
-		o.Clip = rl.ClipOptions{Low: math.Inf(1), High: high, HighAbsolute: true}
-		global()
-	case "vespo":
-		o.Kind, o.VESPO = rl.LossVESPO, rl.VESPODefaults
-		global()
-	default:
-		c.undetermined("loss_type %q", short(loss))
+	if o.Agg.Kind == rl.AggToken && by.Word("agg.denominator") == "global" {
+		o.Agg.Denominator, o.Agg.Tokens = rl.AggGlobal, max(c.scalar("num_items_in_batch"), 1)*steps/generation
 	}
-	p.trlKL(c)
+	if o.KLBeta != 0 {
+		p.batch.Ref = c.shaped("ref_log_prob", p.batch.Rows, p.batch.Cols)
+	}
+	c.said(by)
 	weight = p.trlWeights(c)
 	bonus = p.entropyBonus(c, steps)
-	if loss == "sapo" {
-		o.Kind, o.TauPos, o.TauNeg = rl.LossSAPO, 1, 1.05
-	}
 	if loss == "vespo" && p.batch.Weight != nil {
 		c.undetermined("vespo with weights: the engine's enter its gate")
 	}
 	return p, weight, bonus
-}
-
-// trlKL reads the KL term.
-func (p *policyCase) trlKL(c *call) {
-	beta := c.numOr("beta", 0)
-	corrected := c.flagOr("use_bias_correction_kl", false)
-	if beta == 0 {
-		return
-	}
-	p.batch.Ref, p.opt.KLBeta = c.shaped("ref_log_prob", p.batch.Rows, p.batch.Cols), beta
-	p.opt.KL.Kind = rl.KLK3
-	if corrected {
-		p.opt.KL.Grad = rl.KLISCorrected
-	}
 }
 
 // trlWeights reads what multiplies the policy term: importance weights of the engine, or one of two masks. It returns the

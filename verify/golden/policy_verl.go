@@ -2,6 +2,7 @@ package golden
 
 import (
 	"math"
+	"strings"
 
 	"plumbline/reference/rl"
 )
@@ -19,71 +20,72 @@ func computed(c *call, read func(*call) (*policyCase, float64)) []answer {
 	return p.answers(c, bonus, nil, "")
 }
 
-// readVerl maps the loss functions of verl.
+// readVerl maps the loss functions of verl, whose names end in the loss_mode of its configuration.
 func readVerl(c *call) (p *policyCase, bonus float64) {
 	p = &policyCase{batch: policyBatch(c)}
-	o := &p.opt
-	o.Ratio.LogClamp = 20
-	o.Clip = rl.ClipOptions{Low: c.numOr("clip_ratio_low", 0.2), High: c.numOr("clip_ratio_high", 0.2)}
+	mode := strings.TrimPrefix(c.e.Function, "compute_policy_loss_")
+	given := native{{Name: "loss_mode", Value: mode}}
+	if mode == "reinforce" { // one of rollout_correction
+		given = native{{Name: "loss.kind", Value: mode}}
+	}
+	given.number(c, "clip_ratio_low", "clip_ratio_low")
+	given.number(c, "clip_ratio_high", "clip_ratio_high")
 	dual := c.numOr("clip_ratio_c", 3)
-	c.within("clip_ratio_c", dual, dual > 1, "more than 1")
+	if c.within("clip_ratio_c", dual, dual > 1, "more than 1"); c.e.Options["clip_ratio_c"] != nil || strings.HasPrefix(mode, "dppo_") {
+		given.set("clip_ratio_c", dual)
+	}
 	if c.has("rollout_is_weights") && c.flagOr("rollout_is_weights", true) {
 		p.batch.Weight = c.shaped("rollout_is_weights", p.batch.Rows, p.batch.Cols)
 	} else if c.flagOr("rollout_is_weights", false) {
 		c.malformed("option rollout_is_weights is true, and there is no such input")
 	}
-	switch c.e.Function {
-	case "compute_policy_loss_vanilla":
-		o.Clip.Dual = dual
-	case "compute_policy_loss_gspo":
-		o.Kind = rl.LossGSPO
-		o.Ratio = rl.RatioOptions{Level: rl.RatioSeqMean, SeqLogMax: 10, PerToken: true}
-	case "compute_policy_loss_dppo_tv":
-		o.Kind, o.DPPOLimit = rl.LossDPPOTV, dual
-	case "compute_policy_loss_dppo_kl":
-		o.Kind, o.DPPOLimit = rl.LossDPPOKL, dual
-	case "compute_policy_loss_sapo":
-		o.Kind, o.TauPos, o.TauNeg = rl.LossSAPO, c.value("tau_pos"), c.value("tau_neg")
-		c.within("tau_pos", o.TauPos, o.TauPos > 0, "more than 0")
-		c.within("tau_neg", o.TauNeg, o.TauNeg > 0, "more than 0")
-	case "compute_policy_loss_gpg", "compute_policy_loss_reinforce":
-		o.Kind = rl.LossReinforce
-	case "compute_policy_loss_cispo":
-		o.Kind = rl.LossCISPO
-	case "compute_policy_loss_dro":
-		o.Kind, o.DROBeta = rl.LossDRO, nested(c, "policy_loss", "dro_beta")
-	case "compute_policy_loss_clip_cov":
-		o.Kind = rl.LossClipCov
-		o.Ratio.LogClamp = 0
-		o.Cov = rl.CovOptions{Lower: nested(c, "policy_loss", "clip_cov_lb"), Upper: nested(c, "policy_loss", "clip_cov_ub"), MeanEps: 1e-8}
+	switch mode {
+	case "sapo":
+		for _, name := range []string{"tau_pos", "tau_neg"} {
+			x := c.value(name)
+			c.within(name, x, x > 0, "more than 0")
+			given.set(name, x)
+		}
+	case "dro":
+		given.set("dro_beta", nested(c, "policy_loss", "dro_beta"))
+	case "clip_cov":
+		given.set("clip_cov_lb", nested(c, "policy_loss", "clip_cov_lb"))
+		given.set("clip_cov_ub", nested(c, "policy_loss", "clip_cov_ub"))
 		if share := nested(c, "policy_loss", "clip_cov_ratio"); !(share >= 1) {
 			c.undetermined("clip_cov_ratio %v: which of the candidates are left out is random", share)
 		}
-	case "compute_policy_loss_geo_mean":
-		eps := c.value("clip_ratio")
-		o.Kind, o.GMPO = rl.LossGMPO, rl.GMPOOptions{Low: eps, High: eps, LenEps: 1e-8}
+	case "kl_cov":
+		given.set("kl_cov_ratio", nested(c, "policy_loss", "kl_cov_ratio"))
+		given.set("ppo_kl_coef", nested(c, "policy_loss", "ppo_kl_coef"))
+	case "geo_mean":
+		given.set("clip_ratio", c.value("clip_ratio"))
 		if p.batch.Weight != nil {
 			c.undetermined("geo_mean with importance weights")
 		}
 	}
-	if c.e.Function != "compute_policy_loss_geo_mean" {
-		o.Agg = verlAgg(c, c.text("loss_agg_mode"))
+	if mode != "geo_mean" {
+		given.set("loss_agg_mode", c.text("loss_agg_mode"))
 	}
+	o := c.conventions(verlGRPOProfile, given)
+	p.opt = o.Policy()
+	p.opt.Agg = c.counted(p.opt.Agg)
+	p.opt.Ratio.PerToken = mode == "gspo"
+	if mode == "clip_cov" {
+		p.opt.Cov.MeanEps = o.Mean().Eps
+	}
+	c.said(o)
 	return p, 0
 }
 
 // verlKLCov holds back the tokens of highest covariance. Where covariances tie at the cut, which of them are held is the
 // order of a sort: the recorded token losses tell, and only their number is judged.
 func verlKLCov(c *call) []answer {
-	p := policyCase{batch: policyBatch(c)}
+	p, _ := readVerl(c)
 	b, o := &p.batch, &p.opt
-	c.ignore("clip_ratio_low", "clip_ratio_high", "clip_ratio_c") // not read by this loss
-	if c.has("rollout_is_weights") || c.flagOr("rollout_is_weights", false) {
+	if b.Weight != nil {
 		c.undetermined("kl_cov with importance weights")
 	}
-	o.Kind, o.Cov = rl.LossKLCov, rl.CovOptions{Fraction: nested(c, "policy_loss", "kl_cov_ratio"), Coef: nested(c, "policy_loss", "ppo_kl_coef")}
 	c.within("policy_loss.kl_cov_ratio", o.Cov.Fraction, o.Cov.Fraction > 0 && o.Cov.Fraction <= 1, "more than 0 and at most 1")
-	o.Agg = verlAgg(c, c.text("loss_agg_mode"))
 	if !c.ok() {
 		return nil
 	}
@@ -174,50 +176,24 @@ func nested(c *call, key, name string) float64 {
 // readOpenRLHF maps OpenRLHF's PolicyLoss.
 func readOpenRLHF(c *call) (p *policyCase, bonus float64) {
 	p = &policyCase{batch: policyBatch(c)}
-	b, o := &p.batch, &p.opt
-	o.Clip.Low, o.Clip.High = c.value("clip_eps_low"), c.value("clip_eps_high")
+	b := &p.batch
 	dual, on := c.num("dual_clip")
 	c.within("dual_clip", dual, !on || dual > 1, "more than 1")
-	o.Clip.Dual = dual
-	o.Agg = openrlhfAgg(c)
-	level, mode, gating := c.text("is_correction_level"), c.text("is_correction_mode"), c.text("is_correction_gating")
-	lo, hi, bounded := c.bounds("is_correction_threshold")
-	var w rl.TISOptions
-	switch kind := c.text("policy_loss_type"); kind {
-	case "ppo":
-		o.Ratio.LogClamp = 20
-	case "gspo":
-		o.Kind = rl.LossGSPO
-		o.Ratio = rl.RatioOptions{Level: rl.RatioSeqMean}
-		o.Agg = verlAgg(c, "seq-mean-token-mean")
-	default:
-		c.undetermined("policy_loss_type %q", short(kind))
+	given := native{{Name: "eps_clip_low_high", Value: []any{c.value("clip_eps_low"), c.value("clip_eps_high")}}, {Name: "loss_agg_mode", Value: openrlhfMode(c)},
+		{Name: "dual_clip", Value: c.option("dual_clip")}}
+	for _, name := range []string{"policy_loss_type", "is_correction_level", "is_correction_mode", "is_correction_gating"} {
+		given.set(name, c.text(name))
 	}
-	switch level {
-	case "off":
-	case "token":
-		w = rl.TISOptions{Level: rl.TISToken, Rule: rl.TISZeroOutside, Low: lo, High: hi}
-	case "seq":
-		w = rl.TISOptions{Level: rl.TISSeqGeo, Rule: rl.TISSeqFilter, Low: lo, High: hi}
-	default:
-		c.undetermined("is_correction_level %q", short(level))
+	if lo, hi, bounded := c.bounds("is_correction_threshold"); bounded {
+		given.set("is_correction_threshold", []any{lo, hi})
+	} else if c.text("is_correction_level") != "off" {
+		c.malformed("option is_correction_threshold is null, want two numbers")
 	}
-	if w.Level != rl.TISNone {
-		switch {
-		case !bounded:
-			c.malformed("option is_correction_threshold is null, want two numbers")
-		case o.Kind == rl.LossGSPO:
-			c.undetermined("is_correction_level %q with gspo", level)
-		case mode == "clip":
-			w.Rule = rl.TISClamp
-		case mode != "mask":
-			c.undetermined("is_correction_mode %q", short(mode))
-		}
-		var err error
-		if w.Gate, err = rl.ParseTISGate(gating); err != nil {
-			c.undetermined("is_correction_gating %q", short(gating))
-		}
-	}
+	o := c.conventions(openrlhfGroupProfile, given)
+	p.opt = o.Policy()
+	p.opt.Agg = c.counted(p.opt.Agg)
+	w := o.Weights()
+	c.said(o)
 	if c.has("rollout_log_prob") {
 		c.shaped("rollout_log_prob", b.Rows, b.Cols) // of a metric, too
 	} else if w.Level != rl.TISNone {

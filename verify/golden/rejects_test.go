@@ -84,7 +84,7 @@ func TestRejectsGAE(t *testing.T) {
 			return func(c *call) []answer {
 				b := rollout(c)
 				adv, ret := rl.GAE(nil, nil, b, o)
-				w := whitenOf("verl", true)
+				w := c.whitenOf("verl", true)
 				plant(&w)
 				adv, err := rl.Whiten(adv, adv, b.Mask, b.Rows, b.Cols, w)
 				return []answer{refused("advantages", adv, err), plain("returns", ret...)}
@@ -117,7 +117,7 @@ func TestRejectsGroups(t *testing.T) {
 			if stride > 0 {
 				b.group = rl.GroupBlocks(b.rows, stride)
 			}
-			o := grpoOptions(true, 1e-6)
+			o, _ := c.outcome("grpo")
 			plant(&o)
 			adv, err := rl.GroupAdvantage(nil, b.score, b.group, o)
 			return []answer{refused("advantages", b.spread(adv), err)}

@@ -19,6 +19,7 @@ import (
 
 	"plumbline/internal/format"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 )
 
 // Set is a golden set in memory.
@@ -103,6 +104,8 @@ type Entry struct {
 	bad       error          // why it cannot be judged
 	model     *modelFolder   // that a golden of a model is of
 	tokenizer *tokenizerFile // that the ids of a text are of
+
+	bend func(*convention.Set) *convention.Set // of tests: what the tables would say if a line were wrong
 }
 
 // Value is an input or an output of an entry: a tensor, a scalar, a list, or an exception.

@@ -8,17 +8,22 @@ import (
 
 // ppoBatch is the rollout of TRL's PPOTrainer as an entry has it.
 type ppoBatch struct {
-	rows, cols          int
-	last                []int  // sequence_lengths: the index of the last token, −1 of a response that is empty
-	mask, p1            []bool // up to the last token, and one cell more
-	old, ref, values    []float64
-	score               []float64
-	finished            []bool
-	estimator           string
-	whiten              bool
-	penalty             float64
-	penalised           bool
-	beta, gamma, lambda float64
+	rows, cols       int
+	last             []int  // sequence_lengths: the index of the last token, −1 of a response that is empty
+	mask, p1         []bool // up to the last token, and one cell more
+	old, ref, values []float64
+	score            []float64
+	finished         []bool
+	k3               bool // the estimator of KL: k1, or k3
+	whiten           bool
+	eos              rl.EOSRule
+	penalty          float64
+	beta             float64
+	gae              rl.GAEOptions
+	variance         rl.WhitenOptions
+	clip             rl.ClipOptions
+	loss             rl.ValueOptions
+	coef             float64
 }
 
 // ppoRewards is what the rollout statements make of a batch.
@@ -36,14 +41,19 @@ func readPPO(c *call) *ppoBatch {
 			b.mask[i*b.cols+t], b.p1[i*b.cols+t] = t <= l, t <= l+1
 		}
 	}
-	switch b.estimator = c.text("kl_estimator"); b.estimator {
-	case "k1", "k3":
-	default:
-		c.undetermined("kl_estimator %q", short(b.estimator))
+	given := native{{Name: "kl_estimator", Value: c.text("kl_estimator")}, {Name: "kl_coef", Value: c.value("kl_coef")}, {Name: "gamma", Value: c.value("gamma")},
+		{Name: "lam", Value: c.value("lam")}, {Name: "whiten_rewards", Value: c.flag("whiten_rewards")}, {Name: "missing_eos_penalty", Value: c.option("missing_eos_penalty")}}
+	for _, name := range []string{"cliprange", "cliprange_value", "vf_coef"} { // of a minibatch
+		given.number(c, name, name)
 	}
-	b.whiten = c.flag("whiten_rewards")
-	b.penalty, b.penalised = c.num("missing_eos_penalty")
-	b.beta, b.gamma, b.lambda = c.value("kl_coef"), c.value("gamma"), c.value("lam")
+	o := c.conventions(trlPPOProfile, given)
+	b.k3, b.beta, b.gae = o.Word("kl.kind") == "k3", o.Number("kl.beta"), o.GAE()
+	b.whiten, b.variance = o.Word("rewards.whiten") == "shift_mean_false", c.whitenOf("trl-ppo", true)
+	if b.penalty = o.Number("eos.penalty"); !math.IsInf(b.penalty, 1) {
+		b.eos, _ = rl.ParseEOSRule(o.Word("eos.rule"))
+	}
+	b.clip, b.loss, b.coef = o.Policy().Clip, o.Value(), o.Number("value.coef")
+	c.said(o)
 	return b
 }
 
@@ -52,14 +62,14 @@ func (b *ppoBatch) compute(leak bool) (*ppoRewards, error) {
 	r := &ppoRewards{kl: make([]float64, len(b.old))}
 	for i := range r.kl {
 		if b.mask[i] { // elsewhere both are the sentinel 1
-			if r.kl[i] = b.old[i] - b.ref[i]; b.estimator == "k3" {
+			if r.kl[i] = b.old[i] - b.ref[i]; b.k3 {
 				r.kl[i] += math.Expm1(-r.kl[i])
 			}
 		}
 	}
 	score := b.score
-	if b.penalised {
-		score = rl.MissingEOS(nil, score, b.finished, rl.EOSSubtract, b.penalty)
+	if b.eos != rl.EOSNone {
+		score = rl.MissingEOS(nil, score, b.finished, b.eos, b.penalty)
 	}
 	r.rewards = rl.TokenRewards(nil, score, r.kl, b.mask, nil, b.rows, b.cols, rl.RewardOptions{Beta: b.beta, Index: rl.ScoreEOSPlus1})
 	for i, l := range b.last { // the cell after the last token of nothing is the first
@@ -69,12 +79,11 @@ func (b *ppoBatch) compute(leak bool) (*ppoRewards, error) {
 	}
 	var err error
 	if b.whiten {
-		if r.rewards, err = whitenBessel(r.rewards, b.p1, b.rows, b.cols, false, leak); err != nil {
+		if r.rewards, err = b.whitened(r.rewards, b.p1, false, leak); err != nil {
 			return nil, err
 		}
 	}
-	r.adv, r.ret = rl.GAE(nil, nil, rl.Rollout{Rows: b.rows, Cols: b.cols, Reward: r.rewards, Value: b.values, Mask: b.mask},
-		rl.GAEOptions{Gamma: b.gamma, Lambda: b.lambda, Value: rl.ValueP1, Returns: rl.ReturnsMaskedV})
+	r.adv, r.ret = rl.GAE(nil, nil, rl.Rollout{Rows: b.rows, Cols: b.cols, Reward: r.rewards, Value: b.values, Mask: b.mask}, b.gae)
 	for i, l := range b.last { // likewise its value: one step of reward and value, and its return is the reward
 		if l < 0 && b.cols > 0 {
 			clear(r.adv[i*b.cols : (i+1)*b.cols])
@@ -84,7 +93,7 @@ func (b *ppoBatch) compute(leak bool) (*ppoRewards, error) {
 			r.ret[i*b.cols] = r.adv[i*b.cols] + v
 		}
 	}
-	r.adv, err = whitenBessel(r.adv, b.mask, b.rows, b.cols, true, leak)
+	r.adv, err = b.whitened(r.adv, b.mask, true, leak)
 	return r, err
 }
 
@@ -138,7 +147,6 @@ type ppoUpdate struct {
 func trlMinibatch(c *call) []answer {
 	b := readPPO(c)
 	lp, v := c.shaped("new_logprobs", b.rows, b.cols), c.shaped("vpred", b.rows, b.cols)
-	clip, valueClip, coef := c.value("cliprange"), c.value("cliprange_value"), c.value("vf_coef")
 	if !c.ok() {
 		return nil
 	}
@@ -146,11 +154,11 @@ func trlMinibatch(c *call) []answer {
 	if err != nil {
 		return []answer{refused("loss", nil, err)}
 	}
-	x, err := b.update(r, lp, v, clip, valueClip, coef)
+	x, err := b.update(r, lp, v)
 	if err != nil {
 		return []answer{refused("loss", nil, err)}
 	}
-	y, err := b.update(leaked, lp, v, clip, valueClip, coef)
+	y, err := b.update(leaked, lp, v)
 	if err != nil {
 		return []answer{refused("loss", nil, err)}
 	}
@@ -174,26 +182,25 @@ func trlMinibatch(c *call) []answer {
 }
 
 // update computes the losses for the advantages and returns of r.
-func (b *ppoBatch) update(r *ppoRewards, lp, v []float64, clip, valueClip, coef float64) (*ppoUpdate, error) {
-	bounds := rl.ClipOptions{Low: clip, High: clip}
+func (b *ppoBatch) update(r *ppoRewards, lp, v []float64) (*ppoUpdate, error) {
 	var policy rl.PolicyResult
 	if err := rl.Policy(&policy, rl.PolicyBatch{Rows: b.rows, Cols: b.cols, LogProbs: lp, Old: b.old, Adv: r.adv, Mask: b.mask},
-		rl.PolicyOptions{Clip: bounds, Agg: rl.AggOptions{Outside: rl.OutsideIgnore}}); err != nil {
+		rl.PolicyOptions{Clip: b.clip, Agg: rl.AggOptions{Outside: rl.OutsideIgnore}}); err != nil {
 		return nil, err
 	}
 	var value rl.ValueResult
 	v, before := rl.Remask(nil, v, b.p1), rl.Remask(nil, b.values, b.p1)
-	if err := rl.ValueLoss(&value, v, before, r.ret, b.p1, b.rows, b.cols, rl.ValueOptions{Clip: valueClip}); err != nil {
+	if err := rl.ValueLoss(&value, v, before, r.ret, b.p1, b.rows, b.cols, b.loss); err != nil {
 		return nil, err
 	}
 	for i := range value.DValue {
-		value.DValue[i] *= coef
+		value.DValue[i] *= b.coef
 	}
-	u := &ppoUpdate{policy: policy.Loss, value: value.Loss, loss: policy.Loss + float64(coef*value.Loss), dlogp: policy.DLogp, dvalue: value.DValue}
+	u := &ppoUpdate{policy: policy.Loss, value: value.Loss, loss: policy.Loss + float64(b.coef*value.Loss), dlogp: policy.DLogp, dvalue: value.DValue}
 	var err error
-	if u.clipped, err = rl.MaskedMean(rl.Clipped(nil, policy.Ratio, r.adv, rl.ClipFracBinding, bounds), b.mask, rl.MeanOptions{}); err != nil {
+	if u.clipped, err = rl.MaskedMean(rl.Clipped(nil, policy.Ratio, r.adv, rl.ClipFracBinding, b.clip), b.mask, rl.MeanOptions{}); err != nil {
 		return nil, err
 	}
-	u.vclipped, err = rl.MaskedMean(rl.ValueClipped(nil, v, before, r.ret, valueClip), b.p1, rl.MeanOptions{})
+	u.vclipped, err = rl.MaskedMean(rl.ValueClipped(nil, v, before, r.ret, b.loss.Clip), b.p1, rl.MeanOptions{})
 	return u, err
 }

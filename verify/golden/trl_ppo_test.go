@@ -11,8 +11,9 @@ import (
 // padding_mask covers the whole row, padding_mask_p1 all but its first cell, the score falls on that cell, and its value is the only
 // one that is left: rewards[0] = score, advantages 0 after the mask, returns[0] = score. The other rows are as without it.
 func TestEmptyResponse(t *testing.T) {
+	c := &call{e: &Entry{}}
 	b := &ppoBatch{rows: 2, cols: 3, last: []int{-1, 1}, old: []float64{-1, -1, -1, -1, -2, -1}, ref: []float64{-1, -1, -1, -1.5, -2, -1}, values: []float64{.25, 9, 9, .5, .75, .125},
-		score: []float64{2, 3}, finished: []bool{true, true}, estimator: "k1", beta: .1, gamma: 1, lambda: 1,
+		score: []float64{2, 3}, finished: []bool{true, true}, beta: .1, gae: c.recursion(trlPPOProfile, native{{Name: "lam", Value: 1.0}}), variance: c.whitenOf("trl-ppo", true),
 		mask: []bool{false, false, false, true, true, false}, p1: []bool{true, false, false, true, true, true}}
 	r, err := b.compute(false)
 	require.NoError(t, err)

@@ -19,25 +19,39 @@ fraction.`,
 		"verl compute_value_loss": func(c *call) []answer {
 			clip := c.value("cliprange_value")
 			c.within("cliprange_value", clip, clip > 0, "more than 0")
-			return valueAnswers(c, clip, verlAgg(c, c.text("loss_agg_mode")), true)
+			return valueAnswers(c, c.valueOptions(verlPPOProfile, native{{Name: "cliprange_value", Value: clip}, {Name: "loss_agg_mode", Value: c.text("loss_agg_mode")}}), true)
 		},
 		"openrlhf ValueLoss": func(c *call) []answer {
 			clip, on := c.num("clip_eps") // null: no clip
 			c.within("clip_eps", clip, !on || clip > 0, "more than 0")
-			return valueAnswers(c, clip, openrlhfAgg(c), false)
+			given := native{{Name: "loss_agg_mode", Value: openrlhfMode(c)}, {Name: "value_clip", Value: nil}}
+			if on {
+				given[1].Value = clip
+			}
+			return valueAnswers(c, c.valueOptions(openrlhfPPOProfile, given), false)
 		},
 	},
 	faults: valueLossFaults,
 }
 
-func valueAnswers(c *call, clip float64, agg rl.AggOptions, fraction bool) []answer {
+// valueOptions is the options of a value loss.
+func (c *call) valueOptions(profile string, given native) rl.ValueOptions {
+	o := c.conventions(profile, given)
+	v := o.Value()
+	v.Agg = c.counted(v.Agg)
+	c.said(o)
+	return v
+}
+
+func valueAnswers(c *call, o rl.ValueOptions, fraction bool) []answer {
 	v, rows, cols := c.grid("vpreds")
 	old, returns, mask := c.shaped("values", rows, cols), c.shaped("returns", rows, cols), c.mask("response_mask", rows, cols)
+	m := c.meanOf("verl")
 	if !c.ok() {
 		return nil
 	}
 	var r rl.ValueResult
-	if err := rl.ValueLoss(&r, v, old, returns, mask, rows, cols, rl.ValueOptions{Clip: clip, Agg: agg}); err != nil {
+	if err := rl.ValueLoss(&r, v, old, returns, mask, rows, cols, o); err != nil {
 		return []answer{refused("loss", nil, err)}
 	}
 	out := []answer{plain("loss", r.Loss), plain("dloss_dvpred", r.DValue...)}
@@ -45,7 +59,7 @@ func valueAnswers(c *call, clip float64, agg rl.AggOptions, fraction bool) []ans
 		out[1].only = mask // 0/0 spreads over masked cells there
 	}
 	if fraction {
-		x, err := rl.MaskedMean(rl.ValueClipped(nil, v, old, returns, clip), mask, meanOf["verl"])
+		x, err := rl.MaskedMean(rl.ValueClipped(nil, v, old, returns, o.Clip), mask, m)
 		out = append(out, refused("clipfrac", []float64{x}, err))
 	}
 	return out

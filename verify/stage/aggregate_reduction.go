@@ -68,13 +68,8 @@ func (c *Case) reduction() *reduction {
 	if kind == "" {
 		return nil
 	}
-	var o rl.AggOptions
-	o.Kind, _ = rl.ParseAggKind(kind)
+	o, rows := c.aggKind(kind)
 	o.Outside = rl.OutsideIgnore
-	if o.Kind == rl.AggSeqSumConst {
-		o.DivBatch = c.boolWhere("agg.div_batch")
-	}
-	rows := o.Kind == rl.AggSeqMeanTokenMean || o.Kind == rl.AggSeqMeanTokenSum || o.DivBatch
 	counts := rows || o.Kind == rl.AggToken
 	where := "micro"
 	if counts {
@@ -83,12 +78,7 @@ func (c *Case) reduction() *reduction {
 	if where == "" {
 		return nil
 	}
-	if rows {
-		o.EmptyRows, _ = rl.ParseAggEmptyRows(c.Enum("agg.empty_rows"))
-	}
-	if o.Kind == rl.AggSeqMeanTokenMean {
-		o.LenEps = c.NumOr("agg.len_eps", 0)
-	}
+	c.aggRows(&o, rows)
 	if c.divides() {
 		o.Steps = c.accumulation()
 	}
@@ -96,6 +86,25 @@ func (c *Case) reduction() *reduction {
 		return nil
 	}
 	return c.denominators(o, where, counts)
+}
+
+// aggKind returns an aggregation of that kind, and whether it counts rows.
+func (c *Case) aggKind(kind string) (o rl.AggOptions, rows bool) {
+	o.Kind, _ = rl.ParseAggKind(kind)
+	if o.Kind == rl.AggSeqSumConst {
+		o.DivBatch = c.boolWhere("agg.div_batch")
+	}
+	return o, o.Kind == rl.AggSeqMeanTokenMean || o.Kind == rl.AggSeqMeanTokenSum || o.DivBatch
+}
+
+// aggRows reads how rows are counted, and their tokens.
+func (c *Case) aggRows(o *rl.AggOptions, rows bool) {
+	if rows {
+		o.EmptyRows, _ = rl.ParseAggEmptyRows(c.Enum("agg.empty_rows"))
+	}
+	if o.Kind == rl.AggSeqMeanTokenMean {
+		o.LenEps = c.NumOr("agg.len_eps", 0)
+	}
 }
 
 // denominator returns agg.denominator. Nobody has to say it where a single file is the step, or where a trainer of the Hugging

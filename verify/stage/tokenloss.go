@@ -155,12 +155,17 @@ func (c *Case) clipOptions() rl.ClipOptions {
 	}
 }
 
+// klInLoss reads the coefficient of a KL term in the loss, 0 without one.
+func (c *Case) klInLoss() float64 {
+	if c.inapplicable("kl.place", "none") != "loss" {
+		return 0
+	}
+	return c.NumOr("kl.beta", 0)
+}
+
 // klTerm reads the KL term of the loss; for a gradient its estimator, and the ratio where that has one and the loss has not.
 func (c *Case) klTerm(p *policy, gradient bool) {
-	if c.inapplicable("kl.place", "none") != "loss" {
-		return
-	}
-	if p.beta = c.NumOr("kl.beta", 0); p.beta == 0 {
+	if p.beta = c.klInLoss(); p.beta == 0 {
 		return
 	}
 	p.o.KLBeta = p.beta
