@@ -35,7 +35,7 @@ func (w *Watch) Findings() []*Finding {
 		}
 		f.Step, f.Line, f.Evidence = h.step, h.line, fmt.Sprintf("line %d: %s", h.line, h.text)
 	}
-	for _, rule := range []func(*judge){(*judge).impossible, (*judge).sumsUp, (*judge).form, (*judge).shielded, (*judge).masked, (*judge).tutorial, (*judge).arc, (*judge).frameworks, (*judge).memory} {
+	for _, rule := range []func(*judge){(*judge).impossible, (*judge).vanished, (*judge).sumsUp, (*judge).form, (*judge).shielded, (*judge).masked, (*judge).tutorial, (*judge).arc, (*judge).frameworks, (*judge).memory} {
 		rule(j)
 	}
 	return Rank(j.list)
@@ -261,6 +261,29 @@ func (j *judge) impossible() {
 				severity, may = Warn, "; in bfloat16 k3 may round to this"
 			}
 			j.say(id, severity, Exact, s, "%s is %s in step %d (line %d); %s is %s%s", s.name, number(p.mean), p.step, p.line, s.what.Formula, limit, may).at(p)
+		}
+	}
+}
+
+// vanished finds a loss that is in every line and then in none, while another metric goes on in every line: a NaN is an empty cell in the
+// CSV of pandas, null in its JSON, and left out by some loggers.
+func (j *judge) vanished() {
+	const least = 3 // lines without it
+	every := func(s *series, until int64) bool { return s.n+s.bad == until && s.row == until }
+	for _, s := range j.series {
+		if s == nil || s.n == 0 || s.row > j.rows-least || !every(s, s.row) {
+			continue
+		}
+		switch s.quantity() {
+		case "loss", "loss_policy", "loss_value", "grad_norm", "reward":
+		default:
+			continue
+		}
+		for _, other := range j.series {
+			if other != nil && other.what != nil && every(other, j.rows) {
+				j.say("NONFINITE", Warn, Exact, s, "%s is in every line to step %d and in none of the %d after it, which have %s: some loggers leave NaN out, and pandas writes it as an empty cell", s.name, s.last.step, j.rows-s.row, other.name).at(s.last)
+				return
+			}
 		}
 	}
 }

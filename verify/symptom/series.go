@@ -47,6 +47,8 @@ type series struct {
 	badRun    int64 // values that are not finite at the end, and the longest such run that a finite value ended
 	badGap    int64
 
+	row int64 // of the watch, that had a value last
+
 	zero, longest zeroRun
 	zeros         int64
 }

@@ -162,6 +162,9 @@ func (w *Watch) Add(row *runlog.Row, all []string) (understood bool) {
 			continue
 		}
 		s.level = max(s.level, level)
+		if !f.Missing {
+			s.row = w.rows
+		}
 		s.add(w.step, row.Line, f.Value, f.Missing, f.Half, row.Form.Shortest(), s.what != nil || len(all) < mostSeries)
 	}
 	w.relations(row)

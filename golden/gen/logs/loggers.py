@@ -145,7 +145,7 @@ def manifest(folder):
     path = os.path.join(folder, "manifest.json")
     with open(path) as f:
         m = json.load(f)
-    m["versions"].update({"verl": "0.9.1", "openrlhf": "0.11.2", "tensorboardX": "2.6.4"})
+    m["versions"].update({"verl": "0.9.1", "openrlhf": "0.11.2", "tensorboardX": "2.6.4", "wandb": "0.31.0", "pandas": "2.3.3"})
     m["sha256"] = {k: v for k, v in m["sha256"].items() if not k.startswith("loggers/")}
     for d, _, names in os.walk(os.path.join(folder, "loggers")):
         for n in names:

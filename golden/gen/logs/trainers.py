@@ -154,34 +154,41 @@ def table(folder):
 
 
 def draw(seed):
-    """A healthy configuration: the trainers' own defaults at drawn sizes, seeds and learning rates near the defaults."""
+    """A healthy configuration: the trainers' own defaults at drawn sizes, seeds and options, learning rates near the defaults."""
     r = random.Random(seed)
-    kind = r.choice(["ppo", "grpo", "shielded", "arc", "causal"])
+    kind = r.choice(["ppo", "ppo", "grpo", "grpo", "shielded", "shielded", "arc", "arc", "causal", "causal", "sft"])
     n = r.choice([3, 8, 20])
+    one = lambda *of: r.choice(of)
     if kind == "ppo":
-        return [x for x in PPO if not x.startswith(("ppo.learning", "ppo.min", "training.total"))] + ["ppo.rollout_samples=32", "ppo.batch_size=32", "ppo.mini_batch_size=32",
-            f"training.total_ppo_steps={n}", f"training.seed={seed}", f"ppo.learning_rate={r.choice([3e-5, 1e-4])}", "ppo.min_lr=0", f"ppo.epochs={r.choice([1, 2, 4])}"]
+        return ["ppo", "--config", "config_debug", "training.output_dir=out", "training.save_interval=1000", "eval.samples=0", "dataset.held_out=0", f"dataset.max_gen_length={one(6, 10)}",
+                f"ppo.rollout_samples={one(32, 64)}", f"ppo.mini_batch_size={one(16, 32)}", "ppo.batch_size=32", f"ppo.gradient_accumulation_steps={one(1, 2)}", f"ppo.learning_rate={one(3e-5, 1e-4, 3e-4)}",
+                f"ppo.min_lr={one(0, 1e-6)}", f"ppo.epochs={one(1, 2, 4)}", f"ppo.vf_coeff={one(.1, .5)}", f"ppo.kl_coeff={one(.02, .05)}", f"ppo.gamma={one(.99, 1)}", f"ppo.entropy_coeff={one(0, .01)}",
+                f"generation.temperature={one(1, .9)}", f"training.total_ppo_steps={n}", f"training.seed={seed}"]
     if kind == "grpo":
-        return ["grpo", "out_dir=out", f"max_iters={n}", "block_size=32", "group_size=8", "gradient_accumulation_steps=2", "eval_samples=0", f"seed={seed}", f"learning_rate={r.choice([3e-4, 1e-3])}"]
+        return ["grpo", "out_dir=out", f"max_iters={n}", f"block_size={one(16, 32, 64)}", f"group_size={one(4, 8)}", f"batch_size={one(1, 2)}", f"gradient_accumulation_steps={one(1, 2, 4)}", "eval_samples=0",
+                f"mask_ratio={one(.15, .25, .5)}", f"kl_beta={one(.01, .05, .1)}", f"temperature={one(1, .9)}", f"seed={seed}", f"learning_rate={one(1.5e-4, 3e-4, 1e-3)}"]
     if kind == "shielded":
-        return SHIELDED + [f"steps={n}", f"seed={seed}", "ppo_batch=16", f"lr={r.choice([1e-3, 3e-3])}", f"kl_beta={r.choice([.05, .1])}"]
+        return SHIELDED + [f"steps={n}", f"seed={seed}", f"ppo_batch={one(16, 32)}", f"lr={one(1e-3, 3e-3)}", f"kl_beta={one(.05, .1)}", f"max_new_tokens={one(12, 32)}", f"lora.r={one(2, 4, 8)}", f"grad_flow_every={one(1, 5, 10)}"]
     if kind == "causal":
-        return ["grpo", "--config", "grpo_causal", "output_dir=out", f"max_steps={n}", "per_device_train_batch_size=16", "dataset.held_out=0", "eval_samples=0", f"seed={seed}", f"beta={r.choice([0, .04])}",
-                f"learning_rate={r.choice([3e-4, 1e-3])}"]
-    return ["arc", "output_dir=out", "epochs=2", "tasks=10", "log_every=10", "save_every=0", f"seed={seed}"]
+        return ["grpo", "--config", "grpo_causal", "output_dir=out", f"max_steps={n}", f"per_device_train_batch_size={one(16, 32)}", f"gradient_accumulation_steps={one(1, 2)}", f"num_generations={one(4, 8)}",
+                f"loss_type={one('dapo', 'grpo', 'dr_grpo', 'bnpo')}", "dataset.held_out=0", "eval_samples=0", f"seed={seed}", f"beta={one(0, .04)}", f"temperature={one(1, .9)}", f"learning_rate={one(3e-4, 1e-3)}"]
+    if kind == "sft":
+        return ["sft", "--config", one("sft", "sft_masked"), "training.output_dir=out", f"training.seed={seed}", f"sft.steps={n}", "training.log_interval=1", "sft.eval_samples=0"]
+    return ["arc", "output_dir=out", f"epochs={one(1, 2, 4)}", f"tasks={one(6, 10)}", f"log_every={one(1, 10)}", f"cache_every={one(1, 10)}", f"encoder.train={one('full', 'full', 'lora', 'frozen')}", "save_every=0", f"seed={seed}"]
 
 
 def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("out")
     ap.add_argument("--healthy", type=int, default=0)
+    ap.add_argument("--first", type=int, default=0)
     ap.add_argument("--only", default="")
     o = ap.parse_args()
     with tempfile.TemporaryDirectory() as tmp:
         plain = os.path.join(tmp, "train")
         build(plain, [])
         if o.healthy:
-            for seed in range(o.healthy):
+            for seed in range(o.first, o.first + o.healthy):
                 args = draw(seed)
                 code = run(plain, args, os.path.join(o.out, f"{seed:03d}-{args[0]}"))
                 if code:

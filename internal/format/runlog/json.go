@@ -232,7 +232,9 @@ func isDocument(head []byte) bool {
 		if len(first) == 1 {
 			return true
 		}
-		return bytes.Contains(s, []byte(`"log_history"`)) && bytes.HasPrefix(s, first)
+		_, rest, _ := bytes.Cut(s, []byte("\n"))
+		oneLine := !bytes.HasPrefix(bytes.TrimSpace(rest), []byte("{")) // JSON lines may hold a number for each class
+		return oneLine && isFrame(s) || bytes.Contains(s, []byte(`"log_history"`)) && bytes.HasPrefix(s, first)
 	}
 	return false
 }
@@ -304,8 +306,11 @@ func (r *Reader) document(b *bufio.Reader) error {
 	}
 }
 
-// columns reads an object in several lines: one row of numbers, or the columns of a table.
+// columns reads one object: a row of numbers, or the columns of a table.
 func (r *Reader) columns(p *parser) error {
+	if isFrame(p.s[p.i:]) {
+		return r.frame(p)
+	}
 	from := p.i
 	r.Lines++
 	r.row = Row{Line: 1, Fields: r.row.Fields[:0], Raw: true}
@@ -314,45 +319,105 @@ func (r *Reader) columns(p *parser) error {
 		if format.IsMalformed(err) {
 			return err
 		}
-		p.i = from // perhaps objects one after another
 		return format.Malformed(r.path, format.Offset(int64(from)), "an object that is cut or broken")
 	}
-	type cell struct {
-		name string
-		f    Field
+	return r.give(JSON)
+}
+
+// isFrame reports whether the first member of an object is an object whose first key is a number: {"loss": {"0": 1.5, …}}, as a data
+// frame of pandas is written by columns.
+func isFrame(s []byte) bool {
+	space := func() { s = bytes.TrimLeft(s, " \t\r\n") }
+	next := func(c byte) bool {
+		space()
+		if len(s) == 0 || s[0] != c {
+			return false
+		}
+		s = s[1:]
+		return true
 	}
-	rows, order := map[int][]cell{}, []int(nil)
-	for _, f := range r.row.Fields {
-		name := r.Names[f.Name]
-		at := -1
-		if i := bytes.LastIndexByte([]byte(name), '/'); i > 0 {
-			if n, err := strconv.Atoi(name[i+1:]); err == nil {
-				name, at = name[:i], n
+	text := func() (t []byte) {
+		p := &parser{s: s}
+		t, err := p.text()
+		if err != nil {
+			return nil
+		}
+		s = s[p.i:]
+		return t
+	}
+	if !next('{') {
+		return false
+	}
+	if space(); len(s) == 0 || s[0] != '"' || text() == nil || !next(':') || !next('{') {
+		return false
+	}
+	if space(); len(s) == 0 || s[0] != '"' {
+		return false
+	}
+	n, err := strconv.Atoi(string(text()))
+	return err == nil && n >= 0
+}
+
+// frame reads a table by its columns. A cell that holds no number is left out.
+func (r *Reader) frame(p *parser) error {
+	broken := func() error {
+		return format.Malformed(r.path, format.Offset(int64(p.i)), "a column that is cut or broken")
+	}
+	var names []int
+	rows, order := map[int][]Field{}, []int(nil)
+	err := p.members(func(column []byte) error {
+		name, err := r.name(bytes.Clone(column))
+		if err != nil {
+			return err
+		}
+		names = append(names, name)
+		if p.i >= len(p.s) || p.s[p.i] != '{' {
+			return errJSON
+		}
+		return p.members(func(key []byte) error {
+			at, err := strconv.Atoi(string(key))
+			if err != nil {
+				return errJSON
 			}
-		}
-		if at < 0 {
-			rows = nil
-			break
-		}
-		if rows[at] == nil {
-			order = append(order, at)
-		}
-		rows[at] = append(rows[at], cell{name, f})
+			if rows[at] == nil {
+				order = append(order, at)
+				rows[at] = make([]Field, 0, len(names))
+			}
+			switch p.s[p.i] {
+			case '{', '[':
+				return p.skip()
+			}
+			from := p.i
+			if p.s[p.i] == '"' {
+				if _, err := p.text(); err != nil {
+					return err
+				}
+			} else {
+				p.scalar()
+			}
+			if v, missing, ok := number(bytes.TrimSpace(p.s[from:p.i])); ok {
+				rows[at] = append(rows[at], Field{Name: name, Value: v, Missing: missing, Half: half(p.s[from:p.i])})
+			}
+			return nil
+		})
+	})
+	if format.IsMalformed(err) {
+		return err
 	}
-	if len(rows) == 0 {
-		return r.give(JSON)
+	if p.space(); err != nil || p.i != len(p.s) {
+		return broken()
+	}
+	hasStep := false
+	for _, i := range names {
+		switch r.Names[i] {
+		case "_step", "step", "global_step":
+			hasStep = true
+		}
 	}
 	for n, at := range order {
-		r.row = Row{Line: int64(n) + 1, Fields: r.row.Fields[:0], Raw: true}
 		r.Lines = int64(n) + 1
-		step := false
-		for _, c := range rows[at] {
-			step = step || c.name == "_step" || c.name == "step" || c.name == "global_step"
-			if err := r.add([]byte(c.name), c.f.Value, c.f.Missing, c.f.Half); err != nil {
-				return err
-			}
-		}
-		if !step {
+		r.row = Row{Line: r.Lines, Fields: append(r.row.Fields[:0], rows[at]...), Raw: true}
+		if !hasStep {
 			if err := r.add([]byte("_step"), float64(at), false, 0); err != nil {
 				return err
 			}
@@ -362,4 +427,40 @@ func (r *Reader) columns(p *parser) error {
 		}
 	}
 	return nil
+}
+
+// members gives each the name of every member of the object that begins here; each reads its value.
+func (p *parser) members(each func(key []byte) error) error {
+	p.i++
+	for first := true; ; first = false {
+		p.space()
+		if p.i < len(p.s) && p.s[p.i] == '}' {
+			p.i++
+			return nil
+		}
+		if !first {
+			if p.i >= len(p.s) || p.s[p.i] != ',' {
+				return errJSON
+			}
+			p.i++
+			p.space()
+		}
+		if p.i >= len(p.s) || p.s[p.i] != '"' {
+			return errJSON
+		}
+		key, err := p.text()
+		if err != nil {
+			return err
+		}
+		if p.space(); p.i >= len(p.s) || p.s[p.i] != ':' {
+			return errJSON
+		}
+		p.i++
+		if p.space(); p.i >= len(p.s) {
+			return errJSON
+		}
+		if err := each(key); err != nil {
+			return err
+		}
+	}
 }

@@ -134,6 +134,23 @@ func TestDocuments(t *testing.T) {
 	require.Len(t, rows, 2)
 	require.Equal(t, map[string]float64{"_step": 1, "loss": 2.5, "kl": .2}, rows[1].at)
 
+	rows, _, err = readAll(t, "pandas.json", []byte(`{"loss":{"0":1.5,"3":null},"w":{"0":{"_type":"histogram","bins":[1]},"3":null},"kl":{"0":"x","3":0.2}}`))
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	require.Equal(t, map[string]float64{"_step": 0, "loss": 1.5}, rows[0].at)
+	require.True(t, math.IsNaN(rows[1].at["loss"]))
+	require.Equal(t, .2, rows[1].at["kl"])
+
+	rows, _, err = readAll(t, "classes.jsonl", []byte("{\"loss\": {\"0\": 1.5}}\n{\"loss\": {\"0\": 2.5}}\n"))
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	require.Equal(t, map[string]float64{"loss/0": 2.5}, rows[1].at)
+
+	for _, broken := range []string{`{"loss":{"0":1.5,"1":`, `{"loss":{"0":1.5},"kl":3}`, `{"loss":{"0":1.5,"x":2}}`, `{"loss":{"0":1.5}} 7`} {
+		_, _, err = readAll(t, "broken.json", []byte(broken))
+		require.Error(t, err, broken)
+	}
+
 	rows, r, err := readAll(t, "cut.json", []byte(`[{"_step": 0, "loss": 1.5}, {"_step": 1, "lo`))
 	require.NoError(t, err)
 	require.Len(t, rows, 1)
