@@ -14,14 +14,13 @@ import (
 )
 
 // Logs of trainers that ran with a fault in them (golden/gen/logs/trainers.py): the symptom of the fault is within the first three, and
-// first in 39 of the 43 that are stored; the aim is 95 % of all rows, with those that the producer lists as open. A symptom below
-// another one stands one place behind it; a note counts where there are notes alone.
+// first in 95 % of them. A symptom below another one stands one place behind it; a note counts where there are notes alone.
 func TestRowsOfTrainers(t *testing.T) {
 	const folder = "testdata/rows"
 	table, err := os.ReadFile(filepath.Join(folder, "rows.txt"))
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(table)), "\n")
-	require.GreaterOrEqual(t, len(lines), 35)
+	require.GreaterOrEqual(t, len(lines), 49)
 	ids := map[string]bool{}
 	first := 0
 	for _, line := range lines {
@@ -51,5 +50,5 @@ func TestRowsOfTrainers(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, len(ids), 30)
-	require.GreaterOrEqual(t, first, 39, "first in %d of %d", first, len(lines))
+	require.GreaterOrEqual(t, 100*first, 95*len(lines), "first in %d of %d", first, len(lines))
 }

@@ -102,7 +102,34 @@ func Judge(ctx context.Context, paths []string, o Options) (*Report, error) {
 		}
 		logs = append(logs, l)
 	}
+	share(logs)
 	return report(logs, paths, o), failed
+}
+
+// share gives the logs of a folder, which are of one run, the options that any of them has. Logs whose options contradict each other are
+// of two runs.
+func share(logs []*log) {
+	for _, l := range logs {
+		for _, other := range logs {
+			if l == other || filepath.Dir(l.path) != filepath.Dir(other.path) || contradict(l.watch.Config, other.watch.Config) {
+				continue
+			}
+			for k, v := range other.watch.Config {
+				if _, ok := l.watch.Config[k]; !ok {
+					l.watch.Config[k] = v
+				}
+			}
+		}
+	}
+}
+
+func contradict(a, b map[string]string) bool {
+	for k, v := range a {
+		if w, ok := b[k]; ok && v != w {
+			return true
+		}
+	}
+	return false
 }
 
 // find returns the logs that paths name, and configurations that lie beside them.

@@ -111,7 +111,7 @@ func (j *judge) masked() {
 	if spread != nil {
 		typical := median(values(spread.points))
 		switch {
-		case spread.low.mean < 1e-8+spread.half && typical < .01:
+		case typical < 1e-8+spread.half: // single groups without spread are usual where few tokens are masked
 			flat = true
 			j.say("B1", Fail, Exact, spread, "the standard deviation of the rewards is %s, its median %s over %d lines", number(spread.low.mean), number(typical), spread.n).at(spread.low)
 		case typical < .01:
@@ -121,7 +121,11 @@ func (j *judge) masked() {
 	}
 	if j.unused > 0 {
 		flat = true
-		j.say("B1", Fail, Exact, spread, "no micro-step could be used in %d iterations: all completions of a group were identical, or nothing was masked", j.unused).at(j.unusedAt)
+		severity := Warn
+		if 2*j.unused > j.rows {
+			severity = Fail
+		}
+		j.say("B1", severity, Exact, spread, "no micro-step could be used in %d iterations: all completions of a group were identical, or nothing was masked", j.unused).at(j.unusedAt)
 	}
 	none := masked != nil && masked.zeros > 0
 	if none {
@@ -167,13 +171,7 @@ func (j *judge) masked() {
 		case kl.low.mean < -1e-6-kl.half:
 			j.say("H7c", Warn, Exact, kl, "%s is %s in step %d", kl.name, number(kl.low.mean), kl.low.step).at(kl.low)
 		}
-		if kl.high.mean > 10*beta {
-			p, _ := kl.firstBeyond(math.Inf(-1), 10*beta)
-			j.say("B10", Fail, Threshold, kl, "%s is %s in step %d: 10 nats at kl_beta %s would be %s", kl.name, number(kl.high.mean), kl.high.step, number(beta), number(10*beta)).at(p)
-		} else if typical := median(values(kl.points)); typical > .1+kl.half {
-			p, _ := kl.firstBeyond(math.Inf(-1), .1)
-			j.say("B10", Warn, Threshold, kl, "%s has a median of %s; 0 to 0.1 is usual", kl.name, number(typical)).at(p)
-		}
+		j.maskedKL(kl, beta, masked)
 		reference, known := j.option("reference_checkpoint")
 		if kl.first.step <= 1 && math.Abs(kl.first.mean) > 1e-6+kl.half && (!known && len(j.Config) > 0 || known && reference == "") {
 			j.say("H7a", Fail, Exact, kl, "%s is %s in the first iteration, where reference and generator are the same", kl.name, number(kl.first.mean)).at(kl.first)
@@ -184,6 +182,37 @@ func (j *judge) masked() {
 	}
 	if pg := j.of("loss_policy"); pg != nil && pg.n >= 10 && pg.low.mean > 0 {
 		j.say("B10", Note, Trend, pg, "%s is above 0 in all %d lines: its sign is undetermined, and no fault", pg.name, pg.n).at(pg.first)
+	}
+}
+
+// maskedKL judges the size of the KL term, beta times the KL of a row: a sum over its masked tokens, whose number the notes leave open.
+// With k3, E[e^d − d − 1] = KL(π‖π_ref), so that kl/(beta·tokens) is nats per token where num_masked is logged. At 1 nat a token is e
+// times as likely under the policy as under the reference; above ln V the reference finds the policy's tokens less likely than tokens
+// drawn at random, which no drift of the policy explains: another reference. One line proves nothing, since k3 has a heavy tail, so the
+// median of the last ten lines is judged. Without num_masked the size is a warning.
+func (j *judge) maskedKL(kl *series, beta float64, masked *series) {
+	typical := kl.recent()
+	beyond := func(limit float64) point { p, _ := kl.firstBeyond(math.Inf(-1), limit); return p }
+	perRow, tokens := typical/beta, math.NaN()
+	if masked != nil && masked.n > 0 {
+		tokens = median(values(masked.points))
+	}
+	most := quantity["entropy"].High
+	if j.Vocab > 1 {
+		most = math.Log(j.Vocab)
+	}
+	switch {
+	case beta > 0 && perRow > most*tokens:
+		j.say("B10", Fail, Threshold, kl, "%s has a median of %s: %s nats per masked token at kl_beta %s, more than ln V: the reference is not the model that the policy began as", kl.name, number(typical),
+			number(perRow/tokens), number(beta)).at(beyond(most * tokens * beta))
+	case beta > 0 && perRow > tokens:
+		j.say("B10", Warn, Threshold, kl, "%s has a median of %s: %s nats per masked token at kl_beta %s; the policy has left the reference at 1", kl.name, number(typical), number(perRow/tokens), number(beta)).at(beyond(tokens * beta))
+	case beta > 0 && math.IsNaN(tokens) && perRow > 10:
+		j.say("B10", Warn, Threshold, kl, "%s has a median of %s: %s nats for a row at kl_beta %s; it is a sum over masked tokens, and their number is not logged", kl.name, number(typical), number(perRow), number(beta)).at(beyond(10 * beta))
+	default:
+		if m := median(values(kl.points)); m > .1+kl.half {
+			j.say("B10", Warn, Threshold, kl, "%s has a median of %s; 0 to 0.1 is usual", kl.name, number(m)).at(beyond(.1))
+		}
 	}
 }
 
@@ -248,6 +277,18 @@ func (j *judge) arc() {
 		return
 	}
 	reward, mask := j.of("reward"), j.of("mask_ratio")
+	if reward != nil && reward.n > 0 {
+		switch {
+		case reward.longest.to-reward.longest.from >= 100 && reward.zeros < reward.n: // a prediction compared with itself is never anything else
+			f := j.say("D11", Note, Exact, reward, "Reward is exactly 0 from batch %d to %d, and %s in batch %d: the refined prompt seldom changes the argmax", reward.longest.from, reward.longest.to, number(reward.high.mean), reward.high.step)
+			f.Step, f.Line = reward.longest.from, reward.longest.line
+		case reward.longest.to-reward.longest.from >= 100:
+			f := j.say("D11", Warn, Exact, reward, "Reward is exactly 0 from batch %d to %d", reward.longest.from, reward.longest.to)
+			f.Step, f.Line = reward.longest.from, reward.longest.line
+		case reward.zeros < reward.n && math.Max(math.Abs(reward.low.mean), math.Abs(reward.high.mean)) < 1e-3:
+			j.say("D5", Note, Threshold, reward, "|Reward| stays below 1e-3").at(reward.first)
+		}
+	}
 	frozen, _ := j.option("encoder.train")
 	if q := j.of("qwen_grad"); q != nil && q.n > 0 && frozen != "frozen" {
 		zero := q.longest
@@ -310,15 +351,6 @@ func (j *judge) arc() {
 	}
 	if h := j.of("hard_cell"); h != nil && h.n > 0 && h.low.mean < .5-1e-9 {
 		j.say("D4", Warn, Exact, h, "%s is %s in batch %d; 0.5 is the least", h.name, number(h.low.mean), h.low.step).at(h.low)
-	}
-	if reward != nil && reward.n > 0 {
-		switch {
-		case reward.longest.to-reward.longest.from >= 100:
-			f := j.say("D11", Warn, Exact, reward, "Reward is exactly 0 from batch %d to %d", reward.longest.from, reward.longest.to)
-			f.Step, f.Line = reward.longest.from, reward.longest.line
-		case reward.zeros < reward.n && math.Max(math.Abs(reward.low.mean), math.Abs(reward.high.mean)) < 1e-3:
-			j.say("D5", Note, Threshold, reward, "|Reward| stays below 1e-3").at(reward.first)
-		}
 	}
 	if mask != nil {
 		if p := mask.since(300); len(p) >= 10 && p[len(p)-1].step-p[0].step >= 200 {

@@ -71,7 +71,7 @@ func (j *judge) tutorial() {
 		}
 	}
 	if value != nil && !mixed && value.n >= 10 {
-		b, _ := slope(value.points)
+		a, z := thirds(value.points)
 		tail := value.lastOf(50)
 		low, top := math.Inf(1), math.Inf(-1)
 		for _, p := range tail {
@@ -80,36 +80,26 @@ func (j *judge) tutorial() {
 		switch {
 		case len(tail) >= 50 && top-low < .01*math.Max(math.Abs(top), math.Abs(low)):
 			j.say("C11", Warn, Trend, value, "%s stays between %s and %s over the last 50 lines", value.name, number(low), number(top)).at(tail[0])
-		case b >= 0 && value.n >= 20:
-			j.say("C11", Warn, Trend, value, "%s has slope %s a line over %d lines", value.name, number(b), value.n).at(value.first)
+		case value.n >= 20 && mean(z)-mean(a) > 2*math.Hypot(deviation(a), deviation(z))/math.Sqrt(float64(len(a))): // a critic that has learned what it can neither rises nor falls
+			j.say("C11", Warn, Trend, value, "%s rises from %s to %s, in means of the first and last third of %d lines", value.name, number(mean(a)), number(mean(z)), value.n).at(value.first)
 		}
 	}
 	if kl != nil && kl.n >= 3 {
 		b, ok := slope(kl.points)
 		a, z := thirds(kl.points)
 		switch {
-		case median(values(kl.lastOf(10))) > .1 || kl.n >= 10 && len(z) > 0 && mean(z) > .1:
+		case median(values(kl.lastOf(10))) > .1 || highest(kl.points, 10) > .1:
 			p, _ := kl.firstBeyond(math.Inf(-1), .1)
-			j.say("C12", Warn, Threshold, kl, "%s has a median of %s in the last ten lines; 0.1 is large", kl.name, number(kl.recent())).at(p)
+			j.say("C12", Warn, Threshold, kl, "%s has a mean of %s in the largest ten lines in a row and a median of %s in the last; 0.1 is large", kl.name, number(highest(kl.points, 10)), number(kl.recent())).at(p)
 			if ok && b > 0 && mean(z) > 2*math.Abs(mean(a)) && !mixed {
 				j.say("C7", Warn, Trend, kl, "%s grows from %s to %s, in means of the first and last third: kl_coeff is too low", kl.name, number(mean(a)), number(mean(z))).at(p)
 			}
 		case ok && !mixed && b > 0 && mean(z) > 3*math.Abs(mean(a)) && mean(z) > .02:
 			j.say("C12", Warn, Trend, kl, "%s grows from %s to %s, in means of the first and last third", kl.name, number(mean(a)), number(mean(z))).at(z[0])
-		case kl.n >= 50 && reward != nil && !mixed && j.Program != "trl-grpo":
-			small := true
-			for _, p := range kl.lastOf(50) {
-				small = small && math.Abs(p.mean) < 1e-4
-			}
-			tail := reward.lastOf(50)
-			flat := len(tail) >= 50
-			if b, ok := slope(tail); ok && flat {
-				flat = math.Abs(b)*float64(len(tail)) < .05*math.Max(math.Abs(mean(tail)), deviation(reward.points))
-			}
-			if small && flat {
-				j.say("C7", Warn, Trend, kl, "|%s| is below 1e-4 in the last 50 lines and %s is flat: kl_coeff is too high, or nothing is trained", kl.name, reward.name).at(kl.lastOf(50)[0])
-			}
 		}
+	}
+	if !mixed {
+		j.coefficient(kl, reward)
 	}
 	for _, s := range append(j.all("entropy"), j.all("loss_entropy")...) {
 		if s.n < 10 || mixed {
@@ -139,6 +129,9 @@ func (j *judge) tutorial() {
 			j.say("C16", Warn, Exact, nil, "max_grad_norm is %s", clip2(text))
 		}
 	}
+	if j.Program == "ppo" && value != nil && j.optionNumber(1, "vf_coeff") == 0 {
+		j.say("C11", Warn, Exact, value, "vf_coeff is 0: nothing trains the critic").at(value.first)
+	}
 	if text, ok := j.option("do_sample"); ok && strings.EqualFold(text, "false") {
 		j.say("C17", Warn, Exact, nil, "do_sample is %s", clip2(text))
 	} else if t := j.optionNumber(1, "generation.temperature"); t == 0 {
@@ -146,6 +139,44 @@ func (j *judge) tutorial() {
 	}
 	if n := j.optionNumber(2, "ppo.epochs"); n < 2 || n > 10 {
 		j.say("C18", Note, Exact, nil, "ppo.epochs is %s", number(n))
+	}
+}
+
+// coefficient judges kl_coeff by the KL to the reference, where it is logged: at 1 nat per token the policy has left it, and a KL of 0
+// with a flat reward is stuck. The KL to the policy of the rollout says the latter only where it can move: with one update per rollout
+// it is exactly 0.
+func (j *judge) coefficient(kl, reward *series) {
+	if j.Program == "trl-grpo" {
+		return
+	}
+	reference := j.of("kl_k1")
+	if reference != nil && reference.n >= 10 {
+		if a, z := thirds(reference.points); mean(z) > 1 && mean(z) > 2*math.Abs(mean(a)) {
+			p, _ := reference.firstBeyond(math.Inf(-1), 1)
+			j.say("C7", Warn, Trend, reference, "%s grows from %s to %s nats per token, in means of the first and last third: kl_coeff is too low", reference.name, number(mean(a)), number(mean(z))).at(p)
+			return
+		}
+	}
+	small := func(s *series) bool {
+		for _, p := range s.lastOf(50) {
+			if !(math.Abs(p.mean) < 1e-4) {
+				return false
+			}
+		}
+		return s.n >= 50
+	}
+	if reward == nil || reward.n < 50 {
+		return
+	}
+	stuck := reference
+	if stuck == nil {
+		if stuck = kl; stuck == nil || stuck.zeros == stuck.n {
+			return
+		}
+	}
+	tail := reward.lastOf(50)
+	if b, ok := slope(tail); ok && math.Abs(b)*float64(len(tail)) <= .05*math.Max(math.Abs(mean(tail)), deviation(reward.points)) && small(stuck) {
+		j.say("C7", Warn, Trend, stuck, "|%s| is below 1e-4 in the last 50 lines and %s is flat: kl_coeff is too high, or nothing is trained", stuck.name, reward.name).at(stuck.lastOf(50)[0])
 	}
 }
 

@@ -196,6 +196,21 @@ func mean(p []point) float64 {
 	return sum / float64(len(p))
 }
 
+// highest is the largest mean of n points one after another, NaN where there are fewer.
+func highest(p []point, n int) float64 {
+	best := math.NaN()
+	var sum float64
+	for i := range p {
+		if sum += p[i].mean; i >= n {
+			sum -= p[i-n].mean
+		}
+		if m := sum / float64(n); i+1 >= n && !(m <= best) {
+			best = m
+		}
+	}
+	return best
+}
+
 func deviation(p []point) float64 {
 	m := mean(p)
 	var sum float64

@@ -45,7 +45,7 @@ ROWS = [
     ("A2-projection", "A2", SHIELDED, [(TRAIN + "shielded_shield.go", "	out.Spent = time.Since(at)", "	time.Sleep(60 * time.Millisecond)\n	out.Spent = time.Since(at)")]),
     ("A3-lr", "A3", SHIELDED + ["lr=0.5"], []),
     ("A3-beta", "A3", SHIELDED + ["kl_beta=0.001"], []),
-    ("A7-sign", "A7", SHIELDED + ["steps=40", "ppo_batch=16", "lr=1e-2"],
+    ("A7-sign", "A7", SHIELDED + ["steps=40", "ppo_batch=16"],
      [(s, "	a.adv = rl.Broadcast(nil, white,", "	for i := range white {\n		white[i] = -white[i]\n	}\n	a.adv = rl.Broadcast(nil, white,")]),
     ("A10-detached", "A10", SHIELDED + ["grad_flow_every=1"], [(s, "return Slopes{LogProbs: res.DLogp}", "return Slopes{LogProbs: make([]float64, len(res.DLogp))}")]),
     ("H1-zeros", "H1", SHIELDED, [(s, "a.gen, a.old, a.ref = padded(gen, cols), now.LogProbs, ref", "a.gen, a.old, a.ref = padded(gen, cols), make([]float64, len(now.LogProbs)), ref"),
@@ -97,12 +97,10 @@ ROWS = [
     ("D9-lr", "D9", ARC + ["epochs=8", "agent_lr=0", "qwen_lr=0", "policy_lr=0"], []),
     ("D10-nan", "D10", ARC + ["epochs=2"], [FINITE, (a, "b.loss = scale*terms.Total - 0.3*b.reward", "b.loss = scale*terms.Total - 0.3*b.reward\n	if step > 9 {\n		b.loss = math.NaN()\n	}")]),
     ("D11-same", "D11", ARC + ["epochs=5"], [(a, "b.reward = r.RewardScale * (b.after - b.before)", "b.reward = r.RewardScale * (b.after - b.after)")]),
-    ("D12-reward", "D12", ARC + ["epochs=10", "agent_lr=3e-5"], [(a, "	ad.Backward(loss, []float64{scale})", "	ad.Backward(loss, []float64{-scale})")]),
+    ("D12-inverted", "D12", ARC + ["epochs=8"], [(a, "b.mask = wrong(predicted, s.output)", "b.mask = 1 - wrong(predicted, s.output)")]),
     ("D13-frozen", "D13", ARC + ["epochs=4", "agent_lr=0", "qwen_lr=0", "policy_lr=0"], []),
     ("D19-lr", "D19", ARC + ["epochs=2", "agent_lr=5", "qwen_lr=0.5"], []),
 ]
-# Their logs do not show the symptom yet: too small a run for the limit, or a rule that is too strict (C7 of a flat reward). --only makes them.
-OPEN = {"B5-slow", "C7-low", "C7-high", "C11-value", "C12-lr", "D12-reward"}
 ONLY = {"D10-nan": "log.txt", "D4-weight": "metrics.jsonl"}
 
 
@@ -157,11 +155,11 @@ def draw(seed):
     """A healthy configuration: the trainers' own defaults at drawn sizes, seeds and options, learning rates near the defaults."""
     r = random.Random(seed)
     kind = r.choice(["ppo", "ppo", "grpo", "grpo", "shielded", "shielded", "arc", "arc", "causal", "causal", "sft"])
-    n = r.choice([3, 8, 20])
+    n = r.choice([3, 8, 12])
     one = lambda *of: r.choice(of)
     if kind == "ppo":
         return ["ppo", "--config", "config_debug", "training.output_dir=out", "training.save_interval=1000", "eval.samples=0", "dataset.held_out=0", f"dataset.max_gen_length={one(6, 10)}",
-                f"ppo.rollout_samples={one(32, 64)}", f"ppo.mini_batch_size={one(16, 32)}", "ppo.batch_size=32", f"ppo.gradient_accumulation_steps={one(1, 2)}", f"ppo.learning_rate={one(3e-5, 1e-4, 3e-4)}",
+                f"ppo.rollout_samples={one(16, 32)}", f"ppo.mini_batch_size={one(8, 16)}", "ppo.batch_size=16", f"ppo.gradient_accumulation_steps={one(1, 2)}", f"ppo.learning_rate={one(3e-5, 1e-4, 3e-4)}",
                 f"ppo.min_lr={one(0, 1e-6)}", f"ppo.epochs={one(1, 2, 4)}", f"ppo.vf_coeff={one(.1, .5)}", f"ppo.kl_coeff={one(.02, .05)}", f"ppo.gamma={one(.99, 1)}", f"ppo.entropy_coeff={one(0, .01)}",
                 f"generation.temperature={one(1, .9)}", f"training.total_ppo_steps={n}", f"training.seed={seed}"]
     if kind == "grpo":
@@ -170,8 +168,8 @@ def draw(seed):
     if kind == "shielded":
         return SHIELDED + [f"steps={n}", f"seed={seed}", f"ppo_batch={one(16, 32)}", f"lr={one(1e-3, 3e-3)}", f"kl_beta={one(.05, .1)}", f"max_new_tokens={one(12, 32)}", f"lora.r={one(2, 4, 8)}", f"grad_flow_every={one(1, 5, 10)}"]
     if kind == "causal":
-        return ["grpo", "--config", "grpo_causal", "output_dir=out", f"max_steps={n}", f"per_device_train_batch_size={one(16, 32)}", f"gradient_accumulation_steps={one(1, 2)}", f"num_generations={one(4, 8)}",
-                f"loss_type={one('dapo', 'grpo', 'dr_grpo', 'bnpo')}", "dataset.held_out=0", "eval_samples=0", f"seed={seed}", f"beta={one(0, .04)}", f"temperature={one(1, .9)}", f"learning_rate={one(3e-4, 1e-3)}"]
+        return ["grpo", "--config", "grpo_causal", "output_dir=out", f"max_steps={n}", f"per_device_train_batch_size={one(8, 16)}", f"gradient_accumulation_steps={one(1, 2)}", f"num_generations={one(4, 8)}",
+                f"loss_type={one('dapo', 'grpo', 'dr_grpo', 'bnpo')}", "dataset.held_out=0", "eval_samples=0", f"seed={seed}", f"beta={one(0, .04)}", f"learning_rate={one(3e-4, 1e-3)}"]
     if kind == "sft":
         return ["sft", "--config", one("sft", "sft_masked"), "training.output_dir=out", f"training.seed={seed}", f"sft.steps={n}", "training.log_interval=1", "sft.eval_samples=0"]
     return ["arc", "output_dir=out", f"epochs={one(1, 2, 4)}", f"tasks={one(6, 10)}", f"log_every={one(1, 10)}", f"cache_every={one(1, 10)}", f"encoder.train={one('full', 'full', 'lora', 'frozen')}", "save_every=0", f"seed={seed}"]
@@ -195,7 +193,7 @@ def main():
                     print(seed, args, "exit", code, flush=True)
             return
         for name, symptom, args, edits in ROWS:
-            if name not in o.only.split(",") if o.only else name in OPEN:
+            if o.only and name not in o.only.split(","):
                 continue
             train = plain
             if edits:
