@@ -26,9 +26,11 @@ const (
 	F32
 	// BF16 has bfloat16 weights; activations and sums are float32. Its products are, bit by bit, those of F32 with the rounded weights.
 	BF16
+	// LLMInt8 is W8A8 where activations of 6 and more keep their precision, as bitsandbytes does: see [Threshold].
+	LLMInt8
 )
 
-var modes = []string{"w8a16", "w8a8", "f32", "bf16"}
+var modes = []string{"w8a16", "w8a8", "f32", "bf16", "llm.int8"}
 
 func (m Mode) String() string { return modes[m] }
 
@@ -43,7 +45,7 @@ func ParseMode(name string) (Mode, error) {
 }
 
 // Int8 reports whether the weights are codes.
-func (m Mode) Int8() bool { return m == W8A16 || m == W8A8 }
+func (m Mode) Int8() bool { return m == W8A16 || m == W8A8 || m == LLMInt8 }
 
 // Matrix is a frozen weight [Out, In]: codes with the scales of their rows, w_ij = Codes_ij·Scale_i, or Data, or Half, the upper halves of float32
 // numbers.
@@ -165,6 +167,7 @@ type Work struct {
 	scale []float32
 	c, dc []float32
 	rows  []float32
+	rest  []float32 // of activations, without outliers
 }
 
 // grow returns x with room for n elements.
@@ -224,6 +227,8 @@ func (l *Linear) Forward(y, x []float32, n int, adapted bool, w *Work) {
 		i8.QuantizeRows(codes, l.In, scale, x, l.In, n, l.In)
 		i8.Scales(scale, scale)
 		i8.GemmScaled(y, l.Out, codes, l.In, scale, l.Codes, l.In, l.Scale, l.Bias, n, l.Out, l.In)
+	case l.Mode == LLMInt8:
+		l.forwardMixed(y, x, n, w)
 	default:
 		bf16.W8A16(y, l.Out, x, l.In, l.Codes, l.In, l.Scale, l.Bias, n, l.Out, l.In)
 	}

@@ -67,7 +67,7 @@ func TestChunks(t *testing.T) {
 
 // TestRowsAlone demands the same bits of a sequence alone, among others, behind padding, and extended token by token from a cache.
 func TestRowsAlone(t *testing.T) {
-	for _, mode := range []lora.Mode{lora.F32, lora.BF16, lora.W8A16, lora.W8A8} {
+	for _, mode := range []lora.Mode{lora.F32, lora.BF16, lora.W8A16, lora.W8A8, lora.LLMInt8} {
 		m, _ := llama(t, 40, mode)
 		ids := []int{3, 14, 15, 9, 26, 5, 35, 8, 9, 7, 9, 3}
 		hidden := func(rows, time int, ids []int, real []bool) ([]float32, []int) {
@@ -113,7 +113,7 @@ func TestRowsAlone(t *testing.T) {
 // TestWorkers demands the same bits from any number of goroutines, gradients included.
 func TestWorkers(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
-	for _, mode := range []lora.Mode{lora.F32, lora.BF16, lora.W8A16, lora.W8A8} {
+	for _, mode := range []lora.Mode{lora.F32, lora.BF16, lora.W8A16, lora.W8A8, lora.LLMInt8} {
 		var first results
 		for _, n := range []int{1, 2, 8} {
 			runtime.GOMAXPROCS(n)
@@ -147,7 +147,7 @@ func ramp(n, below int) []int {
 
 // TestAdapterOff demands the bits of the model without any update from a pass without the adapter, and from one whose B is 0.
 func TestAdapterOff(t *testing.T) {
-	for _, mode := range []lora.Mode{lora.F32, lora.BF16, lora.W8A16, lora.W8A8} {
+	for _, mode := range []lora.Mode{lora.F32, lora.BF16, lora.W8A16, lora.W8A8, lora.LLMInt8} {
 		m, updates := llama(t, 40, mode)
 		tokens, _ := model.Pack(2, 5, ramp(10, 40), nil)
 		states := func(adapted bool) []float32 {

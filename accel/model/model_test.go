@@ -249,7 +249,7 @@ func (w *world) rounding(seed uint64) *ref.Rounding {
 	switch w.mode {
 	case lora.W8A16:
 		r.Activation, r.Gradient = 0x1p-8, 0x1p-8
-	case lora.W8A8:
+	case lora.W8A8, lora.LLMInt8: // the codes of float16 numbers, whose rounding is a thirtieth of a step
 		r.Code, r.Gradient = 1./254, 0x1p-8
 	}
 	return r
@@ -317,3 +317,4 @@ func TestModelF32(t *testing.T)   { testModes(t, lora.F32) }
 func TestModelBF16(t *testing.T)  { testModes(t, lora.BF16) }
 func TestModelW8A16(t *testing.T) { testModes(t, lora.W8A16) }
 func TestModelW8A8(t *testing.T)  { testModes(t, lora.W8A8) }
+func TestModelLLM(t *testing.T)   { testModes(t, lora.LLMInt8) }

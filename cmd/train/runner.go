@@ -50,7 +50,7 @@ func (f *trainFlags) bind(cmd *cobra.Command) {
 	f.command = cmd.Name()
 	cmd.Flags().StringVar(&f.config, "config", "", "file or embedded configuration (train --list-configs)")
 	cmd.Flags().StringVar(&f.resume, "resume", "auto", "auto: go on where the folder of the run is; never: refuse one that is not empty; or a checkpoint")
-	cmd.Flags().StringVar(&f.policy, "policy", policyReference, "what computes: reference, float64 on the tape; accel, the kernels, which train an adapter on a base of int8 (accel:w8a8: activations too; accel:f32 and accel:bf16, a base of bfloat16: none); cuda, those on a GPU; sim, those of the GPU interpreted, for tiny models")
+	cmd.Flags().StringVar(&f.policy, "policy", policyReference, "what computes: reference, float64 on the tape; accel, the kernels, which train an adapter on a base of int8 (accel:w8a8: activations too; accel:llm.int8: those below 6, as bitsandbytes does; accel:f32 and accel:bf16, a base of bfloat16: none); cuda, those on a GPU; sim, those of the GPU interpreted, for tiny models")
 	cmd.Flags().BoolVar(&f.beside, "lockstep", false, "run the accelerated policy beside the reference on the same batches and compare all they compute; --policy accel:MODE, cuda or sim says which")
 	cmd.Flags().StringSliceVar(&f.allow, "allow-config-change", nil, "keys that may differ from those of the run that is resumed")
 }
@@ -62,7 +62,7 @@ const (
 )
 
 // wantPolicy is what --policy takes.
-const wantPolicy = "want reference, accel, accel:w8a16, accel:w8a8, accel:f32, accel:bf16, cuda or sim"
+const wantPolicy = "want reference, accel, accel:w8a16, accel:w8a8, accel:llm.int8, accel:f32, accel:bf16, cuda or sim"
 
 // accelerated reports whether the kernels compute, after --policy is read.
 func (f *trainFlags) accelerated() (bool, error) {

@@ -131,7 +131,7 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 	f := cmd.Flags()
 	f.StringVar(&model, "model", "", "a known name (gpt-j-6b) or a folder with config.json")
 	f.StringVar(&stack, "stack", string(vram.HF), "whose allocations: hf or plumbline")
-	f.StringVar(&s.Policy, "policy", "", "what computes in the plumbline stack: reference, accel (accel:w8a16, accel:w8a8, accel:bf16, accel:f32) or cuda (default: accel with an adapter, else reference)")
+	f.StringVar(&s.Policy, "policy", "", "what computes in the plumbline stack: reference, accel (accel:w8a16, accel:w8a8, accel:llm.int8, accel:bf16, accel:f32) or cuda (default: accel with an adapter, else reference)")
 	f.BoolVar(&s.Int8, "int8", false, "the linear layers of the base are int8")
 	f.StringVar(&s.DType, "dtype", "", "type of the weights that are not int8: float16, bfloat16, float32 (default: float32 with --autocast, else the folder's, else float16)")
 	f.StringVar(&s.Autocast, "autocast", "", "torch.autocast over float32 weights: bfloat16 or float16 (bf16=True, fp16=True of the Trainer)")

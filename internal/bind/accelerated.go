@@ -430,7 +430,7 @@ func (l *Accelerated) Rounding(seed uint64) *model.Rounding {
 	switch l.model.Mode {
 	case lora.W8A16:
 		r.Activation, r.Gradient = 0x1p-8, 0x1p-8
-	case lora.W8A8:
+	case lora.W8A8, lora.LLMInt8:
 		r.Code, r.Gradient = 1./254, 0x1p-8
 	}
 	return r

@@ -17,7 +17,7 @@ import (
 	"plumbline/internal/train"
 )
 
-var modes = []lora.Mode{lora.W8A16, lora.W8A8, lora.F32, lora.BF16}
+var modes = []lora.Mode{lora.W8A16, lora.W8A8, lora.F32, lora.BF16, lora.LLMInt8}
 
 // accelOptions opens a base with an adapter of rank 2 on every linear layer of the blocks, none of whose factors is 0.
 func accelOptions(t *testing.T, name string) (*bind.Base, bind.Options) {

@@ -11,7 +11,7 @@ import (
 
 // Policies are what computes in the plumbline stack, as train --policy names it: float64 on the tape, kernels on the processor in the modes of
 // the base, and the same kernels on a device.
-var Policies = []string{Reference, "accel", "accel:w8a16", "accel:w8a8", "accel:bf16", "accel:f32", OnDevice}
+var Policies = []string{Reference, "accel", "accel:w8a16", "accel:w8a8", "accel:llm.int8", "accel:bf16", "accel:f32", OnDevice}
 
 // Names of policies.
 const (
