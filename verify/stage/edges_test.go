@@ -1,0 +1,98 @@
+package stage
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/reference/rl"
+	"plumbline/verify/tol"
+)
+
+// These tests stand at the edge of one term of a bound: a right program that rounds in float32 is off by more than the bound
+// would be without the term, and by less than the bound.
+
+// λ = 1 − 1/(α·length) near 0 is a difference of numbers near 1, whose roundings are many of its own. Rewards are 1 at the last token and
+// values 0, so that the advantage of the token before it is λ.
+func TestBoundHoldsTheRoundingOfVAPOsLambda(t *testing.T) {
+	far := 0
+	for n := 257; n < 290; n++ {
+		o := rl.GAEOptions{Gamma: 1, Hole: rl.HoleCarry, LambdaPolicy: rl.LambdaVAPO, Alpha: 1. / 256}
+		b := rl.Rollout{Rows: 1, Cols: n, Reward: make([]float64, n), Value: make([]float64, n), Mask: make([]bool, n)}
+		for i := range b.Mask {
+			b.Mask[i] = true
+		}
+		b.Reward[n-1] = 1
+		adv, _ := rl.GAE(nil, nil, b, o)
+		bound := gaeErrors(adv, b, Input{X: b.Reward}, Input{X: b.Value}, Input{}, o, tol.U32)
+		lambda := 1 - 1/(float32(o.Alpha)*float32(n))
+		off := math.Abs(float64(lambda) - adv[n-2])
+		require.LessOrEqual(t, off, bound[n-2], "%d tokens", n)
+		if off > 3*tol.U32*adv[n-2] { // the product with A' and its sum with δ = 0
+			far++
+		}
+	}
+	require.Greater(t, far, 3)
+}
+
+// A penalty that float32 does not have: where the score is near it, all of the difference is its rounding; where it scales a large
+// score, the rounding is the score's size.
+func TestBoundHoldsTheRoundingOfThePenalty(t *testing.T) {
+	type program func(score, penalty float32) float32
+	for text, p := range map[string]struct {
+		score   float32
+		penalty float64
+		program program
+	}{
+		"eos.rule=subtract eos.penalty=0.1": {float32(0.1), 0.1, func(s, p float32) float32 { return s - p }},
+		"eos.rule=replace eos.penalty=0.1":  {3, 0.1, func(_, p float32) float32 { return p }},
+		"eos.rule=scale eos.penalty=0.1":    {1e6 + 1, 0.1, func(s, p float32) float32 { return s * p }},
+	} {
+		g := newGrid(1, 1).row("scores", float64(p.score)).token("response_ids", 7)
+		c := NewCase(g.Batch, set(t, "reward.clip=none eos.test=eos_id "+text).WithFact("eos_token_id", 2.0), tol.U32)
+		y := c.shapedScores()
+		require.True(t, c.OK(), text)
+		off := math.Abs(float64(p.program(p.score, float32(p.penalty))) - y.X[0])
+		require.NotZero(t, off, text)
+		require.LessOrEqual(t, off, y.Err[0], text)
+		require.Less(t, y.Err[0], 4*tol.U32*(p.penalty+math.Abs(y.X[0])), text)
+	}
+}
+
+// In TRL num_items_in_batch counts a generation batch, whose tokens are those of several steps. The Trainer of supervised
+// fine-tuning counts the step alone, whatever else the configuration says.
+func TestItemsOfSupervisedFineTuningAreOfOneStep(t *testing.T) {
+	for algorithm, want := range map[string]float64{"grpo": 64 * 2 / 8., "sft": 64} {
+		g := newGrid(1, 1)
+		g.Meta.Algorithm, g.Meta.MicroBatches = algorithm, 2
+		c := NewCase(g.Batch, set(t, "").WithFact("num_items_in_batch", 64.0).WithFact("steps_per_generation", 8.0).WithFact("gradient_accumulation_steps", 2.0), tol.U32)
+		require.Equal(t, want, c.items(), algorithm)
+		require.True(t, c.OK())
+	}
+}
+
+// Eight elements tell what a tensor was stored in, fewer do not, and zeros do not count.
+func TestEightElementsTellTheGrid(t *testing.T) {
+	x := make([]float64, 20)
+	for i := range 7 {
+		x[i] = 1 + float64(i+1)/128
+	}
+	require.Zero(t, Grid(x))
+	x[7] = 1.5
+	require.Equal(t, tol.UB, Grid(x))
+}
+
+// A value that was rounded when it was stored may have been beyond the clip bound, where the derivative is 0.
+func TestClipBoundOfAValueThatWasRounded(t *testing.T) {
+	const rounding = 1e-3
+	w := &value{o: rl.ValueOptions{Factor: .5, Clip: .25}, u: tol.U32,
+		v: Input{X: []float64{.25 - rounding/2}, Err: []float64{rounding}}, old: Input{X: []float64{0}}, r: Input{X: []float64{2}}}
+	beyond := w.v.X[0] + rounding // what the program had: clipped, and the square of the clipped value is the larger one
+	require.Greater(t, (w.o.Clip-2)*(w.o.Clip-2), (beyond-2)*(beyond-2))
+	slope, _ := w.cell(0)
+	require.GreaterOrEqual(t, slope, 2*math.Abs(w.v.X[0]-w.r.X[0]))
+	w.v.Err = nil // stored as it was, it is within
+	slope, _ = w.cell(0)
+	require.Less(t, slope, 1e-5)
+}
