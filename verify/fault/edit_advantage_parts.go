@@ -1,0 +1,273 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/verify/stage"
+)
+
+// sources are what programs take for the rewards of their rows. Ties of ranks take the order of the rows, as argsort of argsort does.
+var sources = []struct {
+	name, id, title string
+	of              func(r []float64, groups [][]int) []float64
+}{
+	{"rewards", "", "", func(r []float64, _ [][]int) []float64 { return r }},
+	{"ranks", "ADV-REWARDS", "the ranks of the rewards in their group stand for the rewards", func(r []float64, groups [][]int) []float64 {
+		x := make([]float64, len(r))
+		for _, g := range groups {
+			at := slices.Clone(g)
+			slices.SortStableFunc(at, func(i, j int) int { return compare(r[i], r[j]) })
+			for k, i := range at {
+				x[i] = float64(k)
+			}
+		}
+		return x
+	}},
+	{"mean ranks", "ADV-REWARDS", "the ranks of the rewards in their group, ties with their mean, stand for the rewards", func(r []float64, groups [][]int) []float64 {
+		x := make([]float64, len(r))
+		for _, g := range groups {
+			for _, i := range g {
+				for _, j := range g {
+					if r[j] < r[i] {
+						x[i]++
+					} else if r[j] == r[i] && i != j {
+						x[i] += 0.5
+					}
+				}
+			}
+		}
+		return x
+	}},
+	{"signs", "ADV-REWARDS", "the signs of the rewards stand for the rewards", func(r []float64, _ [][]int) []float64 {
+		return mapped(r, func(v float64) float64 { return float64(compare(v, 0)) })
+	}},
+	{"squares", "ADV-REWARDS", "the squares of the rewards stand for the rewards", func(r []float64, _ [][]int) []float64 {
+		return mapped(r, func(v float64) float64 { return v * v })
+	}},
+	{"magnitudes", "ADV-REWARDS", "the magnitudes of the rewards stand for the rewards", func(r []float64, _ [][]int) []float64 { return mapped(r, math.Abs) }},
+	{"bits", "ADV-REWARDS", "whether a reward is above 0 stands for the reward", func(r []float64, _ [][]int) []float64 {
+		return mapped(r, func(v float64) float64 { return float64(max(compare(v, 0), 0)) })
+	}},
+	{"exponentials", "ADV-REWARDS", "the exponentials of the rewards stand for the rewards", func(r []float64, _ [][]int) []float64 { return mapped(r, math.Exp) }},
+}
+
+func compare(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func mapped(x []float64, f func(float64) float64) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = f(v)
+	}
+	return y
+}
+
+// scopes are the sets of rows over which a statistic is taken.
+var scopes = []struct{ name, id, title string }{
+	{"group", "", "the group"},
+	{"blocks", "ADV-GROUPS-BY-POSITION", "num_generations consecutive rows"},
+	{"stride", "ADV-GROUPS-INTERLEAVED", "every k-th row, of k groups"},
+	{"file stride", "ADV-GROUPS-INTERLEAVED", "every k-th row of the micro-batch, of its k groups"},
+	{"file generations", "ADV-GROUPS-INTERLEAVED", "every num_generations-th row of the micro-batch"},
+	{"generations", "ADV-GROUPS-INTERLEAVED", "every num_generations-th row of the step"},
+	{"rank stride", "ADV-GROUPS-INTERLEAVED", "every k-th row of the rank, of its k groups"},
+	{"file group", "ADV-GROUPS-PER-FILE", "the part of the group in the micro-batch"},
+	{"rank group", "ADV-GROUPS-PER-RANK", "the part of the group on the rank"},
+	{"file", "ADV-GROUPS-PER-FILE", "the micro-batch"},
+	{"rank", "ADV-GROUPS-PER-RANK", "the rank"},
+	{"all", "ADV-ONE-GROUP", "all rows of the step"},
+	{"tiled", "ADV-OTHER-GROUP", "the r-th group for row r, of k groups in turn: repeated as a block, not row by row"},
+	{"tiled in file", "ADV-OTHER-GROUP", "the groups of the micro-batch in turn: repeated as a block, not row by row"},
+	{"solved", "ADV-WRONG-GROUPS", "other rows than those of group_id: the advantages show them"},
+}
+
+// scopeRows returns for every row the rows of its set, nil where the batch does not say.
+func scopeRows(c *stage.Case, name string) [][]int {
+	b := c.B
+	id := b.Row("group_id")
+	if id == nil {
+		return nil
+	}
+	generations := int(c.FactOr("num_generations", 0))
+	groupsOf := func(rows func(r int) bool) int {
+		seen := map[float64]bool{}
+		for r, g := range id {
+			if rows(r) {
+				seen[g] = true
+			}
+		}
+		return max(len(seen), 1)
+	}
+	rank := func(r int) int { return b.Files[b.File(r)].Rank }
+	inRank := map[int]int{} // the place of a row on its rank
+	place := make([]int, b.Rows)
+	for r := range place {
+		place[r] = inRank[rank(r)]
+		inRank[rank(r)]++
+	}
+	key := func(r int) [3]float64 {
+		f := b.File(r)
+		switch name {
+		case "group":
+			return [3]float64{id[r]}
+		case "blocks":
+			return [3]float64{float64(r / max(generations, 1))}
+		case "stride":
+			return [3]float64{float64(r % groupsOf(func(int) bool { return true }))}
+		case "generations":
+			return [3]float64{float64(r % max(generations, 1))}
+		case "file stride":
+			return [3]float64{float64(f), float64((r - b.Files[f].Lo) % groupsOf(func(s int) bool { return b.File(s) == f }))}
+		case "file generations":
+			return [3]float64{float64(f), float64((r - b.Files[f].Lo) % max(generations, 1))}
+		case "rank stride":
+			return [3]float64{float64(rank(r)), float64(place[r] % groupsOf(func(s int) bool { return rank(s) == rank(r) }))}
+		case "file group":
+			return [3]float64{float64(f), id[r]}
+		case "rank group":
+			return [3]float64{float64(rank(r)), id[r]}
+		case "file":
+			return [3]float64{float64(f)}
+		case "rank":
+			return [3]float64{float64(rank(r))}
+		}
+		return [3]float64{}
+	}
+	if (name == "blocks" || name == "generations" || name == "file generations") && generations < 2 {
+		return nil
+	}
+	if name == "solved" {
+		return nil
+	}
+	if name == "tiled" || name == "tiled in file" {
+		of := make([][]int, b.Rows)
+		for r := range of {
+			var first []float64 // the groups in the order of their first rows
+			members := map[float64][]int{}
+			lo, hi := 0, b.Rows
+			if name == "tiled in file" {
+				lo, hi = b.Files[b.File(r)].Lo, b.Files[b.File(r)].Hi
+			}
+			for q := lo; q < hi; q++ {
+				if members[id[q]] == nil {
+					first = append(first, id[q])
+				}
+				members[id[q]] = append(members[id[q]], q)
+			}
+			of[r] = members[first[(r-lo)%len(first)]]
+		}
+		return of
+	}
+	sets := map[[3]float64][]int{}
+	keys := make([][3]float64, b.Rows)
+	for r := range keys {
+		keys[r] = key(r)
+		sets[keys[r]] = append(sets[keys[r]], r)
+	}
+	of := make([][]int, b.Rows)
+	for r, k := range keys {
+		of[r] = sets[k]
+	}
+	return of
+}
+
+// statistics are what programs subtract from a reward, and divide by.
+var centres = []struct{ name, title string }{
+	{"mean", "the mean"}, {"loo", "the mean of the other rows"}, {"none", "nothing"}, {"median", "the median"}, {"lower median", "the lower median"}, {"max", "the largest reward"}, {"min", "the smallest reward"},
+	{"first", "the first reward"}, {"last", "the last reward"}, {"sum", "the sum"}, {"loo n", "the sum of the other rows over the number of all rows"}, {"loo n2", "the mean with the row itself, over n − 1"},
+}
+
+var spreads = []struct{ name, title string }{
+	{"none", "nothing"}, {"std1", "the deviation with n − 1"}, {"std0", "the deviation with n"}, {"var1", "the variance with n − 1"}, {"var0", "the variance with n"},
+	{"mad", "the mean absolute deviation"}, {"range", "the range"}, {"rms", "the root mean square"}, {"sem", "the standard error of the mean"}, {"count", "the number of rows"},
+	{"mean", "the mean"}, {"max", "the largest magnitude"}, {"median ad", "the median absolute deviation"},
+}
+
+func centreOf(name string, x []float64, rows []int, own int) float64 {
+	n := float64(len(rows))
+	var sum float64
+	sorted := make([]float64, 0, len(rows))
+	for _, i := range rows {
+		sum += x[i]
+		sorted = append(sorted, x[i])
+	}
+	slices.Sort(sorted)
+	switch name {
+	case "mean":
+		return sum / n
+	case "loo":
+		return (sum - x[own]) / (n - 1)
+	case "median":
+		return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+	case "lower median":
+		return sorted[(len(sorted)-1)/2]
+	case "max":
+		return sorted[len(sorted)-1]
+	case "min":
+		return sorted[0]
+	case "first":
+		return x[rows[0]]
+	case "last":
+		return x[rows[len(rows)-1]]
+	case "sum":
+		return sum
+	case "loo n":
+		return (sum - x[own]) / n
+	case "loo n2":
+		return sum / (n - 1)
+	}
+	return 0
+}
+
+func spreadOf(name string, x []float64, rows []int) float64 {
+	n := float64(len(rows))
+	mean := centreOf("mean", x, rows, 0)
+	var square, moment, absolute, largest float64
+	for _, i := range rows {
+		d := x[i] - mean
+		square += float64(d * d)
+		moment += float64(x[i] * x[i])
+		absolute += math.Abs(d)
+		largest = max(largest, math.Abs(x[i]))
+	}
+	switch name {
+	case "std1":
+		return math.Sqrt(square / (n - 1))
+	case "std0":
+		return math.Sqrt(square / n)
+	case "var1":
+		return square / (n - 1)
+	case "var0":
+		return square / n
+	case "mad":
+		return absolute / n
+	case "range":
+		return centreOf("max", x, rows, 0) - centreOf("min", x, rows, 0)
+	case "rms":
+		return math.Sqrt(moment / n)
+	case "sem":
+		return math.Sqrt(square/(n-1)) / math.Sqrt(n)
+	case "count":
+		return n
+	case "mean":
+		return mean
+	case "max":
+		return largest
+	case "median ad":
+		m := centreOf("median", x, rows, 0)
+		d := make([]float64, len(x))
+		for _, i := range rows {
+			d[i] = math.Abs(x[i] - m)
+		}
+		return centreOf("median", d, rows, 0)
+	}
+	return 1
+}

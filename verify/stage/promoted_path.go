@@ -1,0 +1,263 @@
+package stage
+
+import (
+	"math"
+
+	"plumbline/reference/rl"
+	"plumbline/verify/tol"
+)
+
+// promotedPath rounds a gradient as autograd does where the log-probs have a 16-bit type. What reaches a tensor of the type is cast to it:
+//
+//	through a ratio of the token   rnd(rnd(∂/∂ρ)·ρ)
+//	through that of a sequence     rnd(Σ ∂/∂ρ·ρ/n): the ratio is float32 again
+//	beside it (score functions)    rnd(∂/∂lp)
+//
+// and of the KL term what [klPaths] says of g = β·w, of is_corrected times ρ, which has k·β·w with respect to ρ besides. Paths are added in the order in which autograd meets them, each sum rounded.
+// Frameworks round w and β before they are multiplied, after, or one of them: one of these orders holds for all cells, that which
+// leaves the fewest of what was dumped beyond their bound.
+func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
+	u := p.lp.Half
+	if u == 0 {
+		return
+	}
+	path, weights := make([]float64, len(q.Want)), make([]float64, len(q.Want))
+	p.withoutKL().backward(c, red, path, weights)
+	if !p.knowsKLPath() {
+		cast := half(p.lp, p.ref) == 0 && p.beta != 0 // of a KL term in a wider type, once for each of its two paths
+		for i, g := range path {
+			if math.IsNaN(g) || weights[i] == 0 {
+				continue
+			}
+			y, e := p.castPath(g, 0, i, u)
+			q.Want[i] += y - g
+			if q.Bound[i] += e; cast {
+				q.Bound[i] += 2 * u * math.Abs(p.beta*weights[i]) * (math.Exp(p.ref.X[i]-p.lp.X[i]) + 1)
+			}
+		}
+		return
+	}
+	got := c.B.Token("dlogp")
+	var want, bound []float64
+	least, cols := 0, c.B.Cols
+	for _, way := range p.roundingWays(c) {
+		var x, e []float64
+		total := 0
+		misses := make([]int, c.B.Rows)
+		for _, nudge := range []float64{0, 1, -1} { // a weight that lies next to a middle, with all tokens of its row
+			y, ye := p.promotedOrder(c, way, 16*tol.U32*nudge, path, weights, u)
+			if x == nil {
+				x, e = y, ye
+			}
+			for row := range misses {
+				n := 0
+				for i := row * cols; i < (row+1)*cols; i++ {
+					if len(got) == len(y) && weights[i] != 0 && math.Abs(got[i]*c.B.Meta.DLogpScale-y[i]) > q.Bound[i]+ye[i]+u*math.Abs(y[i]) {
+						n++
+					}
+				}
+				if nudge == 0 {
+					misses[row] = n
+				} else if n < misses[row] {
+					misses[row] = n
+					copy(x[row*cols:(row+1)*cols], y[row*cols:(row+1)*cols])
+					copy(e[row*cols:(row+1)*cols], ye[row*cols:(row+1)*cols])
+				}
+			}
+		}
+		for _, n := range misses {
+			total += n
+		}
+		if want == nil || total < least {
+			want, bound, least = x, e, total
+		}
+		if least == 0 {
+			break
+		}
+	}
+	for i, x := range want {
+		if !math.IsNaN(path[i]) && weights[i] != 0 {
+			q.Want[i] = x
+			q.Bound[i] += bound[i]
+		}
+	}
+}
+
+// roundingOrders are the ways in which β and the weight w of a token become a number of a type with rounding r.
+var roundingOrders = []func(beta, w float64, r func(float64) float64) float64{
+	func(beta, w float64, r func(float64) float64) float64 { return r(r(w) * beta) },
+	func(beta, w float64, r func(float64) float64) float64 { return r(w * beta) },
+	func(beta, w float64, r func(float64) float64) float64 { return r(w * r(beta)) },
+	func(beta, w float64, r func(float64) float64) float64 { return r(r(w) * r(beta)) },
+}
+
+// roundingWay is how a program rounds the gradient of a KL term: the order of β and w, and the form of the estimates k.
+type roundingWay struct {
+	order func(beta, w float64, r func(float64) float64) float64
+	form  k3Form
+	k     *Prediction
+}
+
+// roundingWays returns the ways that the dumped estimates leave open, all of them where there are none.
+func (p *policy) roundingWays(c *Case) []roundingWay {
+	o := p.o.KL
+	o.Grad = rl.KLNaive
+	var ratio *ratios
+	if p.ratioInKL() {
+		ratio = &p.ratio
+	}
+	forms := k3Forms
+	if got := c.B.Token("kl"); o.Kind != rl.KLK3 || p.o.KL.Grad == rl.KLStraightThroughK2 {
+		forms = forms[:1]
+	} else if got != nil {
+		forms = []k3Form{k3FormOf(got, c.B.Mask, p.lp, p.ref, o, ratio)}
+	}
+	var ways []roundingWay
+	for _, form := range forms {
+		k := &Prediction{Want: make([]float64, len(p.lp.X)), Bound: make([]float64, len(p.lp.X))}
+		promotedKL(k, p.lp, p.ref, o, form)
+		for _, order := range roundingOrders {
+			ways = append(ways, roundingWay{order, form, k})
+		}
+	}
+	return ways
+}
+
+// promotedOrder returns the gradient of the cells, and how far roundings that are open can move it, in one of the ways, each product
+// moved by the share nudge beforehand; path is that of the policy term before it is rounded.
+func (p *policy) promotedOrder(c *Case, way roundingWay, nudge float64, path, weights []float64, u float64) (want, bound []float64) {
+	order, k := way.order, way.k
+	r := func(x float64) float64 { y, _ := rounded(x*(1+nudge), u); return y }
+	want, bound = make([]float64, len(path)), make([]float64, len(path))
+	corrected := p.o.KL.Grad == rl.KLISCorrected && p.ratio.x != nil
+	sequence := corrected && p.o.Ratio.Level != rl.RatioToken
+	by := func(i int) float64 {
+		beta := p.beta
+		if p.klInside && p.weight.X != nil {
+			beta *= p.weight.X[i]
+		}
+		return beta
+	}
+	for row := range c.B.Rows {
+		lo, hi := row*c.B.Cols, (row+1)*c.B.Cols
+		var shared float64 // of a sequence: what the weight of the KL term adds to the gradient of the ratio, in float32
+		if sequence {
+			for i := lo; i < hi; i++ {
+				if weights[i] != 0 && !math.IsNaN(path[i]) {
+					shared += float64(by(i) * weights[i] * k.Want[i] * p.ratio.x[i])
+				}
+			}
+			shared /= p.ratio.count[row]
+		}
+		for i := lo; i < hi; i++ {
+			g := path[i]
+			if math.IsNaN(g) || weights[i] == 0 {
+				want[i] = g
+				continue
+			}
+			toKL, toRatio := order(by(i), weights[i], r), 0.0
+			switch {
+			case sequence:
+				toKL = r(by(i) * weights[i] * p.ratio.x[i])
+				g += shared
+			case corrected:
+				rho := r(p.ratio.x[i]) // it is of the format but for the logarithm that it went through
+				if p.rho != nil {
+					rho = p.rho[i]
+				}
+				toRatio = r(toKL * k.Want[i])
+				toKL = r(toKL * rho)
+			}
+			want[i], bound[i] = p.promotedSum(g, toKL, toRatio, k.Want[i], i, way.form, u)
+		}
+	}
+	return want, bound
+}
+
+// promotedSum returns the gradient of cell i by all paths: g that of the policy term before it is rounded, toKL the gradient with respect
+// to the estimate and toRatio what that of the ratio has besides.
+func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, form k3Form, u float64) (y, e float64) {
+	o := p.o.KL
+	y, e = p.castPath(g, toRatio, i, u)
+	d, _ := rounded(p.lp.X[i]-p.ref.X[i], u)
+	if clamps := o.ClampAll || o.Kind == rl.KLK3; clamps && o.Grad != rl.KLStraightThroughK2 &&
+		(o.ClampIn > 0 && math.Abs(d) >= o.ClampIn || o.ClampOut > 0 && math.Abs(k) >= o.ClampOut) {
+		return y, e
+	}
+	first, second, ke := klPaths(o, form, toKL, d, u)
+	e += ke
+	all, _ := rounded(first+second, u)
+	if p.scores() { // the score function is met first, and where lp − ref was written twice its two paths are added one by one
+		one, _ := rounded(y+second, u)
+		one, _ = rounded(one+first, u)
+		all, _ := rounded(y+all, u)
+		return one, e + math.Abs(one-all)
+	}
+	return y + all, e
+}
+
+// scores reports whether the loss is a score function, whose gradient does not pass the ratio.
+func (p *policy) scores() bool {
+	switch p.o.Kind {
+	case rl.LossReinforce, rl.LossCISPO, rl.LossVESPO, rl.LossDPPOTV, rl.LossDPPOKL:
+		return true
+	}
+	return false
+}
+
+// castPath returns the gradient of cell i without the path of the KL estimate: g that of the policy term in float32, more what is added to
+// it with respect to the ratio, and how far roundings that are open can move it.
+func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
+	token := p.o.Ratio.Level == rl.RatioToken && p.ratio.x != nil && (p.old.Half > 0 || p.old.X == nil)
+	switch {
+	case p.scores():
+		y, open := rounded(g, u)
+		if open {
+			e = 2 * u * math.Abs(g)
+		}
+		if more != 0 {
+			rho, _ := rounded(p.ratio.x[i], u)
+			added, near := rounded(more*rho, u)
+			y += added
+			if e += u * math.Abs(y); near {
+				e += 2 * u * math.Abs(added)
+			}
+		}
+		return y, e
+	case p.o.Kind == rl.LossDRO || p.o.Kind == rl.LossKLCov || p.o.Kind == rl.LossGMPO || p.ratio.x == nil: // two paths, or none of these
+		return g, 2 * u * math.Abs(g)
+	case !token:
+		y, open := rounded(g, u)
+		if p.o.Ratio.LenEps > 0 || p.o.Ratio.SeqLogMax > 0 { // verl's ratio and its length have the type of the log-probs
+			return g, 3 * u * math.Abs(g)
+		}
+		if open {
+			e = 2 * u * math.Abs(g)
+		}
+		return y, e
+	}
+	rho, _ := rounded(p.ratio.x[i], u)
+	if rho == 0 {
+		return g, 0
+	}
+	slope := g / rho
+	if p.rho != nil {
+		slope, rho = g/p.ratio.x[i], p.rho[i]
+	}
+	cast, open := rounded(slope, u)
+	if a := p.adv.X[i]; p.adv.Half == u && p.weight.X == nil && a != 0 { // the loss has the type, too, and so has its weight
+		w, near := rounded(g/(rho*a), u)
+		cast, _ = rounded(w*a, u)
+		open = near
+	}
+	sum := cast + more
+	if more != 0 && cast != 0 { // the paths to ρ are added in the order in which autograd meets them
+		e = u * math.Abs(sum*rho)
+	}
+	sum, _ = rounded(sum, u)
+	y, near := rounded(sum*rho, u)
+	if open || near {
+		e += 2 * u * math.Abs(y)
+	}
+	return y, e
+}
