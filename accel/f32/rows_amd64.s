@@ -33,7 +33,7 @@ GLOBL expNumbers<>(SB), RODATA|NOPTR, $112
 	VBROADCASTSD expNumbers<>+80(SB), Z21 \
 	VPBROADCASTQ expNumbers<>+88(SB), Z20
 
-// EXP stores eˣ in P, step by step what exp does: products and sums are rounded on their own. X stays; K, R and K1 are overwritten.
+// EXP stores eˣ in P, step by step what exp does: products and sums are rounded on their own. X stays; K, R, Z10, Z11, Z12 and K1 are overwritten.
 // K1 is false below −700 alone, where the result is 0; k stands in the low bits of K, from where it becomes the exponent of 2ᵏ.
 #define EXP(X, P, K, R) \
 	VCMPPD   $0x15, Z21, X, K1 \
@@ -42,20 +42,21 @@ GLOBL expNumbers<>(SB), RODATA|NOPTR, $112
 	VSUBPD   Z30, K, P \
 	VMULPD   Z29, P, P \
 	VSUBPD   P, X, R \
-	VMULPD   Z28, R, P \
-	VADDPD   Z27, P, P \
-	VMULPD   R, P, P \
-	VADDPD   Z26, P, P \
-	VMULPD   R, P, P \
-	VADDPD   Z25, P, P \
-	VMULPD   R, P, P \
-	VADDPD   Z24, P, P \
-	VMULPD   R, P, P \
-	VADDPD   Z23, P, P \
-	VMULPD   R, P, P \
-	VADDPD   Z22, P, P \
-	VMULPD   R, P, P \
-	VADDPD   Z22, P, P \
+	VMULPD   R, R, Z10 \
+	VMULPD   Z28, R, Z11 \
+	VADDPD   Z27, Z11, Z11 \
+	VMULPD   Z26, R, Z12 \
+	VADDPD   Z25, Z12, Z12 \
+	VMULPD   Z10, Z11, Z11 \
+	VADDPD   Z11, Z12, Z12 \
+	VMULPD   Z24, R, Z11 \
+	VADDPD   Z23, Z11, Z11 \
+	VMULPD   Z10, Z11, Z11 \
+	VADDPD   Z22, R, P \
+	VADDPD   Z11, P, P \
+	VMULPD   Z10, Z10, Z10 \
+	VMULPD   Z10, Z12, Z12 \
+	VADDPD   Z12, P, P \
 	VPADDQ   Z20, K, K \
 	VPSLLQ   $52, K, K \
 	VMULPD.Z K, P, K1, P
