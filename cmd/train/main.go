@@ -90,7 +90,7 @@ exist; 3 internal error or environment; 4 malformed or refused input file; 130 i
 	root.Flags().BoolVar(&asJSON, "json", false, "with --version: as JSON")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError{cli.FlagError(cmd, err)} })
 	root.SetHelpCommand(cli.HelpCommand(root, func(msg string) error { return usageError{msg} }))
-	root.AddCommand(newSample(), newPPO(), newShielded(), newGRPO(), newArc(), newSFT(), newWorker())
+	root.AddCommand(newSample(), newPPO(), newShielded(), newGRPO(), newArc(), newSFT(), newExport(), newWorker())
 	cli.WithCompletion(root, func(msg string) error { return usageError{msg} })
 	return root
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/internal/bind"
+	"plumbline/internal/format/peft"
 	"plumbline/internal/refmodel"
 	"plumbline/internal/tokenizer"
 	"plumbline/reference/sampling"
@@ -41,9 +44,12 @@ func newSample() *cobra.Command {
 the files go to stderr. Without --temperature it is greedy.
 
 The model is a folder of Hugging Face (config.json, safetensors, tokenizer.json; gpt2, gptj, llama and qwen2) or a GGUF file
-(llama and qwen2), the adapter a folder of PEFT with a LoRA adapter. Of the folder of a run with all weights its last
-model is taken, final. It is loaded whole or refused with exit code 4.`,
+(llama and qwen2), the adapter a folder of PEFT with a LoRA adapter. Of the folder of a run its last model is taken, final; where that
+is an adapter, on the base that it names: the one beside it in the run, a folder, or an embedded model. A masked model of train grpo fills
+in each _ of the prompt, all of them in one pass; a judge gives its verdict. It is loaded whole or refused with exit code 4.`,
 		Example: `  train sample --model SmolLM2-135M-Instruct.gguf --chat --prompt "What is a plumb line?"
+  train sample --model outputs/grpo --prompt "Shall I comp___ thee"
+  train sample --model outputs/shielded_toy --prompt "Name a colour."
   train sample --model out/base --adapter out/step_100 --prompt "2+2=" --tokens 8 --temperature 0.7 --top-p 0.9 --seed 1`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -110,7 +116,16 @@ func (f *sampleFlags) check(cmd *cobra.Command) error {
 
 func (f *sampleFlags) run(cmd *cobra.Command) error {
 	bare := f.ids && cmd.Flags().Changed("prompt-ids") // ids in, ids out: no tokenizer is needed
-	m, err := refmodel.Open(ofRun(f.model), refmodel.Options{Adapter: f.adapter, NoTokenizer: bare})
+	path := ofRun(f.model)
+	if bind.IsMasked(path) {
+		return f.fill(cmd, path)
+	}
+	path, done, err := f.base(path)
+	if err != nil {
+		return err
+	}
+	defer done()
+	m, err := refmodel.Open(path, refmodel.Options{Adapter: f.adapter, NoTokenizer: bare})
 	if err != nil {
 		return err
 	}
@@ -145,14 +160,63 @@ func (f *sampleFlags) run(cmd *cobra.Command) error {
 
 // ofRun returns the last model of a run folder, and any other path as it is.
 func ofRun(path string) string {
-	if _, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
-		return path
-	}
 	final := filepath.Join(path, "final")
-	if _, err := os.Stat(filepath.Join(final, "config.json")); err != nil {
-		return path
+	for _, dir := range []string{path, final} {
+		for _, name := range []string{"config.json", peft.ConfigFile} {
+			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+				return dir
+			}
+		}
 	}
-	return final
+	return path
+}
+
+// base returns the path of the base of an adapter that was given as the model, which becomes the adapter of the flags; any other path as it
+// is. The base is looked for beside the adapter, in the run, as a folder, and among the embedded models.
+func (f *sampleFlags) base(path string) (base string, done func(), err error) {
+	if _, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
+		return path, func() {}, nil
+	}
+	made, err := bind.BaseOf(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return path, func() {}, nil
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	if f.adapter != "" {
+		return "", nil, usageError{fmt.Sprintf("--model %s is an adapter, and --adapter names another: give its base as --model", path)}
+	}
+	f.adapter = path
+	for _, name := range []string{filepath.Join(path, "..", made), made} {
+		if _, err := os.Stat(filepath.Join(name, "config.json")); err == nil && made != "" {
+			return name, func() {}, nil
+		}
+	}
+	base, done, err = bind.Unpack(made)
+	if err == nil && base == made {
+		err = usageError{fmt.Sprintf("%s is an adapter of %q, which is neither beside it nor a folder: --model BASE --adapter %s", path, made, path)}
+	}
+	return base, done, err
+}
+
+// fill fills in the masked characters of a prompt, or gives the verdict of a judge on it.
+func (f *sampleFlags) fill(cmd *cobra.Command, path string) error {
+	for _, name := range []string{"adapter", "prompt-ids", "chat", "parse-special", "ids", "tokens"} {
+		if cmd.Flags().Changed(name) {
+			return usageError{fmt.Sprintf("--%s does not go with a masked model, which fills in each _ of --prompt (train sample --help)", name)}
+		}
+	}
+	m, err := bind.OpenMasked(path, 0)
+	if err != nil {
+		return err
+	}
+	text, err := m.Fill(f.prompt, sampling.Options{Temperature: f.temperature, TopK: f.topK, TopP: f.topP}, f.seed)
+	if err != nil {
+		return usageError{"--prompt: " + err.Error()}
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), visible(text))
+	return err
 }
 
 // emitter writes tokens as they are drawn.

@@ -225,3 +225,34 @@ func TestShieldedIsProjected(t *testing.T) {
 		require.Equal(t, want, check.Exit(results, check.Policy{}), "%s: %v", arg, results)
 	}
 }
+
+// The dumps of a shielded run hold, beside them, the gradient and what was added to the parameters, as verify projection takes them: raw
+// and projected are one pair by the formula, what was added stays out of the basis, and the raw gradient alone does not.
+func TestShieldedGradients(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	trains(t, append(smallShielded(dir), "dump.every=1")...)
+	list, err := filepath.Glob(filepath.Join(dir, "dump", "gradients", "*_raw.safetensors"))
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	last := strings.TrimSuffix(list[len(list)-1], "_raw.safetensors")
+	judge := func(p projection.Paths) []check.Result {
+		p.Basis = filepath.Join(dir, "basis.safetensors")
+		in, err := projection.Load(t.Context(), p)
+		require.NoError(t, err)
+		defer in.Close()
+		in.Input.Tol = projection.DefaultTol
+		results, err := projection.Suite.Run(in.Input, check.Selection{Ignore: []string{"gradient/flow"}}) // of few steps, in which lora_B is still 0
+		require.NoError(t, err)
+		return results
+	}
+	results := judge(projection.Paths{Grads: []string{last + "_raw.safetensors"}, Projected: []string{last + "_projected.safetensors"}, Updates: []string{last + "_update.safetensors"}})
+	require.Equal(t, check.ExitPass, check.Exit(results, check.Policy{}), "%v", results)
+	seen := map[string]bool{}
+	for _, r := range results {
+		seen[r.Check] = seen[r.Check] || r.Verdict == check.Pass
+	}
+	for _, id := range []string{"projection/formula", "update/component", "gradient/component"} {
+		require.True(t, seen[id], id)
+	}
+	require.Equal(t, check.ExitFail, check.Exit(judge(projection.Paths{Grads: []string{last + "_raw.safetensors"}}), check.Policy{}))
+}

@@ -37,7 +37,7 @@ func OpenBase(name string, seed uint64) (*Base, error) { return openBase(name, s
 
 // openBase is OpenBase for folders that may have no tokenizer.
 func openBase(name string, seed uint64, bare bool) (_ *Base, err error) {
-	path, done, err := unpack(name)
+	path, done, err := Unpack(name)
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ var embedded = map[string]struct {
 // Open returns a model by its name: [Tiny], [TinyInit], [TinyGPTJ], [TinyGPTJInit], or a path that [refmodel.Open] takes. extra are the files of its folder
 // that a checkpoint takes along.
 func Open(name string, seed uint64) (m *refmodel.Model, extra map[string][]byte, err error) {
-	path, done, err := unpack(name)
+	path, done, err := Unpack(name)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -55,8 +55,8 @@ func Open(name string, seed uint64) (m *refmodel.Model, extra map[string][]byte,
 	return m, extra, nil
 }
 
-// unpack returns the path of a model by its name: those that are part of the program are written into a folder that done takes away.
-func unpack(name string) (path string, done func(), err error) {
+// Unpack returns the path of a model by its name: those that are part of the program are written into a folder that done takes away.
+func Unpack(name string) (path string, done func(), err error) {
 	e, ok := embedded[name]
 	if !ok {
 		return name, func() {}, nil

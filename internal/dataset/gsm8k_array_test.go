@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
 )
 
 // An array of rows is what the lines of the same rows are; what is wrong is told by its row.
@@ -27,4 +29,12 @@ func TestGSM8KArray(t *testing.T) {
 		_, err := ParseGSM8K("x.json", []byte(text))
 		require.ErrorContains(t, err, want, text)
 	}
+}
+
+// A Parquet file is refused with the line that converts it.
+func TestParquet(t *testing.T) {
+	_, err := ParseGSM8K("data/it's.parquet", []byte("PAR1\x15\x04PAR1"))
+	require.True(t, format.IsMalformed(err), "%v", err)
+	require.ErrorContains(t, err, `pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient="records", lines=True)'`)
+	require.ErrorContains(t, err, `.jsonl'`)
 }

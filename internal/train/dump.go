@@ -10,15 +10,9 @@ import (
 
 // write writes the files of a dump into its folder, in the order of their names given, and shows them to the observer of the run.
 func (d Dump) write(env Env, update int, names []string, write func(path string, k int) error) error {
-	dir, below := d.Dir, ""
-	if dir == "" {
-		dir, below = env.Run.Path(), "dump/"
-	} else if err := os.MkdirAll(dir, 0o755); err != nil { // the user's, who may have made it a link
-		return err
-	}
 	var files []string
 	for k, name := range names {
-		path, err := format.Own(dir, below+name)
+		path, err := d.path(env, name)
 		if err != nil {
 			return err
 		}
@@ -31,6 +25,17 @@ func (d Dump) write(env Env, update int, names []string, write func(path string,
 		return nil
 	}
 	return env.Observe(update, files)
+}
+
+// path returns the place of a file of the dumps by its name.
+func (d Dump) path(env Env, name string) (string, error) {
+	if d.Dir == "" {
+		return format.Own(env.Run.Path(), "dump/"+name)
+	}
+	if err := os.MkdirAll(d.Dir, 0o755); err != nil { // the user's, who may have made it a link
+		return "", err
+	}
+	return format.Own(d.Dir, name)
 }
 
 // step writes the files of the micro-batches of one update.

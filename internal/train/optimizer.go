@@ -53,6 +53,7 @@ type Shielding struct {
 	Passes  int         // of the projection
 	Initial [][]float64 // the masters before training, W_init
 	Flow    bool        // the mean magnitude of each gradient is wanted
+	Keep    bool        // so are copies of the gradient and of what is added to the parameters
 }
 
 // Updated is what a step saw.
@@ -65,6 +66,9 @@ type Updated struct {
 	Idle          bool    // the projection changed no number
 	Spent         time.Duration
 	Drift         float64 // [Shield.Leak] of W − W_init after the step
+	// Where copies are wanted: the gradient before projection and clipping, without its part in span(Q), nil without a basis, and what was
+	// added to the parameters before these were rounded.
+	Raw, Projected, Added [][]float64
 }
 
 // adam is the [Optimizer] of the reference: Adam and AdamW. Masters and moments are numbers of float32: each is rounded after a step,
@@ -146,6 +150,9 @@ func (o *adam) increment(out *Updated, u Update) {
 		add[i] = to
 	}
 	u.Shield.project(out, add, ProjectUpdate)
+	if u.Shield.Keep {
+		out.Added = add
+	}
 	for i, p := range o.params {
 		for j, v := range add[i] {
 			p.Data[j] += v

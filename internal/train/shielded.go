@@ -261,7 +261,7 @@ func (r *shieldedRun) update(a *answers, inner int) ([]rl.Metric, error) {
 	if inner == 0 && !(math.Abs(ratioLow-1) < 1e-3 && math.Abs(ratioHigh-1) < 1e-3) {
 		return nil, errors.Join(unfit("step %d: the ratio of the first update from a rollout is %g to %g, not 1 (H1): the old log-probabilities are not those of the policy that wrote the answers", step, ratioLow, ratioHigh), d.write())
 	}
-	moved, err := r.move(inner)
+	moved, err := r.move(inner, d)
 	if err := errors.Join(err, d.write()); err != nil {
 		return nil, err
 	}
@@ -272,15 +272,18 @@ func (r *shieldedRun) update(a *answers, inner int) ([]rl.Metric, error) {
 
 // move is backward → gradient flow → clip → optimiser step → projection of the update → add, or with projection.mode grad backward →
 // gradient flow → projection of the gradient → clip → optimiser step.
-func (r *shieldedRun) move(inner int) ([]rl.Metric, error) {
+func (r *shieldedRun) move(inner int, d *shieldedDump) ([]rl.Metric, error) {
 	flows := r.FlowEvery > 0 && inner == 0 && (r.Step-1)%r.FlowEvery == 0
 	mode := r.Projection.Mode
 	moved, err := r.optimizer.Step(Update{Step: r.Step, Rule: optim.Adam{LR: r.LR, Beta1: .9, Beta2: .999, Eps: 1e-8}, SGD: r.Optimizer == "sgd", MaxNorm: r.MaxNorm,
-		Shield: &Shielding{Shield: r.shield, Mode: mode, Passes: r.Projection.Passes, Initial: r.init, Flow: flows}})
+		Shield: &Shielding{Shield: r.shield, Mode: mode, Passes: r.Projection.Passes, Initial: r.init, Flow: flows, Keep: d != nil}})
 	if err != nil {
 		return nil, err
 	}
 	r.Updates++
+	if d != nil {
+		d.moved = &moved
+	}
 	var list []rl.Metric
 	add := func(name string, value float64) { list = append(list, rl.Metric{Name: name, Value: value}) }
 	if flows {

@@ -1,8 +1,12 @@
 package train
 
 import (
+	"errors"
+	"fmt"
+
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
+	"plumbline/internal/format/safetensors"
 	"plumbline/reference/rl"
 )
 
@@ -12,6 +16,7 @@ type shieldedDump struct {
 	a     *answers
 	step  int
 	parts []shieldedPart
+	moved *Updated // nil until the optimiser has stepped
 }
 
 type shieldedPart struct {
@@ -40,7 +45,36 @@ func (d *shieldedDump) write() error {
 	if d == nil {
 		return nil
 	}
-	return d.r.Dump.step(d.r.env.Env, d.step, len(d.parts), func(path string, k int) error { return d.writePart(path, k, d.parts[k]) })
+	err := d.r.Dump.step(d.r.env.Env, d.step, len(d.parts), func(path string, k int) error { return d.writePart(path, k, d.parts[k]) })
+	return errors.Join(d.writeGradients(), err)
+}
+
+// writeGradients writes the gradient of the update, raw and projected, and what was added to the parameters, in a folder of their own beside
+// the dumps, by the names of PEFT: what verify projection takes as --grad, --projected and --update.
+func (d *shieldedDump) writeGradients() error {
+	if d.moved == nil {
+		return nil
+	}
+	for _, set := range []struct {
+		name string
+		v    [][]float64
+	}{{"raw", d.moved.Raw}, {"projected", d.moved.Projected}, {"update", d.moved.Added}} {
+		if set.v == nil {
+			continue
+		}
+		path, err := d.r.Dump.path(d.r.env.Env, fmt.Sprintf("gradients/step_%06d_%s.safetensors", d.step, set.name))
+		if err != nil {
+			return err
+		}
+		var tensors []safetensors.Tensor
+		for i, p := range d.r.params {
+			tensors = append(tensors, safetensors.Tensor{Name: peftPrefix + p.Name, DType: format.F64, Shape: p.Shape, Data: set.v[i]})
+		}
+		if err := safetensors.WriteFile(path, nil, tensors); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *shieldedDump) writePart(path string, k int, p shieldedPart) error {

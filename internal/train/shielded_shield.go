@@ -142,10 +142,16 @@ func (s *Shielding) measure(out *Updated, grads [][]float64) {
 			out.Flow = append(out.Flow, sum/float64(max(1, len(g))))
 		}
 	}
+	if s.Keep {
+		out.Raw = deepClone(grads)
+	}
 	if s.Shield != nil {
 		p := deepClone(grads)
 		s.Project(p, s.Passes)
 		out.ProjectedNorm = globalNorm(p)
+		if s.Keep {
+			out.Projected = p
+		}
 	}
 }
 
