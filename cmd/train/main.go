@@ -92,5 +92,6 @@ exist; 3 internal error or environment; 4 malformed or refused input file; 130 i
 	root.SetHelpCommand(cli.HelpCommand(root, func(msg string) error { return usageError{msg} }))
 	root.AddCommand(newSample(), newPPO(), newShielded(), newGRPO(), newArc(), newSFT(), newExport(), newWorker())
 	cli.WithCompletion(root, func(msg string) error { return usageError{msg} })
+	cli.WithMan(root)
 	return root
 }
