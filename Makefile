@@ -11,7 +11,7 @@ STATICCHECK = v0.8.2
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: laws hostile html help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers man ci
+.PHONY: laws hostile html help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers man ci cluster-bench
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -95,6 +95,9 @@ html:           ## pages of a failing and a healthy run in headless Chromium: no
 
 bench:          ## benchmarks in Go's format
 	$(GO) test -run '^$$' -bench . ./...
+
+cluster-bench:  ## rollouts with one and two worker processes in turn, beside the load of the machine
+	$(GO) test -run '^$$' -bench 'Cluster$$' -benchtime 12x ./benchmarks
 
 PEERS ?= .venv-peers
 race-peers:     ## kernels, a training step and scoring against PyTorch and PEFT on this machine, taking turns, best of six (Python; installs them into PEERS)

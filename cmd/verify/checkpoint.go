@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/internal/arch"
+	"plumbline/internal/format"
 	"plumbline/verify/check"
 	"plumbline/verify/checkpoint"
 	checkpointplant "plumbline/verify/plant/checkpoint"
@@ -24,6 +27,7 @@ func newCheckpoint() *cobra.Command {
 		paths         checkpoint.Paths
 		size, maxSize string
 		model, plan   string
+		part          string
 		needs         []string
 		rank          int
 		targets       []string
@@ -62,6 +66,10 @@ moved since an earlier checkpoint. Elements are read once, in pieces. Pickles ar
 				return usageError{"--merged needs --base: merged − base is judged against s·B·A"}
 			}
 			paths.Dir = args[0]
+			mine, to, err := out.forShard(part)
+			if err != nil {
+				return err
+			}
 			if err := out.validate(names(checkpoint.Suite.Infos())); err != nil {
 				return err
 			}
@@ -77,6 +85,9 @@ moved since an earlier checkpoint. Elements are read once, in pieces. Pickles ar
 			if err := notCheckpoint(cmd.Context(), paths.Dir); err != nil {
 				return err
 			}
+			if part != "" {
+				return scanShard(cmd, args, mine, paths, to)
+			}
 			r := &report.Report{Command: "checkpoint", Repeat: repeatCommand(cmd, args...)}
 			return out.conclude(cmd, r, started, judgeFolders(cmd.Context(), cmd.ErrOrStderr(), paths, &out, r, prepare))
 		},
@@ -91,6 +102,7 @@ moved since an earlier checkpoint. Elements are read once, in pieces. Pickles ar
 	f.StringVar(&maxSize, "max-size", "", "most bytes that the weights may have (default 100MB for an adapter without configuration)")
 	f.StringSliceVar(&needs, "needs", nil, "what the folder must hold: "+strings.Join(checkpoint.Needable, ", "))
 	f.StringVar(&plan, "plan", "", "print the sizes of adapters of this model (a name or a folder) by targets and rank")
+	f.StringVar(&part, "shard", "", "I/N: look at part I of N of the elements, 0 ≤ I < N, and write a partial for verify merge; I may be auto, as in verify dump")
 	f.IntVar(&rank, "lora-r", 0, "with --plan: this rank only")
 	f.StringSliceVar(&targets, "targets", nil, "with --plan: these targets only")
 	out.register(cmd)
@@ -131,6 +143,11 @@ func judgeFolders(ctx context.Context, stderr io.Writer, paths checkpoint.Paths,
 	}
 	defer in.Close()
 	prepare(in)
+	if list, ok := ctx.Value(merging{}).([]*partial); ok {
+		if err := scanned(in, list); err != nil {
+			return err
+		}
+	}
 	show, end := progress(stderr, out.quiet, "pieces")
 	in.Progress = show
 	r.Results, err = interruptible(ctx, func() ([]check.Result, error) { return checkpoint.Suite.Run(in, out.sel) })
@@ -149,6 +166,65 @@ func judgeFolders(ctx context.Context, stderr io.Writer, paths checkpoint.Paths,
 	r.Lines = append(r.Lines, in.Lines()...)
 	if in.Refused() != nil {
 		r.Exit = check.Worse(r.Exit, check.ExitMalformed)
+	}
+	return nil
+}
+
+// scanShard looks at the elements of one shard and writes its partial.
+func scanShard(cmd *cobra.Command, args []string, s shard, paths checkpoint.Paths, to string) error {
+	ctx := cmd.Context()
+	in, err := interruptible(ctx, func() (*checkpoint.Input, error) { return checkpoint.Load(ctx, paths) })
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	inputs, err := filesOf(in)
+	if err != nil {
+		return err
+	}
+	found, err := interruptible(ctx, func() ([]checkpoint.Scanned, error) { return in.Shard(s.i, s.n) })
+	if err != nil {
+		return err
+	}
+	return writePartial(cmd, args, s, inputs, to, func(put func(any) error) error {
+		for _, f := range found {
+			if err := put(f); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// filesOf names the files of the folders by name and size, and those that reports hash by their sums.
+func filesOf(in *checkpoint.Input) (string, error) {
+	files, err := in.ListFiles()
+	text := fmt.Sprintf("%+v", files)
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(text))), err
+}
+
+// scanned gives what all shards have found to a judgement.
+func scanned(in *checkpoint.Input, list []*partial) error {
+	inputs, err := filesOf(in)
+	if err != nil {
+		return err
+	}
+	if inputs != list[0].Inputs {
+		return format.Malformed(list[0].path, `key "inputs"`, "is of other files than those of this folder: it has changed since, or this is another one")
+	}
+	in.Scanned = []checkpoint.Scanned{}
+	for _, p := range list {
+		for _, key := range slices.Sorted(maps.Keys(p.at)) {
+			err := p.records(key, func(text []byte) error {
+				var f checkpoint.Scanned
+				err := strictly(text, &f)
+				in.Scanned = append(in.Scanned, f)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

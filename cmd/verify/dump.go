@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,24 +56,9 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 			if len(args) == 0 {
 				return usageError{"dump takes files, folders or globs (verify dump --help)"}
 			}
-			var mine shard
-			if part != "" {
-				var err error
-				if mine, err = parseShard(part, os.Getenv); err != nil {
-					return err
-				}
-				if out.format != "human" || out.baseline != "" {
-					return usageError{"--shard writes a partial: --format and --baseline go with verify merge"}
-				}
-			}
-			to := out.file
-			if part != "" && strings.HasSuffix(to, "/") {
-				if err := os.MkdirAll(to, 0o777); err != nil {
-					return err
-				}
-			}
-			if info, err := os.Stat(to); err == nil && info.IsDir() && part != "" {
-				out.file = "" // a folder takes the partials of all shards
+			mine, to, err := out.forShard(part)
+			if err != nil {
+				return err
 			}
 			if err := out.validate(names(dump.Infos())); err != nil {
 				return err

@@ -45,6 +45,9 @@ type Input struct {
 	MaxSize int64    // 0: DefaultMaxSize, for adapters of which nothing is known
 	Needs   []string // of Needable: what the folder must hold
 
+	// Scanned is what shards have found, all of it, in place of a pass over the elements; nil: there were none.
+	Scanned []Scanned
+
 	Threads  int // 0: GOMAXPROCS
 	Progress func(pass string, done, total int)
 	Context  context.Context // nil: never cancelled

@@ -179,25 +179,34 @@ func (t *Tensor) read(b []byte, from int64) error {
 // scan looks once at every element of the audited folder, and of the merged model.
 func (in *Input) scan() error {
 	in.scanOnce.Do(func() {
-		in.scanErr = in.look(in.Folder)
-		if in.Merged != nil && in.scanErr == nil {
-			in.scanErr = in.look(in.Merged)
+		if in.Scanned != nil {
+			in.scanErr = in.take(in.Scanned)
+			return
 		}
+		in.scanErr = in.look(jobs(in.scannable()))
 	})
 	return in.scanErr
 }
 
-func (in *Input) look(f *Folder) error {
-	var tensors []*Tensor
-	for _, u := range f.Units {
-		for _, c := range u.Containers {
-			for _, t := range c.Tensors {
-				t.stats = &stats{zero: true}
-				tensors = append(tensors, t)
+// scannable returns the tensors whose elements are looked at, not looked at yet.
+func (in *Input) scannable() (list []*Tensor) {
+	for _, f := range []*Folder{in.Folder, in.Merged} {
+		if f == nil {
+			continue
+		}
+		for _, u := range f.Units {
+			for _, c := range u.Containers {
+				for _, t := range c.Tensors {
+					t.stats = &stats{zero: true}
+					list = append(list, t)
+				}
 			}
 		}
 	}
-	list := jobs(tensors)
+	return list
+}
+
+func (in *Input) look(list []job) error {
 	var mu sync.Mutex
 	return in.parallel("reading", len(list), piece, func(i int, buf []byte) error {
 		j := list[i]
