@@ -197,6 +197,9 @@ var sourcePlants = []sourcePlant{
 	{"attention512/second-half-not-stored", "f32.Attention", "f32/rows_amd64.s", "\tVMOVUPS   Y5, 32(DI)\n", ""},
 	{"attention512/half-of-the-sum", "f32.Attention", "f32/rows_amd64.s", "VADDPD    Z5, Z18, Z18\n", ""},
 
+	{"attention512/rotation-not-turned-back", "f32.RoPE", "f32/rows_amd64.s", "VPXORD  (R8), Z6, Z3", "VMOVUPS (R8), Z3"},
+	{"attention512/rotation-reads-what-it-wrote", "f32.RoPE", "f32/rows_amd64.s", "VMULPS  Z3, Z0, Z5\n\tVADDPS  Z5, Z4, Z4\n\tVMOVUPS Z4, (SI)", "VMULPS  (DI), Z3, Z5\n\tVADDPS  Z5, Z4, Z4\n\tVMOVUPS Z4, (SI)"},
+
 	// Portable code.
 	{"generic/f32-double-rounding", "f32.Gemm", "f32/fma.go", "return roundOdd(p, x)", "return float32(s)"},
 	{"generic/f32-unfused", "f32.Gemm", "f32/gemm_generic.go", "s = FMA(a[i*aRow+l*aCol], b[l*bRow+j*bCol], s)", "s += float32(a[i*aRow+l*aCol] * b[l*bRow+j*bCol])"},

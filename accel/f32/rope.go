@@ -44,22 +44,23 @@ func (r RoPE) Apply(x []float32, heads, dim int, cos, sin []float32, inverse boo
 	n := rows("rope", len(x), heads*dim)
 	same("rope", len(cos), n*half)
 	same("rope", len(sin), n*half)
-	first, second, step := 0, half, 1
-	if r.Interleaved {
-		second, step = 1, 2
-	}
+	turn := rotate.Func()
 	for i := range n {
 		c, s := cos[i*half:(i+1)*half], sin[i*half:(i+1)*half]
 		for h := range heads {
 			head := x[(i*heads+h)*dim : (i*heads+h)*dim+r.Dim]
+			if !r.Interleaved {
+				turn(head[:half], head[half:], c, s, inverse)
+				continue
+			}
 			for j := range half {
 				si := s[j]
 				if inverse {
 					si = -si
 				}
-				p, q := head[first+j*step], head[second+j*step]
-				head[first+j*step] = float32(p*c[j]) - float32(q*si)
-				head[second+j*step] = float32(q*c[j]) + float32(p*si)
+				p, q := head[2*j], head[2*j+1]
+				head[2*j] = float32(p*c[j]) - float32(q*si)
+				head[2*j+1] = float32(q*c[j]) + float32(p*si)
 			}
 		}
 	}

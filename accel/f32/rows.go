@@ -3,6 +3,7 @@ package f32
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/accel"
 )
@@ -20,6 +21,7 @@ var (
 	rmsNorm     = accel.New("f32.RMSNorm", rmsNormGeneric, testRMSNorm)
 	rmsNormBack = accel.New("f32.RMSNormBackward", rmsNormBackGeneric, testRMSNormBack)
 	add         = accel.New("f32.Add", addGeneric, testAdd)
+	rotate      = accel.New("f32.RoPE", rotateGeneric, testRotate)
 )
 
 // Add stores x + y in dst, which may be one of them. It panics if the lengths differ.
@@ -86,6 +88,18 @@ func testSoftmax(f func([]float32)) error {
 	softmaxGeneric(want)
 	f(got)
 	return equalRows(got, want)
+}
+
+func testRotate(f func(x, y, cos, sin []float32, inverse bool)) error {
+	for _, inverse := range []bool{false, true} {
+		a, b, c, d := plain(0), plain(1), plain(0), plain(1)
+		rotateGeneric(a, b, plain(2), plain(3), inverse)
+		f(c, d, plain(2), plain(3), inverse)
+		if err := equalRows(slices.Concat(c, d), slices.Concat(a, b)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func testSoftmaxBack(f func(ds, dp, p []float32, by float32)) error {

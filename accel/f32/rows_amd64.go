@@ -74,7 +74,13 @@ func rmsNormBackRow(dx, dy, x, w *float32, n int, r, s float32)
 //go:noescape
 func addRow(dst, x, y *float32, n int)
 
+// rotateRow rotates 16·n pairs; flip holds the sign bit where the sine has the other sign.
+//
+//go:noescape
+func rotateRow(x, y, cos, sin *float32, n int, flip uint32)
+
 func init() {
+	rotate.Add("avx512", cpu.AVX512, rotateAVX512)
 	topRow.Add("avx512", cpu.AVX512, topAVX512)
 	scaleBy.Add("avx512", cpu.AVX512, scaleAVX512)
 	softmax.Add("avx512", cpu.AVX512, softmaxAVX512)
@@ -220,4 +226,16 @@ func addAVX512(dst, x, y []float32) {
 		addRow(&dst[0], &x[0], &y[0], n)
 	}
 	addGeneric(dst[8*n:], x[8*n:], y[8*n:])
+}
+
+// rotateAVX512 works like rotateGeneric.
+func rotateAVX512(x, y, cos, sin []float32, inverse bool) {
+	n, flip := len(x)/16, uint32(0)
+	if inverse {
+		flip = 1 << 31
+	}
+	if n > 0 {
+		rotateRow(&x[0], &y[0], &cos[0], &sin[0], n, flip)
+	}
+	rotateGeneric(x[16*n:], y[16*n:], cos[16*n:], sin[16*n:], inverse)
 }

@@ -495,3 +495,35 @@ softmaxNothing:
 	VZEROUPPER
 	MOVB $0, ret+24(FP)
 	RET
+
+// func rotateRow(x, y, cos, sin *float32, n int, flip uint32)
+TEXT ·rotateRow(SB), NOSPLIT, $0-44
+	MOVQ x+0(FP), DI
+	MOVQ y+8(FP), SI
+	MOVQ cos+16(FP), DX
+	MOVQ sin+24(FP), R8
+	MOVQ n+32(FP), CX
+	MOVL flip+40(FP), AX
+	VPBROADCASTD AX, Z6
+
+rotateRowLoop:
+	VMOVUPS (DI), Z0
+	VMOVUPS (SI), Z1
+	VMOVUPS (DX), Z2
+	VPXORD  (R8), Z6, Z3
+	VMULPS  Z2, Z0, Z4             // x·cos − y·sin
+	VMULPS  Z3, Z1, Z5
+	VSUBPS  Z5, Z4, Z4
+	VMOVUPS Z4, (DI)
+	VMULPS  Z2, Z1, Z4             // y·cos + x·sin
+	VMULPS  Z3, Z0, Z5
+	VADDPS  Z5, Z4, Z4
+	VMOVUPS Z4, (SI)
+	ADDQ    $64, DI
+	ADDQ    $64, SI
+	ADDQ    $64, DX
+	ADDQ    $64, R8
+	DECQ    CX
+	JNZ     rotateRowLoop
+	VZEROUPPER
+	RET

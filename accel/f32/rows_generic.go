@@ -149,3 +149,15 @@ func addGeneric(dst, x, y []float32) {
 		dst[i] = v + y[i]
 	}
 }
+
+// rotateGeneric rotates the pairs of x and y.
+func rotateGeneric(x, y, cos, sin []float32, inverse bool) {
+	for j, p := range x {
+		q, s := y[j], sin[j]
+		if inverse {
+			s = -s
+		}
+		x[j] = float32(p*cos[j]) - float32(q*s)
+		y[j] = float32(q*cos[j]) + float32(p*s)
+	}
+}

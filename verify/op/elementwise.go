@@ -143,7 +143,7 @@ var Rotate = &Spec[RotateFunc]{
 	Source:   "reference/nn RoPE",
 	Families: finite,
 	Dims: func(r *rand.Rand) []int {
-		half := 1 + r.IntN(12)
+		half := []int{1 + r.IntN(12), 1 + r.IntN(12), 17, 40}[r.IntN(4)]
 		return []int{r.IntN(5), 1 + r.IntN(3), 2 * half, 2 * (1 + r.IntN(half)), r.IntN(2), r.IntN(2)}
 	},
 	Run: func(f RotateFunc, c Case, t *Trial) {
