@@ -129,7 +129,7 @@ func diffRuns(ctx context.Context, args []string, reader npy.Options, o diff.Opt
 	if err != nil {
 		return err
 	}
-	r.Results, r.Brief, r.Lines = found.Results, found.Brief, append(r.Lines, found.Lines...)
+	r.Results, r.Brief, r.Lines, r.Pictures = found.Results, found.Brief, append(r.Lines, found.Lines...), &check.Pictures{Charts: found.Charts}
 	for _, s := range found.Sections {
 		r.Lists = append(r.Lists, report.Section{Title: s.Title, Items: s.Lines, Whole: true})
 	}

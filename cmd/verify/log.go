@@ -54,14 +54,15 @@ what a metric of that name is in each program.`,
 			if o.Vocab < 0 || o.Vocab == 1 {
 				return usageError{fmt.Sprintf("--vocab %d: want the size of a vocabulary", o.Vocab)}
 			}
-			o.Config = map[string]string{}
+			o.Config, o.Places = map[string]string{}, map[string]check.FileLine{}
 			for _, path := range configs {
 				text, err := os.ReadFile(path)
 				if err != nil {
 					return err
 				}
-				for k, v := range runlog.ParseConfig(string(text)) {
-					o.Config[k] = v
+				values, lines := runlog.ParseConfig(string(text))
+				for k, v := range values {
+					o.Config[k], o.Places[k] = v, check.FileLine{Path: path, Number: lines[k]}
 				}
 			}
 			for _, s := range set {
@@ -70,6 +71,7 @@ what a metric of that name is in each program.`,
 					return usageError{fmt.Sprintf("--set %q: want OPTION=VALUE", s)}
 				}
 				o.Config[key] = value
+				delete(o.Places, key)
 			}
 			if err := overInput("--output", out.file, args); err != nil {
 				return err
@@ -93,7 +95,7 @@ what a metric of that name is in each program.`,
 			if found == nil {
 				return out.conclude(cmd, r, started, err)
 			}
-			r.Results, r.Brief = found.Results, found.Brief
+			r.Results, r.Brief, r.Pictures = found.Results, found.Brief, &check.Pictures{Charts: found.Charts}
 			for _, in := range found.Inputs {
 				r.Inputs = append(r.Inputs, report.Input{Role: "log", Path: in.Path, Size: in.Size, What: in.What})
 			}

@@ -39,6 +39,12 @@ func ParseVerdict(s string) (Verdict, error) {
 	return 0, fmt.Errorf("unknown verdict %q", s)
 }
 
+// FileLine is a line of a text file, from 1.
+type FileLine struct {
+	Path   string
+	Number int
+}
+
 // Result is one finding.
 type Result struct {
 	Check   string // id, set by the suite
@@ -61,10 +67,11 @@ type Result struct {
 	Facts        []Fact   // further numbers, in order
 	Details      []string // more to say of the finding, for those who ask
 	Fix          string
-	Repeat       string // flags that restrict the command of the run to this result; "": --select and the check
-	Demanded     bool   // asked for by name: undecided then counts
-	Known        bool   // in the baseline: it changes no exit code
-	Formal       bool   // of the form of the input: that it is right says nothing about what was computed
+	Repeat       string    // flags that restrict the command of the run to this result; "": --select and the check
+	Demanded     bool      // asked for by name: undecided then counts
+	At           *FileLine // of a file, that the finding is about; nil: none
+	Known        bool      // in the baseline: it changes no exit code
+	Formal       bool      // of the form of the input: that it is right says nothing about what was computed
 }
 
 // Explanation says which bug produces what was seen.

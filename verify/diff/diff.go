@@ -39,6 +39,7 @@ type Report struct {
 	Brief    *check.Brief
 	Sections []check.Table
 	Lines    []string
+	Charts   []check.Chart
 }
 
 // UsageError is a tensor or a relation that does not exist.
@@ -196,6 +197,7 @@ func (p *pool) judge(r *Report, o Options) {
 	}
 	b.Tables = p.sections(&m, o)
 	r.Sections = append(r.Sections, b.Tables...)
+	r.Charts = append(r.Charts, p.charts(&m)...)
 }
 
 // passes judges the log-probs of two runs beside what [walk.report] has said of the runs: a cause comes first.

@@ -48,7 +48,7 @@ var own = []check.FaultInfo{
 		Fix: "compare a row alone with the same row in its batch; reset states; use an attention mask of blocks for packed rows"},
 	{ID: rngLost, Title: "the resumed run draws other tokens than the one that was not interrupted", Cause: "the random state is not in the checkpoint, or is restored before something else draws from it", Source: "V29",
 		Fix: "save and restore the states of Python, NumPy, torch and CUDA, and of the sampler"},
-	{ID: dataLost, Title: "the resumed run goes on with other prompts", Cause: "the data loader restarts at the beginning, or one step off", Source: "P072, P135, V29",
+	{ID: dataLost, Title: "the resumed run goes on with other prompts", Cause: "the data loader restarts at the beginning, or one step off, or the random state that shuffles is lost", Source: "P072, P135, V29",
 		Fix: "save the position of the sampler, and skip what was consumed, not what was prepared"},
 	{ID: weightsLost, Title: "the resumed run has other weights", Cause: "the adapter or a part of the weights is not loaded, the base is loaded over it, or the update before was made with another schedule", Source: "P141, P158, V29",
 		Fix: "compare checksums of all trained tensors before saving and after loading"},

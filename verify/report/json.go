@@ -78,6 +78,7 @@ type jsonFinding struct {
 	Fix      string   `json:"fix,omitempty"`
 	SeenIn   []string `json:"seen_in"`
 	First    *int     `json:"first_bad,omitempty"`
+	Known    bool     `json:"known,omitempty"`
 }
 
 // findingsOf are the causes in the order of the short form.
@@ -85,7 +86,7 @@ func findingsOf(b *check.Brief) (list []jsonFinding) {
 	for _, f := range b.Findings {
 		j := jsonFinding{Name: f.Name, Verdict: f.Verdict.String(), Title: f.Title, Where: f.Where, Got: f.Got, Right: f.Right, Yours: f.Yours, Theirs: f.Theirs, Whose: f.Whose,
 			Evidence: f.Evidence, Or: f.Or, Effect: f.Effect, Fix: f.Fix, SeenIn: f.Seen,
-			Cause: f.Cause, Better: f.Better, Follows: f.Follows, Dump: f.Dump}
+			Cause: f.Cause, Better: f.Better, Follows: f.Follows, Dump: f.Dump, Known: f.Known}
 		if f.First >= 0 {
 			j.First = &f.First
 		}

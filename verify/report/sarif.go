@@ -54,7 +54,12 @@ type sarifLocation struct {
 		Artifact struct {
 			URI string `json:"uri"`
 		} `json:"artifactLocation"`
+		Region *sarifRegion `json:"region,omitempty"`
 	} `json:"physicalLocation"`
+}
+
+type sarifRegion struct {
+	StartLine int `json:"startLine"`
 }
 
 type sarifInvocation struct {
@@ -90,9 +95,12 @@ func (r *Report) sarif(w io.Writer) error {
 			}
 		}
 		out.Message.Text = strings.Join(text, "\n")
-		if file := r.fileOf(res); file != "" {
+		if file := r.fileOf(res); file != "" || res.At != nil {
 			var at sarifLocation
 			at.Physical.Artifact.URI = file
+			if res.At != nil {
+				at.Physical.Artifact.URI, at.Physical.Region = uri(res.At.Path), &sarifRegion{res.At.Number}
+			}
 			out.Locations = []sarifLocation{at}
 		}
 		if res.Known {

@@ -29,12 +29,16 @@ func TestSARIF(t *testing.T) {
 	}
 	known := sample()
 	known.Results[1].Known = true
+	known.Results[1].At = &check.FileLine{Path: "runs/a b/config.yaml", Number: 7}
 	for _, r := range []*Report{sample(), hostile(), known, {}} {
 		require.NoError(t, valid(write(t, r, Options{Format: "sarif"})))
 	}
 	text2 := write(t, known, Options{Format: "sarif"})
 	require.Contains(t, text2, `"baselineState": "unchanged"`)
 	require.Contains(t, text2, `"ruleId": "H2"`)
+	require.Contains(t, text2, `"startLine": 7`)
+	require.Contains(t, text2, `"uri": "runs/a%20b/config.yaml"`)
+	require.Error(t, valid(strings.Replace(text2, `"startLine": 7`, `"startLine": 0`, 1)), "lines begin at 1")
 	require.NotContains(t, text2, check.Pass.String())
 	require.Error(t, valid(strings.Replace(text2, `"level": "error"`, `"level": "bad"`, 1)))
 	require.Error(t, valid(strings.Replace(text2, `"version": "2.1.0"`, `"version": "2"`, 1)))

@@ -106,12 +106,19 @@ func report(logs []*log, paths []string, o Options) *Report {
 	verdictOf := map[string]*symptom.Finding{} // by path and metric
 	several := len(logs) > 1
 	for _, f := range found {
-		r.add(f, where, several, o, verdictOf)
+		first := len(r.Results)
+		r.add(f, where, several, o, logs, verdictOf)
 		for _, u := range f.Under {
-			r.add(u, where, several, o, verdictOf)
+			r.add(u, where, several, o, logs, verdictOf)
 		}
 		if f.Severity > symptom.Note {
-			b.Findings = append(b.Findings, finding(f, where[f], several))
+			c := finding(f, where[f], several)
+			for k := first; k < len(r.Results); k++ {
+				if r.Results[k].Verdict != check.Note {
+					c.Results = append(c.Results, k)
+				}
+			}
+			b.Findings = append(b.Findings, c)
 		}
 	}
 	var notes []string
@@ -121,6 +128,7 @@ func report(logs []*log, paths []string, o Options) *Report {
 		}
 	}
 	r.metrics(logs, several, o, verdictOf, raw)
+	r.charts(logs, found, where)
 	var unknown []string
 	for _, l := range logs {
 		r.input(l)
@@ -142,7 +150,7 @@ func report(logs []*log, paths []string, o Options) *Report {
 }
 
 // add adds the result of a finding.
-func (r *Report) add(f *symptom.Finding, where map[*symptom.Finding]string, several bool, o Options, verdictOf map[string]*symptom.Finding) {
+func (r *Report) add(f *symptom.Finding, where map[*symptom.Finding]string, several bool, o Options, logs []*log, verdictOf map[string]*symptom.Finding) {
 	id := checkOf(f)
 	if f.Metric != "" && f.Severity > symptom.Note {
 		if old := verdictOf[where[f]+"\x00"+f.Metric]; old == nil || f.Severity > old.Severity {
@@ -155,6 +163,7 @@ func (r *Report) add(f *symptom.Finding, where map[*symptom.Finding]string, seve
 	}
 	res := check.Result{Check: id, Subject: subject, Verdict: verdicts[f.Severity], Reason: f.ID + ": " + f.Title, Compared: 1, Fix: f.Fix, Demanded: o.Selection.Demands(id),
 		Explanations: []check.Explanation{{Fault: f.ID, Title: f.Title, Evidence: f.Evidence, Cause: f.Cause, Rows: f.Rows, Lead: f.Hypothesis}}, Where: place(f)}
+	res.At = at(f, where[f], o, logs)
 	if f.Better != "" {
 		res.Details = append(res.Details, "better cause: "+f.Better)
 	}
@@ -165,6 +174,31 @@ func (r *Report) add(f *symptom.Finding, where map[*symptom.Finding]string, seve
 		res.Steps = &check.Steps{Judged: 1, Bad: 1, First: int(f.Step)}
 	}
 	r.Results = append(r.Results, res)
+}
+
+// at is the line of a configuration or of a log that a finding is about; stdin and event files have none.
+func at(f *symptom.Finding, path string, o Options, logs []*log) *check.FileLine {
+	if f.Option != "" {
+		if l, ok := o.Places[f.Option]; ok {
+			return &l
+		}
+		for _, l := range logs {
+			if l.path != path {
+				continue
+			}
+			if line := l.watch.Placed[f.Option]; line > 0 {
+				return &check.FileLine{Path: path, Number: int(line)}
+			}
+			if other, ok := l.from[f.Option]; ok {
+				return &other
+			}
+		}
+		return nil
+	}
+	if f.Line <= 0 || path == "stdin" || strings.Contains(filepath.Base(path), "tfevents") || strings.HasSuffix(path, ".json") {
+		return nil
+	}
+	return &check.FileLine{Path: path, Number: int(f.Line)}
 }
 
 func place(f *symptom.Finding) string {

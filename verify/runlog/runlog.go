@@ -23,9 +23,10 @@ import (
 
 // Options are what is known of a run beside its logs.
 type Options struct {
-	Kind      string            // program, "" or auto: told by the names in the log
-	Config    map[string]string // options of the run by name, stronger than those in the log
-	Vocab     int               // size of the vocabulary, 0 where it is not known
+	Kind      string                    // program, "" or auto: told by the names in the log
+	Config    map[string]string         // options of the run by name, stronger than those in the log
+	Vocab     int                       // size of the vocabulary, 0 where it is not known
+	Places    map[string]check.FileLine // where options of Config stand
 	Selection check.Selection
 	Stdin     io.Reader // what the path - stands for
 
@@ -38,6 +39,7 @@ type Report struct {
 	Brief   *check.Brief
 	Inputs  []Input
 	Lists   []List
+	Charts  []check.Chart
 }
 
 // Input is a file that was read.
@@ -65,6 +67,7 @@ type log struct {
 	other  int64 // lines that were not understood
 	sample []string
 	err    error
+	from   map[string]check.FileLine // options that another log of the run has
 }
 
 // Judge reads logs and judges them together: files of one folder are of one run. A file that is malformed is judged as far as it
@@ -74,22 +77,28 @@ func Judge(ctx context.Context, paths []string, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := map[string]string{}
+	config, places := map[string]string{}, map[string]check.FileLine{}
 	for _, path := range configs {
 		f, err := format.Open(path)
 		if err != nil {
 			continue
 		}
 		if text, err := f.ReadAll(1 << 20); err == nil {
-			for k, v := range ParseConfig(string(text)) {
-				config[k] = v
+			values, lines := ParseConfig(string(text))
+			for k, v := range values {
+				config[k], places[k] = v, check.FileLine{Path: path, Number: lines[k]}
 			}
 		}
 		f.Close()
 	}
 	for k, v := range o.Config {
 		config[k] = v
+		delete(places, k)
+		if at, ok := o.Places[k]; ok {
+			places[k] = at
+		}
 	}
+	o.Places = places
 	var logs []*log
 	var failed error
 	for _, path := range files {
@@ -117,6 +126,9 @@ func share(logs []*log) {
 			for k, v := range other.watch.Config {
 				if _, ok := l.watch.Config[k]; !ok {
 					l.watch.Config[k] = v
+					if line := other.watch.Placed[k]; line > 0 {
+						l.from[k] = check.FileLine{Path: other.path, Number: int(line)}
+					}
 				}
 			}
 		}
@@ -230,7 +242,7 @@ func inFolder(dir string) (files, configs []string, err error) {
 // read reads one log.
 func read(ctx context.Context, path string, o Options, config map[string]string) *log {
 	w := symptom.New()
-	l := &log{path: path, watch: w, reader: &runlog.Reader{Known: symptom.Known}}
+	l := &log{path: path, watch: w, from: map[string]check.FileLine{}, reader: &runlog.Reader{Known: symptom.Known}}
 	for k, v := range config {
 		w.Config[k] = v
 	}
@@ -284,13 +296,14 @@ func shorten(s string, n int) string {
 }
 
 // ParseConfig reads lines of "key=value", and YAML as far as it is maps of scalars: keys of nested maps are joined by dots.
-func ParseConfig(text string) map[string]string {
-	config := map[string]string{}
+// lines are where they stand, from 1.
+func ParseConfig(text string) (config map[string]string, lines map[string]int) {
+	config, lines = map[string]string{}, map[string]int{}
 	var path []string
 	var depth []int
-	for _, line := range strings.Split(text, "\n") {
-		if i := strings.Index(line, " #"); i >= 0 {
-			line = line[:i]
+	for i, line := range strings.Split(text, "\n") {
+		if k := strings.Index(line, " #"); k >= 0 {
+			line = line[:k]
 		}
 		trimmed := strings.TrimSpace(line)
 		if trimmed == "" || strings.HasPrefix(trimmed, "#") || strings.HasPrefix(trimmed, "-") {
@@ -311,9 +324,10 @@ func ParseConfig(text string) map[string]string {
 			depth, path = append(depth, indent), append(path, key)
 			continue
 		}
-		config[strings.Join(append(slices.Clone(path), key), ".")] = value
+		name := strings.Join(append(slices.Clone(path), key), ".")
+		config[name], lines[name] = value, i+1
 	}
-	return config
+	return config, lines
 }
 
 // Symptoms returns the ids that the report of logs may name.

@@ -20,6 +20,25 @@ type Metric struct {
 	FirstStep int64
 }
 
+// Curve is a metric over the run: the steps, and the values or, where neighbours were joined, their mean, smallest and largest.
+type Curve struct{ Steps, Mean, Low, High []float64 }
+
+// Curve returns the values of a metric by its name in the log; without any it is empty.
+func (w *Watch) Curve(name string) (c Curve) {
+	for _, s := range w.series {
+		if s == nil || s.name != name {
+			continue
+		}
+		for _, p := range s.points {
+			c.Steps, c.Mean, c.Low, c.High = append(c.Steps, float64(p.step)), append(c.Mean, p.mean), append(c.Low, p.min), append(c.High, p.max)
+		}
+		if s.each <= 1 {
+			c.Low, c.High = nil, nil
+		}
+	}
+	return c
+}
+
 // Metrics returns every metric that has values: those of the dictionary first, in the order of the log.
 func (w *Watch) Metrics(width int) (known, unknown []Metric) {
 	for _, s := range w.series {

@@ -59,6 +59,9 @@ func (j *judge) say(id string, severity Severity, kind Kind, s *series, format s
 	return f
 }
 
+// about names the option that a finding is about.
+func (j *judge) about(f *Finding, names ...string) { f.Option, _ = j.key(names...) }
+
 func (f *Finding) at(p point) *Finding {
 	f.Step, f.Line = p.step, p.line
 	return f
@@ -82,7 +85,7 @@ func Rank(list []*Finding) []*Finding {
 			continue
 		}
 		if f.Severity > old.Severity || f.Severity == old.Severity && f.Level > old.Level {
-			old.Severity, old.Kind, old.Evidence, old.Step, old.Line, old.Metric, old.Level, old.Hypothesis, old.Quantity = f.Severity, f.Kind, f.Evidence, f.Step, f.Line, f.Metric, f.Level, f.Hypothesis, f.Quantity
+			old.Severity, old.Kind, old.Evidence, old.Step, old.Line, old.Metric, old.Level, old.Hypothesis, old.Quantity, old.Option = f.Severity, f.Kind, f.Evidence, f.Step, f.Line, f.Metric, f.Level, f.Hypothesis, f.Quantity, f.Option
 		}
 	}
 	weight := func(f *Finding) int {

@@ -14,7 +14,7 @@ func (j *judge) shielded() {
 	}
 	beta := j.optionNumber(.05, "kl_beta", "beta")
 	if text, ok := j.option("kl_beta"); ok && j.Program == "shielded" && beta < .05 && beta >= 0 {
-		j.say("A3", Warn, Threshold, nil, "kl_beta is %s, below 0.05", text)
+		j.about(j.say("A3", Warn, Threshold, nil, "kl_beta is %s, below 0.05", text), "kl_beta")
 	}
 	// Ten nats for a sequence, where the KL is of sequences as in the source; one for a token, where it is a mean over tokens as here.
 	nats, of := 10., "a sequence"

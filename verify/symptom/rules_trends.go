@@ -126,19 +126,19 @@ func (j *judge) tutorial() {
 	}
 	if text, ok := j.option("max_grad_norm", "grad_clip"); ok && j.Program != "shielded" {
 		if v := strings.ToLower(strings.TrimSpace(text)); v == "" || v == "0" || v == "0.0" || v == "null" || v == "none" {
-			j.say("C16", Warn, Exact, nil, "max_grad_norm is %s", clip2(text))
+			j.about(j.say("C16", Warn, Exact, nil, "max_grad_norm is %s", clip2(text)), "max_grad_norm", "grad_clip")
 		}
 	}
 	if j.Program == "ppo" && value != nil && j.optionNumber(1, "vf_coeff") == 0 {
-		j.say("C11", Warn, Exact, value, "vf_coeff is 0: nothing trains the critic").at(value.first)
+		j.about(j.say("C11", Warn, Exact, value, "vf_coeff is 0: nothing trains the critic").at(value.first), "vf_coeff")
 	}
 	if text, ok := j.option("do_sample"); ok && strings.EqualFold(text, "false") {
-		j.say("C17", Warn, Exact, nil, "do_sample is %s", clip2(text))
+		j.about(j.say("C17", Warn, Exact, nil, "do_sample is %s", clip2(text)), "do_sample")
 	} else if t := j.optionNumber(1, "generation.temperature"); t == 0 {
-		j.say("C17", Warn, Exact, nil, "temperature is 0")
+		j.about(j.say("C17", Warn, Exact, nil, "temperature is 0"), "generation.temperature")
 	}
 	if n := j.optionNumber(2, "ppo.epochs"); n < 2 || n > 10 {
-		j.say("C18", Note, Exact, nil, "ppo.epochs is %s", number(n))
+		j.about(j.say("C18", Note, Exact, nil, "ppo.epochs is %s", number(n)), "ppo.epochs")
 	}
 }
 

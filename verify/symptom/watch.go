@@ -48,6 +48,7 @@ type Finding struct {
 	Hypothesis bool   // fits, and other causes fit as well
 	Or         []string
 	Under      []*Finding // what follows from it
+	Option     string     // of the run, that it is about; "" where it is about none
 	Level      int        // of its numbers: see [Metric]
 	Quantity   string     // id of what the metric is, "" where no dictionary has it
 	order      int
@@ -56,6 +57,7 @@ type Finding struct {
 // Watch takes the lines of one log.
 type Watch struct {
 	Config  map[string]string // options of the run, by name
+	Placed  map[string]int64  // lines of the log that set them
 	Vocab   float64           // size of the vocabulary, 0 if not known
 	Program string
 
@@ -93,7 +95,7 @@ type Watch struct {
 
 // New returns a watch of a log whose reader has these names.
 func New() *Watch {
-	return &Watch{Config: map[string]string{}, named: map[string]*series{}, seen: map[string]bool{}, epoch: -1}
+	return &Watch{Config: map[string]string{}, Placed: map[string]int64{}, named: map[string]*series{}, seen: map[string]bool{}, epoch: -1}
 }
 
 // hit is a text that was found.
@@ -108,7 +110,7 @@ type hit struct {
 func (w *Watch) Add(row *runlog.Row, all []string) (understood bool) {
 	switch row.Form {
 	case runlog.Config:
-		w.Config[row.Key] = string(row.Text)
+		w.Config[row.Key], w.Placed[row.Key] = string(row.Text), row.Line
 		return true
 	case runlog.Progress:
 		w.progress(row.Text)
@@ -300,14 +302,24 @@ func (w *Watch) all(id string) (list []*series) {
 
 // option returns an option of the run by the end of its name: "kl_beta", "ppo.max_grad_norm".
 func (w *Watch) option(names ...string) (string, bool) {
+	key, ok := w.key(names...)
+	return w.Config[key], ok
+}
+
+// key is the whole name of an option.
+func (w *Watch) key(names ...string) (string, bool) {
 	for _, name := range names {
-		if v, ok := w.Config[name]; ok {
-			return v, true
+		if _, ok := w.Config[name]; ok {
+			return name, true
 		}
-		for k, v := range w.Config {
-			if strings.HasSuffix(k, "."+name) || strings.HasSuffix(k, "/"+name) {
-				return v, true
+		found := ""
+		for k := range w.Config {
+			if (strings.HasSuffix(k, "."+name) || strings.HasSuffix(k, "/"+name)) && (found == "" || k < found) {
+				found = k
 			}
+		}
+		if found != "" {
+			return found, true
 		}
 	}
 	return "", false
