@@ -40,7 +40,7 @@ var catalogue = sync.OnceValue(func() *profiles {
 type table struct{ name, text string }
 
 // build puts the values of the tables into the profiles. It refuses what no option takes, what is said twice, and options
-// of which a profile without a base says nothing.
+// of which a profile without a base says nothing, but for those that few frameworks have.
 func build(list []*Profile, tables []table) (*profiles, error) {
 	c := &profiles{list: list, at: map[string]*Profile{}}
 	for _, p := range list {
@@ -163,6 +163,8 @@ func (c *profiles) complete(p *Profile, earlier []*Profile) error {
 		case ok:
 		case base != nil:
 			s = base.all[i]
+		case index().few[o.Name]:
+			s = Setting{Option: o, Value: Value{kind: NotApplicable}, Origin: p.Name}
 		default:
 			return fmt.Errorf("%s says nothing of %s", p.Name, o.Name)
 		}

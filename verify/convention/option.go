@@ -171,16 +171,22 @@ func Options() []*Option { return index().list }
 // Names returns the names of all options in the same order.
 func Names() []string { return slices.Clone(index().names) }
 
+// optionIndex is all options. Those of groups that few frameworks have need no line in the tables of profiles: a profile that does
+// not name one has nothing to which it could apply.
 type optionIndex struct {
 	list  []*Option
 	names []string
 	at    map[string]int
+	few   map[string]bool
 }
 
 var index = sync.OnceValue(func() *optionIndex {
-	x := &optionIndex{at: map[string]int{}}
-	for _, group := range [][]Option{statistics, rewards, groups, klOptions, losses, aggregation, afterwards} {
-		for _, option := range group {
+	x := &optionIndex{at: map[string]int{}, few: map[string]bool{}}
+	for _, group := range []struct {
+		options []Option
+		few     bool
+	}{{statistics, false}, {rewards, false}, {groups, false}, {klOptions, false}, {losses, false}, {preferences, true}, {aggregation, false}, {afterwards, false}, {projections, true}} {
+		for _, option := range group.options {
 			o := &option // a copy: the tables stay as they are written
 			if _, twice := x.at[o.Name]; twice {
 				panic("convention: option " + o.Name + " is listed twice")
@@ -194,7 +200,7 @@ var index = sync.OnceValue(func() *optionIndex {
 					o.Values = words
 				}
 			}
-			x.at[o.Name] = len(x.list)
+			x.at[o.Name], x.few[o.Name] = len(x.list), group.few
 			x.list = append(x.list, o)
 			x.names = append(x.names, o.Name)
 		}

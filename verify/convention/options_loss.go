@@ -62,6 +62,10 @@ var losses = []Option{
 	{"entropy.coef", NumberType, []string{"0", "0.01"}, Any, "coefficient of the entropy bonus", "2.7, 3.5", []Stage{Aggregate}},
 	{"entropy.agg", EnumType, []string{"same", "token", "micro"}, Any, "aggregation of the entropy bonus: that of the loss, a mean over tokens whatever that is, or the mean over the tokens of the micro-batch divided by the accumulation steps", "TRL 1.16 _compute_loss, verl ppo_loss, OpenRLHF ActorLoss", []Stage{Aggregate}},
 	{"entropy.logits", EnumType, nil, Any, "entropy of the logits divided by T, of the raw ones, or estimated from the samples", "2.11, 3.5", []Stage{LogP, Scalars}},
+}
+
+// preferences are the options of a loss of pairs. No profile has one; see [optionIndex].
+var preferences = []Option{
 	{"dpo.loss", EnumType, nil, Any, "preference loss of a pair", "dump.md, packed and paired batches", []Stage{TokenLoss}},
 	{"dpo.beta", NumberType, []string{"0.1"}, Positive, "β of the preference loss", "dump.md, packed and paired batches", []Stage{TokenLoss}},
 	{"dpo.label_smoothing", NumberType, []string{"0"}, Unit, "probability that a label is wrong", "dump.md, packed and paired batches", []Stage{TokenLoss}},

@@ -27,6 +27,10 @@ var afterwards = []Option{
 	{"lora.scaling", EnumType, []string{"alpha_over_r", "alpha_over_sqrt_r"}, Any, "factor of B·A; the second is rsLoRA", "2.13, 3.6", nil},
 	{"lora.bias_merge", EnumType, []string{"scaled", "unscaled"}, Any, "lora_bias is merged times the scaling, or as it is (PEFT's 8-bit path)", "2.13, 3.6", nil},
 	{"int8.const", EnumType, []string{"exact", "dequant", "cuda", "torch_default"}, Any, "1/127 and 1/127², 7.874015718698502e-3, 6.200012e-05, 6.200124e-05", "2.13, 3.6", nil},
+}
+
+// projections are the options of projected gradients, which one framework has; see [optionIndex].
+var projections = []Option{
 	{"proj.against", EnumType, []string{"original", "updated"}, Any, "PCGrad: projected against the other gradients as they were, or as already projected", "3.6", nil},
 	{"proj.target", EnumType, []string{"grad", "update"}, Any, "what is projected: the gradient, or the optimiser's update", "3.6, 4.3", nil},
 	{"proj.passes", ChoiceType, []string{"1", "2"}, Any, "how often g − Q(Qᵀg) is applied", "3.6, 4.3", nil},
