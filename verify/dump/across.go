@@ -242,7 +242,7 @@ func coarse(b *dump.Batch, name string) bool {
 // kept demands that a tensor of the rollout is that of the first update that used its row.
 func kept(c *stage.Case, name, bug string) *stage.Assertion {
 	now, then := c.B.Token(name), c.B.Token(before+name)
-	if now == nil || then == nil || name == "logp_old" && c.EnumOr("ratio.old", "stored") != "stored" {
+	if now == nil || then == nil || name == "logp_old" && c.EnumOr("ratio.old", "stored") == "stopgrad_new" {
 		return nil
 	}
 	a := &stage.Assertion{}

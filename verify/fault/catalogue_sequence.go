@@ -23,7 +23,7 @@ var sequenceFaults = []*Hypothesis{
 		}},
 	{ID: "RATIO-GRAD-PER-TOKEN", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			if !overSequence(c) {
+			if !overSequence(c) || c.Set.Value("ratio.grad").String() == "token" {
 				return nil
 			}
 			p, kl := policyOnly(sameInput, c, ch), klOnly(c, ch)

@@ -167,7 +167,7 @@ func referenceAgrees(c *Case) *Assertion {
 		return out
 	}
 	lp, old, ref, gen := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Token("logp_ref"), c.B.Token("logp_gen")
-	if lp == nil || old == nil || gen == nil || c.B.Meta.Step < 2 || c.EnumOr("ratio.old", "stored") != "stored" {
+	if lp == nil || old == nil || gen == nil || c.B.Meta.Step < 2 || c.EnumOr("ratio.old", "stored") == "stopgrad_new" {
 		return out
 	}
 	if beta := c.Set.Value("kl.beta"); beta.Kind() == convention.Number && beta.Num() == 0 {
@@ -289,7 +289,7 @@ func engineAgrees(c *Case) *Assertion {
 		return say("GEN-TEMPERATURE-TWICE", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the trainer lacks the temperature, or the engine applies it twice", slope, name, T)
 	}
 	if first, known := c.Set.Fact("first_step"); known && first == false && name == "logp_old" {
-		if lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 && c.EnumOr("ratio.old", "stored") == "stored" {
+		if lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 && c.EnumOr("ratio.old", "stored") != "stopgrad_new" {
 			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit although this is not the first update of its batch: the ratio is 1 for ever")
 		}
 	}

@@ -2,7 +2,6 @@ package stage
 
 import (
 	"math"
-	"strings"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
@@ -46,9 +45,6 @@ func predictDLogp(c *Case) *Prediction {
 	if beta != 0 {
 		by = c.klReduction(red)
 	}
-	if p.o.Kind == rl.LossGSPO && strings.EqualFold(b.Meta.Framework, "verl") && p.uneven(b.Cols) {
-		note(&c.Absent, "a prediction of gspo under advantages that differ within a row (verl's gradient is that of GSPO-token, where each token has its own)")
-	}
 	if !c.OK() {
 		return nil
 	}
@@ -57,7 +53,7 @@ func predictDLogp(c *Case) *Prediction {
 	weights := make([]float64, n)
 	drawn := !p.randomCut || p.draw(c)
 	var ofKL, ofKLErr []float64 // where the KL term has an aggregation of its own
-	if by != red {
+	if by != red || p.klOld.X != nil {
 		kl := p.klAlone()
 		ofKL, ofKLErr = make([]float64, n), make([]float64, n)
 		kl.backward(c, by, ofKL, weights)
@@ -109,26 +105,6 @@ func predictDLogp(c *Case) *Prediction {
 	return q
 }
 
-// uneven reports whether the tokens of some row have different advantages.
-func (p *policy) uneven(cols int) bool {
-	first := -1
-	for i, on := range p.mask {
-		if i%cols == 0 {
-			first = -1
-		}
-		if !on {
-			continue
-		}
-		if first < 0 {
-			first = i
-		}
-		if p.adv.X[i] != p.adv.X[first] {
-			return true
-		}
-	}
-	return false
-}
-
 // withoutKL returns the policy term alone.
 func (p *policy) withoutKL() *policy {
 	q := *p
@@ -141,6 +117,9 @@ func (p *policy) klAlone() *policy {
 	q := *p
 	q.o.Kind, q.uses, q.randomCut = rl.LossReinforce, false, false
 	q.adv = Input{X: make([]float64, len(p.adv.X))}
+	if p.klOld.X != nil {
+		q.old = p.klOld
+	}
 	return &q
 }
 
@@ -217,7 +196,8 @@ func (p *policy) undrawn(c *Case, red *reduction) []float64 {
 // direct derivative,
 //
 //	token     B = |w|·(e_g·(ρ + e_ρ) + |g|·e_ρ + 2u·|g·ρ| + e_h) + (4u + slack)·|w|·(|g·ρ| + |h|) + u·|sum|
-//	sequence  the first three, summed over the row and divided by its n, and fold(n)·Σ|w·g·ρ|/n
+//	sequence  the first three, summed over the row and divided by its n, and fold(n)·Σ|w·g·ρ|/n; with the gradient of
+//	          GSPO-token as a token's
 //
 // Where the log-ratio lies on a clamp within its error, the gradient may be that of either side.
 func (p *policy) backwardErrors(c *Case, s slopes, slack float64, weights, want, bound []float64) {
@@ -227,6 +207,7 @@ func (p *policy) backwardErrors(c *Case, s slopes, slack float64, weights, want,
 	for r := range b.Rows {
 		lo, hi := r*b.Cols, (r+1)*b.Cols
 		var shared, sharedE float64
+		var onMax bool
 		if s.ratio != nil && o.Level != rl.RatioToken {
 			var tokens int
 			for i := lo; i < hi; i++ {
@@ -242,7 +223,7 @@ func (p *policy) backwardErrors(c *Case, s slopes, slack float64, weights, want,
 			sharedE += foldError(tokens, p.unit) * shared
 			n := p.ratio.count[r]
 			shared, sharedE = shared/n, sharedE/n+2*u*shared/n
-			if m := o.SeqLogMax; m > 0 && math.Abs(p.ratio.log[r]-m) <= p.ratio.logE[r]+u*m {
+			if onMax = o.SeqLogMax > 0 && math.Abs(p.ratio.log[r]-o.SeqLogMax) <= p.ratio.logE[r]+u*o.SeqLogMax; onMax {
 				sharedE += shared
 			}
 		}
@@ -253,14 +234,17 @@ func (p *policy) backwardErrors(c *Case, s slopes, slack float64, weights, want,
 			}
 			e := w * (s.directE[i] + 4*u*math.Abs(s.direct[i]))
 			var path, pathE float64
-			if s.ratio != nil && o.Level == rl.RatioToken {
+			if s.ratio != nil && (o.Level == rl.RatioToken || o.PerToken) {
 				rho, g := p.ratio.x[i], math.Abs(s.ratio[i])
 				path = w * g * rho
 				pathE = w*(s.ratioE[i]*(rho+p.ratio.err[i])+g*p.ratio.err[i]) + 6*u*path
+				if onMax {
+					pathE += path
+				}
 			} else if p.mask[i] {
 				path, pathE = shared, sharedE
 			}
-			if m := o.LogClamp; m > 0 && s.ratio != nil {
+			if m := o.LogClamp; m > 0 && s.ratio != nil && !o.PerToken {
 				d := math.Abs(p.lp.X[i] - old.X[i])
 				margin := p.lp.E(i) + old.E(i) + u*(d+m)
 				switch {

@@ -280,23 +280,75 @@ func TestGradientOfTheGeometricMean(t *testing.T) {
 	log.report(t)
 }
 
-// verl's gspo is sg(s)·exp(lp − sg(lp)): the gradient of a token has its own advantage. Where a row has several that is not the
-// gradient through the mean of the row, and nothing is said of it; of other programs it is.
-func TestGradientOfVerlsGSPO(t *testing.T) {
+// verl's gspo is sg(s)·exp(lp − sg(lp)): a token's gradient has its own advantage and the ratio of the whole row; others' goes through the
+// mean of the row, and so has that of all its tokens. In a row of equal advantages the two agree.
+func TestGradientOfGSPOToken(t *testing.T) {
 	tr := newTrainer(1)
 	tr.logprobs(0.1)
-	tr.grid("dlogp", func(int) float64 { return 1 })
 	tr.grid("advantages", func(i int) float64 { return float64(1 + i%3) })
 	a := reduction{kind: "seq_mean_token_mean", where: "micro"}
-	set := a.set(t, options(t, "loss.kind=gspo", "ratio.level=seq_mean", "ratio.log_clamp=none", "ratio.seq_log_max=none", "ratio.len_eps=0", "ratio.old=stored", "clip.low=0.2", "clip.high=0.2", "clip.dual=none", "clip.delta=none", "kl.place=none"))
-	o := judged32(t, "gradient/dlogp", tr.b, set)
-	require.Equal(t, check.Fail, o.Verdict, "%v %v", o.Case.Unknown, o.Case.Absent)
-	tr.b.Meta.Framework = "verl"
-	o = judged32(t, "gradient/dlogp", tr.b, set)
-	require.Equal(t, check.Undetermined, o.Verdict)
-	require.Contains(t, o.Case.Absent[0], "GSPO-token")
+	words := []string{"loss.kind=gspo", "ratio.level=seq_mean", "ratio.log_clamp=none", "ratio.seq_log_max=none", "ratio.len_eps=0", "ratio.old=stored", "clip.low=none", "clip.high=none", "clip.dual=none", "clip.delta=none", "kl.place=none"}
+	row, token := a.set(t, options(t, append(words, "ratio.grad=row")...)), a.set(t, options(t, append(words, "ratio.grad=token")...))
+	lp, old, adv := tr.b.Token("logp_new"), tr.b.Token("logp_old"), tr.b.Token("advantages")
+	of := func(perToken bool) {
+		tr.grid("dlogp", func(i int) float64 {
+			r := i / tr.b.Cols
+			var s, n, rows, sum float64
+			for k, m := range tr.b.Mask {
+				if k/tr.b.Cols == r && m {
+					s += lp[k] - old[k]
+					sum += adv[k]
+					n++
+				}
+			}
+			for k := range tr.b.Rows {
+				for _, m := range tr.b.Mask[k*tr.b.Cols : (k+1)*tr.b.Cols] {
+					if m {
+						rows++
+						break
+					}
+				}
+			}
+			if !tr.b.Mask[i] {
+				return 0
+			}
+			mean := sum / n
+			if perToken {
+				mean = adv[i]
+			}
+			return -math.Exp(s/n) * mean / n / rows
+		})
+	}
+	for perToken, right := range map[bool]*convention.Set{true: token, false: row} {
+		wrong := token
+		if perToken {
+			wrong = row
+		}
+		of(perToken)
+		o := judged32(t, "gradient/dlogp", tr.b, right)
+		require.Equal(t, check.Pass, o.Verdict, "%v %v %v", perToken, o.Case.Unknown, o.Case.Absent)
+		require.Equal(t, check.Fail, judged32(t, "gradient/dlogp", tr.b, wrong).Verdict)
+	}
 	tr.grid("advantages", func(int) float64 { return 1 })
-	require.Equal(t, check.Fail, judged32(t, "gradient/dlogp", tr.b, set).Verdict)
+	adv = tr.b.Token("advantages")
+	of(true)
+	require.Equal(t, check.Pass, judged32(t, "gradient/dlogp", tr.b, token).Verdict)
+	require.Equal(t, check.Pass, judged32(t, "gradient/dlogp", tr.b, row).Verdict)
+}
+
+// OpenRLHF's gspo with is_correction_level takes its ratio to the engine's log-probs; its token loss and gradient are those, and not those of logp_old.
+func TestRatioToTheEngine(t *testing.T) {
+	tr := newTrainer(2)
+	tr.logprobs(0.1)
+	old := slices.Clone(tr.b.Token("logp_old"))
+	tr.grid("logp_gen", func(i int) float64 { return old[i] + 0.05*float64(i%5) })
+	tr.grid("advantages", func(int) float64 { return 1 })
+	gen, lp := tr.b.Token("logp_gen"), tr.b.Token("logp_new")
+	tr.grid("token_loss", func(i int) float64 { return -math.Exp(lp[i] - gen[i]) })
+	tr.b.Meta.TokenLossIncludesKL = new(bool)
+	words := []string{"loss.kind=ppo", "ratio.level=token", "ratio.log_clamp=none", "clip.low=none", "clip.high=none", "clip.dual=none", "clip.delta=none", "kl.place=none", "tis.level=none"}
+	require.Equal(t, check.Pass, judged32(t, "token_loss/policy", tr.b, options(t, append(words, "ratio.old=engine")...)).Verdict)
+	require.Equal(t, check.Fail, judged32(t, "token_loss/policy", tr.b, options(t, append(words, "ratio.old=stored")...)).Verdict)
 }
 
 func TestUnknownOptionsOfTheGradientAreThoseItUses(t *testing.T) {

@@ -32,6 +32,7 @@ func (c *Case) ratioOptions() rl.RatioOptions {
 	o.LogClamp = c.NumOr("ratio.log_clamp", 0)
 	if o.Level != rl.RatioToken {
 		o.SeqLogMax = max(c.Default("ratio.seq_log_max", 0), 0)
+		o.PerToken = c.EnumOr("ratio.grad", "row") == "token"
 	}
 	if o.Level == rl.RatioSeqMean {
 		o.LenEps = c.Default("ratio.len_eps", 0)
@@ -43,6 +44,20 @@ func (c *Case) ratioOptions() rl.RatioOptions {
 // that holds logp_old says with it what the denominator is, unless ratio.old is declared to be something else; one of TRL's
 // GRPOTrainer without it, where every step is the first of its generation, was trained on a detached copy.
 func (c *Case) oldLogp() Input {
+	if c.toEngine() {
+		return c.Token("logp_gen")
+	}
+	return c.trainersOld()
+}
+
+// toEngine reports whether the denominator of the ratio is the engine's.
+func (c *Case) toEngine() bool {
+	note(&c.Read, "ratio.old")
+	return c.Set.Value("ratio.old").String() == "engine"
+}
+
+// trainersOld is oldLogp for what is never taken to the engine's log-probs: estimates of KL, and their weights.
+func (c *Case) trainersOld() Input {
 	if c.B.Token("logp_old") != nil {
 		if c.EnumOr("ratio.old", "stored") == "stopgrad_new" {
 			return Input{}
@@ -54,7 +69,7 @@ func (c *Case) oldLogp() Input {
 		return Input{}
 	}
 	switch c.inapplicable("ratio.old", "stored") {
-	case "stored":
+	case "stored", "engine":
 		return c.Token("logp_old")
 	}
 	return Input{}

@@ -70,8 +70,8 @@ var metrics = []metric{
 	{name: "completions/max_length", framework: "trl", title: "length of the longest completion", formula: "largest Σ mask of a row", generation: true, pooled: true, of: lengths(largest)},
 	{name: "reward", framework: "trl", title: "mean reward", formula: "mean of scores over the generation batch", generation: true, pooled: true, of: meanScore},
 
-	{name: "actor/pg_clipfrac", framework: "verl", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ; of ρ beyond the bounds under cispo, 0 under sapo", losses: []string{"ppo", "gspo", "cispo", "sapo"}, of: verlClipShare},
-	{name: "actor/pg_clipfrac_lower", framework: "verl", title: "share of tokens on the dual clip", formula: "masked share of tokens with A < 0 and max(−A·ρ, −A·clip(ρ)) > −A·clip.dual", of: clipShare(anySign, "lower")},
+	{name: "actor/pg_clipfrac", framework: "verl", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ; of ρ beyond the bounds under cispo, 0 under sapo; under gmpo of log-ratios beyond the bounds with A > 0", losses: []string{"ppo", "gspo", "cispo", "sapo", "gmpo"}, of: verlClipShare},
+	{name: "actor/pg_clipfrac_lower", framework: "verl", title: "share of tokens on the dual clip", formula: "masked share of tokens with A < 0 and max(−A·ρ, −A·clip(ρ)) > −A·clip.dual; under gmpo of log-ratios beyond the bounds with A < 0", losses: []string{"ppo", "gspo", "cispo", "sapo", "gmpo"}, of: verlLowerShare},
 	{name: "actor/ppo_kl", framework: "verl", title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new within ratio.log_clamp; of its size under kl_cov", of: verlUpdateKL},
 	{name: "actor/kl_loss", framework: "verl", title: "logged KL loss", formula: "Σ over the micro-batches of Agg(kl), by agg.kind and agg.denominator, as the loss adds it", over: total, of: fileKL},
 	{name: "actor/entropy_loss", framework: "verl", title: "logged entropy term", formula: "Σ over the micro-batches of Agg(entropy), by agg.kind and agg.denominator, as the loss subtracts it", over: total, of: fileEntropy},

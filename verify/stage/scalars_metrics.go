@@ -141,8 +141,73 @@ func verlClipShare(c *Case, rows []span) ([]float64, []float64) {
 		return clipShare(anySign, "outside")(c, rows)
 	case "sapo":
 		return make([]float64, len(rows)), make([]float64, len(rows))
+	case "gmpo":
+		return geometricShare(positive)(c, rows)
 	}
 	return clipShare(anySign, "binding")(c, rows)
+}
+
+// verlLowerShare returns what the same losses log as pg_clipfrac_lower: the share of tokens on the dual clip, which only the clipped
+// surrogate has, and under gmpo what its pg_clipfrac is for A < 0.
+func verlLowerShare(c *Case, rows []span) ([]float64, []float64) {
+	switch c.Set.Value("loss.kind").String() {
+	case "gspo", "cispo", "sapo":
+		return make([]float64, len(rows)), make([]float64, len(rows))
+	case "gmpo":
+		return geometricShare(negative)(c, rows)
+	}
+	return clipShare(anySign, "lower")(c, rows)
+}
+
+// geometricShare returns the share of tokens with advantages of a sign whose log-ratio lies beyond −clip.low or clip.high, whichever way
+// the clip acts (verl 0.9.1, compute_policy_loss_geo_mean). One that lies on a bound within its error may count or not. In a 16-bit
+// type the difference and the bounds are numbers of the type.
+func geometricShare(of sign) func(*Case, []span) ([]float64, []float64) {
+	return func(c *Case, rows []span) ([]float64, []float64) {
+		low, high := c.NumOr("clip.low", math.Inf(1)), c.NumOr("clip.high", math.Inf(1))
+		lp, adv, old := c.Token("logp_new"), c.Token("advantages"), c.oldLogp()
+		if !c.OK() {
+			return nil, nil
+		}
+		if old.X == nil {
+			old = lp
+		}
+		u := half(lp, old)
+		if u > 0 {
+			low, _ = rounded(low, u)
+			high, _ = rounded(high, u)
+		}
+		on, open := make([]float64, len(lp.X)), make([]float64, len(lp.X))
+		for i, x := range lp.X {
+			a, d := adv.X[i], x-old.X[i]
+			e := lp.E(i) + old.E(i) + (c.Unit+tol.U64)*math.Abs(d)
+			if u > 0 {
+				d, _ = rounded(d, u)
+				e = 0
+			}
+			counts, near := a > 0, math.Abs(a) <= adv.E(i) && adv.E(i) > 0
+			if of == negative {
+				counts = a < 0
+			}
+			beyond := d < -low || d > high
+			if e += 2 * c.Unit * max(low, high); u > 0 {
+				e = 0
+			}
+			edge := e > 0 && min(math.Abs(d+low), math.Abs(d-high)) <= e
+			if counts && beyond {
+				on[i] = 1
+			}
+			if edge && (counts || near) || near && beyond {
+				open[i] = 1
+			}
+		}
+		x, e := c.means(rows, on, nil)
+		extra, _ := c.means(rows, open, nil)
+		for f := range e {
+			e[f] += extra[f]
+		}
+		return x, e
+	}
 }
 
 // clipOfRow returns the smallest or largest share of clipped tokens of a row, over the rows that have one, NaN if none has. TRL's sequence
@@ -241,7 +306,7 @@ func approxKL(c *Case, rows []span) ([]float64, []float64) {
 
 // meanKL returns the mean over the mask of an estimator of KL(old‖π).
 func (c *Case) meanKL(rows []span, kind rl.KLKind) ([]float64, []float64) {
-	lp, old := c.Token("logp_new"), c.oldLogp()
+	lp, old := c.Token("logp_new"), c.trainersOld()
 	clamp := c.NumOr("ratio.log_clamp", 0)
 	if !c.OK() {
 		return nil, nil

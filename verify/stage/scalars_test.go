@@ -178,9 +178,9 @@ func TestClipFractionOfVerlsLosses(t *testing.T) {
 	tr.put("logp_old", make([]float64, 4))
 	tr.put("logp_new", []float64{1, -1, 1, 0})
 	tr.put("advantages", []float64{1, 1, -1, 1})
-	right := map[string]float64{"ppo": .25, "gspo": .25, "cispo": .75, "sapo": 0}
+	right := map[string]float64{"ppo": .25, "gspo": .25, "cispo": .75, "sapo": 0, "gmpo": .5}
 	for kind, want := range right {
-		for _, logged := range []float64{0, .25, .75} {
+		for _, logged := range []float64{0, .25, .5, .75} {
 			b.Files[0].Scalars = []dump.Scalar{{Name: "actor/pg_clipfrac", Value: logged}}
 			set := options(t, "loss.kind="+kind, "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.2", "clip.high=0.2")
 			verdict := check.Fail
@@ -188,6 +188,19 @@ func TestClipFractionOfVerlsLosses(t *testing.T) {
 				verdict = check.Pass
 			}
 			require.Equal(t, verdict, stage.Judge(stage.Find("scalars/actor_pg_clipfrac"), b, set).Verdict, "%s %v", kind, logged)
+		}
+	}
+	// Under gmpo the other share is that of A < 0; the dual clip, which only ppo has, is on at A = −1, ρ = e > 2.
+	lower := map[string]float64{"ppo": .25, "gspo": 0, "cispo": 0, "sapo": 0, "gmpo": .25}
+	for kind, want := range lower {
+		for _, logged := range []float64{0, .25, .5} {
+			b.Files[0].Scalars = []dump.Scalar{{Name: "actor/pg_clipfrac_lower", Value: logged}}
+			set := options(t, "loss.kind="+kind, "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.2", "clip.high=0.2", "clip.dual=2")
+			verdict := check.Fail
+			if logged == want {
+				verdict = check.Pass
+			}
+			require.Equal(t, verdict, stage.Judge(stage.Find("scalars/actor_pg_clipfrac_lower"), b, set).Verdict, "%s %v", kind, logged)
 		}
 	}
 	set := options(t, "loss.kind=dppo_tv", "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.2", "clip.high=0.2")

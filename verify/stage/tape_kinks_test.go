@@ -54,7 +54,7 @@ func number(x float64) string { return convention.NumberValue(x).String() }
 
 // plainLoss has none of the bounds that the kinks are about, and one token in the denominator.
 const plainLoss = "mask.tokens=response kl.place=none kl.adaptive=none kl.clamp_in=none kl.clamp_out=none kl.clamp_in_side=both kl.clamp_applies_to_k1=false kl.agg=same kl.is_cap=none " +
-	"entropy.coef=0 ratio.level=token ratio.log_clamp=none ratio.seq_log_max=none ratio.len_eps=0 ratio.old=stored clip.low=none clip.high=none clip.dual=none clip.delta=none " +
+	"entropy.coef=0 ratio.level=token ratio.log_clamp=none ratio.seq_log_max=none ratio.len_eps=0 ratio.grad=row ratio.old=stored clip.low=none clip.high=none clip.dual=none clip.delta=none " +
 	"sapo.tau_pos=1 sapo.tau_neg=1 cov.lower=1 cov.upper=5 cov.fraction=0 cov.coef=0 agg.kind=token agg.denominator=micro agg.div_ga=false mean.empty=zero loss.kind="
 
 // TestKinks: exactly on a bound the gradient is what the rule leaves, on top of every profile, and it is the tape's.

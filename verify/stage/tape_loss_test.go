@@ -17,7 +17,8 @@ type taped struct {
 	g            grid
 	tape         *ad.Tape
 	lp, old, adv *ad.Var
-	on           []bool // cells that count
+	below        *ad.Var // the denominator of the ratio: old, or the log-probs of the engine
+	on           []bool  // cells that count
 	zero         *ad.Var
 	drop         []bool // what clip_cov leaves out
 	rho          *ad.Var
@@ -30,8 +31,12 @@ func (s *subject) onTape(g grid) *taped {
 	x.lp = x.tape.Param(g.Token("logp_new"), x.shape...)
 	x.adv = x.constant(g.Token("advantages"))
 	x.zero = x.constant(make([]float64, len(g.Mask)))
-	if x.old = ad.Detach(x.lp); s.text("ratio.old", "stored") == "stored" {
+	x.old = ad.Detach(x.lp)
+	if s.text("ratio.old", "stored") != "stopgrad_new" {
 		x.old = x.constant(g.Token("logp_old"))
+	}
+	if x.below = x.old; s.text("ratio.old", "stored") == "engine" && g.Token("logp_gen") != nil { // a value loss has none
+		x.below = x.constant(g.Token("logp_gen"))
 	}
 	if s.text("tis.level", "") != "none" {
 		x.weights = g.Token("is_weights")
@@ -90,7 +95,7 @@ var infinite = math.Inf(1)
 
 // ratioAt is ρ at its level.
 func (x *taped) ratioAt() *ad.Var {
-	d := ad.Sub(x.lp, x.old)
+	d := ad.Sub(x.lp, x.below)
 	if c := x.num("ratio.log_clamp", 0); c > 0 {
 		d = ad.Clamp(d, -c, c)
 	}
@@ -102,10 +107,15 @@ func (x *taped) ratioAt() *ad.Var {
 	if level == "seq_mean" {
 		sum = ad.Div(sum, x.perRow(func(n float64) float64 { return max(n, 1) + x.num("ratio.len_eps", 0) }))
 	}
-	if m := x.num("ratio.seq_log_max", 0); m > 0 {
-		sum = ad.Clamp(sum, math.Inf(-1), m)
+	log := x.spread(sum)
+	if x.text("ratio.grad", "row") == "token" { // verl: lp − sg(lp) + sg(s)
+		own := ad.Add(ad.Sub(x.lp, ad.Detach(x.lp)), ad.Detach(log))
+		log = x.choose(func(i int) bool { return x.on[i] }, own, ad.Detach(log))
 	}
-	return x.spread(ad.Exp(sum))
+	if m := x.num("ratio.seq_log_max", 0); m > 0 {
+		log = ad.Clamp(log, math.Inf(-1), m)
+	}
+	return ad.Exp(log)
 }
 
 // clipped is max(−A·min(ρ, δ), −A·clip(ρ)), and for A < 0 at most −A·c.
@@ -147,8 +157,8 @@ func (x *taped) covariance() []float64 {
 // policyTerm is the loss of every cell; that of gmpo is one of its row.
 func (x *taped) policyTerm() *ad.Var {
 	low, high := x.num("clip.low", infinite), x.num("clip.high", infinite)
-	lp, old, adv := x.lp.Data(), x.old.Data(), x.adv.Data()
-	d := ad.Sub(x.lp, x.old)
+	lp, old, adv := x.lp.Data(), x.below.Data(), x.adv.Data()
+	d := ad.Sub(x.lp, x.below)
 	rho := x.rho
 	switch x.text("loss.kind", "") {
 	case "ppo", "gspo", "luspo":

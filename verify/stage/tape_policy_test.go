@@ -132,6 +132,9 @@ func (s *subject) moved() grid {
 		}
 	}
 	g.token("advantages", adv...)
+	if s.text("ratio.old", "stored") == "engine" {
+		g.token("logp_gen", near()...)
+	}
 	if s.r.IntN(3) == 0 && s.text("loss.kind", "") != "gmpo" {
 		g.token("is_weights", s.draw(n, func() float64 { return math.Exp(s.r.NormFloat64() / 3) })...)
 	}

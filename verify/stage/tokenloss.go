@@ -39,6 +39,7 @@ type policy struct {
 	weight    Input // multiplies the policy term; X nil: none
 	gamma     Input // of vespo: the engine's weights, which go into its own; X nil: none
 	ref       Input // read for the gradient of a KL term
+	klOld     Input // what the weight of a KL term is taken to where the ratio is taken to something else; X nil: old
 	ratio     ratios
 	uses      bool    // the policy term is a function of the ratio
 	beta      float64 // of a KL term in the loss, else 0
@@ -78,6 +79,9 @@ func (c *Case) policy(gradient bool) *policy {
 	p.lp, p.adv = c.Token("logp_new"), c.Token("advantages")
 	if p.readsOld() {
 		p.old = c.oldLogp()
+		if k := p.o.KL; p.beta != 0 && k.Grad == rl.KLStraightThroughK2 && k.ISCap > 0 && c.toEngine() {
+			p.klOld = c.trainersOld()
+		}
 		if u := half(p.lp, p.old); u > 0 && p.old.X != nil {
 			p.promotedOld(c.B.Rows, c.B.Cols)
 			if o := p.o.Ratio; o.Level == rl.RatioToken || o.LenEps > 0 || o.SeqLogMax > 0 { // a ratio that TRL takes of a row is float32

@@ -31,7 +31,7 @@ func Complete(p *convention.Profile, r *rand.Rand) *convention.Set {
 	return c.Set
 }
 
-// Vary returns a complete set with another loss.kind, adv.kind or agg.kind, and with values for the options that only this kind reads. It
+// Vary returns a complete set with another loss.kind, adv.kind, agg.kind or ratio.level, and with values for the options that only this kind reads. It
 // panics if it knows no such kind.
 func Vary(s *convention.Set, option, kind string, r *rand.Rand) *convention.Set {
 	c := &completion{Set: s, rand: r}
@@ -41,6 +41,8 @@ func Vary(s *convention.Set, option, kind string, r *rand.Rand) *convention.Set 
 		c.lossKind(kind)
 	case "adv.kind":
 		c.advKind(kind)
+	case "ratio.level":
+		c.put("ratio.grad", "row")
 	case "agg.kind":
 		c.put("agg.denominator", c.one("micro", "rank", "global"))
 		c.put("agg.div_batch", c.one("true", "false"))
@@ -219,6 +221,7 @@ func (c *completion) lossKind(kind string) {
 	case "gspo":
 		c.put("ratio.level", "seq_mean")
 		c.put("ratio.len_eps", c.one("0", "1e-8"))
+		c.put("ratio.grad", c.one("row", "token"))
 		num("clip.low", 0.02, 0.1)
 		num("clip.high", 0.02, 0.1)
 		c.put("agg.kind", "seq_mean_token_mean")

@@ -63,7 +63,8 @@ func (r *run[F]) backKL(toRatio []F) {
 	}
 }
 
-// backRatio carries gradients of ratios to log-probs: ∂ρ/∂lp = ρ·∂ ln ρ/∂lp, along the whole row where it shares a ratio.
+// backRatio carries gradients of ratios to log-probs: ∂ρ/∂lp = ρ·∂ ln ρ/∂lp, along the whole row where it shares a ratio, unless every
+// token's is written as ln ρ + lp − sg(lp).
 func (r *run[F]) backRatio(toRatio []F) {
 	sequence := r.o.ratioLevel == "seq_mean" || r.o.ratioLevel == "seq_sum"
 	for row := range r.rows {
@@ -71,7 +72,7 @@ func (r *run[F]) backRatio(toRatio []F) {
 		total := r.sum(toRatio[lo:hi])
 		for i := lo; i < hi; i++ {
 			g := toRatio[i]
-			if sequence && r.plant != "RATIO-GRAD-PER-TOKEN" {
+			if sequence && !r.o.ratioPerToken && r.plant != "RATIO-GRAD-PER-TOKEN" {
 				g = total
 			}
 			if g != 0 && r.share[i] != 0 {

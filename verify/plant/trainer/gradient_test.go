@@ -37,6 +37,13 @@ func total(base *run[float64], lp []float64) float64 {
 		r.lp[oldPolicy] = base.lp[newPolicy]
 	}
 	r.ratios()
+	if level := r.o.ratioLevel; r.o.ratioPerToken && (level == "seq_mean" || level == "seq_sum") { // sg(ρ)·exp(lp − sg(lp))
+		for i, x := range base.ratio {
+			if r.ratio[i] = x; base.share[i] != 0 {
+				r.ratio[i] = x * math.Exp(lp[i]-base.lp[newPolicy][i])
+			}
+		}
+	}
 	var loss float64
 	if r.o.loss == "gmpo" {
 		r.direct = make([]float64, r.cells())
@@ -112,6 +119,11 @@ func sets(t *testing.T, seed uint64) map[string]*convention.Set {
 	for _, k := range loss.Values {
 		all["loss "+k] = Vary(all["verl-grpo@0.9"], "loss.kind", k, r)
 	}
+	all["loss gspo, a critic"] = Vary(all["verl-ppo@0.9"], "loss.kind", "gspo", r)
+	engine := &completion{Set: Vary(all["openrlhf-ppo@0.11"], "loss.kind", "gspo", r), rand: r}
+	engine.put("ratio.old", "engine")
+	engine.put("tis.level", "none")
+	all["loss gspo, to the engine"] = engine.Set
 	for _, grad := range []string{"naive", "score_function", "straight_through_k2", "is_corrected"} {
 		for _, kind := range []string{"k1", "k2", "k3", "abs", "ratio_d"} {
 			for _, level := range []string{"token", "seq_mean"} {

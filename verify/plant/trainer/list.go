@@ -41,7 +41,7 @@ var kinds = map[string]struct {
 	"AGG-NO-BATCH":         {"agg.kind", "seq_sum_const", []string{"trl-grpo@1.16"}}, // loss_type dr_grpo
 	"CISPO-NOT-DETACHED":   {"loss.kind", "cispo", []string{"verl-grpo@0.9", "trl-grpo@1.16"}},
 	"GSPO-ADV-PADDING":     {"loss.kind", "gspo", []string{"verl-grpo@0.9"}},
-	"RATIO-GRAD-PER-TOKEN": {"loss.kind", "gspo", []string{"verl-grpo@0.9"}},
+	"RATIO-GRAD-PER-TOKEN": {"ratio.level", "seq_mean", []string{"trl-grpo@1.16"}}, // importance_sampling_level sequence
 	"RATIO-SUM-FOR-MEAN":   {"loss.kind", "gspo", []string{"verl-grpo@0.9"}},
 	"RFPP-HOLE-DROPS":      {"adv.kind", "rfpp", []string{"verl-ppo@0.9"}},
 }

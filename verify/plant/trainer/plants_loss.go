@@ -7,7 +7,7 @@ var lossPlants = []Plant{
 	{"RATIO-INVERTED", []string{"token_loss", "loss", "pg_loss", "dlogp"}, []string{"logp_new", "logp_old", "advantages"}, all(usesRatio, stored)},
 	{"RATIO-DETACHED", []string{"dlogp"}, nil, always},
 	{"RATIO-SUM-FOR-MEAN", []string{"token_loss", "loss", "pg_loss", "dlogp"}, []string{"logp_new", "logp_old", "advantages"}, all(usesRatio, stored, is("ratio.level", "seq_mean"))},
-	{"RATIO-GRAD-PER-TOKEN", []string{"dlogp"}, []string{"logp_new", "logp_old", "advantages"}, all(surrogate, is("ratio.level", "seq_mean"), not(is("agg.kind", "luspo")))},
+	{"RATIO-GRAD-PER-TOKEN", []string{"dlogp"}, []string{"logp_new", "logp_old", "advantages"}, all(surrogate, is("ratio.level", "seq_mean"), not(is("ratio.grad", "token")), not(is("agg.kind", "luspo")))},
 	{"GSPO-ADV-PADDING", []string{"token_loss", "loss", "pg_loss", "dlogp"}, []string{"logp_new", "logp_old", "advantages"}, all(masked, is("ratio.level", "seq_mean"), usesRatio)},
 	{"IS-SUM-FOR-MEAN", []string{"is_weights"}, []string{"logp_old", "logp_gen"}, is("tis.level", "seq_geo")},
 	{"IS-CLAMP-MISSING", []string{"is_weights"}, []string{"logp_old", "logp_gen"}, all(weighted, positive("tis.high"), is("tis.rule", "truncate_upper", "clamp", "zero_outside"))},

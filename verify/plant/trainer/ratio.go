@@ -14,7 +14,7 @@ func (r *run[F]) ratios() {
 	d := make([]F, n)
 	for i := range n {
 		if !r.o.stopgrad {
-			d[i] = sign * r.sub(r.lp[newPolicy][i], r.lp[oldPolicy][i])
+			d[i] = sign * r.sub(r.lp[newPolicy][i], r.lp[r.below()][i])
 		}
 		r.share[i] = sign
 		if !inside(d[i], -bound, bound) && !math.IsInf(float64(bound), 1) {
@@ -48,9 +48,19 @@ func (r *run[F]) ratios() {
 			if !mask[i-lo] {
 				r.share[i] = 0
 			}
-			r.share[i] = r.div(pass*r.share[i], tokens)
+			if r.share[i] *= pass; !r.o.ratioPerToken || r.plant == "RATIO-GRAD-PER-TOKEN" {
+				r.share[i] = r.div(r.share[i], tokens)
+			}
 		}
 	}
+}
+
+// below returns the policy in the denominator of the ratio.
+func (r *run[F]) below() int {
+	if r.o.engineRatio {
+		return genPolicy
+	}
+	return oldPolicy
 }
 
 // engineWeights computes the weights for the mismatch between inference engine and trainer; nil where there are none.

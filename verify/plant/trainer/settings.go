@@ -52,6 +52,8 @@ type settings struct {
 	ratioLevel                     string
 	ratioClamp, seqLogMax, lenEps  float64
 	stopgrad                       bool
+	ratioPerToken                  bool // a sequence's ratio has the gradient of GSPO-token
+	engineRatio                    bool // the ratio is taken to the engine's log-probs
 	tisLevel, tisRule, tisGate     string
 	tisLow, tisHigh, tisClamp      float64
 	tisNormalize                   bool
@@ -117,7 +119,7 @@ func settingsOf(s *convention.Set) settings {
 		klISCap: number("kl.is_cap", 0), klWeighted: word("kl.under_is_weight") == "inside" || truth("tis.applies_to_kl"),
 		klTokens: word("kl.agg") == "token", valueTokens: word("value.agg") == "token", entropyAgg: word("entropy.agg"),
 		ratioLevel: word("ratio.level"), ratioClamp: number("ratio.log_clamp", inf), seqLogMax: number("ratio.seq_log_max", inf),
-		lenEps: number("ratio.len_eps", 0), stopgrad: word("ratio.old") == "stopgrad_new",
+		lenEps: number("ratio.len_eps", 0), ratioPerToken: word("ratio.grad") == "token", engineRatio: word("ratio.old") == "engine", stopgrad: word("ratio.old") == "stopgrad_new",
 		tisLevel: word("tis.level"), tisRule: word("tis.rule"), tisGate: word("tis.gate"), tisLow: number("tis.low", -inf),
 		tisHigh: number("tis.high", inf), tisClamp: number("tis.log_clamp", inf), tisNormalize: truth("tis.normalize"),
 		loss: word("loss.kind"), clipLow: number("clip.low", inf), clipHigh: number("clip.high", inf),
