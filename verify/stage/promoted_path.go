@@ -10,7 +10,7 @@ import (
 // promotedPath rounds a gradient as autograd does where the log-probs have a 16-bit type. What reaches a tensor of the type is cast to it:
 //
 //	through a ratio of the token   rnd(rnd(∂/∂ρ)·ρ)
-//	through that of a sequence     rnd(Σ ∂/∂ρ·ρ/n): the ratio is float32 again
+//	through that of a sequence     rnd(Σ ∂/∂ρ·ρ/n) where the ratio is float32 again, see [policy.chooseRowRatio]
 //	beside it (score functions)    rnd(∂/∂lp)
 //
 // and of the KL term what [klPaths] says of g = β·w, of is_corrected times ρ, which has k·β·w with respect to ρ besides. Paths are added in the order in which autograd meets them, each sum rounded.
@@ -23,6 +23,12 @@ func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
 	}
 	path, weights := make([]float64, len(q.Want)), make([]float64, len(q.Want))
 	p.withoutKL().backward(c, red, path, weights)
+	if p.rowHalf && !p.o.Ratio.PerToken {
+		p.rowSlopes = p.withoutKL().slopes(c).ratio
+		for i, w := range weights {
+			p.rowSlopes[i] *= w
+		}
+	}
 	if !p.knowsKLPath() {
 		cast := half(p.lp, p.ref) == 0 && p.beta != 0 // of a KL term in a wider type, once for each of its two paths
 		for i, g := range path {
@@ -208,7 +214,7 @@ func (p *policy) scores() bool {
 // castPath returns the gradient of cell i without the path of the KL estimate: g that of the policy term in float32, more what is added to
 // it with respect to the ratio, and how far roundings that are open can move it.
 func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
-	token := p.o.Ratio.Level == rl.RatioToken && p.ratio.x != nil && (p.old.Half > 0 || p.old.X == nil)
+	token := (p.o.Ratio.Level == rl.RatioToken || p.rowHalf && p.o.Ratio.PerToken) && p.ratio.x != nil && (p.old.Half > 0 || p.old.X == nil)
 	switch {
 	case p.scores():
 		y, open := rounded(g, u)
@@ -228,8 +234,8 @@ func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
 		return g, 2 * u * math.Abs(g)
 	case !token:
 		y, open := rounded(g, u)
-		if p.o.Ratio.LenEps > 0 || p.o.Ratio.SeqLogMax > 0 { // verl's ratio and its length have the type of the log-probs
-			return g, 3 * u * math.Abs(g)
+		if p.rowHalf {
+			return p.castRow(g, i, u)
 		}
 		if open {
 			e = 2 * u * math.Abs(g)

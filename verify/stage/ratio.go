@@ -149,9 +149,6 @@ func (c *Case) ratios(lp, old Input, mask []bool, o rl.RatioOptions) ratios {
 		} else if size > 0 || e > 0 {
 			e += foldError(2*int(tokens), c.Unit) * separate
 		}
-		if old.Half > 0 && (o.LenEps > 0 || o.SeqLogMax > 0) { // verl divides and takes exp in the type of the log-probs (its length is no float32)
-			e += old.Half * (math.Abs(s/count) + 1)
-		}
 		r.log[row], r.logE[row], r.count[row] = s/count, e, count
 		rel := expError(e, u)
 		for i := row * b.Cols; i < (row+1)*b.Cols; i++ {

@@ -48,6 +48,9 @@ type policy struct {
 	randomCut bool   // clip_cov: which tokens are left out is drawn
 	drop      []bool // of a gradient: the tokens that were
 
+	rowHalf   bool      // the ratio of a row has the 16-bit type of the log-probs
+	rowSlopes []float64 // of a gradient: what reaches such a ratio from every cell
+
 	rho []float64 // where the ratio of sapo was replaced by what its difference from 1 was rounded to: the ratio itself; else nil
 }
 
@@ -84,7 +87,7 @@ func (c *Case) policy(gradient bool) *policy {
 		}
 		if u := half(p.lp, p.old); u > 0 && p.old.X != nil {
 			p.promotedOld(c.B.Rows, c.B.Cols)
-			if o := p.o.Ratio; o.Level == rl.RatioToken || o.LenEps > 0 || o.SeqLogMax > 0 { // a ratio that TRL takes of a row is float32
+			if p.o.Ratio.Level == rl.RatioToken { // that of a row may be float32
 				p.o.Clip = promotedClip(p.o.Clip, u)
 			}
 		}
@@ -107,6 +110,7 @@ func (c *Case) policy(gradient bool) *policy {
 	}
 	if p.uses || p.ratioInKL() {
 		p.ratio = c.ratios(p.lp, p.old, p.mask, p.o.Ratio)
+		p.chooseRowRatio(c)
 	}
 	return p
 }

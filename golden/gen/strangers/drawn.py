@@ -76,6 +76,8 @@ def trl_grpo(r):
         vllm_importance_sampling_correction=r.random() < 0.85,
         learning_rate=number(r, 1e-3, 8e-3),
     )
+    if ranks > 1:  # the quantile is gathered from all ranks, which run here one after the other
+        a["top_entropy_quantile"] = 1.0
     if kind == "vespo":  # TRL refuses the other two
         a["vllm_importance_sampling_mode"] = r.choice(["token_mask", "token_truncate"])
     if kind in ("grpo", "dapo", "bnpo", "dr_grpo", "luspo") and r.random() < 0.3:
@@ -134,7 +136,7 @@ def verl_(r):
     )
     w["temperature"] = maybe(r, 0.25, number(r, 0.6, 1.5), 1.0)
     if est == "gae":
-        w["critic_agg"] = agg  # critic.loss_agg_mode is that of the actor by default
+        w["critic_agg"], w["critic_scale"] = agg, actor["loss_scale_factor"]  # critic.loss_agg_mode and its factor are the actor's by default
         w["cliprange_value"] = number(r, 0.02, 0.6)
         if r.random() < 0.2:
             w["adaptive"] = (number(r, 0.01, 0.3), 200)
@@ -207,7 +209,7 @@ def loops_(r):
     if w["loop"] == "group":
         scale = r.choice(["group_std", "group_std", "none", "batch_std"])
         o = dict(clip, center=r.choice(["mean", "mean", "loo"]), scale=scale, ddof=r.choice([0, 1]), adv_eps=number(r, 1e-8, 1e-2))
-        o.update(tis=r.random() < 0.3, tis_cap=number(r, 1.02, 4), agg=r.choice(["token", "rows", "constant"]), constant=float(r.choice([20, 64, 777])))
+        o.update(tis=r.random() < 0.3, tis_cap=number(r, 1.02, 4), agg=r.choice(["token", "rows", "constant"]), constant=float(max(r.choice([20, 64, 777]), w["T"])))
         o.update(kl=r.choice(["k1", "k2", "k3"]), bonus=maybe(r, 0.3, number(r, 1e-3, 0.05), 0.0))
     elif w["loop"] == "open_instruct":
         o = dict(clip, normalization=r.choice(["standard", "centered"]), tis=r.random() < 0.4, tis_cap=number(r, 1.02, 4))

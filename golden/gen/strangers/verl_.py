@@ -142,7 +142,7 @@ def run(case, folder):
     w = case.cfg
     actor = Config(**{**ACTOR, **w.get("actor", {})}, policy_loss=Config(**{**POLICY, **w.get("policy", {})}), global_batch_info={})
     algo = Config(**{**ALGO, **w.get("algo", {})})
-    critic = Config(cliprange_value=w.get("cliprange_value", 0.5), loss_agg_mode=w.get("critic_agg", "token-mean"), loss_scale_factor=None)
+    critic = Config(cliprange_value=w.get("cliprange_value", 0.5), loss_agg_mode=w.get("critic_agg", "token-mean"), loss_scale_factor=w.get("critic_scale"))
     ppo, ranks, minis, micros = algo.adv_estimator == "gae", w.get("ranks", 1), w.get("minis", 1), w.get("micros", 1)
     driver = w.get("driver", {})
     ns, ls, rt, rc = load(case.edits)
