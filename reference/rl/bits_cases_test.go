@@ -1,6 +1,9 @@
 package rl
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // The batch of the bit tests: full mantissas, a mask with holes, log-probs below 0.
 const bitRows, bitCols, bitVocab = 6, 11, 7
@@ -122,9 +125,20 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		return append(d, l)
 	},
 	"DPO": func(b bitBatch) (out []float64) {
-		for kind := range DPOKind(len(dpoKinds.names)) {
-			l, d := DPO(nil, nil, b.lp, b.old, b.ref, b.adv, DPOOptions{Kind: kind, Beta: .7, LabelSmoothing: .1})
+		for kind := range DPOORPO {
+			l, d, _ := DPO(nil, nil, nil, b.lp, b.old, b.ref, b.adv, DPOOptions{Kind: kind, Beta: .7, LabelSmoothing: .1})
 			out = join(out, l, d)
+		}
+		return out
+	},
+	"DPOMargin": func(b bitBatch) (out []float64) {
+		for i := range b.lp {
+			for d := range DPODivergence(len(dpoDivergences.names)) {
+				h, hc, hr := DPOMargin(b.lp[i], b.old[i], b.ref[i], b.lp[len(b.lp)-1-i], DPOOptions{Divergence: d, Alpha: .6})
+				out = append(out, h, hc, hr)
+			}
+			h, hc, hr := DPOMargin(b.lp[i], b.lp[len(b.lp)-1-i], 0, 0, DPOOptions{Kind: DPOORPO})
+			out = append(out, h, hc, hr)
 		}
 		return out
 	},
@@ -197,6 +211,15 @@ var bitCases = map[string]func(b bitBatch) []float64{
 			for rule := range TISRule(len(tisRules.names)) {
 				out = join(out, ISWeights(nil, b.lp, b.old, b.mask, bitRows, bitCols, TISOptions{Level: level, Rule: rule, Low: .5, High: 2, Normalize: true}))
 			}
+		}
+		return out
+	},
+	"JSD": func(b bitBatch) (out []float64) {
+		teacher := slices.Clone(b.logits)
+		slices.Reverse(teacher)
+		for _, beta := range []float64{0, .3, 1} {
+			l, d := JSD(nil, nil, b.logits, teacher, bitVocab, JSDOptions{Beta: beta, Temperature: .9})
+			out = join(out, l, d)
 		}
 		return out
 	},
@@ -305,6 +328,13 @@ var bitCases = map[string]func(b bitBatch) []float64{
 	"RunPPOUpdateEpoch": func(b bitBatch) (out []float64) {
 		for _, u := range bitEpoch(b).Micro {
 			out = append(join(out, u.DLogp, u.DValue, u.DEntropy), u.TotalLoss)
+		}
+		return out
+	},
+	"Unpaired": func(b bitBatch) (out []float64) {
+		for kind := range UnpairedKind(len(unpairedKinds.names)) {
+			l, d := Unpaired(nil, nil, b.lp, b.ref, b.mask, .05, UnpairedOptions{kind, .7, 1, 1.3})
+			out = join(out, l, d)
 		}
 		return out
 	},

@@ -71,7 +71,7 @@ func TestLossBits(t *testing.T) {
 	for _, level := range []RatioLevel{RatioToken, RatioSeqMean, RatioSeqSum} {
 		RatioBackward(dlp, slope, ratio, lp, ref, mask, rows, cols, RatioOptions{Level: level, LenEps: 1e-8, LogClamp: 2})
 	}
-	l, d = DPO(nil, nil, lp, ref, adv, ratio, DPOOptions{Kind: DPOIPO, Beta: .1})
+	l, d, _ = DPO(nil, nil, nil, lp, ref, adv, ratio, DPOOptions{Kind: DPOIPO, Beta: .1})
 	add(dlp, l, d)
 	require.Equal(t, want, fmt.Sprintf("%016x", h.Sum64()))
 }

@@ -69,5 +69,12 @@ var losses = []Option{
 var preferences = []Option{
 	{"dpo.loss", EnumType, nil, Any, "preference loss of a pair", "dump.md, packed and paired batches", []Stage{TokenLoss}},
 	{"dpo.beta", NumberType, []string{"0.1"}, Positive, "β of the preference loss", "dump.md, packed and paired batches", []Stage{TokenLoss}},
+	{"dpo.divergence", EnumType, nil, Any, "divergence that the preference loss keeps the policy near the reference by", "TRL 1.16 f_divergence_type; Wang et al. 2024, arXiv 2309.16240", []Stage{TokenLoss}},
+	{"dpo.alpha", NumberType, []string{"1"}, Positive, "coefficient of the alpha divergence", "TRL 1.16 f_alpha_divergence_coef", []Stage{TokenLoss}},
+	{"dpo.nll_weight", NumberType, []string{"0", "1"}, NotNegative, "coefficient of nll_loss beside the preference loss", "TRL 1.16 rpo_alpha, Liger alpha; ORPO: 1", []Stage{TokenLoss}},
+	{"kto.desirable", NumberType, []string{"1"}, NotNegative, "weight of the good answers in the losses of kto and bco", "TRL 1.16 desirable_weight", []Stage{TokenLoss}},
+	{"kto.undesirable", NumberType, []string{"1"}, NotNegative, "weight of the bad answers in the losses of kto and bco", "TRL 1.16 undesirable_weight", []Stage{TokenLoss}},
+	{"distill.beta", NumberType, []string{"0", "0.5", "1"}, Unit, "the teacher's share in the generalised Jensen-Shannon divergence", "TRL 1.16 GKD beta; Agarwal et al. 2024, Eq. 1", []Stage{TokenLoss}},
+	{"distill.temperature", NumberType, []string{"1"}, Positive, "divides the logits of student and teacher", "TRL 1.16 generalized_jsd_loss", []Stage{TokenLoss}},
 	{"dpo.label_smoothing", NumberType, []string{"0"}, Unit, "probability that a label is wrong", "dump.md, packed and paired batches", []Stage{TokenLoss}},
 }

@@ -18,7 +18,7 @@ var pipeline = []struct {
 	name   string
 	groups []string
 }{{"masks", []string{"masks", "input"}}, {"logp", []string{"logp", "agreement", "first_step"}}, {"reward", []string{"reward"}}, {"adv", []string{"advantage", "gae"}}, {"KL", []string{"kl"}},
-	{"ratio", []string{"ratio"}}, {"token", []string{"token_loss", "preference"}}, {"loss", []string{"aggregate"}}, {"grad", []string{"gradient"}}, {"log", []string{"scalars"}}}
+	{"ratio", []string{"ratio"}}, {"token", []string{"token_loss", "preference", "distill"}}, {"loss", []string{"aggregate"}}, {"grad", []string{"gradient"}}, {"log", []string{"scalars"}}}
 
 func groupOf(id string) string {
 	group, _, _ := strings.Cut(id, "/")

@@ -98,7 +98,7 @@ func sights(b *dump.Batch, set func(c *stage.Check) *convention.Set) map[*fault.
 // coverage counts the bugs that would show. What the search found stands for what was not declared.
 func (s *session) coverage() *Coverage {
 	c := &Coverage{}
-	if len(s.samples) == 0 || s.algo == "sft" || s.algo == "dpo" {
+	if len(s.samples) == 0 || slices.Contains(noPolicy, s.algo) {
 		return c
 	}
 	shows := map[*fault.Hypothesis]bool{}
@@ -173,7 +173,7 @@ func (s *session) possible(h *fault.Hypothesis) bool {
 			if slices.ContainsFunc(s.tracks, func(t *track) bool { return t.seen && h.Applies(t.check) && strings.HasPrefix(t.check.ID, "scalars") }) {
 				return true
 			}
-		case group == "preference":
+		case group == "preference", group == "distill":
 		default:
 			return true
 		}

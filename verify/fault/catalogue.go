@@ -27,7 +27,7 @@ func Find(id string) *Hypothesis {
 
 var all = described(slices.Concat(maskFaults, logpFaults, klFaults, rewardFaults, advantageFaults, lossFaults, aggregateFaults, gradientFaults, engineFaults, rowFaults, groupFaults, reductionFaults, formulaFaults, sequenceFaults, metricFaults, signFaults)...)
 
-var masked = []string{"reward", "gae", "advantage", "token_loss", "aggregate", "gradient", "scalars", "preference/sft_loss"}
+var masked = []string{"reward", "gae", "advantage", "token_loss", "aggregate", "gradient", "scalars", "preference/sft_loss", "distill"}
 
 var maskFaults = []*Hypothesis{
 	{ID: "LOSS-MASK-TOOL", Checks: masked,

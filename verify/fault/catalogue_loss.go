@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/reference/rl"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -154,13 +155,25 @@ var lossFaults = []*Hypothesis{
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			return combined(-1, policyOnly(sameInput, c, ch), 1, klOnly(c, ch))
 		}},
-	{ID: "LOSS-SIGN", Checks: []string{"preference"}, Predict: opposite},
+	{ID: "LOSS-SIGN", Checks: []string{"preference", "distill"}, Predict: opposite},
 	{ID: "DPO-NO-REFERENCE", Checks: []string{"preference/dpo_loss"}, Input: noReference},
 	{ID: "DPO-NO-REFERENCE", Checks: []string{"preference/dpo_loss"},
 		Title: "the preference loss leaves the reference out, and has the wrong sign",
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(noReference, c, ch)
 			return combined(-1, p, 0, p)
+		}},
+	{ID: "JSD-MIXTURE-SWAPPED", Checks: []string{"distill"},
+		Predict: func(c *stage.Case, _ *stage.Check) *stage.Prediction {
+			beta, t := c.Num("distill.beta"), c.NumOr("distill.temperature", 1)
+			if !c.OK() || !(beta > 0 && beta < 1) || beta == .5 {
+				return nil
+			}
+			return c.Distill(t, beta, func(p, q []float64, vocab int) []float64 { return mixtureSwapped(p, q, beta, t) })
+		}},
+	{ID: "JSD-HARD-LABELS", Checks: []string{"distill"},
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			return combined(.5, under(sameInput, c, ch), .5, under(sameInput, c, stage.Find("preference/sft_loss")))
 		}},
 	{ID: "TOP-ENTROPY-PER-RANK", Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "gradient/dlogp"},
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
@@ -350,6 +363,27 @@ var gradientFaults = []*Hypothesis{
 
 // noReference takes the reference out of a preference loss.
 var noReference = both(constant("ref_chosen", 0), constant("ref_rejected", 0))
+
+// mixtureSwapped is the divergence of one token with β and 1 − β exchanged in the mixture alone:
+// β·KL(q‖m) + (1 − β)·KL(p‖m), m = β·p + (1 − β)·q.
+func mixtureSwapped(student, teacher []float64, beta, t float64) []float64 {
+	ids := make([]int, len(student))
+	var p, q [][]float64
+	for j := range ids {
+		p, q = append(p, student), append(q, teacher)
+		ids[j] = j
+	}
+	lp := rl.LogProbs(nil, slices.Concat(p...), ids, len(ids), rl.LogProbOptions{Temperature: t})
+	lq := rl.LogProbs(nil, slices.Concat(q...), ids, len(ids), rl.LogProbOptions{Temperature: t})
+	var d float64
+	for j := range lp {
+		x, y := math.Exp(lp[j]), math.Exp(lq[j])
+		if m := math.Log(float64(beta*x) + float64((1-beta)*y)); x > 0 && y > 0 {
+			d += float64(beta*y*(lq[j]-m)) + float64((1-beta)*x*(lp[j]-m))
+		}
+	}
+	return []float64{d}
+}
 
 // opposite predicts the negative of the right numbers.
 func opposite(c *stage.Case, ch *stage.Check) *stage.Prediction {

@@ -15,7 +15,7 @@ func gradientChecks() []*Check {
 		Formula: "∂loss/∂logp_new = w·(∂ℓ/∂ρ·ρ + kl.beta·∂KL), w the weight of the token in the aggregation, ∂ρ/∂logp = ρ; KL by kl.grad; 0 outside the mask; times 1/dlogp_scale",
 		Source:  "the derivative of the stages before; TRL 1.16 backward; V21 (trl#6503, NeMo-RL#2506, verl#4105)",
 		Fix:     "a gradient of 0 everywhere: the ratio is detached; a factor: denominator or accumulation; a difference that grows with logp_new − logp_ref: the score-function term of the KL",
-		Applies: func(c *Case) bool { return !c.preference() },
+		Applies: func(c *Case) bool { return !c.preference() && !c.distilled() },
 		Predict: predictDLogp,
 	}, {
 		ID: "gradient/dvalues", Stage: convention.Gradient, Output: "dvalues",

@@ -2,7 +2,6 @@ package stage
 
 import (
 	"math"
-	"slices"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
@@ -16,16 +15,24 @@ func preferenceChecks() []*Check {
 		Formula: "loss = −Σ logp_new·labels_mask / N, N the labels of the file, or num_items_in_batch",
 		Source:  "transformers ForCausalLMLoss, TRL SFTTrainer; V19 (transformers#34191, verl#3332)",
 		Fix:     "compare the denominator: labels of the micro-batch or of all that are accumulated; a mask shifted by one shows as another set of tokens",
-		Applies: func(c *Case) bool { return c.supervised() },
+		Applies: func(c *Case) bool { return c.supervised() && !c.distilled() },
 		Predict: predictSFTLoss,
 	}, {
 		ID: "preference/dpo_loss", Stage: convention.Aggregate, Output: "loss",
 		Title:   "preference loss of pairs",
-		Formula: "mean over pairs of −(1 − ε)·ln σ(βh) − ε·ln σ(−βh) (sigmoid), max(0, 1 − βh) (hinge) or (h − 1/(2β))² (ipo); h = (logp_chosen − logp_rejected) − (ref_chosen − ref_rejected)",
-		Source:  "Rafailov et al. 2023, Eq. 7; Zhao et al. 2023; Azar et al. 2023, Eq. 17; TRL DPOTrainer",
+		Formula: "mean over pairs of −(1 − ε)·ln σ(βh) − ε·ln σ(−βh) (sigmoid), max(0, 1 − βh) (hinge), (h − 1/(2β))² (ipo) or −β·ln σ(h) (orpo), plus dpo.nll_weight·nll_loss; h = (logp_chosen − logp_rejected) − (ref_chosen − ref_rejected), by dpo.divergence or the ratio of odds otherwise",
+		Source:  "Rafailov et al. 2023, Eq. 7; Zhao et al. 2023; Azar et al. 2023, Eq. 17; Hong et al. 2024, Eqs. 4 and 7; TRL DPOTrainer, ORPOTrainer",
 		Fix:     "compare dpo.beta, the order of chosen and rejected, and whether log-probs are sums (ipo: means) over the response tokens",
-		Applies: func(c *Case) bool { return c.preference() },
+		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
 		Predict: predictDPOLoss,
+	}, {
+		ID: "preference/unpaired_loss", Stage: convention.Aggregate, Output: "loss",
+		Title:   "loss of answers that are good or bad",
+		Formula: "mean over answers of w·(1 − σ(±β·(g − z))) (kto) or −w·ln σ(±(β·g − z)) (bco), g = logp_policy − logp_reference, z reference_point, + where desirable",
+		Source:  "Ethayarajh et al. 2024, Eq. 8; Jung et al. 2024; TRL KTOTrainer, BCOTrainer",
+		Fix:     "compare dpo.beta, the reference point, and what the mean is divided by under accumulation",
+		Applies: func(c *Case) bool { return c.unpaired() },
+		Predict: predictUnpairedLoss,
 	}}
 }
 
@@ -49,9 +56,20 @@ func predictDPOLoss(c *Case) *Prediction {
 	if kind == "sigmoid" {
 		o.LabelSmoothing = c.NumOr("dpo.label_smoothing", 0)
 	}
-	var x [4][]float64
+	names := []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"}
+	if o.Kind == rl.DPOORPO {
+		names = names[:2]
+	} else {
+		if c.Set.Value("dpo.divergence").Kind() == convention.Enum { // nobody who does not say so has another, and alpha's h fits anything
+			o.Divergence, _ = rl.ParseDPODivergence(c.Enum("dpo.divergence"))
+		}
+		if o.Divergence == rl.DPOAlpha {
+			o.Alpha = c.Num("dpo.alpha")
+		}
+	}
+	x := [4][]float64{2: make([]float64, c.B.Rows), 3: make([]float64, c.B.Rows)}
 	stored := make([]float64, c.B.Rows) // what rounding on storing adds to the errors of a pair
-	for i, name := range []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"} {
+	for i, name := range names {
 		if x[i] = c.B.Row(name); x[i] == nil {
 			note(&c.Absent, name)
 		}
@@ -59,6 +77,7 @@ func predictDPOLoss(c *Case) *Prediction {
 			stored[r] += e
 		}
 	}
+	nll := c.nllTerm(o.Kind)
 	divided := c.divides()
 	steps := 1.0
 	if divided {
@@ -67,43 +86,161 @@ func predictDPOLoss(c *Case) *Prediction {
 	if !c.OK() {
 		return nil
 	}
-	loss, slope := rl.DPO(nil, nil, x[0], x[1], x[2], x[3], o)
+	var loss []float64
+	if o.Kind == rl.DPOORPO {
+		loss, _, _ = rl.DPO(nil, nil, nil, x[0], x[1], nil, nil, o)
+	} else {
+		loss, _, _ = rl.DPO(nil, nil, nil, x[0], x[1], x[2], x[3], o)
+	}
+	s, u := c.pairSums(loss, func(r int) float64 {
+		return dpoError(o, x[0][r], x[1][r], x[2][r], x[3][r], stored[r], loss[r], c.Unit+tol.U64)
+	}), c.Unit+tol.U64
+	if nll != nil {
+		s.add(1, *nll, u)
+	}
+	s.divide(steps, u)
+	return s.prediction(func(f int) []Term {
+		file := c.B.Files[f]
+		var sum float64
+		for r := file.Lo; r < file.Hi; r++ {
+			h, _, _ := rl.DPOMargin(x[0][r], x[1][r], x[2][r], x[3][r], o)
+			sum += h
+		}
+		n := float64(file.Hi - file.Lo)
+		return []Term{{"pairs", n}, {"mean h", sum / n}, {"dpo.beta", o.Beta}, {"accumulation steps", steps}}
+	})
+}
+
+// nllTerm returns dpo.nll_weight·nll_loss of every file; nil where there is none. The weight is 1 for ORPO, whose paper has it, and 0 for
+// others unless it is said.
+func (c *Case) nllTerm(kind rl.DPOKind) *sums {
+	weight := 0.0
+	if kind == rl.DPOORPO {
+		weight = 1
+	}
+	weight = c.Default("dpo.nll_weight", weight)
+	x := c.B.PerFile("nll_loss")
+	if x == nil {
+		if weight != 0 {
+			note(&c.Absent, "nll_loss")
+		}
+		return nil
+	}
+	s := c.newSums()
+	for f, e := range x {
+		s.x[f], s.size[f], s.err[f] = weight*e, weight*math.Abs(e), 2*(c.Unit+tol.U64)*weight*math.Abs(e)
+	}
+	return &s
+}
+
+// pairSums returns the mean over the rows of each file of losses that are off by err.
+func (c *Case) pairSums(loss []float64, err func(row int) float64) sums {
 	s, u := c.newSums(), c.Unit+tol.U64
 	for f, file := range c.B.Files {
 		n := float64(file.Hi - file.Lo)
 		for r := file.Lo; r < file.Hi; r++ {
 			s.x[f] += loss[r]
 			s.size[f] += math.Abs(loss[r])
-			s.err[f] += dpoError(o, x[0][r], x[1][r], x[2][r], x[3][r], stored[r], loss[r], slope[r], u)
+			s.err[f] += err(r)
 		}
-		s.err[f] = (s.err[f] + (foldError(int(n), c.Unit)+2*u)*s.size[f]) / (n * steps)
-		s.x[f] /= n * steps
-		s.size[f] /= n * steps
+		s.err[f] = (s.err[f] + (foldError(int(n), c.Unit)+2*u)*s.size[f]) / n
+		s.x[f] /= n
+		s.size[f] /= n
 	}
-	return s.prediction(func(f int) []Term {
-		file := c.B.Files[f]
-		h := slices.Clone(x[0][file.Lo:file.Hi])
-		var sum float64
-		for i := range h {
-			r := file.Lo + i
-			sum += (x[0][r] - x[1][r]) - (x[2][r] - x[3][r])
+	return s
+}
+
+// divide divides by the accumulation steps.
+func (s *sums) divide(steps, u float64) {
+	if steps == 1 {
+		return
+	}
+	for f := range s.x {
+		s.x[f] /= steps
+		s.size[f] /= steps
+		s.err[f] = s.err[f]/steps + u*math.Abs(s.x[f])
+	}
+}
+
+func predictUnpairedLoss(c *Case) *Prediction {
+	o := rl.UnpairedOptions{Beta: c.Num("dpo.beta"), Desirable: c.Default("kto.desirable", 1), Undesirable: c.Default("kto.undesirable", 1)}
+	o.Kind, _ = rl.ParseUnpairedKind(c.B.Meta.Algorithm)
+	policy, reference, labels, point := c.B.Row("logp_policy"), c.B.Row("logp_reference"), c.B.Row("desirable"), c.B.PerFile("reference_point")
+	for _, name := range []string{"logp_policy", "logp_reference", "desirable", "reference_point"} {
+		if !c.Has(name) {
+			note(&c.Absent, name)
 		}
-		return []Term{{"pairs", float64(len(h))}, {"mean h", sum / float64(len(h))}, {"dpo.beta", o.Beta}, {"accumulation steps", steps}}
+	}
+	steps := 1.0
+	if c.divides() {
+		steps = c.accumulation()
+	}
+	if !c.OK() {
+		return nil
+	}
+	stored := make([]float64, c.B.Rows)
+	for _, name := range []string{"logp_policy", "logp_reference"} {
+		for r, e := range c.rounding(name) {
+			stored[r] += e
+		}
+	}
+	u := c.Unit + tol.U64
+	loss, slope := make([]float64, c.B.Rows), make([]float64, c.B.Rows)
+	bound := make([]float64, c.B.Rows)
+	for f, file := range c.B.Files {
+		good := make([]bool, file.Hi-file.Lo)
+		for i := range good {
+			good[i] = labels[file.Lo+i] == 1
+		}
+		rl.Unpaired(loss[file.Lo:file.Hi], slope[file.Lo:file.Hi], policy[file.Lo:file.Hi], reference[file.Lo:file.Hi], good, point[f], o)
+		for r := file.Lo; r < file.Hi; r++ {
+			bound[r] = unpairedError(o, policy[r], reference[r], point[f], stored[r], loss[r], slope[r], max(o.Desirable, o.Undesirable), u)
+		}
+	}
+	s := c.pairSums(loss, func(r int) float64 { return bound[r] })
+	s.divide(steps, u)
+	return s.prediction(func(f int) []Term {
+		return []Term{{"answers", float64(c.B.Files[f].Hi - c.B.Files[f].Lo)}, {"reference point", point[f]}, {"dpo.beta", o.Beta}, {"accumulation steps", steps}}
 	})
+}
+
+// unpairedError bounds the loss of an answer whose log-probs have errors of the sum e, w the larger of the weights. With g = policy −
+// reference and x the argument of the sigmoid,
+//
+//	e_x = β·(e + u·(|policy| + |reference| + |g| + |z|)) + 3u·(|βg| + |βz| + |z|)
+//	|ℓ′|·e_x + ½·w·e_x² + (e_log + 3u)·ℓ, and for KTO u·w of the subtraction from 1
+//
+// since σ′ and the second derivative of −ln σ are at most ¼, that of σ at most 1/10.
+func unpairedError(o rl.UnpairedOptions, policy, reference, z, e, loss, slope, w, u float64) float64 {
+	g := policy - reference
+	ex := o.Beta*(e+u*(math.Abs(policy)+math.Abs(reference)+math.Abs(g)+math.Abs(z))) + 3*u*(math.Abs(o.Beta*g)+math.Abs(o.Beta*z)+math.Abs(z))
+	b := math.Abs(slope/o.Beta)*ex + w*ex*ex/2 + (elementary+3)*u*loss
+	if o.Kind == rl.UnpairedKTO {
+		b += (elementary + 2) * u * w
+	}
+	return b
 }
 
 // dpoError bounds the loss of a pair whose log-probs have errors of the sum e. They may be subtracted in either order:
 //
-//	e_h = e + 2u·(|chosen| + |rejected| + |ref chosen| + |ref rejected|)   e_x = β·e_h + 2u·|βh|
+//	e_0 = e + 2u·(|chosen| + |rejected| + |ref chosen| + |ref rejected|)   e_h = marginError   e_x = β·e_h + 2u·|βh|
 //	sigmoid  |ℓ′|·e_x + ½·e_x² + e_log·ℓ + 2u·ℓ    |dℓ/dx| ≤ 1       hinge  e_x + u·(1 + ℓ), 0 beyond it
 //	ipo      2|r|·e_r + e_r² + 2u·ℓ,   e_r = e_h + 2u·(|h| + 1/(2β))
-func dpoError(o rl.DPOOptions, c, r, rc, rr, e, loss, slope, u float64) float64 {
-	h := (c - r) - (rc - rr)
-	eh := e + 2*u*(math.Abs(c)+math.Abs(r)+math.Abs(rc)+math.Abs(rr))
-	ex := o.Beta*eh + 2*u*math.Abs(o.Beta*h)
+//	orpo     β times that of sigmoid with x = h
+func dpoError(o rl.DPOOptions, c, r, rc, rr, e, loss, u float64) float64 {
+	h, _, _ := rl.DPOMargin(c, r, rc, rr, o)
+	eh := marginError(o, c, r, rc, rr, e+2*u*(math.Abs(c)+math.Abs(r)+math.Abs(rc)+math.Abs(rr)), h, u)
+	x, scale := o.Beta*h, 1.0
+	if o.Kind == rl.DPOORPO {
+		x, scale = h, o.Beta
+	}
+	ex := x/h*eh + 2*u*math.Abs(x)
+	if h == 0 {
+		ex = eh
+	}
 	switch o.Kind {
 	case rl.DPOHinge:
-		if o.Beta*h-1 > ex+u {
+		if x-1 > ex+u {
 			return 0
 		}
 		return ex + u*(1+loss)
@@ -112,9 +249,36 @@ func dpoError(o rl.DPOOptions, c, r, rc, rr, e, loss, slope, u float64) float64 
 		er := eh + 2*u*(math.Abs(h)+1/(2*o.Beta))
 		return 2*root*er + er*er + 2*u*loss
 	}
-	e = math.Abs(slope/o.Beta)*ex + ex*ex/2 + (elementary+2)*u*loss
+	p := 1 / (1 + math.Exp(-x)) // |dℓ/dx| = |ε·σ(x) − (1 − ε)·σ(−x)|
+	slope := math.Abs(o.LabelSmoothing*p - (1-o.LabelSmoothing)*(1-p))
+	e = scale*(slope*ex+ex*ex/2) + (elementary+2)*u*loss
 	if o.LabelSmoothing > 0 { // two terms
-		e += ex*o.LabelSmoothing + 2*u*math.Abs(o.Beta*h)*o.LabelSmoothing + u*loss
+		e += ex*o.LabelSmoothing + 2*u*math.Abs(x)*o.LabelSmoothing + u*loss
+	}
+	return e
+}
+
+// marginError bounds h where the log-ratios, or for ORPO the log-probs, have errors of the sum e:
+//
+//	reverse KL  e                     js     e + 3u·(|c| + |r| + |h|) + (e_log + u)·(softplus c + softplus r)      |∂h| ≤ 1
+//	alpha       (e^{−αc} + e^{−αr})/α·(expm1(α·e + 2u·α·(|c| + |r|)) + e_exp + 2u) + 2u·|h|
+//	orpo        e·(1/(1 − eᶜ) + 1/(1 − eʳ)) + Σ (e_exp + u)·eˣ/(1 − eˣ) + e_log·|ln(1 − eˣ)| + 3u·(|c| + |r| + |h|)
+func marginError(o rl.DPOOptions, c, r, rc, rr, e, h, u float64) float64 {
+	el := elementary * u
+	switch {
+	case o.Kind == rl.DPOORPO:
+		b := 3 * u * (math.Abs(c) + math.Abs(r) + math.Abs(h))
+		for _, x := range []float64{c, r} {
+			q := -math.Expm1(x) // 1 − eˣ
+			b += e/q + (el+u)*(1-q)/q + el*math.Abs(math.Log(q))
+		}
+		return b
+	case o.Divergence == rl.DPOJS:
+		c, r = c-rc, r-rr
+		return e + 3*u*(math.Abs(c)+math.Abs(r)+math.Abs(h)) + (el+u)*(max(c, 0)+max(r, 0)+2*math.Ln2)
+	case o.Divergence == rl.DPOAlpha:
+		c, r = c-rc, r-rr
+		return (math.Exp(-o.Alpha*c)+math.Exp(-o.Alpha*r))/o.Alpha*(math.Expm1(o.Alpha*e+2*u*o.Alpha*(math.Abs(c)+math.Abs(r)))+el+2*u) + 2*u*math.Abs(h)
 	}
 	return e
 }

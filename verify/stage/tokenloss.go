@@ -17,18 +17,24 @@ func tokenLossChecks() []*Check {
 		Formula: "ℓ = max(−A·ρ, −A·clip(ρ, 1 − clip.low, 1 + clip.high)) or another loss.kind, × the engine weight, + kl.beta·KL where the KL stands in the loss; ρ = exp(logp_new − logp_old)",
 		Source:  "Schulman et al. 2017, Eq. 7; the papers of the other kinds; TRL 1.16 _compute_loss, verl compute_policy_loss, OpenRLHF PolicyLoss; V17",
 		Fix:     "compare sign of the advantage, clip bounds and the order of weight and KL term with the options; a minimum instead of a maximum shows only where the clip acts",
-		Applies: func(c *Case) bool { return !c.preference() },
+		Applies: func(c *Case) bool { return !c.preference() && !c.distilled() },
 		Predict: predictTokenLoss,
 	}}
 }
 
-// preference reports whether the batch has pairs instead of a policy loss.
+// preference reports whether the batch has pairs or labelled answers instead of a policy loss.
 func (c *Case) preference() bool {
-	return c.B.Meta.Algorithm == "dpo" || c.B.Row("logp_chosen") != nil
+	return c.B.Meta.Algorithm == "dpo" || c.B.Row("logp_chosen") != nil || c.unpaired()
 }
 
-// supervised reports whether the batch is one of supervised fine-tuning.
-func (c *Case) supervised() bool { return c.B.Meta.Algorithm == "sft" }
+// unpaired reports whether the batch has answers that are each good or bad.
+func (c *Case) unpaired() bool { return c.B.Meta.Algorithm == "kto" || c.B.Meta.Algorithm == "bco" }
+
+// supervised reports whether the batch is one of supervised fine-tuning or of distillation: what is trained on has labels.
+func (c *Case) supervised() bool { return c.B.Meta.Algorithm == "sft" || c.distilled() }
+
+// distilled reports whether the loss is a divergence from a teacher.
+func (c *Case) distilled() bool { return c.B.Meta.Algorithm == "gkd" }
 
 // policy is the policy loss of a batch: options, inputs and ratios. Its fields are set where the loss reads them.
 type policy struct {

@@ -167,3 +167,77 @@ def liger_grpo(rel, side, seed, dtype):
         yield dict(response_mask=s.mask[sel], group_id=s.group[sel], logp_new=lp[sel], logp_old=old[sel], advantages=adv[sel], scores=s.scores[sel], loss=loss), meta(
             "trl", rel, "grpo", "trl-grpo@1.16", micro=i, micros=2, options={"beta": 0.0, "loss_type": "dapo", "num_items_in_batch": items, "num_iterations": 2, "tis.level": "none"}
         )
+
+
+def answers(s, n=4):
+    """Log-probs of n good and n + 1 bad answers, and of the pairs that KTO estimates its KL from."""
+    return dict(policy=-20 + s.normal(2 * n + 1, std=4), reference=-21 + s.normal(2 * n + 1, std=4), good=torch.arange(2 * n + 1) < n, kl=s.normal(2 * n + 1, std=2) + 1)
+
+
+def unpaired(rel, trainer, algorithm, seed):
+    s = Scene(seed, prompts=1, group=2, T=4)
+    path = f"trl/trainer/{algorithm}_trainer.py"
+    f = rel.method(path, algorithm + "_loss", base())
+    same = ns(device="cpu", gather=lambda x: x, gather_for_metrics=lambda x: x)
+    running = ns(mean=torch.tensor(0.0))
+    running.update = lambda x: setattr(running, "mean", 0.5 * running.mean + 0.5 * x)  # any number that the loss takes as a constant
+    self = ns(calculate_KL=True, beta=BETA, loss_type="kto", desirable_weight=1.0, undesirable_weight=1.0, accelerator=same, running=running, match_underlying_distribution=False)
+    for i in range(2):
+        x = answers(s)
+        split = [x[k][g] for k in ("policy", "reference") for g in (x["good"], ~x["good"])]
+        if algorithm == "kto":
+            losses, _, _, z = f(self, split[0], split[1], x["kl"], split[2], split[3], torch.zeros_like(x["kl"]))
+        else:
+            losses, _, _, z = f(self, *split, None, None)
+        yield dict(logp_policy=x["policy"], logp_reference=x["reference"], desirable=x["good"], reference_point=z, loss=training_step(rel, path, losses.nanmean(), 2)), meta(
+            "trl", rel, algorithm, micro=i, micros=2, options={"dpo.beta": BETA, "agg.div_ga": True}
+        )
+
+
+@case("trl-2648")
+def kto(rel, side, seed, dtype):
+    return unpaired(rel, "kto", "kto", seed)
+
+
+@case("trl-2638")
+def bco(rel, side, seed, dtype):
+    return unpaired(rel, "bco", "bco", seed)
+
+
+@case("trl-3716")
+def orpo_accumulated(rel, side, seed, dtype):
+    s = Scene(seed, prompts=1, group=2, T=4)
+    path = "trl/trainer/orpo_trainer.py"
+    odds = rel.method(path, "odds_ratio_loss", base())
+    metrics = rel.method(path, "get_batch_loss_metrics", dict(base(), is_torch_xla_available=lambda: False))
+    for i in range(2):
+        c, r, nll = (-0.2 - s.normal(6, std=1).abs() for _ in range(3))
+        nll = -nll.mean()
+        same = ns(device="cpu", gather_for_metrics=lambda x: x)
+        self = ns(beta=BETA, accelerator=same, aux_loss_enabled=False, concatenated_forward=lambda *a: (c, r, torch.zeros(1), torch.zeros(1), nll))
+        self.odds_ratio_loss = lambda *a: odds(self, *a)
+        loss = metrics(self, None, {})[0]
+        yield dict(logp_chosen=c, logp_rejected=r, nll_loss=nll, loss=training_step(rel, path, loss, 2)), meta(
+            "trl", rel, "dpo", micro=i, micros=2, options={"dpo.beta": BETA, "dpo.loss": "orpo", "agg.div_ga": True}
+        )
+
+
+@case("trl-4171")
+def divergence(rel, side, seed, dtype):
+    """The trainer keeps the member of the enumeration that DPOConfig made; what it is compared with is the release's line."""
+    s = Scene(seed, prompts=1, group=2, T=4)
+    x = pairs(s)
+    import enum
+
+    config = dict(base(), Enum=enum.Enum)
+    rel.functions("trl/trainer/dpo_config.py", config, {"FDivergenceType", "FDivergenceConstants"})
+    kinds, constants = config["FDivergenceType"], config["FDivergenceConstants"]
+    kind, word = [(kinds.JS_DIVERGENCE, "js"), (kinds.ALPHA_DIVERGENCE, "alpha")][seed - 1]
+    space = dict(base(), FDivergenceType=kinds, FDivergenceConstants=constants)
+    rel.functions("trl/trainer/utils.py", space, {"cap_exp", "get_exp_cap"})
+    f = rel.method("trl/trainer/dpo_trainer.py", "dpo_loss", space)
+    self = ns(accelerator=ns(device="cpu"), reference_free=False, f_divergence_type=kind, f_divergence_params={constants.ALPHA_DIVERGENCE_COEF_KEY: 0.1}, loss_type=["sigmoid"], beta=BETA, label_smoothing=0.0,
+              use_weighting=False)
+    loss = f(self, x["logp_chosen"], x["logp_rejected"], x["ref_chosen"], x["ref_rejected"], "sigmoid")[0].mean()
+    more = {"dpo.alpha": 0.1} if word == "alpha" else {}
+    yield dict(x, loss=loss), meta("trl", rel, "dpo", options={"dpo.beta": BETA, "dpo.loss": "sigmoid", "dpo.divergence": word, **more})

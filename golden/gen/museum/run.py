@@ -23,7 +23,7 @@ import source
 from scene import CASES
 from writer import write
 
-for part in ("trl", "verl_museum", "openrlhf_museum", "supervised", "preference"):
+for part in ("trl", "verl_museum", "openrlhf_museum", "supervised", "preference", "distill"):
     if os.path.exists(os.path.join(HERE, part + ".py")):
         __import__(part)
 

@@ -36,7 +36,7 @@ var MetadataKeys = [][2]string{
 
 // meanings are what the tensors are, by name.
 var meanings = map[string]string{
-	responseMask: "true where the token is the policy's own; every dump needs it", labelsMask: "in its place where algorithm is sft",
+	responseMask: "true where the token is the policy's own; every dump needs it", labelsMask: "in its place where algorithm is sft or gkd",
 	segmentIDs: "packed rows: another number begins another sequence; 0 or less where the mask is false is padding", cuSeqlens: "packed rows: the columns where the sequences of a row end, after a first 0; in place of segment_ids",
 	"input_ids": "prompt and response with padding", "attention_mask": "1 where input_ids are no padding",
 	"response_ids": "tokens of the response", "prompt_len": "tokens of the prompt without padding",
@@ -51,7 +51,11 @@ var meanings = map[string]string{
 	"group_id": "equal for the responses to one prompt", "advantages": "as used in the loss", "is_weights": "importance weights between engine and trainer",
 	"loss": "as back-propagated", "pg_loss": "the policy term of loss", "kl_loss": "the KL term of loss", "value_loss": "the value term of loss", "entropy_loss": "the entropy term of loss",
 	"logits": "of small vocabularies, or of some rows", "logp_chosen": "of the chosen answers", "logp_rejected": "of the rejected ones",
-	"ref_chosen": "of the chosen answers under the reference", "ref_rejected": "of the rejected ones",
+	"nll_loss": "cross-entropy that is added to the loss of the pairs, dpo.nll_weight times", "logp_policy": "of the answers (kto, bco)",
+	"logp_reference": "of the answers under the reference (kto, bco)", "desirable": "1 where the answer is a good one (kto, bco)",
+	"reference_point": "what the loss of kto and bco compares rewards or log-ratios with: the estimate of KL, or the running mean of the rewards",
+	"teacher_logits":  "of the teacher at the same tokens (gkd)",
+	"ref_chosen":      "of the chosen answers under the reference", "ref_rejected": "of the rejected ones",
 	"grad": "gradients, one or many as grad/NAME", "update": "what the optimiser added", "weights": "weights now", "weights_init": "weights before training",
 }
 
@@ -83,12 +87,12 @@ Metadata:
 	line(labelsMask, extents[perToken], contents[flag])
 	line(segmentIDs, extents[perToken], contents[integer])
 	line(cuSeqlens, "[B, n]", contents[integer])
-	for _, pair := range []bool{false, true} {
-		if pair {
-			b.WriteString("\nWhere algorithm is dpo:\n")
+	for g, of := range []string{"", "dpo", "kto or bco"} {
+		if of != "" {
+			b.WriteString("\nWhere algorithm is " + of + ":\n")
 		}
 		for _, name := range slices.Sorted(maps.Keys(definitions)) {
-			if d := definitions[name]; d.pair == pair {
+			if d := definitions[name]; d.of == grid(g) {
 				line(name, extents[d.extent], contents[d.content])
 			}
 		}

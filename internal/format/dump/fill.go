@@ -89,7 +89,7 @@ func (b *Batch) scatter(t *Tensor, i int, p *part, s source, src []float64) {
 			}
 			copy(t.Data[(lo+j)*t.Width:], src[seg.row*s.width+from:seg.row*s.width+to])
 			continue
-		case t.Name != logits:
+		case !isLogits(t.Name):
 			copy(t.Data[(lo+j)*b.Cols:], src[seg.row*p.cols+seg.lo:seg.row*p.cols+seg.hi])
 			continue
 		}

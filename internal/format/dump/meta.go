@@ -3,7 +3,7 @@ package dump
 // Meta is the metadata of a file, or what the files of a step have in common.
 type Meta struct {
 	Framework, Version string // "trl", "1.16.0"
-	Algorithm          string // "grpo", "ppo", "sft", "dpo", …
+	Algorithm          string // "grpo", "ppo", "sft", "gkd", "dpo", "kto", …
 	Profile            string // the convention that the writer believes it follows; "" if it does not say
 	Run                string // one for all files of a run and for no other; "" if it does not say
 

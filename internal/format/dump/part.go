@@ -67,8 +67,8 @@ func (p *part) plan(ctx context.Context, n *notes) error {
 		n.add(p.path(), "unknown keys of the metadata are ignored: "+list(p.meta.unknown))
 	}
 	var err error
-	if p.meta.Algorithm == "dpo" {
-		err = p.pairGrid(n)
+	if gridOf(p.meta.Algorithm) != ofTokens {
+		err = p.rowGrid(n)
 	} else if err = p.tokenGrid(ctx, n); err == nil {
 		err = p.split(ctx, n)
 	}
@@ -106,10 +106,11 @@ func (p *part) plan(ctx context.Context, n *notes) error {
 	return p.checkIDs(n)
 }
 
-// belongs reports whether a dump of the algorithm can hold the tensor. A grid of pairs has no tokens.
+// belongs reports whether a dump of the algorithm can hold the tensor. A grid of pairs or of labelled answers has no tokens.
 func (d definition) belongs(algorithm string) bool {
-	if algorithm != "dpo" {
-		return !d.pair
+	g := gridOf(algorithm)
+	if g == ofTokens || d.of != ofTokens {
+		return d.of == g
 	}
 	switch d.extent {
 	case perRow, rowVector, scalar, anyShape:
@@ -148,14 +149,23 @@ func (p *part) array(name string, n *notes) (*format.Array, error) {
 	return a, nil
 }
 
-// pairGrid makes the grid of a dump of direct preference optimisation: a row per pair, one column.
-func (p *part) pairGrid(n *notes) error {
-	for _, name := range []string{"logp_chosen", "logp_rejected"} {
+// first returns the tensors that a grid without tokens needs; the first of them gives its rows.
+func (g grid) first() []string {
+	if g == ofAnswers {
+		return []string{"logp_policy", "desirable"}
+	}
+	return []string{"logp_chosen", "logp_rejected"}
+}
+
+// rowGrid makes the grid of a dump of preference optimisation: a row per pair or per answer, one column.
+func (p *part) rowGrid(n *notes) error {
+	needs := gridOf(p.meta.Algorithm).first()
+	for _, name := range needs {
 		if !p.has(name) {
-			return format.Malformed(p.path(), "", "no tensor %s, which algorithm dpo needs; it has %s", name, list(p.names))
+			return format.Malformed(p.path(), "", "no tensor %s, which algorithm %s needs; it has %s", name, p.meta.Algorithm, list(p.names))
 		}
 	}
-	a, err := p.array("logp_chosen", n)
+	a, err := p.array(needs[0], n)
 	if err != nil {
 		return err
 	}
@@ -180,13 +190,13 @@ func (p *part) pairGrid(n *notes) error {
 // tokenGrid reads the mask.
 func (p *part) tokenGrid(ctx context.Context, n *notes) error {
 	p.maskName = responseMask
-	switch sft := p.meta.Algorithm == "sft"; {
+	switch sft := labelled(p.meta.Algorithm); {
 	case sft && p.has(labelsMask):
 		p.maskName = labelsMask
 	case sft && p.has(responseMask):
-		n.add(p.path(), "response_mask is taken for the labels_mask of algorithm sft")
+		n.add(p.path(), "response_mask is taken for the labels_mask of algorithm "+p.meta.Algorithm)
 	case sft:
-		return format.Malformed(p.path(), "", "no tensor labels_mask, which algorithm sft needs; it has %s", list(p.names))
+		return format.Malformed(p.path(), "", "no tensor labels_mask, which algorithm %s needs; it has %s", p.meta.Algorithm, list(p.names))
 	case !p.has(responseMask):
 		hint := ""
 		if p.has(labelsMask) {
@@ -261,7 +271,7 @@ func (p *part) wholeRows() {
 
 // checkDummy demands that the first column of full-length tensors, which belongs to no prediction, is masked.
 func (p *part) checkDummy() error {
-	if p.meta.Align != AlignUnshifted || p.meta.Algorithm == "dpo" {
+	if p.meta.Align != AlignUnshifted || gridOf(p.meta.Algorithm) != ofTokens {
 		return nil
 	}
 	for _, s := range p.segments {

@@ -134,7 +134,7 @@ func (b *Batch) layOut(parts []*part, files []File, lossy map[string]bool, n *no
 	}
 	var values, stored int64 // of all tensors, in the batch and in the files
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if names[name] < len(parts) && name != logits && !isFree(name) {
+		if names[name] < len(parts) && !isLogits(name) && !isFree(name) {
 			var without []string
 			for _, p := range parts {
 				if _, ok := p.sources[name]; !ok {
@@ -244,7 +244,7 @@ func (b *Batch) join(name string, parts []*part) (*Tensor, error) {
 	some := false // a file has not all rows of logits
 	for _, p := range parts {
 		s, ok := p.sources[name]
-		some = some || !ok || name == logits && p.meta.logitsRows != nil
+		some = some || !ok || isLogits(name) && p.meta.logitsRows != nil
 		if !ok {
 			continue
 		}
@@ -267,10 +267,10 @@ func (b *Batch) join(name string, parts []*part) (*Tensor, error) {
 		t.Shape = []int{b.Rows, t.Width}
 	case t.Layout == PerRow:
 		t.Shape = []int{b.Rows}
-	case name == logits && some:
-		t.Layout, t.Rows = Slice, b.logitsRows(parts)
+	case isLogits(name) && some:
+		t.Layout, t.Rows = Slice, b.logitsRows(parts, name)
 		t.Shape = []int{len(t.Rows), b.Cols, t.Width}
-	case name == logits:
+	case isLogits(name):
 		t.Shape = []int{b.Rows, b.Cols, t.Width}
 	default:
 		t.Shape = []int{b.Rows, b.Cols}
@@ -296,11 +296,11 @@ func coarser(a, b format.DType) format.DType {
 	return b
 }
 
-// logitsRows returns the rows of the batch that the files have logits for.
-func (b *Batch) logitsRows(parts []*part) []int {
+// logitsRows returns the rows of the batch that the files have the logits called name for.
+func (b *Batch) logitsRows(parts []*part, name string) []int {
 	rows := []int{}
 	for i, p := range parts {
-		if _, ok := p.sources[logits]; !ok {
+		if _, ok := p.sources[name]; !ok {
 			continue
 		}
 		for j, s := range p.segments {

@@ -109,7 +109,7 @@ func (p *part) disagree(a *format.Array, want string) error {
 	grid := &format.Array{Shape: p.maskShape}
 	name := p.maskName
 	if name == "" {
-		name = "logp_chosen"
+		name = gridOf(p.meta.Algorithm).first()[0]
 	}
 	msg := fmt.Sprintf("has shape %s, which does not fit %s of shape %s: want %s", a.ShapeString(), name, grid.ShapeString(), want)
 	if p.packed && strings.HasPrefix(want, "[B]") {

@@ -39,26 +39,56 @@ const (
 type definition struct {
 	extent
 	content
-	pair bool // of dumps of direct preference optimisation only
+	of grid
 }
+
+// grid is what the rows of a dump are.
+type grid uint8
+
+const (
+	ofTokens  grid = iota // sequences of tokens: every algorithm that is not named below
+	ofPairs               // pairs of answers: direct preference optimisation (dpo)
+	ofAnswers             // answers with a label: kto, bco
+)
+
+// gridOf returns what the rows of a dump of the algorithm are.
+func gridOf(algorithm string) grid {
+	switch algorithm {
+	case "dpo":
+		return ofPairs
+	case "kto", "bco":
+		return ofAnswers
+	}
+	return ofTokens
+}
+
+// labelled reports whether the mask of the algorithm is labels_mask.
+func labelled(algorithm string) bool { return algorithm == "sft" || algorithm == "gkd" }
+
+// isLogits reports whether the tensor called name has a vocabulary's numbers per token.
+func isLogits(name string) bool { return name == logits || name == teacherLogits }
 
 // definitions are the tensors that a batch can hold. The mask and what takes packed rows apart are read before them.
 var definitions = map[string]definition{
-	"input_ids": {idGrid, integer, false}, "attention_mask": {idGrid, flag, false},
-	"response_ids": {perToken, integer, false}, "prompt_len": {perRow, natural, false},
+	"input_ids": {idGrid, integer, ofTokens}, "attention_mask": {idGrid, flag, ofTokens},
+	"response_ids": {perToken, integer, ofTokens}, "prompt_len": {perRow, natural, ofTokens},
 	"logp_new": {}, "logp_old": {}, "logp_gen": {}, "logp_ref": {}, "values": {}, "values_new": {},
 	"token_rewards": {}, "kl": {}, "returns": {}, "entropy": {}, "token_loss": {}, "dlogp": {}, "dvalues": {},
-	"dones":  {perToken, flag, false},
-	"scores": {perRow, number, false}, "rewards_per_func": {rowVector, number, false}, "group_id": {perRow, integer, false},
-	"sample_id": {perRow, integer, false}, "next_values": {perRow, number, false},
-	"advantages": {tokenOrRow, number, false}, "is_weights": {tokenOrRow, number, false},
-	"loss": {scalar, number, false}, "pg_loss": {scalar, number, false}, "kl_loss": {scalar, number, false},
-	"value_loss": {scalar, number, false}, "entropy_loss": {scalar, number, false},
-	"logits":      {tokenVector, number, false},
-	"logp_chosen": {perRow, number, true}, "logp_rejected": {perRow, number, true},
-	"ref_chosen": {perRow, number, true}, "ref_rejected": {perRow, number, true},
-	"grad": {anyShape, number, false}, "update": {anyShape, number, false},
-	"weights": {anyShape, number, false}, "weights_init": {anyShape, number, false},
+	"dones":  {perToken, flag, ofTokens},
+	"scores": {perRow, number, ofTokens}, "rewards_per_func": {rowVector, number, ofTokens}, "group_id": {perRow, integer, ofTokens},
+	"sample_id": {perRow, integer, ofTokens}, "next_values": {perRow, number, ofTokens},
+	"advantages": {tokenOrRow, number, ofTokens}, "is_weights": {tokenOrRow, number, ofTokens},
+	"loss": {scalar, number, ofTokens}, "pg_loss": {scalar, number, ofTokens}, "kl_loss": {scalar, number, ofTokens},
+	"value_loss": {scalar, number, ofTokens}, "entropy_loss": {scalar, number, ofTokens},
+	"logits":      {tokenVector, number, ofTokens},
+	"logp_chosen": {perRow, number, ofPairs}, "logp_rejected": {perRow, number, ofPairs},
+	"ref_chosen": {perRow, number, ofPairs}, "ref_rejected": {perRow, number, ofPairs},
+	"nll_loss":    {scalar, number, ofPairs},
+	"logp_policy": {perRow, number, ofAnswers}, "logp_reference": {perRow, number, ofAnswers}, "desirable": {perRow, flag, ofAnswers},
+	"reference_point": {scalar, number, ofAnswers},
+	"teacher_logits":  {tokenVector, number, ofTokens},
+	"grad":            {anyShape, number, ofTokens}, "update": {anyShape, number, ofTokens},
+	"weights": {anyShape, number, ofTokens}, "weights_init": {anyShape, number, ofTokens},
 }
 
 // Tensors with a part of their own in reading a file.
@@ -69,6 +99,8 @@ const (
 	cuSeqlens    = "cu_seqlens"
 	inputIDs     = "input_ids"
 	logits       = "logits"
+
+	teacherLogits = "teacher_logits"
 )
 
 // TensorNames returns the names of the tensors that are read, sorted, and those of masks and packed rows.
