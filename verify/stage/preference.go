@@ -60,10 +60,13 @@ func predictDPOLoss(c *Case) *Prediction {
 	if o.Kind == rl.DPOORPO {
 		names = names[:2]
 	} else {
-		if c.Set.Value("dpo.divergence").Kind() == convention.Enum { // nobody who does not say so has another, and alpha's h fits anything
-			o.Divergence, _ = rl.ParseDPODivergence(c.Enum("dpo.divergence"))
-		}
+		o.Divergence, _ = rl.ParseDPODivergence(c.EnumOr("dpo.divergence", "reverse_kl"))
 		if o.Divergence == rl.DPOAlpha {
+			// It is not searched: far from the reference e^{−αc} is so large that its bound would hold anything.
+			if c.Set.Value("dpo.alpha").Kind() != convention.Number {
+				note(&c.Absent, "dpo.alpha")
+				return nil
+			}
 			o.Alpha = c.Num("dpo.alpha")
 		}
 	}
