@@ -174,12 +174,16 @@ func ofRun(path string) string {
 // base returns the path of the base of an adapter that was given as the model, which becomes the adapter of the flags; any other path as it
 // is. The base is looked for beside the adapter, in the run, as a folder, and among the embedded models.
 func (f *sampleFlags) base(path string) (base string, done func(), err error) {
+	asItIs := func() (string, func(), error) { return path, func() {}, nil }
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return asItIs()
+	}
 	if _, err := os.Stat(filepath.Join(path, "config.json")); err == nil {
-		return path, func() {}, nil
+		return asItIs()
 	}
 	made, err := bind.BaseOf(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return path, func() {}, nil
+		return asItIs()
 	}
 	if err != nil {
 		return "", nil, err
@@ -194,8 +198,9 @@ func (f *sampleFlags) base(path string) (base string, done func(), err error) {
 		}
 	}
 	base, done, err = bind.Unpack(made)
-	if err == nil && base == made {
-		err = usageError{fmt.Sprintf("%s is an adapter of %q, which is neither beside it nor a folder: --model BASE --adapter %s", path, made, path)}
+	if err == nil && base == made { // neither beside it nor a folder nor embedded: refused as a folder without a model
+		f.adapter = ""
+		return asItIs()
 	}
 	return base, done, err
 }

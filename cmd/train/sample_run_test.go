@@ -71,8 +71,8 @@ func TestSampleAdapter(t *testing.T) {
 	require.Equal(t, explicit, out)
 	replace(t, filepath.Join(run, "final", "adapter_config.json"), `"tiny-gptj"`, `"lab/none"`)
 	_, errs, code = program(t, args(run)...)
-	require.Equal(t, 2, code)
-	require.Contains(t, errs, `is an adapter of "lab/none", which is neither beside it nor a folder`)
+	require.Equal(t, 4, code)
+	require.Contains(t, errs, "is an adapter of PEFT and holds no model")
 }
 
 // A masked model fills in what is masked, a judge gives a verdict, and what is exported says what it is.
