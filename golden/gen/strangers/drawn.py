@@ -1,7 +1,9 @@
-"""Healthy runs of configurations drawn at random, judged: python drawn.py VERIFY OUT --wheels DIR [--seed N] [--count N].
+"""Runs of configurations drawn at random, judged: python drawn.py VERIFY OUT --wheels DIR [--seed N] [--count N] [--bugs] [--undeclared].
 
 Every case is one legal configuration of a released trainer or of a plain loop, with a number format, sizes and numbers that nobody chose.
-A finding on one of them is a false alarm. The files of a case that fails or stays undetermined are kept in OUT.
+A finding on one of them is a false alarm. With --bugs each has one statement of its source changed by a rule of mutate.py, or its passes
+are driven wrongly; only changes that move a dumped number by more than its format rounds count. The files of a case that is not judged as
+it should be are kept in OUT.
 """
 
 import argparse
@@ -19,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import importlib
 
+import mutate
 import source
 from case import Case
 
@@ -267,49 +270,177 @@ def draw(seed):
     return Case(f"d-{producer.strip('_')}-{seed}", producer, cfg, r.choice(["f32", "bf16", "mixed"]), seed, "drawn")
 
 
+ROUNDS = dict(f32=1e-3, bf16=5e-2, mixed=5e-2)  # a change is visible that moves a number by more, of the largest of its tensor
+
+
+def moved(a, b):
+    """The largest change of a tensor between two runs, of its largest number, at the first step where they differ; and which tensor."""
+    import torch
+    from run import read
+
+    first, most, where, differ = None, 0.0, "", set(os.listdir(a)) ^ set(os.listdir(b))
+    for n in sorted(set(os.listdir(a)) & set(os.listdir(b))):
+        (x, mx), (y, my) = read(os.path.join(a, n)), read(os.path.join(b, n))
+        if first is not None and mx["step"] != first:
+            break
+        pairs = [(k, x[k].double(), y.get(k)) for k in x] + [("scalars/" + k, torch.tensor(v or 0.0), torch.tensor(my["scalars"].get(k) or 0.0)) for k, v in mx["scalars"].items()]
+        if any(k in y and (x[k].shape != y[k].shape or (x[k] != y[k]).any()) for k in ("input_ids", "response_ids") if k in x) and mx["step"] == 1:
+            return 0.0, "rows"  # an engine in bfloat16 does not draw the same twice on every machine
+        for k, p, q in pairs:
+            if q is None or p.shape != q.shape or p.numel() == 0:
+                continue
+            p, q = p.nan_to_num(9e9), q.double().nan_to_num(9e9)
+            d = ((p - q).abs().max() / max(1e-12, p.abs().max().item(), q.abs().max().item())).item()
+            if d > 0:
+                first = mx["step"]
+            if d > most:
+                most, where = d, f"step {mx['step']}: {k}"
+    return (1.0, "files") if differ and first is None else (most, where)
+
+
+# how a producer drives its passes wrongly: the words of a subject, the change of the configuration, the right names
+DRIVEN = [
+    ("temperature of the " + side, {"temperature_" + side: 0.8, side: 0.8}, names)
+    for side, names in (
+        ("new", "LOGP- GEN-TEMPERATURE OLD- logp.temperature agreement ENTROPY-TEMPERATURE"),
+        ("old", "LOGP- GEN-TEMPERATURE OLD- logp.temperature agreement"),
+        ("ref", "REF- LOGP- KL- logp.temperature agreement GEN-TEMPERATURE"),
+    )
+]
+
+
+def text_of(case, name):
+    if case.producer == "loops_":
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "loops", name + ".py")
+    elif case.producer == "second":
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "loops", "second.py")
+    else:
+        path = next(p for p in (os.path.join(source.ROOTS[r], name) for r in {"trl_grpo": ("trl-1.16.0",), "trl_ppo": ("trl-1.12.0",), "verl_": ("verl-0.9.1",), "openrlhf_": ("openrlhf-0.11.2",)}[case.producer]) if os.path.exists(p))
+    return open(path, encoding="utf-8").read()
+
+
+def broken(case, folder):
+    """Writes a run of the case with a bug in it; what the bug is, None if eight draws showed nothing."""
+    r = random.Random(case.seed * 31 + 7)
+    run = importlib.import_module(case.producer).run
+    healthy = folder + ".healthy"
+    shutil.rmtree(healthy, ignore_errors=True)
+    try:
+        seen = mutate.lines(lambda: run(case, healthy), source.SOURCE)
+        by = collections.defaultdict(lambda: collections.defaultdict(list))
+        for name, executed in seen.items():
+            name = name[len(source.SOURCE) :]
+            for m in mutate.mutations(text_of(case, name), name, executed):
+                by[m[0]][m[1]].append(m)
+        for _ in range(8):
+            shutil.rmtree(folder, ignore_errors=True)
+            if r.random() < 0.06:
+                what, calls, names = r.choice(DRIVEN)
+                bug = dict(family="driven", what=what, subjects=["driven"], names=names.split())
+                changed = Case(case.id, case.producer, dict(case.cfg, calls=calls), case.dtype, case.seed)
+            else:
+                family = r.choice(sorted(by))
+                statement = r.choice(sorted(by[family]))
+                _, statement, edit, what = r.choice(by[family][statement])
+                subjects, names = mutate.subjects(statement)
+                bug = dict(family=family, what=f"{statement}: {what}", subjects=subjects, names=names)
+                changed = Case(case.id, case.producer, case.cfg, case.dtype, case.seed, edits=(edit,))
+            try:
+                run(changed, folder)
+            except Exception:
+                continue
+            size, bug["shows"] = moved(healthy, folder)
+            if size > ROUNDS[case.dtype]:
+                return bug
+        return None
+    finally:
+        shutil.rmtree(healthy, ignore_errors=True)
+
+
 def one(job):
     import judge
     import torch
 
     torch.set_num_threads(1)
-    seed, binary, out, declared = job
+    seed, binary, out, declared, bugs = job
     case = draw(seed)
     folder = os.path.join(out, case.id)
     shutil.rmtree(folder, ignore_errors=True)
+    bug = {}
     try:
-        importlib.import_module(case.producer).run(case, folder)
+        if bugs:
+            bug = broken(case, folder)
+        else:
+            importlib.import_module(case.producer).run(case, folder)
     except Exception as e:
         shutil.rmtree(folder, ignore_errors=True)
         return dict(id=case.id, exit="producer", why=f"{type(e).__name__}: {e}", dtype=case.dtype, cfg=case.cfg)
-    row = judge.judge(binary, dict(id=case.id, bug=False, family="drawn", producer=case.producer), folder, declared)
-    row.update(cfg=case.cfg, dtype=case.dtype)
-    if row["exit"] == 0:
+    if bug is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return dict(id=case.id, exit="nothing shows", why="eight changes", dtype=case.dtype, cfg=case.cfg)
+    row = judge.judge(binary, dict(id=case.id, bug=bugs, family=bug.get("family", "drawn"), producer=case.producer, names=(), stages=()), folder, declared)
+    row.update(bug, cfg=case.cfg, dtype=case.dtype)
+    if bugs:
+        got = set(row["first"]) - judge.GENERAL
+        row["named"] = any(x.startswith(tuple(bug["names"])) for x in got) or "FACTOR" in row["first"] and bug["family"] in FACTORS
+        row["misnamed"] = row["caught"] and bool(got) and not row["named"]
+    if row["exit"] == 0 and not bugs or bugs and row["named"]:
         shutil.rmtree(folder)
     return row
+
+
+# rules that change a quantity by a factor: a finding that says which factor has named them
+FACTORS = {"scaled", "factor lost", "factor twice", "constant factor", "constant", "count", "sign", "inverted", "mean and sum", "unbiased"}
+
+
+def table(rows):
+    """Caught, named first, misnamed and without a name, by the rule that made the bug."""
+    by = collections.defaultdict(collections.Counter)
+    for r in rows:
+        if "caught" not in r:
+            continue
+        for key in (r["family"], "all"):
+            c = by[key]
+            c["bugs"] += 1
+            for k in ("caught", "named", "misnamed"):
+                c[k] += bool(r[k])
+            c["unnamed"] += r["caught"] and not r["named"] and not r["misnamed"]
+    for key in sorted(by, key=lambda k: (k == "all", k)):
+        print(f"{key:26s}" + "".join(f" {k} {by[key][k]:3d}" for k in ("bugs", "caught", "named", "misnamed", "unnamed")))
+
+
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("verify"), p.add_argument("out"), p.add_argument("--wheels", default=os.environ.get("STRANGERS_WHEELS", "wheels"))
     p.add_argument("--seed", type=int, default=1), p.add_argument("--count", type=int, default=100), p.add_argument("--jobs", type=int, default=2)
-    p.add_argument("--undeclared", action="store_true")
+    p.add_argument("--undeclared", action="store_true"), p.add_argument("--bugs", action="store_true")
     a = p.parse_args()
     for d in os.listdir(a.wheels):
         pure = [os.path.join(a.wheels, d, x, "purelib") for x in os.listdir(os.path.join(a.wheels, d)) if x.endswith(".data")]
         source.ROOTS[d] = pure[0] if pure else os.path.join(a.wheels, d)
     os.makedirs(a.out, exist_ok=True)
     rows, count = [], collections.Counter()
-    jobs = [(s, a.verify, a.out, not a.undeclared) for s in range(a.seed, a.seed + a.count)]
+    jobs = [(s, a.verify, a.out, not a.undeclared, a.bugs) for s in range(a.seed, a.seed + a.count)]
     with concurrent.futures.ProcessPoolExecutor(a.jobs, multiprocessing.get_context("fork")) as pool:
         for row in pool.map(one, jobs):
             rows.append(row)
             count[row["exit"]] += 1
-            if row["exit"] != 0:
+            if a.bugs and "caught" in row:
+                if not (row["caught"] and row["named"]):
+                    verdict = "MISSED" if not row["caught"] else "MISNAMED" if row["misnamed"] else "UNNAMED"
+                    print(verdict, row["id"], row["dtype"], f"[{row['family']}]", row["what"], "shows", row["shows"])
+                    for f in (row["findings"] or row["undetermined"])[:2]:
+                        print("     ", f[:600], flush=True)
+            elif row["exit"] != 0:
                 print(row["id"], row["dtype"], "exit", row["exit"], row.get("why") or (row["findings"] or row["undetermined"])[:2], flush=True)
     with open(os.path.join(a.out, "rows.json"), "w") as f:
         json.dump(rows, f, indent=1)
     print(dict(count))
-    return 1 if count[1] else 0
+    if a.bugs:
+        table(rows)
+    return 1 if count[1] and not a.bugs else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import torch
 
 from world import EOS, LM, Policy, Task, rollout
+from source import SOURCE, edited
 from writer import write
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "loops")
@@ -112,13 +113,9 @@ def declare(loop, o, w):
 
 def run(case, folder):
     w, name = case.cfg, case.cfg["loop"]
-    text = open(os.path.join(HERE, name + ".py"), encoding="utf-8").read()
-    for _, old, new in case.edits:
-        if text.count(old) != 1:
-            raise RuntimeError(f"found {text.count(old)} times: {old!r}")
-        text = text.replace(old, new)
+    text = edited(open(os.path.join(HERE, name + ".py"), encoding="utf-8").read(), case.edits, name)
     ns = {}
-    exec(compile(text, name, "exec"), ns)
+    exec(compile(text, SOURCE + name, "exec"), ns)
     o = {**DEFAULT[name], **w.get("o", {})}
     episodic, fixed = name in ("cleanrl", "oai"), name in ("cleanrl", "oai")
     task = Task(

@@ -11,6 +11,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from source import SOURCE, edited
 from writer import write
 
 TEXT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "loops", "second.py")
@@ -294,13 +295,9 @@ def pack(x, lp, ent, width):
 
 def run(case, folder):
     w, loop = case.cfg, case.cfg["loop"]
-    text = open(TEXT, encoding="utf-8").read()
-    for _, old, new in case.edits:
-        if text.count(old) != 1:
-            raise RuntimeError(f"found {text.count(old)} times: {old!r}")
-        text = text.replace(old, new)
+    text = edited(open(TEXT, encoding="utf-8").read(), case.edits, "second")
     ns = {}
-    exec(compile(text, "second", "exec"), ns)
+    exec(compile(text, SOURCE + "second", "exec"), ns)
     o = {**LOOPS[loop], **w.get("o", {})}
     calls = w.get("calls", {})
     net = Net(case.seed, mean_length=w.get("mean_length", 14.0))

@@ -12,6 +12,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+SOURCE = "source:"  # before the name of a file that was compiled here
 ROOTS = {}  # release -> folder of the unpacked wheel, filled by run.py
 
 
@@ -21,6 +22,18 @@ def definition(text, name):
         if isinstance(n, ast.FunctionDef) and n.name == name:
             return n.lineno - 1, n.end_lineno, "\n".join(text.splitlines()[n.lineno - 1 : n.end_lineno])
     raise RuntimeError(f"no {name}")
+
+
+def edited(text, edits, name):
+    """The text with edits in it, of (anything, old text, new text) or (anything, "@at", (start, end, text))."""
+    for _, old, new in edits:
+        if old == "@at":
+            text = text[: new[0]] + new[2] + text[new[1] :]
+            continue
+        if text.count(old) != 1:
+            raise RuntimeError(f"{name}: found {text.count(old)} times: {old!r}")
+        text = text.replace(old, new)
+    return text
 
 
 class Release:
@@ -47,6 +60,10 @@ class Release:
                             )
                             + "\n"
                         )
+                        self.done.add(i)
+                        continue
+                    if old == "@at":
+                        text = text[: new[0]] + new[2] + text[new[1] :]
                         self.done.add(i)
                         continue
                     if text.count(old) != 1:
@@ -78,7 +95,7 @@ class Release:
                 n.decorator_list = [d for d in n.decorator_list if isinstance(d, ast.Name) and d.id == "staticmethod" and False]
                 keep.append(n)
         future = ast.parse("from __future__ import annotations").body
-        exec(compile(ast.Module(future + keep, []), path, "exec"), ns)
+        exec(compile(ast.Module(future + keep, []), SOURCE + path, "exec"), ns)
         return ns
 
     def method(self, path, name, ns, keep_locals=False):
@@ -94,7 +111,8 @@ class Release:
         if keep_locals:
             head, tail = code.rsplit("\n    return loss", 1)
             code = head + "\n    self._frame = dict(locals())\n    return loss" + tail
-        exec("from __future__ import annotations\n" + code, ns)
+        above = "\n" * (n.lineno - 2)  # the lines have the numbers of the file
+        exec(compile(above + "from __future__ import annotations\n" + code, SOURCE + path, "exec"), ns)
         return ns[name]
 
     def block(self, path, first, last):
@@ -104,7 +122,7 @@ class Release:
         j = next(k for k in range(i, len(lines)) if last in lines[k])
         indent = len(lines[i]) - len(lines[i].lstrip())
         code = "\n".join(s[indent:] if s.strip() else "" for s in lines[i : j + 1])
-        return compile(code, path, "exec")
+        return compile("\n" * i + code, SOURCE + path, "exec")
 
 
 def base():
