@@ -42,7 +42,7 @@ func code(f *check.Finding, e *check.Explanation, whose string) {
 		}
 	}
 	f.Yours, f.Theirs = "", ""
-	if b := bug.Find(e.Fault); b != nil && b.Before != "" && b.After != "" {
+	if b := bug.Find(e.Fault); b != nil && b.Before != "" && b.After != "" && (len(e.Options) > 0 || e.Title == b.Title) { // a variant has other code
 		f.Yours, f.Theirs, f.Whose = b.Before, b.After, whose
 	}
 }
@@ -50,7 +50,7 @@ func code(f *check.Finding, e *check.Explanation, whose string) {
 // titleOf names a bug, or what the options of an explanation say.
 func titleOf(e *check.Explanation) (name, title string) {
 	name, title = e.Fault, e.Title
-	if h := fault.Find(e.Fault); h != nil && len(e.Options) == 0 {
+	if h := fault.Find(e.Fault); h != nil && len(e.Options) == 0 && title == "" {
 		title = h.Title
 	}
 	return name, title

@@ -93,7 +93,7 @@ type StepNotes struct {
 	Tokens int      `json:"tokens,omitempty"`
 	Alike  bool     `json:"alike,omitempty"`  // the reference is the old policy bit by bit, in more than 16 bits
 	Moved  bool     `json:"moved,omitempty"`  // the policy has left the old log-probs
-	Learnt bool     `json:"learnt,omitempty"` // some gradient, or advantage, is not 0
+	Learnt bool     `json:"learnt,omitempty"` // some gradient is not 0; where there is none, some advantage
 	Engine *engine  `json:"engine,omitempty"` // its difference to the trainer
 }
 
@@ -150,8 +150,8 @@ func look(b *dump.Batch) *StepNotes {
 		n.Moved = !d.Same && (d.MeanAbs > 0.02 || d.MeanAbs > 1e-4 && !coarse(b, "logp_old"))
 	}
 	for _, name := range []string{"dlogp", "advantages"} {
-		if t := b.Tensors[name]; t != nil && slices.ContainsFunc(t.Data, func(x float64) bool { return x != 0 && !math.IsNaN(x) }) {
-			n.Learnt = true
+		if t := b.Tensors[name]; t != nil { // a gradient of 0 moves nothing, whatever the advantages are
+			n.Learnt = slices.ContainsFunc(t.Data, func(x float64) bool { return x != 0 && !math.IsNaN(x) })
 			break
 		}
 	}

@@ -28,7 +28,7 @@ func (t *trial) edits() []Explanation {
 		return nil // one number of a file, often a fraction of few tokens, fits too much
 	}
 	var list []edit
-	for _, family := range []func(*stage.Outcome) []edit{advantageEdits, lengthEdits, recursionEdits, valueEdits, whiteningEdits, functionEdits, reductionEdits, inputEdits, cellEdits} {
+	for _, family := range []func(*stage.Outcome) []edit{advantageEdits, lengthEdits, recursionEdits, valueEdits, whiteningEdits, functionEdits, policyEdits, reductionEdits, maskEdits, inputEdits, outputEdits, cellEdits} {
 		list = append(list, family(o)...)
 	}
 	slices.SortStableFunc(list, func(a, b edit) int { return cmp.Compare(a.changes, b.changes) })

@@ -188,7 +188,7 @@ var centres = []struct{ name, title string }{
 var spreads = []struct{ name, title string }{
 	{"none", "nothing"}, {"std1", "the deviation with n − 1"}, {"std0", "the deviation with n"}, {"var1", "the variance with n − 1"}, {"var0", "the variance with n"},
 	{"mad", "the mean absolute deviation"}, {"range", "the range"}, {"rms", "the root mean square"}, {"sem", "the standard error of the mean"}, {"count", "the number of rows"},
-	{"mean", "the mean"}, {"max", "the largest magnitude"}, {"median ad", "the median absolute deviation"},
+	{"mean", "the mean"}, {"max", "the largest magnitude"}, {"median ad", "the median absolute deviation"}, {"1/std1", "the inverse of the deviation: they are multiplied by it"},
 }
 
 func centreOf(name string, x []float64, rows []int, own int) float64 {
@@ -241,6 +241,8 @@ func spreadOf(name string, x []float64, rows []int) float64 {
 	switch name {
 	case "std1":
 		return math.Sqrt(square / (n - 1))
+	case "1/std1":
+		return math.Sqrt((n - 1) / square)
 	case "std0":
 		return math.Sqrt(square / n)
 	case "var1":

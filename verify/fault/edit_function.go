@@ -33,6 +33,8 @@ var functions = []function{
 	{"x held within ±1", func(x float64) float64 { return min(max(x, -1), 1) }, 1},
 	{"σ of x", func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }, 1},
 	{"e to the x", math.Exp, 1},
+	{"x without its fraction", math.Trunc, 1},
+	{"x rounded to whole numbers", math.RoundToEven, 1},
 	{"1 − x", func(x float64) float64 { return 1 - x }, 1},
 	{"1/x", func(x float64) float64 { return 1 / x }, 1},
 }
@@ -45,8 +47,11 @@ func functionEdits(o *stage.Outcome) []edit {
 		return nil
 	}
 	id := "OTHER-FORM"
-	if o.Check.Output == "advantages" {
+	switch {
+	case o.Check.Output == "advantages":
 		id = "ADV-FORM"
+	case o.Check.Stage == convention.KL:
+		id = "KL-FORMULA"
 	}
 	var list []edit
 	for _, f := range functions {

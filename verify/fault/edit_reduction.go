@@ -152,6 +152,22 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		{"the number of micro-batches", files}, {"1/the number of micro-batches", 1 / files}, {"the ranks/the accumulation steps", world / ga}, {"the accumulation steps/the ranks", ga / world}} {
 		add(&p.factor, f.what, everyRow(b, f.k))
 	}
+	for _, k := range p.count[1:] { // divided by twice, or multiplied by where one divides
+		if strings.HasPrefix(k.what, "the cells of") || strings.HasPrefix(k.what, "the rows of the micro-batch") || k.what == "the tokens of the micro-batch" || k.what == "the rows of the step" {
+			once := make([]float64, b.Rows)
+			for r, x := range k.x {
+				once[r] = 1 / x
+			}
+			add(&p.factor, "1/("+k.what+")", once)
+		}
+		if slices.Contains([]string{"the tokens of the micro-batch", "the tokens of the step", "num_items_in_batch", "the rows of the step", "the rows of the micro-batch"}, k.what) {
+			squared := make([]float64, b.Rows)
+			for r, x := range k.x {
+				squared[r] = x * x
+			}
+			add(&p.factor, "the square of "+k.what+", as if the product stood for the quotient", squared)
+		}
+	}
 	keep := func(what string, drop func(r int) bool) {
 		x, kept := everyRow(b, 1), 0
 		for r := range x {

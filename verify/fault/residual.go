@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
 
@@ -44,6 +45,14 @@ func (t *trial) extraTerms() []Explanation {
 			switch {
 			case name == "1":
 				h.Title = fmt.Sprintf("every number is off by %.6g", k)
+				switch { // a term that is the same everywhere is one of the formula
+				case o.Check.Stage == convention.KL:
+					h.ID = "KL-FORMULA"
+				case o.Check.Output == "advantages" && o.Check.Stage == convention.Advantage && whitened(c):
+					h.ID = "WHITEN-FORM"
+				case o.Check.Output == "advantages" && o.Check.Stage == convention.Advantage:
+					h.ID = "ADV-CENTER"
+				}
 			case instead && math.Abs(k-1) < 1e-6:
 				h.ID, h.Title = "OTHER-TENSOR", fmt.Sprintf("the numbers are those of %s", name)
 			case instead:
@@ -55,6 +64,12 @@ func (t *trial) extraTerms() []Explanation {
 		}
 	}
 	return found
+}
+
+// whitened reports whether advantages are whitened over several rows.
+func whitened(c *stage.Case) bool {
+	v := c.Set.Value("whiten.scope")
+	return v.Kind() == convention.Enum && v.Text() != "none" && v.Text() != "row"
 }
 
 // numeric are the tensors that a term can be made of.

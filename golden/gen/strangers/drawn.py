@@ -321,8 +321,15 @@ def text_of(case, name):
 
 def broken(case, folder):
     """Writes a run of the case with a bug in it; what the bug is, None if eight draws showed nothing."""
+    import torch
+
     r = random.Random(case.seed * 31 + 7)
-    run = importlib.import_module(case.producer).run
+    producer = importlib.import_module(case.producer).run
+
+    def run(case, folder):
+        torch.manual_seed(case.seed)  # of what a module draws without a generator of its own
+        producer(case, folder)
+
     healthy = folder + ".healthy"
     shutil.rmtree(healthy, ignore_errors=True)
     try:

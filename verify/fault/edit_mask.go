@@ -1,0 +1,142 @@
+package fault
+
+import (
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// maskForm is what a program may do to the cells of one row of a mask.
+type maskForm struct {
+	id, title string
+	change    func(row []bool)
+}
+
+// moveRight moves a row by some cells, to the left if negative; what comes in is false.
+func moveRight(by int) func(row []bool) {
+	return func(row []bool) {
+		was := slices.Clone(row)
+		for t := range row {
+			row[t] = t-by >= 0 && t-by < len(row) && was[t-by]
+		}
+	}
+}
+
+var maskForms = []maskForm{
+	{"LOSS-MASK-PADS", "the mask is inverted: padding counts, and the response does not", func(row []bool) {
+		for t := range row {
+			row[t] = !row[t]
+		}
+	}},
+	{"LOSS-MASK-PADS", "padding counts", func(row []bool) {
+		for t := range row {
+			row[t] = true
+		}
+	}},
+	{"LOSS-MASK-TOOL", "what lies between two tokens of the policy counts", func(row []bool) {
+		if first, last := firstLast(row); first >= 0 {
+			for t := first; t <= last; t++ {
+				row[t] = true
+			}
+		}
+	}},
+	{"LOSS-MASK-SHIFT", "the mask is one token late", moveRight(1)},
+	{"LOSS-MASK-SHIFT", "the mask is two tokens late", moveRight(2)},
+	{"LOSS-MASK-EARLY", "the mask is one token early", moveRight(-1)},
+	{"LOSS-MASK-EARLY", "the mask is two tokens early", moveRight(-2)},
+	{"LOSS-MASK-NO-EOS", "the last token of every response does not count", withoutLast},
+	{"LOSS-MASK-FIRST", "the first token of every response does not count", withoutFirst},
+	{"LOSS-MASK-P1", "one token behind every response counts", oneMore},
+	{"LOSS-MASK-SHIFT", "the mask and the mask one token late must both hold", func(row []bool) {
+		for t := len(row) - 1; t >= 0; t-- {
+			row[t] = row[t] && t > 0 && row[t-1]
+		}
+	}},
+	{"LOSS-MASK-EARLY", "the mask and the mask one token early must both hold", func(row []bool) {
+		for t := range row {
+			row[t] = row[t] && t+1 < len(row) && row[t+1]
+		}
+	}},
+	{"LOSS-FIRST-COLUMN", "only the first token of every response counts", func(row []bool) {
+		first, _ := firstLast(row)
+		clear(row)
+		if first >= 0 {
+			row[first] = true
+		}
+	}},
+	{"LOSS-MASK-NO-EOS", "only the last token of every response counts", func(row []bool) {
+		_, last := firstLast(row)
+		clear(row)
+		if last >= 0 {
+			row[last] = true
+		}
+	}},
+}
+
+// maskEdits returns edits of the mask of a reduction: in sum and count, in the sum alone, in the count alone; of all terms of a loss, of its
+// policy term, or of the others.
+func maskEdits(o *stage.Outcome) []edit {
+	if s := o.Check.Stage; s != convention.Aggregate && s != convention.Gradient {
+		return nil
+	}
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	terms := []string{""}
+	if in, any := otherTermsOff(c); any && (o.Check.ID == "aggregate/loss" || o.Check.ID == "gradient/dlogp") && under(in, c, o.Check) != nil {
+		terms = []string{"", "of the policy term alone ", "of the terms beside the policy's "}
+	}
+	var list []edit
+	for _, m := range maskForms {
+		for _, part := range []struct {
+			title   string
+			predict func(*stage.Case, *stage.Check) *stage.Prediction
+		}{
+			{"in sum and count ", func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(mask(m.change), c, ch) }},
+			{"in the sum alone ", numerator(m.change)},
+			{"in the count alone ", counted(func(c *stage.Case, row int, _ float64) float64 {
+				r := slices.Clone(c.B.Mask[row*c.B.Cols : (row+1)*c.B.Cols])
+				m.change(r)
+				return count(r)
+			})},
+		} {
+			for i, term := range terms {
+				list = append(list, edit{id: m.id, title: term + part.title + "another mask: " + m.title, changes: 1,
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+						if i == 0 {
+							return part.predict(c, ch)
+						}
+						in, _ := otherTermsOff(c)
+						b, set, ok := in(c)
+						if !ok {
+							return nil
+						}
+						alone := c.Of(b, set)
+						all, policy := under(sameInput, c, ch), under(sameInput, alone, ch)
+						if i == 1 {
+							return combined(1, part.predict(alone, ch), 1, combined(1, all, -1, policy))
+						}
+						return combined(1, combined(1, part.predict(c, ch), -1, part.predict(alone, ch)), 1, policy)
+					}})
+			}
+		}
+	}
+	return list
+}
+
+// otherTermsOff returns the input without the terms of a loss beside the policy's, and whether there is such a term.
+func otherTermsOff(c *stage.Case) (input, bool) {
+	any := false
+	for _, name := range coefficients {
+		any = any || numberOr(c, name, 0) != 0
+	}
+	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		set := c.Set
+		for _, name := range coefficients {
+			if numberOr(c, name, 0) != 0 {
+				set = set.With(name, convention.NumberValue(0), "hypothesis")
+			}
+		}
+		return c.B, set, true
+	}, any
+}

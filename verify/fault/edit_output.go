@@ -1,0 +1,175 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// outputEdits returns edits of an output whose numbers are right and stand elsewhere, or are right up to numbers that a group has.
+func outputEdits(o *stage.Outcome) []edit {
+	t := o.Case.B.Tensors[o.Check.Output]
+	if t == nil || t.Width > 1 || o.Case.B.Cols == 0 || len(o.Got) != len(t.Data) || len(o.Pred.Want) != len(t.Data) {
+		return nil
+	}
+	switch o.Check.Stage {
+	case convention.Advantage, convention.KL, convention.Reward, convention.Ratio, convention.TokenLoss:
+	default:
+		return nil
+	}
+	return append(movedEdits(o), groupEdits(o)...)
+}
+
+func movedEdits(o *stage.Outcome) []edit {
+	id := "OTHER-TENSOR"
+	if o.Check.Output == "advantages" {
+		id = "ADV-ROWS-OF-OTHERS"
+	}
+	var list []edit
+	for _, m := range []struct {
+		title string
+		from  func(r, n int) int
+	}{
+		{"the row before", func(r, n int) int { return (r + n - 1) % n }},
+		{"the row behind", func(r, n int) int { return (r + 1) % n }},
+		{"the rows in reversed order", func(r, n int) int { return n - 1 - r }},
+	} {
+		for _, whole := range []bool{false, true} {
+			title := fmt.Sprintf("%s are those of %s", o.Check.Output, m.title)
+			if whole {
+				title += " in the step"
+			}
+			list = append(list, edit{id: id, title: title, changes: 1, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				from := make([]int, c.B.Rows)
+				for _, f := range c.B.Files {
+					lo, n := f.Lo, f.Hi-f.Lo
+					if whole {
+						lo, n = 0, c.B.Rows
+					}
+					for r := f.Lo; r < f.Hi; r++ {
+						from[r] = lo + m.from(r-lo, n)
+					}
+				}
+				return ofRows(c, ch, from)
+			}})
+		}
+	}
+	if o.Case.B.Tensors[o.Check.Output].Layout == dump.PerToken {
+		for _, by := range []int{1, -1} {
+			word := map[int]string{1: "late", -1: "early"}[by]
+			list = append(list, edit{id: "OTHER-TENSOR", title: fmt.Sprintf("%s stand one token %s", o.Check.Output, word), changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					p := under(sameInput, c, ch)
+					if p == nil || len(p.Want) != len(c.B.Mask) {
+						return nil
+					}
+					return moved(p, c, func(int) int { return by })
+				}})
+		}
+	}
+	return list
+}
+
+// ofRows predicts an output whose row r is row from[r] of the right one, judged where both are in the mask.
+func ofRows(c *stage.Case, ch *stage.Check, from []int) *stage.Prediction {
+	p := under(sameInput, c, ch)
+	if p == nil || c.B.Rows == 0 || len(p.Want)%c.B.Rows != 0 || len(p.Want) == 0 {
+		return nil
+	}
+	q := &stage.Prediction{Scale: p.Scale, Want: slices.Clone(p.Want), Bound: slices.Clone(p.Bound)}
+	w := len(p.Want) / c.B.Rows
+	if w == c.B.Cols {
+		q.Judge = slices.Clone(c.B.Mask)
+	}
+	for r, s := range from {
+		for t := range w {
+			i, j := r*w+t, s*w+t
+			q.Want[i], q.Bound[i] = p.Want[j], p.Bound[j]
+			if q.Judge != nil {
+				q.Judge[i] = q.Judge[i] && c.B.Mask[j]
+			}
+		}
+	}
+	return q
+}
+
+// groupEdits returns edits of advantages that are right but for one number of every group: another baseline, or another spread. The
+// number is read off the group's own advantages, and all others of the group must agree with it.
+func groupEdits(o *stage.Outcome) []edit {
+	if o.Check.ID != "advantage/group" {
+		return nil
+	}
+	return []edit{
+		{id: "ADV-CENTER", title: "every group has another baseline: its advantages are the right ones plus one number", changes: mostChanges,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return groupFitted(c, ch, false) }},
+		{id: "ADV-SPREAD", title: "every group has another spread: its advantages are the right ones times one number", changes: mostChanges,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return groupFitted(c, ch, true) }},
+	}
+}
+
+// groupFitted predicts advantages that are right but for a number of every group, added or multiplied. It predicts nothing where the
+// numbers are as many as half of what they must explain, or where all are the same: that is a common factor or a common term.
+func groupFitted(c *stage.Case, ch *stage.Check, times bool) *stage.Prediction {
+	p, t, id := under(sameInput, c, ch), c.B.Tensors[ch.Output], c.B.Row("group_id")
+	if p == nil || t == nil || len(id) != c.B.Rows || len(p.Want) != len(t.Data) || len(p.Want)%c.B.Rows != 0 {
+		return nil
+	}
+	w := len(p.Want) / c.B.Rows
+	first := func(r int) int { // the cell that stands for a row
+		for i := r * w; i < (r+1)*w; i++ {
+			if w == 1 || c.B.Mask[i] {
+				return i
+			}
+		}
+		return -1
+	}
+	groups := map[float64][]int{}
+	for r, g := range id {
+		if first(r) >= 0 {
+			groups[g] = append(groups[g], r)
+		}
+	}
+	by := map[float64]float64{}
+	free, least, most := 0, math.Inf(1), math.Inf(-1)
+	for g, rows := range groups {
+		var num, den float64
+		distinct := map[float64]bool{}
+		for _, r := range rows {
+			i := first(r)
+			distinct[p.Want[i]] = true
+			if times {
+				num, den = num+float64(t.Data[i]*p.Want[i]), den+float64(p.Want[i]*p.Want[i])
+			} else {
+				num, den = num+t.Data[i]-p.Want[i], den+1
+			}
+		}
+		if by[g] = num / den; times && den == 0 {
+			by[g] = 1
+		}
+		free += max(len(distinct)-1, 0)
+		if !times || den > 0 {
+			least, most = min(least, by[g]), max(most, by[g])
+		}
+	}
+	const enough = 6 // numbers that are explained beyond those that were fitted
+	if free < enough || free < len(groups) || !(most-least > 1e-3*max(math.Abs(most), math.Abs(least))) {
+		return nil
+	}
+	q := &stage.Prediction{Scale: p.Scale, Judge: p.Judge, Want: slices.Clone(p.Want), Bound: slices.Clone(p.Bound)}
+	for r, g := range id {
+		for i := r * w; i < (r+1)*w; i++ {
+			if times {
+				q.Want[i] *= by[g]
+				q.Bound[i] = 2*math.Abs(by[g])*q.Bound[i] + 8*c.Unit*math.Abs(q.Want[i])
+			} else {
+				q.Bound[i] = 2*q.Bound[i] + 8*c.Unit*(math.Abs(by[g])+math.Abs(q.Want[i]))
+				q.Want[i] += by[g]
+			}
+		}
+	}
+	return q
+}

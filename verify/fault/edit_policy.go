@@ -1,0 +1,223 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// surrogate is the clipped objective of a token with its parts apart, of which a program may have got one wrong:
+//
+//	ℓ = max(−A₁·min(x, delta), −A₂·c)   c = clip(x, lo, hi), x = ratio(d), d = logp_new − logp_old
+//
+// and for A < 0 at most −A·dual. Its slope is ∂ℓ/∂logp_new.
+type surrogate struct {
+	ratio         func(d float64) (x, slope float64)
+	lo, hi        func(low, high float64) float64
+	first, second func(a float64) float64     // the advantage of either side
+	without       int                         // the side that is not multiplied by the ratio, 1 or 2; 0: none
+	always        bool                        // −A·dual is the loss of every A < 0
+	clipped       func(plain, c float64) bool // which of the two losses is taken
+	leaks         bool                        // the gradient passes the clip
+	dual          func(a float64) bool        // advantages that the dual clip is for
+	delta         bool
+}
+
+// bounds of one token: clip.low and clip.high as numbers, clip.dual and clip.delta 0 for none.
+type tokenBounds struct{ low, high, dual, delta float64 }
+
+func (s *surrogate) of(d, a float64, o tokenBounds) (loss, slope float64) {
+	x, dx := s.ratio(d)
+	plain, dPlain := x, dx
+	if s.without == 1 {
+		plain, dPlain = 1, 0
+	}
+	if o.delta > 0 && s.delta && x > o.delta {
+		plain, dPlain = o.delta, 0
+	}
+	bounded, dBounded := min(max(x, s.lo(o.low, o.high)), s.hi(o.low, o.high)), dx
+	if bounded != x && !s.leaks {
+		dBounded = 0
+	}
+	if s.without == 2 {
+		bounded, dBounded = 1, 0
+	}
+	loss, slope = -s.first(a)*plain, -s.first(a)*dPlain
+	if c := -s.second(a) * bounded; s.clipped(loss, c) {
+		loss, slope = c, -s.second(a)*dBounded
+	}
+	if o.dual > 0 && s.dual(a) && (loss > -a*o.dual || s.always) {
+		loss, slope = -a*o.dual, 0
+	}
+	return loss, slope
+}
+
+func rightSurrogate() surrogate {
+	own := func(a float64) float64 { return a }
+	return surrogate{
+		ratio: func(d float64) (float64, float64) { return math.Exp(d), math.Exp(d) },
+		lo:    func(low, _ float64) float64 { return 1 - low }, hi: func(_, high float64) float64 { return 1 + high },
+		first: own, second: own, clipped: func(plain, c float64) bool { return c > plain },
+		dual: func(a float64) bool { return a < 0 }, delta: true,
+	}
+}
+
+// surrogateForm is a surrogate with one part changed.
+type surrogateForm struct {
+	id, title string
+	surrogate
+}
+
+func surrogateForms() []surrogateForm {
+	var list []surrogateForm
+	with := func(id, title string, change func(*surrogate)) {
+		f := surrogateForm{id, title, rightSurrogate()}
+		change(&f.surrogate)
+		list = append(list, f)
+	}
+	for _, r := range []struct {
+		title string
+		of    func(d float64) (x, slope float64)
+	}{
+		{"1 + d, the first terms of e to the d", func(d float64) (float64, float64) { return 1 + d, 1 }},
+		{"d, without the exponential", func(d float64) (float64, float64) { return d, 1 }},
+		{"e to the d − 1", func(d float64) (float64, float64) { return math.Expm1(d), math.Exp(d) }},
+		{"e to the −d: the quotient is inverted", func(d float64) (float64, float64) { return math.Exp(-d), -math.Exp(-d) }},
+		{"e to the |d|", func(d float64) (float64, float64) {
+			return math.Exp(math.Abs(d)), math.Exp(math.Abs(d)) * float64(compare(d, 0))
+		}},
+		{"e to the d/2", func(d float64) (float64, float64) { return math.Exp(d / 2), math.Exp(d/2) / 2 }},
+		{"e to the 2d", func(d float64) (float64, float64) { return math.Exp(2 * d), 2 * math.Exp(2*d) }},
+		{"1, whatever d is", func(float64) (float64, float64) { return 1, 1 }},
+	} {
+		with("RATIO-FORM", "the ratio is "+r.title+", of d = logp_new − logp_old", func(s *surrogate) { s.ratio = r.of })
+	}
+	for _, b := range []struct {
+		title  string
+		lo, hi func(low, high float64) float64
+	}{
+		{"1 − clip.low is the only bound: none holds from above", nil, func(_, _ float64) float64 { return math.Inf(1) }},
+		{"1 + clip.high is the only bound: none holds from below", func(_, _ float64) float64 { return math.Inf(-1) }, nil},
+		{"the lower bound is 1 + clip.low", func(low, _ float64) float64 { return 1 + low }, nil},
+		{"the upper bound is 1 − clip.high", nil, func(_, high float64) float64 { return 1 - high }},
+		{"the lower bound is clip.low", func(low, _ float64) float64 { return low }, nil},
+		{"the upper bound is clip.high", nil, func(_, high float64) float64 { return high }},
+		{"the lower bound is −clip.low", func(low, _ float64) float64 { return -low }, nil},
+		{"the lower bound is 1/(1 + clip.low)", func(low, _ float64) float64 { return 1 / (1 + low) }, nil},
+		{"the upper bound is 1/(1 − clip.high)", nil, func(_, high float64) float64 { return 1 / (1 - high) }},
+		{"the lower bound is 1 − 2·clip.low", func(low, _ float64) float64 { return 1 - 2*low }, nil},
+		{"the upper bound is 1 + 2·clip.high", nil, func(_, high float64) float64 { return 1 + 2*high }},
+		{"the lower bound is 1", func(_, _ float64) float64 { return 1 }, nil},
+		{"the upper bound is 1", nil, func(_, _ float64) float64 { return 1 }},
+		{"the upper bound is 2 + clip.high", nil, func(_, high float64) float64 { return 2 + high }},
+		{"the lower bound is 2 − clip.low", func(low, _ float64) float64 { return 2 - low }, nil},
+	} {
+		with("CLIP-BOUND", "the ratio is held by other bounds: "+b.title, func(s *surrogate) {
+			if b.lo != nil {
+				s.lo = b.lo
+			}
+			if b.hi != nil {
+				s.hi = b.hi
+			}
+		})
+	}
+	one := func(float64) float64 { return 1 }
+	with("CLIP-WITHOUT-MIN", "the clipped side is taken always", func(s *surrogate) { s.clipped = func(_, _ float64) bool { return true } })
+	with("CLIP-ABSENT", "the unclipped side is taken always", func(s *surrogate) { s.clipped = func(_, _ float64) bool { return false } })
+	with("CLIP-MIN-MAX", "the smaller of the two losses is taken", func(s *surrogate) { s.clipped = func(plain, c float64) bool { return c < plain } })
+	with("CLIP-BOUND", "the clipped side is not multiplied by the advantage", func(s *surrogate) { s.second = one })
+	with("CLIP-BOUND", "the unclipped side is not multiplied by the advantage", func(s *surrogate) { s.first = one })
+	with("ADV-FORM", "neither side of the clip is multiplied by the advantage", func(s *surrogate) { s.first, s.second = one, one })
+	with("ADV-SIGN", "the advantage has the wrong sign on the clipped side", func(s *surrogate) { s.second = func(a float64) float64 { return -a } })
+	with("ADV-SIGN", "the advantage has the wrong sign on the unclipped side", func(s *surrogate) { s.first = func(a float64) float64 { return -a } })
+	with("CLIP-GRADIENT-LEAK", "the gradient passes the clip", func(s *surrogate) { s.leaks = true })
+	with("CLIP-DUAL", "the dual clip is left out", func(s *surrogate) { s.dual = func(float64) bool { return false } })
+	with("CLIP-DUAL-BOTH-SIGNS", "the dual clip is for every advantage", func(s *surrogate) { s.dual = func(float64) bool { return true } })
+	with("CLIP-DUAL", "the dual clip is for positive advantages, not for negative ones", func(s *surrogate) { s.dual = func(a float64) bool { return a > 0 } })
+	with("CLIP-DUAL", "the loss of a negative advantage is −A·clip.dual, whatever the ratio is", func(s *surrogate) { s.always = true })
+	with("RATIO-FORM", "the unclipped side is not multiplied by the ratio", func(s *surrogate) { s.without = 1 })
+	with("RATIO-FORM", "the clipped side is not multiplied by the ratio", func(s *surrogate) { s.without = 2 })
+	with("CLIP-BOUND", "clip.delta is left out", func(s *surrogate) { s.delta = false })
+	return list
+}
+
+// policyEdits returns edits of a clipped policy objective.
+func policyEdits(o *stage.Outcome) []edit {
+	switch o.Check.ID {
+	case "token_loss/policy", "gradient/dlogp", "aggregate/pg_loss", "aggregate/loss":
+	default:
+		return nil
+	}
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	if o.Check.Stage == convention.Aggregate && c.Has("token_loss") {
+		return nil // it is aggregated as it was dumped: the edit shows there
+	}
+	right := surrogateForm{surrogate: rightSurrogate()}
+	p, q := right.predict(c, o.Check), under(sameInput, c, o.Check)
+	if p == nil || q == nil || len(p.Want) != len(q.Want) {
+		return nil
+	}
+	for i, w := range p.Want { // the form is the declared one; a choice that rounding makes may be made otherwise
+		if (o.Pred.Judge == nil || o.Pred.Judge[i]) && !(math.Abs(w-q.Want[i]) <= p.Bound[i]+q.Bound[i]+1e-6*math.Abs(w)) &&
+			!(q.Alt != nil && math.Abs(w-q.Alt[i]) <= p.Bound[i]+q.Bound[i]+1e-6*math.Abs(w)) {
+			return nil
+		}
+	}
+	var list []edit
+	for _, f := range surrogateForms() {
+		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict})
+	}
+	return list
+}
+
+// predict predicts an output of the loss: that of an unclipped one whose advantages give the same numbers. Where the ratio is one of the
+// row, the form is of the row's mean log-ratio.
+func (f surrogateForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	lp, old, adv := c.B.Token("logp_new"), c.B.Token("logp_old"), c.Optional("advantages").X
+	if lp == nil || old == nil || len(adv) != len(lp) || c.B.Cols == 0 {
+		return nil
+	}
+	kind, level := c.Set.Value("loss.kind"), c.Set.Value("ratio.level")
+	if kind.Kind() != convention.Enum || !slices.Contains([]string{"ppo", "gspo"}, kind.Text()) {
+		return nil
+	}
+	if v := c.Set.Value("ratio.old"); v.Kind() == convention.Enum && v.Text() != "stored" {
+		return nil
+	}
+	byRow := level.Kind() == convention.Enum && level.Text() == "seq_mean"
+	if !byRow && !(level.Kind() == convention.Enum && level.Text() == "token") {
+		return nil
+	}
+	o := tokenBounds{numberOr(c, "clip.low", math.Inf(1)), numberOr(c, "clip.high", math.Inf(1)), numberOr(c, "clip.dual", 0), numberOr(c, "clip.delta", 0)}
+	d := make([]float64, len(lp))
+	for r := range c.B.Rows {
+		var sum, n float64
+		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+			if d[i] = lp[i] - old[i]; c.B.Mask[i] {
+				sum, n = sum+d[i], n+1
+			}
+		}
+		for i := r * c.B.Cols; byRow && i < (r+1)*c.B.Cols; i++ {
+			d[i] = sum / max(n, 1)
+		}
+	}
+	a := make([]float64, len(lp))
+	for i := range a {
+		loss, slope := f.of(d[i], adv[i], o)
+		if a[i] = -loss / math.Exp(d[i]); ch.Stage == convention.Gradient {
+			a[i] = -slope / math.Exp(d[i])
+		}
+	}
+	in := both(perToken("advantages", a), option("clip.low", "none"))
+	for _, name := range []string{"clip.high", "clip.dual", "clip.delta"} {
+		if c.Set.Value(name).Kind() == convention.Number {
+			in = both(in, option(name, "none"))
+		}
+	}
+	if kind.Text() != "ppo" {
+		in = both(in, option("loss.kind", "ppo"))
+	}
+	return combined(1, policyOnly(in, c, ch), 1, klOnly(c, ch))
+}

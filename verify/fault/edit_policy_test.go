@@ -1,0 +1,106 @@
+package fault
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// updated returns a step of eight responses of six tokens whose token losses a program makes of the difference d of log-probs and of the
+// advantage.
+func updated(loss func(d, a float64) float64) *dump.Batch {
+	r := rand.New(rand.NewPCG(3, 4))
+	const rows, cols = 8, 6
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}, Origin: make([]dump.Origin, rows),
+		Files: []dump.FileInfo{{Lo: 0, Hi: rows, Cols: cols}}}
+	b.Meta.MicroBatches, b.Meta.WorldSize = 1, 1
+	single := func() float64 { return float64(float32(r.NormFloat64())) }
+	lp, old, adv, loss1 := make([]float64, rows*cols), make([]float64, rows*cols), make([]float64, rows), make([]float64, rows*cols)
+	for i := range adv {
+		adv[i] = 2 * single()
+	}
+	for i := range lp {
+		b.Mask[i] = true
+		lp[i] = float64(float32(-1 - math.Abs(single())))
+		old[i] = float64(float32(lp[i] + 0.3*single()))
+		loss1[i] = float64(float32(loss(lp[i]-old[i], adv[i/cols])))
+	}
+	for name, x := range map[string][]float64{"logp_new": lp, "logp_old": old, "token_loss": loss1} {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: x, Type: format.F32}
+	}
+	b.Tensors["advantages"] = &dump.Tensor{Name: "advantages", Layout: dump.PerRow, Width: 1, Shape: []int{rows}, Data: adv, Type: format.F32}
+	return b
+}
+
+// A clipped objective with one part wrong is named by that part. The formulas are those of programs: exp, clamp and maximum, in the order
+// in which they are written there.
+func TestPolicyEdits(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"clip.low": "0.2", "clip.high": "0.28", "clip.dual": "3", "kl.beta": "0"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	const low, high = 0.2, 0.28
+	clamp := func(x, lo, hi float64) float64 { return math.Max(lo, math.Min(x, hi)) }
+	dual := func(loss, a float64) float64 {
+		if a < 0 {
+			return math.Min(loss, -a*3)
+		}
+		return loss
+	}
+	right := func(d, a float64) float64 {
+		return dual(math.Max(-a*math.Exp(d), -a*clamp(math.Exp(d), 1-low, 1+high)), a)
+	}
+	require.Equal(t, check.Pass, stage.Judge(stage.Find("token_loss/policy"), updated(right), set).Verdict)
+	for _, c := range []struct {
+		id, words string
+		of        func(d, a float64) float64
+	}{
+		{"RATIO-FORM", "1 + d", func(d, a float64) float64 { return dual(math.Max(-a*(1+d), -a*clamp(1+d, 1-low, 1+high)), a) }},
+		{"RATIO-FORM", "|d|", func(d, a float64) float64 {
+			x := math.Exp(math.Abs(d))
+			return dual(math.Max(-a*x, -a*clamp(x, 1-low, 1+high)), a)
+		}},
+		{"CLIP-BOUND", "the lower bound is 1", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d), -a*clamp(math.Exp(d), 1, 1+high)), a)
+		}},
+		{"CLIP-BOUND", "clipped side is not multiplied", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d), -clamp(math.Exp(d), 1-low, 1+high)), a)
+		}},
+		{"CLIP-DUAL", "whatever the ratio", func(d, a float64) float64 {
+			if a < 0 {
+				return -a * 3
+			}
+			return right(d, a)
+		}},
+		{"RATIO-FORM", "unclipped side is not multiplied by the ratio", func(d, a float64) float64 {
+			return dual(math.Max(-a, -a*clamp(math.Exp(d), 1-low, 1+high)), a)
+		}},
+	} {
+		t.Run(c.words, func(t *testing.T) {
+			o := stage.Judge(stage.Find("token_loss/policy"), updated(c.of), set)
+			require.Equal(t, check.Fail, o.Verdict)
+			found := Explain(o)
+			require.NotEmpty(t, found)
+			require.False(t, found[0].Lead)
+			require.Equal(t, c.id, found[0].Hypothesis.ID, found[0].Hypothesis.Title)
+			require.Contains(t, found[0].Hypothesis.Title, c.words)
+		})
+	}
+	t.Run("noise", func(t *testing.T) { // what no form gives gets no name
+		noise := rand.New(rand.NewPCG(1, 2))
+		o := stage.Judge(stage.Find("token_loss/policy"), updated(func(float64, float64) float64 { return noise.NormFloat64() }), set)
+		for _, e := range Explain(o) {
+			require.True(t, e.Lead, e.Hypothesis.Title)
+		}
+	})
+}
