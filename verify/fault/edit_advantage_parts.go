@@ -89,6 +89,20 @@ var scopes = []struct{ name, id, title string }{
 	{"solved", "ADV-WRONG-GROUPS", "other rows than those of group_id: the advantages show them"},
 }
 
+// groupSize returns the number of rows of a group, and whether all groups have as many.
+func groupSize(id []float64) (n int, same bool) {
+	rows := map[float64]int{}
+	for _, g := range id {
+		rows[g]++
+	}
+	same = len(rows) > 0
+	for _, k := range rows {
+		same = same && (n == 0 || n == k)
+		n = k
+	}
+	return n, same
+}
+
 // scopeRows returns for every row the rows of its set, nil where the batch does not say.
 func scopeRows(c *stage.Case, name string) [][]int {
 	b := c.B
@@ -97,6 +111,9 @@ func scopeRows(c *stage.Case, name string) [][]int {
 		return nil
 	}
 	generations := int(c.FactOr("num_generations", 0))
+	if size, same := groupSize(id); generations < 2 && same {
+		generations = size
+	}
 	groupsOf := func(rows func(r int) bool) int {
 		seen := map[float64]bool{}
 		for r, g := range id {

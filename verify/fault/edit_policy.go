@@ -132,6 +132,9 @@ func surrogateForms() []surrogateForm {
 	with("ADV-FORM", "neither side of the clip is multiplied by the advantage", func(s *surrogate) { s.first, s.second = one, one })
 	with("ADV-SIGN", "the advantage has the wrong sign on the clipped side", func(s *surrogate) { s.second = func(a float64) float64 { return -a } })
 	with("ADV-SIGN", "the advantage has the wrong sign on the unclipped side", func(s *surrogate) { s.first = func(a float64) float64 { return -a } })
+	twice := func(a float64) float64 { return a * a }
+	with("ADV-FORM", "the clipped side is multiplied by the square of the advantage", func(s *surrogate) { s.second = twice })
+	with("ADV-FORM", "the unclipped side is multiplied by the square of the advantage", func(s *surrogate) { s.first = twice })
 	with("CLIP-GRADIENT-LEAK", "the gradient passes the clip", func(s *surrogate) { s.leaks = true })
 	with("CLIP-DUAL", "the dual clip is left out", func(s *surrogate) { s.dual = func(float64) bool { return false } })
 	with("CLIP-DUAL-BOTH-SIGNS", "the dual clip is for every advantage", func(s *surrogate) { s.dual = func(float64) bool { return true } })

@@ -307,6 +307,19 @@ func reductionEdits(o *stage.Outcome) []edit {
 			return weighted(c.B, c, ch, by)
 		}})
 	})
+	inverse := func(c *stage.Case) []float64 {
+		w := rowWeights(c)
+		for r, x := range w {
+			if w[r] = 1; x != 0 {
+				w[r] = 1 / float64(x*x)
+			}
+		}
+		return w
+	}
+	if by := inverse(c); predictor.near(by) && !slices.Contains(by, math.Inf(1)) {
+		list = append(list, edit{id: "AGG-DENOMINATOR", title: "the sum is multiplied by what it should be divided by", changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return weighted(c.B, c, ch, inverse(c)) }})
+	}
 	return list
 }
 

@@ -53,6 +53,8 @@ func (t *trial) extraTerms() []Explanation {
 				case o.Check.Output == "advantages" && o.Check.Stage == convention.Advantage:
 					h.ID = "ADV-CENTER"
 				}
+			case instead && math.Abs(k-1) < 1e-6 && o.Check.Stage == convention.Advantage && o.Check.Output == "advantages" && name == "scores":
+				h.ID, h.Title = "ADV-CENTER", "no baseline is subtracted, and nothing is divided by: the numbers are those of scores"
 			case instead && math.Abs(k-1) < 1e-6:
 				h.ID, h.Title = "OTHER-TENSOR", fmt.Sprintf("the numbers are those of %s", name)
 			case instead:

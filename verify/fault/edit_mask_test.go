@@ -1,0 +1,83 @@
+package fault
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// summed returns a step of rows with padding whose loss a program makes of its token losses and its mask.
+func summed(loss func(x []float64, mask []bool, rows, cols int) float64) *dump.Batch {
+	b := updated(func(d, a float64) float64 { return d - a })
+	for r := range b.Rows {
+		for t := b.Cols - 1 - r%3; t < b.Cols; t++ {
+			b.Mask[r*b.Cols+t] = false
+		}
+	}
+	delete(b.Tensors, "logp_old")
+	value := float64(float32(loss(b.Tensors["token_loss"].Data, b.Mask, b.Rows, b.Cols)))
+	b.Tensors["pg_loss"] = &dump.Tensor{Name: "pg_loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{value}, Type: format.F32}
+	return b
+}
+
+// A token mean whose mask is another one, in the sum, in the count or in both, is named by the mask.
+func TestMaskEdits(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"agg.kind": "token", "agg.denominator": "micro", "agg.div_ga": "false", "kl.beta": "0", "mean.eps": "0"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	mean := func(above, below func(mask []bool, r, t, cols int) bool) func(x []float64, mask []bool, rows, cols int) float64 {
+		return func(x []float64, mask []bool, rows, cols int) float64 {
+			var sum, n float64
+			for i, v := range x {
+				r, t := i/cols, i%cols
+				if above(mask, r, t, cols) {
+					sum += v
+				}
+				if below(mask, r, t, cols) {
+					n++
+				}
+			}
+			return sum / n
+		}
+	}
+	right := func(m []bool, r, t, cols int) bool { return m[r*cols+t] }
+	inverted := func(m []bool, r, t, cols int) bool { return !m[r*cols+t] }
+	twoLate := func(m []bool, r, t, cols int) bool { return t > 1 && m[r*cols+t-2] }
+	late := func(m []bool, r, t, cols int) bool { return t > 0 && m[r*cols+t] && m[r*cols+t-1] }
+	c := stage.Find("aggregate/pg_loss")
+	require.Equal(t, check.Pass, stage.Judge(c, summed(mean(right, right)), set).Verdict)
+	for _, f := range []struct {
+		id, words    string
+		above, below func(m []bool, r, t, cols int) bool
+	}{
+		{"LOSS-MASK-PADS", "in the sum alone another mask: the mask is inverted", inverted, right},
+		{"LOSS-MASK-PADS", "in sum and count another mask: the mask is inverted", inverted, inverted},
+		{"LOSS-MASK-SHIFT", "two tokens late", twoLate, right},
+		{"LOSS-MASK-SHIFT", "must both hold", late, right},
+	} {
+		t.Run(f.words, func(t *testing.T) {
+			o := stage.Judge(c, summed(mean(f.above, f.below)), set)
+			require.Equal(t, check.Fail, o.Verdict)
+			named := false
+			for _, e := range maskEdits(o) { // the catalogue has some of them, the edits must have them all
+				h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{c.ID}, Predict: e.predict})[0]
+				x, ok := newTrial(o).try(h, "", h.judge)
+				if fits := ok && !x.Lead; fits && e.id == f.id {
+					named = true
+				} else if fits {
+					require.NotContains(t, e.title, "the mask is inverted", "of another mask")
+				}
+			}
+			require.True(t, named)
+		})
+	}
+}
