@@ -46,7 +46,9 @@ func TestOutputEdits(t *testing.T) {
 	baseline := "ADV-CENTER: every group has another baseline: its advantages are the right ones plus one number"
 	spread := "ADV-SPREAD: every group has another spread: its advantages are the right ones times one number"
 	require.Equal(t, []string{baseline}, fits(func(r []float64, group []int, i int) float64 { return right(r, group, i) + math.Sin(float64(group[0])) }))
-	require.Equal(t, []string{spread}, fits(func(r []float64, group []int, i int) float64 { return right(r, group, i) * (2 + math.Sin(float64(group[0]))) }))
+	require.Equal(t, []string{spread}, fits(func(r []float64, group []int, i int) float64 {
+		return right(r, group, i) * (2 + math.Sin(float64(group[0])))
+	}))
 	require.Empty(t, fits(func(r []float64, group []int, i int) float64 { return right(r, group, i) + 0.5 }))
 	require.Empty(t, fits(func(r []float64, group []int, i int) float64 { return right(r, group, i) * 2 }))
 	require.Contains(t, fits(func(r []float64, group []int, i int) float64 {

@@ -152,22 +152,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		{"the number of micro-batches", files}, {"1/the number of micro-batches", 1 / files}, {"the ranks/the accumulation steps", world / ga}, {"the accumulation steps/the ranks", ga / world}} {
 		add(&p.factor, f.what, everyRow(b, f.k))
 	}
-	for _, k := range p.count[1:] { // divided by twice, or multiplied by where one divides
-		if strings.HasPrefix(k.what, "the cells of") || strings.HasPrefix(k.what, "the rows of the micro-batch") || k.what == "the tokens of the micro-batch" || k.what == "the rows of the step" {
-			once := make([]float64, b.Rows)
-			for r, x := range k.x {
-				once[r] = 1 / x
-			}
-			add(&p.factor, "1/("+k.what+")", once)
-		}
-		if slices.Contains([]string{"the tokens of the micro-batch", "the tokens of the step", "num_items_in_batch", "the rows of the step", "the rows of the micro-batch"}, k.what) {
-			squared := make([]float64, b.Rows)
-			for r, x := range k.x {
-				squared[r] = x * x
-			}
-			add(&p.factor, "the square of "+k.what+", as if the product stood for the quotient", squared)
-		}
-	}
+	p.addPowers(b, add)
 	keep := func(what string, drop func(r int) bool) {
 		x, kept := everyRow(b, 1), 0
 		for r := range x {
@@ -307,18 +292,8 @@ func reductionEdits(o *stage.Outcome) []edit {
 			return weighted(c.B, c, ch, by)
 		}})
 	})
-	inverse := func(c *stage.Case) []float64 {
-		w := rowWeights(c)
-		for r, x := range w {
-			if w[r] = 1; x != 0 {
-				w[r] = 1 / float64(x*x)
-			}
-		}
-		return w
-	}
-	if by := inverse(c); predictor.near(by) && !slices.Contains(by, math.Inf(1)) {
-		list = append(list, edit{id: "AGG-DENOMINATOR", title: "the sum is multiplied by what it should be divided by", changes: 1,
-			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return weighted(c.B, c, ch, inverse(c)) }})
+	if by := inverseSquares(c); predictor.near(by) {
+		list = append(list, productForQuotient())
 	}
 	return list
 }

@@ -1,0 +1,50 @@
+package fault
+
+import (
+	"slices"
+	"strings"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/stage"
+)
+
+// addPowers adds the factors of programs that divide by a count twice, or multiply by one where they should divide.
+func (p *reductionParts) addPowers(b *dump.Batch, add func(list *[]part, what string, x []float64)) {
+	const rows, tokens = "the rows of the step", "the tokens of the micro-batch"
+	const rowsOfFile = "the rows of the micro-batch"
+	for _, k := range p.count[1:] {
+		once, squared := make([]float64, b.Rows), make([]float64, b.Rows)
+		for r, x := range k.x {
+			once[r], squared[r] = 1/x, float64(x*x)
+		}
+		if strings.HasPrefix(k.what, "the cells of") || slices.Contains([]string{rowsOfFile, tokens, rows}, k.what) {
+			add(&p.factor, "1/("+k.what+")", once)
+		}
+		if slices.Contains([]string{tokens, "the tokens of the step", "num_items_in_batch", rows, rowsOfFile}, k.what) {
+			add(&p.factor, "the square of "+k.what+", as if the product stood for the quotient", squared)
+		}
+	}
+}
+
+// inverseSquares returns 1/w² of the weight w that a token of every row has in the right reduction: what makes w its inverse.
+func inverseSquares(c *stage.Case) []float64 {
+	w := rowWeights(c)
+	for r, x := range w {
+		if w[r] = 1; x != 0 {
+			w[r] = 1 / float64(x*x)
+		}
+	}
+	return w
+}
+
+// productForQuotient is the edit of a sum that is multiplied by what it should be divided by.
+func productForQuotient() edit {
+	return edit{id: "AGG-DENOMINATOR", title: "the sum is multiplied by what it should be divided by", changes: 1,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			by := inverseSquares(c)
+			if by == nil {
+				return nil
+			}
+			return weighted(c.B, c, ch, by)
+		}}
+}
