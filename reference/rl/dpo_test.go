@@ -39,11 +39,11 @@ func TestDPO(t *testing.T) {
 // tapePairs writes the preference loss of every pair on the tape.
 func tapePairs(c, r, rc, rr *ad.Var, o DPOOptions) *ad.Var {
 	u, v := ad.Sub(c, rc), ad.Sub(r, rr)
-	h := ad.Sub(u, v)
+	h := ad.Sub(ad.Sub(c, r), ad.Sub(rc, rr)) // in the order of DPO: rounding decides at the kink of the hinge
 	one := func(x *ad.Var) *ad.Var { return ad.Log(ad.AddScalar(ad.Exp(x), 1)) }
 	switch o.Divergence {
 	case DPOJS:
-		h = ad.Sub(h, ad.Sub(one(u), one(v)))
+		h = ad.Sub(ad.Sub(u, v), ad.Sub(one(u), one(v)))
 	case DPOAlpha:
 		h = ad.Scale(ad.Sub(ad.Exp(ad.Scale(v, -o.Alpha)), ad.Exp(ad.Scale(u, -o.Alpha))), 1/o.Alpha)
 	}
