@@ -23,7 +23,7 @@ func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
 	}
 	path, weights := make([]float64, len(q.Want)), make([]float64, len(q.Want))
 	p.withoutKL().backward(c, red, path, weights)
-	if p.rowHalf && !p.o.Ratio.PerToken {
+	if p.rowHalf && !p.o.Ratio.PerToken && p.uses { // where the KL term alone has the ratio, the policy term has no slope
 		p.rowSlopes = p.withoutKL().slopes(c).ratio
 		for i, w := range weights {
 			p.rowSlopes[i] *= w
