@@ -98,7 +98,7 @@ func (p *policy) halfRatios(cols int, u float64) ratios {
 // castRow returns the gradient of a cell through a ratio of its row in the type: rnd(rnd(rnd(Σ rnd(∂/∂ρ))·ρ)/n), the sum being taken in
 // float32; g is what it is without a rounding.
 func (p *policy) castRow(g float64, i int, u float64) (y, e float64) {
-	if p.rowSlopes == nil {
+	if p.rowSlopes == nil || p.ratioInKL() { // what a KL term adds to the ratio is in g alone
 		return g, 4 * u * math.Abs(g)
 	}
 	cols := len(p.lp.X) / max(len(p.ratio.count), 1)
