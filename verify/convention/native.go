@@ -104,6 +104,12 @@ func Declare(framework, version string, options []NameValue, origin string) (*De
 	return d, nil
 }
 
+// HasTable reports whether the names of a framework's options are known; see [Declare] for what framework may be.
+func HasTable(framework string) bool {
+	_, tables := tablesOf(framework)
+	return len(tables) > 0
+}
+
 // KnownNative returns the names that a framework's options may have, in the order of its tables; see [Declare] for what
 // framework may be. Names of facts and of the metadata come last.
 func KnownNative(framework string) []string {

@@ -304,7 +304,13 @@ func (s *session) options(v *view) (*convention.Set, error) {
 	if framework != "" { // an algorithm alone is none
 		framework += " " + b.Meta.Algorithm
 	}
-	d, err := convention.Declare(framework, b.Meta.Version, list, "the dump")
+	version := b.Meta.Version
+	if s.profile != nil && framework != "" && !convention.HasTable(framework) {
+		// A program of its own that follows a framework has the framework's words for its options; its version is another one's.
+		s.say(fmt.Sprintf("the options of %.64q are read by the names of %s, whose profile is declared", framework, s.profile.Framework))
+		framework, version = s.profile.Framework+" "+s.profile.Algorithm, ""
+	}
+	d, err := convention.Declare(framework, version, list, "the dump")
 	if err != nil {
 		return nil, format.Malformed(b.Files[0].Name, "options", "%v", err)
 	}
