@@ -6,10 +6,12 @@ import (
 
 // miniBatches returns over how many steps the rows of a rollout were shuffled, as sample_id and group_id of the first steps tell where
 // nobody says it: steps belong together until a sample comes again, or no group goes on. It is 1 where no group is cut, that is where the
-// groups have one size in every step, and where the groups of the steps together have not: then rows are not there.
+// groups have one size in every step and their samples do not follow each other over the steps, and where the groups of the steps together
+// have not one size: then rows are not there.
 func miniBatches(ctx context.Context, run Source) (int, error) {
 	type cell struct{ group, sample float64 }
 	seen, size := map[cell]bool{}, map[float64]int{}
+	low, high := map[float64]float64{}, map[float64]float64{} // samples of a group
 	cut := false
 	span := 0
 	steps := run.Steps()
@@ -34,12 +36,21 @@ func miniBatches(ctx context.Context, run Source) (int, error) {
 		}
 		for r, g := range groups {
 			seen[cell{g, samples[r]}] = true
-			size[g]++
+			if size[g]++; size[g] == 1 {
+				low[g], high[g] = samples[r], samples[r]
+			}
+			low[g], high[g] = min(low[g], samples[r]), max(high[g], samples[r])
 		}
 		cut = cut || !alike(here)
 		span++
 	}
-	if span < 2 || !cut || !alike(size) {
+	// Parts of one size may be chance. Samples that are numbered group by group over the steps are not: groups that merely have the
+	// names of those before get later numbers.
+	blocks := len(size) > 1
+	for g, n := range size {
+		blocks = blocks && high[g]-low[g] == float64(n-1)
+	}
+	if span < 2 || !cut && !blocks || !alike(size) {
 		return 1, nil
 	}
 	return span, nil
