@@ -3,12 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"plumbline/internal/bind"
+	"plumbline/internal/format"
 	"plumbline/internal/train"
 )
 
@@ -56,4 +58,19 @@ models of train ppo, sft and grpo_causal and the adapters of train shielded need
 	cmd.Flags().StringVar(&from, "model", "", "folder of a run or of its final model, or tiny_masked, tiny_judge: the embedded ones")
 	cmd.Flags().StringVar(&to, "output", "", "folder to write, empty or not there")
 	return cmd
+}
+
+// writeBase writes a base that is part of the program into the folder of the run, under the name that adapter_config.json has for it: from
+// within that folder PEFT finds it.
+func (x *session) writeBase(name string, seed uint64) error {
+	files, err := bind.EmbeddedBase(name, seed)
+	if err != nil {
+		return err
+	}
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if err := format.WriteOwn(x.Run.Path(), name+"/"+file, func(w io.Writer) error { _, err := w.Write(files[file]); return err }); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -304,7 +303,7 @@ func (x *session) load(name string, l train.LoRA, seed uint64, o bind.Options) e
 	case err != nil:
 		return err
 	}
-	if l.R > 0 {
+	if l.R > 0 && x.Run != nil { // a worker has no folder
 		if err := x.writeBase(name, seed); err != nil {
 			return err
 		}
@@ -317,21 +316,6 @@ func (x *session) load(name string, l train.LoRA, seed uint64, o bind.Options) e
 	}
 	if was := x.From.Manifest.Variant; was != x.Policy.Variant() {
 		warn("%s was computed by %s, and %s goes on: it rounds otherwise, so the run ends in other bytes than without the break", x.From.Path, was, x.Policy.Variant())
-	}
-	return nil
-}
-
-// writeBase writes a base that is part of the program into the folder of the run, under the name that adapter_config.json has for it: from
-// within that folder PEFT finds it.
-func (x *session) writeBase(name string, seed uint64) error {
-	files, err := bind.EmbeddedBase(name, seed)
-	if err != nil {
-		return err
-	}
-	for _, file := range slices.Sorted(maps.Keys(files)) {
-		if err := format.WriteOwn(x.Run.Path(), name+"/"+file, func(w io.Writer) error { _, err := w.Write(files[file]); return err }); err != nil {
-			return err
-		}
 	}
 	return nil
 }
