@@ -75,8 +75,8 @@ func (x *session) distribute(ctx context.Context, where, name string, l train.Lo
 	}
 	fmt.Fprintf(x.Out, "cluster: train worker --url %s\n", c.Address())
 	x.Policy = c.Policy()
-	release := x.close
-	x.close = func() {
+	release := x.release
+	x.release = func() {
 		if err := c.Close(x.done); err != nil {
 			warn("%v", err)
 		}
@@ -84,6 +84,9 @@ func (x *session) distribute(ctx context.Context, where, name string, l train.Lo
 	}
 	return nil
 }
+
+// close releases what the run holds. A deferred call of the field would take the function that stood there before distribute.
+func (x *session) close() { x.release() }
 
 // clusterError says what is the user's to mend.
 func clusterError(err error) error {

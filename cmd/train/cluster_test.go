@@ -29,7 +29,7 @@ func sameOnWorkers(t *testing.T, workers int, args func(dir string) []string) {
 	var all []*exec.Cmd
 	var said []*bytes.Buffer
 	for range workers {
-		cmd, out := exec.Command(binaryPath, "worker", "--url", "nats://"+address), &bytes.Buffer{}
+		cmd, out := exec.Command(binaryPath, "worker", "--url", "nats://"+address, "--wait", "20s"), &bytes.Buffer{}
 		cmd.Stdout, cmd.Stderr = out, out
 		require.NoError(t, cmd.Start())
 		all, said = append(all, cmd), append(said, out)
@@ -39,9 +39,12 @@ func sameOnWorkers(t *testing.T, workers int, args func(dir string) []string) {
 	trains(t, append(args(dir), "cluster=embedded", "--listen", address)...)
 	joined := 0 // one that opens its model after the end draws nothing
 	for i, cmd := range all {
-		cmd.Process.Kill()
-		cmd.Wait()
-		joined += strings.Count(said[i].String(), "the canary passes")
+		err := cmd.Wait()
+		if n := strings.Count(said[i].String(), "the canary passes"); n > 0 {
+			joined += n
+			require.NoError(t, err, said[i])
+			require.Contains(t, said[i].String(), "the run has ended")
+		}
 	}
 	require.Positive(t, joined)
 	sameFolder(t, filepath.Join(plain, "final"), filepath.Join(dir, "final"))

@@ -150,8 +150,8 @@ type session struct {
 	flags      *trainFlags
 	embeddings func() (table []float64, width int) // of the model's tokens
 	lockstep   *bind.Lockstep                      // nil without --lockstep
-	close      func()
-	done       bool // the run has ended well
+	release    func()                              // see close
+	done       bool                                // the run has ended well
 }
 
 // start opens the folder of a run, the checkpoint that it goes on from, and the model.
@@ -175,7 +175,7 @@ func (f *trainFlags) start(cmd *cobra.Command, dir string, keep int, s *config.S
 	if err != nil {
 		return nil, err
 	}
-	x := &session{flags: f, Env: train.Env{Run: run, Out: cmd.OutOrStdout(), ConfigSHA: s.SHA256(without...), Warn: warn}, close: func() { run.Close() }}
+	x := &session{flags: f, Env: train.Env{Run: run, Out: cmd.OutOrStdout(), ConfigSHA: s.SHA256(without...), Warn: warn}, release: func() { run.Close() }}
 	x.Progress = progress(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()), time.Now)
 	if f.verify {
 		x.Observe = observer(cmd.Context(), f.keep)

@@ -239,6 +239,13 @@ func (c *Coordinator) Close(ended bool) error {
 		errs = append(errs, c.stop())
 	}
 	if c.server != nil {
+		// A server that stops drops what it has not sent yet: the workers are given the time to hear that the run has ended, and go.
+		for range 200 {
+			if !ended || c.server.NumClients() == 0 {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 		c.server.Shutdown()
 		c.server.WaitForShutdown()
 	}
