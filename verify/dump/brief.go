@@ -232,7 +232,7 @@ func (s *session) explained(f *check.Finding, res *check.Result, t *track) {
 		}
 	}
 	for _, x := range res.Explanations[1:] {
-		if x.Lead || x.Fault == e.Fault && len(x.Options) == 0 {
+		if x.Lead || x.Fault == e.Fault && len(x.Options) == 0 || x.Fault == "FACTOR" && name != "" { // a name says more than the factor that it is
 			continue
 		}
 		n, text := titleOf(&x)
