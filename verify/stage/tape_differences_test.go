@@ -61,10 +61,10 @@ func (s *subject) differences(judged, kinks *int) string {
 	return ""
 }
 
-// smooth are options under which the gradient is the derivative of the value; which tokens kl_cov holds back is no matter of a
+// smooth are options under which the gradient is the derivative of the value, which that of a row through a token is not; which tokens kl_cov holds back is no matter of a
 // derivative.
 func smooth(set *convention.Set) *convention.Set {
-	set = with(set, "kl.agg=same ratio.old=stored cov.fraction=1")
+	set = with(set, "kl.agg=same ratio.old=stored ratio.grad=row cov.fraction=1")
 	if !has("kl.grad", "is_corrected")(set) {
 		set = with(set, "kl.grad=naive")
 	}
