@@ -126,6 +126,9 @@ func (p *policy) ratioSlopes(s *slopes) {
 // klCovSlopes adds the derivative of coef·|lp − old| of the tokens that kl_cov holds back.
 func (p *policy) klCovSlopes(c *Case, s *slopes) {
 	old, coef := p.denominator(), p.o.Cov.Coef
+	if p.stored.X != nil {
+		old = p.stored // the sign of what was subtracted, before the ratio was rounded
+	}
 	p.heldBack(c.B, func(i int, held, open bool) {
 		d := p.lp.X[i] - old.X[i]
 		if held && d != 0 {

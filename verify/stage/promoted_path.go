@@ -29,6 +29,7 @@ func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
 			p.rowSlopes[i] *= w
 		}
 	}
+	p.besides(c, weights, path, q.Want)
 	if !p.knowsKLPath() {
 		cast := half(p.lp, p.ref) == 0 && p.beta != 0 // of a KL term in a wider type, once for each of its two paths
 		for i, g := range path {
@@ -202,6 +203,72 @@ func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, form k3Form, u 
 	return y + all, e
 }
 
+// besides stores what dro and kl_cov add to the path of −A·lp or of the ratio: w·β·d, and w·coef·sign(d) where a token is held back. Where
+// kl_cov's ratio is rounded to 1 the difference keeps its sign: the slope that the gradients lack there is added.
+func (p *policy) besides(c *Case, weights []float64, gradients ...[]float64) {
+	old := p.denominator().X
+	switch p.o.Kind {
+	case rl.LossDRO:
+		p.beside = make([]float64, len(weights))
+		for i := range weights {
+			p.beside[i] = weights[i] * p.o.DROBeta * (p.lp.X[i] - old[i])
+		}
+	case rl.LossKLCov:
+		p.beside, p.cut = make([]float64, len(weights)), make([]choice, len(weights))
+		x := old
+		if p.stored.X != nil {
+			x = p.stored.X
+		}
+		p.heldBack(c.B, func(i int, held, open bool) {
+			d := p.lp.X[i] - x[i]
+			if !open {
+				p.cut[i] = settled
+			}
+			if d == 0 || !held && !open {
+				return
+			}
+			p.beside[i] = math.Copysign(weights[i]*p.o.Cov.Coef, d*weights[i])
+			if held && p.lp.X[i] == old[i] {
+				for _, g := range gradients {
+					g[i] += p.beside[i]
+				}
+			}
+		})
+	}
+}
+
+// choice says of a token whether it is known that kl_cov holds it back or not.
+type choice bool
+
+const settled choice = true
+
+// castHeld returns the gradient of cell i of kl_cov: g in float32. That by the ratio is rounded before it is multiplied with the ratio and
+// behind it, that by |d| when it enters and when it has been multiplied with the coefficient, and so is their sum.
+func (p *policy) castHeld(g float64, i int, u float64) (y, e float64) {
+	rho, _ := rounded(p.ratio.x[i], u)
+	if rho == 0 {
+		return g, 0
+	}
+	slope, near := rounded((g-p.beside[i])/rho, u)
+	first, next := rounded(slope*rho, u)
+	if near || next {
+		e = 2 * u * math.Abs(first)
+	}
+	if p.beside[i] == 0 {
+		return first, e
+	}
+	w, near := rounded(p.beside[i]/p.o.Cov.Coef, u)
+	second, next := rounded(float64(w*p.o.Cov.Coef), u)
+	if near || next {
+		e += 4 * u * math.Abs(second)
+	}
+	y, near = rounded(first+second, u)
+	if near || e > 0 {
+		e += 2 * u * math.Abs(y)
+	}
+	return y, e
+}
+
 // scores reports whether the loss is a score function, whose gradient does not pass the ratio.
 func (p *policy) scores() bool {
 	switch p.o.Kind {
@@ -231,7 +298,14 @@ func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
 		}
 		return y, e
 	case p.o.Kind == rl.LossDRO || p.o.Kind == rl.LossKLCov || p.o.Kind == rl.LossGMPO || p.ratio.x == nil: // two paths, or none of these
-		return g, 2 * u * math.Abs(g)
+		if token && p.o.Kind == rl.LossKLCov && p.cut[i] == settled {
+			return p.castHeld(g, i, u)
+		}
+		e = 2 * u * math.Abs(g)
+		if p.beside != nil { // each path is rounded twice before they are added, and they may cancel
+			e += u*math.Abs(g) + 4*u*math.Abs(p.beside[i])
+		}
+		return g, e
 	case !token:
 		y, open := rounded(g, u)
 		if p.rowHalf {

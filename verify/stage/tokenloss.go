@@ -45,6 +45,7 @@ type policy struct {
 	weight    Input // multiplies the policy term; X nil: none
 	gamma     Input // of vespo: the engine's weights, which go into its own; X nil: none
 	ref       Input // read for the gradient of a KL term
+	stored    Input // logp_old where old was replaced by what a ratio in 16 bits is that of, see promotedOld; X nil: old
 	klOld     Input // what the weight of a KL term is taken to where the ratio is taken to something else; X nil: old
 	ratio     ratios
 	uses      bool    // the policy term is a function of the ratio
@@ -57,7 +58,9 @@ type policy struct {
 	rowHalf   bool      // the ratio of a row has the 16-bit type of the log-probs
 	rowSlopes []float64 // of a gradient: what reaches such a ratio from every cell
 
-	rho []float64 // where the ratio of sapo was replaced by what its difference from 1 was rounded to: the ratio itself; else nil
+	beside []float64 // of the gradient of kl_cov and dro, the path beside the first
+	cut    []choice  // of kl_cov
+	rho    []float64 // where the ratio of sapo was replaced by what its difference from 1 was rounded to: the ratio itself; else nil
 }
 
 // policy reads the policy loss, for its gradient with the estimator of the KL term; nil if something is not there.
@@ -92,6 +95,7 @@ func (c *Case) policy(gradient bool) *policy {
 			p.klOld = c.trainersOld()
 		}
 		if u := half(p.lp, p.old); u > 0 && p.old.X != nil {
+			p.stored = p.old
 			p.promotedOld(c.B.Rows, c.B.Cols)
 			if p.o.Ratio.Level == rl.RatioToken { // that of a row may be float32
 				p.o.Clip = promotedClip(p.o.Clip, u)

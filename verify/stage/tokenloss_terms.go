@@ -317,9 +317,11 @@ func (p *policy) covariance(b *dump.Batch, visit func(lo, hi int, cov, e []float
 		// verl's 1e-8 beside n moves a mean by 1e-8/n of itself.
 		fold := foldError(int(n), p.unit) + p.u + 1e-8/max(n, 1)
 		a, l, sa, sl = a/n, l/n, (fold*sa+ea)/n, (fold*sl+el)/n
+		half := p.lp.Half // in which the sum of log-probs, their mean and the difference from it are rounded
+		sl += 3 * half * math.Abs(l)
 		for i := range e {
 			da, dl := math.Abs(adv[i]-a), math.Abs(lp[i]-l)
-			e[i] = da*(sl+p.lp.E(lo+i)+p.u*dl) + dl*(sa+p.adv.E(lo+i)+p.u*da) + p.u*math.Abs(cov[i])
+			e[i] = da*(sl+p.lp.E(lo+i)+p.u*dl) + dl*(sa+p.adv.E(lo+i)+p.u*da) + p.u*math.Abs(cov[i]) + half*da*dl
 		}
 		visit(lo, hi, cov, e)
 	}
@@ -360,15 +362,26 @@ func (p *policy) heldBack(b *dump.Batch, visit func(i int, held, open bool)) {
 }
 
 // klCov adds the penalty coef·|lp − old| to the tokens that kl_cov holds back, and returns the loss under the other decision where that
-// is open.
+// is open. Of log-probs in a 16-bit type the difference and the product with the coefficient have that type.
 func (p *policy) klCov(b *dump.Batch, loss, bound []float64) []float64 {
 	alt := slices.Repeat([]float64{math.NaN()}, b.Rows*b.Cols)
 	old, u := p.denominator(), p.u
 	p.heldBack(b, func(i int, held, open bool) {
 		base := loss[i]
 		extra := float64(p.o.Cov.Coef * math.Abs(p.lp.X[i]-old.X[i]))
+		e := p.o.Cov.Coef*(p.lp.E(i)+old.E(i)) + 2*u*extra
+		if x := p.stored.X; x != nil {
+			h := old.Half
+			d, _ := rounded(math.Abs(p.lp.X[i]-x[i]), h)
+			var near bool
+			if extra, near = rounded(float64(p.o.Cov.Coef*d), h); near {
+				e = 2 * h * extra
+			} else {
+				e = 0
+			}
+		}
 		if held || open {
-			bound[i] += p.o.Cov.Coef*(p.lp.E(i)+old.E(i)) + 2*u*extra + u*math.Abs(base+extra)
+			bound[i] += e + u*math.Abs(base+extra)
 		}
 		if held {
 			loss[i] = base + extra
