@@ -53,10 +53,14 @@ func (c *badRun) judge(t *testing.T) {
 		require.Empty(t, o.stdout)
 		require.Equal(t, 1, strings.Count(o.stderr, "\n"), "one line: %s", o.stderr)
 	}
-	for _, form := range []string{"json", "junit"} {
-		if testing.Short() {
-			break
-		}
+	forms := []string{"json", "junit"}
+	switch {
+	case testing.Short():
+		forms = nil
+	case c.code == check.ExitFail: // what failed is explained anew for each
+		forms = forms[:1]
+	}
+	for _, form := range forms {
 		require.Empty(t, h.faults(within(t, dir, most.took, append(args, "--format", form)...), form, most))
 	}
 }

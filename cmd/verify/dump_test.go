@@ -226,7 +226,7 @@ func TestDumpRepeats(t *testing.T) {
 				if r.Verdict != "FAIL" && r.Verdict != "CONVENTION" && r.Verdict != "WARN" {
 					continue
 				}
-				if looked++; looked > 4 {
+				if looked++; looked > 2 {
 					break
 				}
 				words := shellWords(t, r.Repeat)
