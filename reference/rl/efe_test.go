@@ -189,10 +189,33 @@ func efeOnTape(b EFEBatch, o EFEOptions, uncertain float64) (total *ad.Var, leav
 	return total, []*ad.Var{logits, table, prompt, weight, bias}
 }
 
+// promptNoise is what the rounding of the means of a step's logits can move their cosine with the prompt by: a mean of n numbers is off by
+// n·2⁻⁵³ of the largest of them, and is divided by its own norm, or by 1e-8 where the logits cancel.
+func promptNoise(b EFEBatch) (noise float64) {
+	cells := b.H * b.W
+	for t := range b.Steps {
+		logits := b.Logits[t*cells*b.Colors : (t+1)*cells*b.Colors]
+		largest, squares := 0., 0.
+		for c := range b.Colors {
+			sum := 0.
+			for i := c; i < len(logits); i += b.Colors {
+				sum += logits[i]
+				largest = max(largest, math.Abs(logits[i]))
+			}
+			squares += sum / float64(cells) * sum / float64(cells)
+		}
+		noise += math.Sqrt(float64(b.Colors)) * float64(cells) * 0x1p-53 * largest / math.Sqrt(max(squares, 1e-16))
+	}
+	return 2 * noise / float64(b.Steps) // on either side
+}
+
 // Value and gradient against the tape, and the ranges of the terms.
 func TestEFETape(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b, o := drawnEFE(t)
+		if o.Prompt != 0 && promptNoise(b) > 1e-12 {
+			t.Skip("logits that cancel: the cosine is a quotient of roundings")
+		}
 		e, d := EFE(b, o)
 		want, leaves := efeOnTape(b, o, e.Uncertain)
 		require.InDelta(t, want.Item(), e.Total, 1e-11*(1+math.Abs(want.Item())))
