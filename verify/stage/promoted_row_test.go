@@ -68,3 +68,29 @@ func TestRatioOfARowInSixteenBits(t *testing.T) {
 		}
 	}
 }
+
+// A KL term may have the ratio of a row where the policy term has none: the slope of that term is no part of the ratio's.
+func TestRatioOfARowInTheKLTermAlone(t *testing.T) {
+	tr := newTrainer(3)
+	tr.b.Meta.Framework = "verl"
+	rowStep(tr, true, func(row []bool) float64 { return float64(len(row)) })
+	for name, draw := range map[string]func(i int) float64{
+		"logp_ref": func(i int) float64 { return bf(tr.b.Token("logp_new")[i] + 0.1*tr.r.NormFloat64()) },
+		"dlogp":    func(int) float64 { return 0 },
+	} {
+		tr.grid(name, draw)
+		tr.b.Tensors[name].Type = format.BF16
+	}
+	set := options(t, "loss.kind=reinforce", "ratio.level=seq_mean", "ratio.log_clamp=none", "ratio.seq_log_max=none", "ratio.len_eps=0", "ratio.grad=row", "ratio.old=stored",
+		"kl.place=loss", "kl.beta=0.1", "kl.kind=k3", "kl.grad=is_corrected", "kl.clamp_in=none", "kl.clamp_out=none", "kl.is_cap=none", "kl.agg=same", "tis.level=none")
+	set = reduction{kind: "token", where: "global"}.set(t, set)
+	gradient, mixed := stage.Find("gradient/dlogp"), stage.Arithmetic{Unit: tol.U32, Promoted: true}
+	o := stage.JudgeAs(gradient, tr.b, set, mixed)
+	require.NotNil(t, o.Tally, "lacks %s", o.Lacking())
+	require.Equal(t, check.Fail, o.Verdict, "no gradient at all")
+	right := make([]float64, len(o.Pred.Want))
+	for i, x := range o.Pred.Want {
+		right[i] = bf(x)
+	}
+	require.NotEqual(t, check.Fail, stage.JudgeAs(gradient, tr.b.With("dlogp", right), set, mixed).Verdict)
+}
