@@ -87,20 +87,11 @@ func TestPolicyEdits(t *testing.T) {
 		}},
 	} {
 		t.Run(c.words, func(t *testing.T) {
-			o := stage.Judge(stage.Find("token_loss/policy"), updated(c.of), set)
-			require.Equal(t, check.Fail, o.Verdict)
-			found := Explain(o)
-			require.NotEmpty(t, found)
-			require.False(t, found[0].Lead)
-			require.Equal(t, c.id, found[0].Hypothesis.ID, found[0].Hypothesis.Title)
-			require.Contains(t, found[0].Hypothesis.Title, c.words)
+			requireName(t, stage.Judge(stage.Find("token_loss/policy"), updated(c.of), set), c.id, c.words)
 		})
 	}
 	t.Run("noise", func(t *testing.T) { // what no form gives gets no name
 		noise := rand.New(rand.NewPCG(1, 2))
-		o := stage.Judge(stage.Find("token_loss/policy"), updated(func(float64, float64) float64 { return noise.NormFloat64() }), set)
-		for _, e := range Explain(o) {
-			require.True(t, e.Lead, e.Hypothesis.Title)
-		}
+		requireNoName(t, stage.Judge(stage.Find("token_loss/policy"), updated(func(float64, float64) float64 { return noise.NormFloat64() }), set))
 	})
 }

@@ -98,20 +98,31 @@ func TestAdvantageEdits(t *testing.T) {
 		}},
 	} {
 		t.Run(c.words, func(t *testing.T) {
-			o := stage.Judge(stage.Find("advantage/group"), rewarded(c.of), set)
-			require.Equal(t, check.Fail, o.Verdict)
-			found := Explain(o)
-			require.NotEmpty(t, found)
-			require.False(t, found[0].Lead)
-			require.Equal(t, c.id, found[0].Hypothesis.ID, found[0].Hypothesis.Title)
-			require.Contains(t, found[0].Hypothesis.Title, c.words)
+			requireName(t, stage.Judge(stage.Find("advantage/group"), rewarded(c.of), set), c.id, c.words)
 		})
 	}
 	t.Run("noise", func(t *testing.T) { // what no formula gives gets no name
 		noise := rand.New(rand.NewPCG(1, 2))
-		o := stage.Judge(stage.Find("advantage/group"), rewarded(func([]float64, []int, int) float64 { return noise.NormFloat64() }), set)
-		for _, e := range Explain(o) {
-			require.True(t, e.Lead, e.Hypothesis.Title)
-		}
+		requireNoName(t, stage.Judge(stage.Find("advantage/group"), rewarded(func([]float64, []int, int) float64 { return noise.NormFloat64() }), set))
 	})
+}
+
+// requireName demands that a failure is explained first by a bug of this id whose title has these words, and proven.
+func requireName(t *testing.T, o *stage.Outcome, id, words string) {
+	t.Helper()
+	require.Equal(t, check.Fail, o.Verdict)
+	found := Explain(o)
+	require.NotEmpty(t, found)
+	require.False(t, found[0].Lead)
+	require.Equal(t, id, found[0].Hypothesis.ID, found[0].Hypothesis.Title)
+	require.Contains(t, found[0].Hypothesis.Title, words)
+}
+
+// requireNoName demands that nothing more than a lead is said of a failure.
+func requireNoName(t *testing.T, o *stage.Outcome) {
+	t.Helper()
+	require.Equal(t, check.Fail, o.Verdict)
+	for _, e := range Explain(o) {
+		require.True(t, e.Lead, e.Hypothesis.Title)
+	}
 }
