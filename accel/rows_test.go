@@ -39,23 +39,7 @@ func rowOps() []op.Op {
 				b.Forward(y, q, k, v, kv, &w)
 			}
 		}),
-		op.AttentionBackward.With(attendBack),
-	}
-}
-
-// attendBack computes a batch, row by row.
-func attendBack(y, dq, dk, dv, q, k, v, dout []float32, real []bool, batch, tq, tk, heads, kv, size int, causal bool, scale float32) {
-	clear(dk)
-	clear(dv)
-	var w f32.Scratch
-	nq, nk := tq*heads*size, tk*kv*size
-	for b := range batch {
-		a := f32.Attention{Heads: heads, KVHeads: kv, Dim: size, Scale: scale, Causal: causal, Real: real[b*tk : (b+1)*tk]}
-		of := func(x []float32, n int) []float32 { return x[b*n : (b+1)*n] }
-		for h := range kv {
-			a.Forward(of(y, nq), of(q, nq), of(k, nk), of(v, nk), h, &w)
-			a.Backward(of(dq, nq), of(dk, nk), of(dv, nk), of(dout, nq), of(q, nq), of(k, nk), of(v, nk), h, &w)
-		}
+		op.AttentionBackward.With(f32.AttentionBatch),
 	}
 }
 

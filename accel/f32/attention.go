@@ -40,6 +40,23 @@ var (
 	attendBack = accel.New("f32.AttentionBackward", attendBackGeneric, testAttendBack)
 )
 
+// AttentionBatch computes both passes of a batch whose padding stays in, sequence by sequence: y, dq, q and dout [batch, tq, heads, size], dk, dv,
+// k and v [batch, tk, kv, size], real [batch, tk]. It is what the specification of attention is held against.
+func AttentionBatch(y, dq, dk, dv, q, k, v, dout []float32, real []bool, batch, tq, tk, heads, kv, size int, causal bool, scale float32) {
+	clear(dk)
+	clear(dv)
+	var w Scratch
+	nq, nk := tq*heads*size, tk*kv*size
+	for b := range batch {
+		a := Attention{Heads: heads, KVHeads: kv, Dim: size, Scale: scale, Causal: causal, Real: real[b*tk : (b+1)*tk]}
+		of := func(x []float32, n int) []float32 { return x[b*n : (b+1)*n] }
+		for h := range kv {
+			a.Forward(of(y, nq), of(q, nq), of(k, nk), of(v, nk), h, &w)
+			a.Backward(of(dq, nq), of(dk, nk), of(dv, nk), of(dout, nq), of(q, nq), of(k, nk), of(v, nk), h, &w)
+		}
+	}
+}
+
 // Scratch is the memory of one worker between calls of attention.
 type Scratch struct {
 	p, dp, q, dy, out, turned, keys, values, keyRows, valueRows, queryRows, slopeRows, dk, dv []float32

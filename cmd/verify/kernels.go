@@ -52,7 +52,7 @@ func kernels() []kernel {
 		{op.Max.With(f32.Max), "", 0, nil},
 		{op.Rotate.With(rotate), "", 0, nil},
 		{op.Attention.With(attend), "", 0, nil},
-		{op.AttentionBackward.With(attendBack), "", 0, nil},
+		{op.AttentionBackward.With(f32.AttentionBatch), "", 0, nil},
 	}
 }
 
@@ -106,22 +106,6 @@ func attend(a op.AttentionShape, y, q, k, v []float32) {
 	var w f32.Scratch
 	for kv := range a.KVHeads {
 		b.Forward(y, q, k, v, kv, &w)
-	}
-}
-
-// attendBack computes a batch, row by row.
-func attendBack(y, dq, dk, dv, q, k, v, dout []float32, real []bool, batch, tq, tk, heads, kv, size int, causal bool, scale float32) {
-	clear(dk)
-	clear(dv)
-	var w f32.Scratch
-	nq, nk := tq*heads*size, tk*kv*size
-	for b := range batch {
-		a := f32.Attention{Heads: heads, KVHeads: kv, Dim: size, Scale: scale, Causal: causal, Real: real[b*tk : (b+1)*tk]}
-		of := func(x []float32, n int) []float32 { return x[b*n : (b+1)*n] }
-		for h := range kv {
-			a.Forward(of(y, nq), of(q, nq), of(k, nk), of(v, nk), h, &w)
-			a.Backward(of(dq, nq), of(dk, nk), of(dv, nk), of(dout, nq), of(q, nq), of(k, nk), of(v, nk), h, &w)
-		}
 	}
 }
 
