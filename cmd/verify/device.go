@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -113,58 +114,74 @@ func (j *opsJob) judgeDevice(cmd *cobra.Command, d *onDevice, r *report.Report) 
 		if !j.pattern.MatchString(o.Name) {
 			continue
 		}
-		sum, byKernel := new(op.Report), map[string]*kernelRow{}
-		for i := range j.cases {
-			if err := cmd.Context().Err(); err != nil {
-				return nil, nil, nil, err
-			}
-			c := o.Case(j.seed, i)
-			if j.one != nil {
-				if i > 0 {
-					break
-				}
-				c = *j.one
-			}
-			var before map[string]ptxsim.Stats
-			if d.counted != nil {
-				before = maps.Clone(d.counted.Stats)
-			}
-			d.recorder.Outputs = nil
-			done := o.CheckCase(c)
-			sum.Add(done)
-			launched := d.host.Launched()
-			slices.Sort(launched)
-			launched = slices.Compact(launched)
-			for _, name := range launched {
-				k := byKernel[name]
-				if k == nil {
-					k = &kernelRow{kernel: name}
-					byKernel[name] = k
-				}
-				k.cases++
-				k.worst = max(k.worst, done.Tally.Worst.Ratio)
-				if d.counted != nil {
-					k.stats.Add(d.counted.Stats[name].Less(before[name]))
-				}
-			}
-			cases = append(cases, deviceCase{Op: o.Name, Case: c.String(), Kernels: launched, Elements: done.Compared(), Worst: done.Tally.Worst.Ratio, Failed: done.Reason,
-				SHA256: outputsHash(d.recorder.Outputs), Outputs: small(d.recorder.Outputs)})
+		u, here, err := j.shards.unit(o.Name, d.variant, func() (u opUnit, err error) {
+			u, done, err := j.onDevice(cmd.Context(), d, o)
+			cases = append(cases, done...)
+			return u, err
+		})
+		if err != nil {
+			return nil, nil, nil, err
 		}
-		result := j.result(o, d.variant, sum)
-		for _, name := range slices.Sorted(maps.Keys(byKernel)) {
-			k := byKernel[name]
-			row := []string{o.Name, name, fmt.Sprint(k.cases), fmt.Sprintf("%.2g", k.worst), "", "", ""}
-			if d.counted != nil {
-				row[4], row[5], row[6] = fmt.Sprint(k.stats.Instructions), fmt.Sprint(k.stats.Sectors), fmt.Sprint(k.stats.BankConflicts)
-				result.Facts = append(result.Facts, check.Fact{Name: name + " warp instructions", Value: float64(k.stats.Instructions)},
-					check.Fact{Name: name + " sectors", Value: float64(k.stats.Sectors)}, check.Fact{Name: name + " bank conflicts", Value: float64(k.stats.BankConflicts)})
-			}
-			kernels = append(kernels, row)
+		if here {
+			r.Results, rows, kernels = append(r.Results, u.Result), append(rows, u.Rows...), append(kernels, u.Kernels...)
 		}
-		r.Results = append(r.Results, result)
-		rows = append(rows, []string{o.Name, d.variant, result.Verdict.String(), fmt.Sprint(sum.Cases), fmt.Sprint(sum.Compared()), fmt.Sprintf("%.2g", sum.Tally.Worst.Ratio), "", result.Reason})
 	}
 	return rows, kernels, cases, nil
+}
+
+// onDevice runs the cases of an op on a device.
+func (j *opsJob) onDevice(ctx context.Context, d *onDevice, o op.Op) (u opUnit, cases []deviceCase, err error) {
+	sum, byKernel := new(op.Report), map[string]*kernelRow{}
+	for i := range j.cases {
+		if err := ctx.Err(); err != nil {
+			return u, nil, err
+		}
+		c := o.Case(j.seed, i)
+		if j.one != nil {
+			if i > 0 {
+				break
+			}
+			c = *j.one
+		}
+		var before map[string]ptxsim.Stats
+		if d.counted != nil {
+			before = maps.Clone(d.counted.Stats)
+		}
+		d.recorder.Outputs = nil
+		done := o.CheckCase(c)
+		sum.Add(done)
+		launched := d.host.Launched()
+		slices.Sort(launched)
+		launched = slices.Compact(launched)
+		for _, name := range launched {
+			k := byKernel[name]
+			if k == nil {
+				k = &kernelRow{kernel: name}
+				byKernel[name] = k
+			}
+			k.cases++
+			k.worst = max(k.worst, done.Tally.Worst.Ratio)
+			if d.counted != nil {
+				k.stats.Add(d.counted.Stats[name].Less(before[name]))
+			}
+		}
+		cases = append(cases, deviceCase{Op: o.Name, Case: c.String(), Kernels: launched, Elements: done.Compared(), Worst: done.Tally.Worst.Ratio, Failed: done.Reason,
+			SHA256: outputsHash(d.recorder.Outputs), Outputs: small(d.recorder.Outputs)})
+	}
+	result := j.result(o, d.variant, sum)
+	for _, name := range slices.Sorted(maps.Keys(byKernel)) {
+		k := byKernel[name]
+		row := []string{o.Name, name, fmt.Sprint(k.cases), fmt.Sprintf("%.2g", k.worst), "", "", ""}
+		if d.counted != nil {
+			row[4], row[5], row[6] = fmt.Sprint(k.stats.Instructions), fmt.Sprint(k.stats.Sectors), fmt.Sprint(k.stats.BankConflicts)
+			result.Facts = append(result.Facts, check.Fact{Name: name + " warp instructions", Value: float64(k.stats.Instructions)},
+				check.Fact{Name: name + " sectors", Value: float64(k.stats.Sectors)}, check.Fact{Name: name + " bank conflicts", Value: float64(k.stats.BankConflicts)})
+		}
+		u.Kernels = append(u.Kernels, row)
+	}
+	u.Result, u.Ran = result, true
+	u.Rows = [][]string{{o.Name, d.variant, result.Verdict.String(), fmt.Sprint(sum.Cases), fmt.Sprint(sum.Compared()), fmt.Sprintf("%.2g", sum.Tally.Worst.Ratio), "", result.Reason}}
+	return u, cases, nil
 }
 
 func outputsHash(outputs [][]byte) string {

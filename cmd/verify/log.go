@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/internal/format"
 	"plumbline/verify/check"
 	"plumbline/verify/report"
 	"plumbline/verify/runlog"
@@ -22,6 +26,7 @@ func newLog() *cobra.Command {
 		configs []string
 		set     []string
 		follow  bool
+		part    string
 		stall   time.Duration
 	)
 	cmd := &cobra.Command{
@@ -44,6 +49,13 @@ what a metric of that name is in each program.`,
 			started := time.Now()
 			if len(args) == 0 {
 				return usageError{"log takes files, folders, or - for stdin (verify log --help)"}
+			}
+			mine, to, err := out.forShard(part)
+			if err != nil {
+				return err
+			}
+			if part != "" && (follow || slices.Contains(args, "-")) {
+				return usageError{"--shard takes logs that are files: neither stdin nor --follow goes with it"}
 			}
 			if err := out.validate(names(runlog.Infos())); err != nil {
 				return err
@@ -76,11 +88,17 @@ what a metric of that name is in each program.`,
 			if err := overInput("--output", out.file, args); err != nil {
 				return err
 			}
+			if part != "" {
+				return shardLogs(cmd, mine, args, configs, to)
+			}
 			o.Selection, o.Stdin = out.sel, cmd.InOrStdin()
 			r := &report.Report{Command: "log", Repeat: repeatCommand(cmd, args...)}
 			var found *runlog.Report
-			var err error
-			if follow {
+			if list, ok := cmd.Context().Value(merging{}).([]*partial); ok {
+				if found, err = mergeLogs(cmd.Context(), args, configs, o, list); found == nil && err != nil {
+					return err
+				}
+			} else if follow {
 				if slices.Contains(args, "-") {
 					return usageError{"--follow takes files and folders; stdin is judged at its end"}
 				}
@@ -116,8 +134,82 @@ what a metric of that name is in each program.`,
 	f.IntVar(&o.Vocab, "vocab", 0, "size of the vocabulary: an entropy is at most its logarithm")
 	f.BoolVar(&follow, "follow", false, "watch logs that grow: findings go to stderr as they are seen, the report comes at an interrupt or a stall, with its own exit code")
 	f.DurationVar(&stall, "stall", time.Minute, "with --follow: nothing written for so long is a finding, and the end; 0 waits for ever")
+	f.StringVar(&part, "shard", "", "I/N: read part I of N of the logs, 0 ≤ I < N, each of them whole, and write a partial for verify merge; I may be auto, as in verify dump")
 	out.register(cmd)
 	return cmd
+}
+
+// logFiles names the logs by their sizes, and the configurations by their texts.
+func logFiles(paths, configs []string) (string, error) {
+	logs, beside, err := runlog.Files(paths)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, path := range logs {
+		info, err := os.Stat(path)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%q %d\n", path, info.Size())
+	}
+	for _, path := range append(beside, configs...) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%q %x\n", path, sha256.Sum256(text))
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// shardLogs reads the logs of one shard and writes its partial. A malformed one ends it with an error, after all were read.
+func shardLogs(cmd *cobra.Command, s shard, args, configs []string, to string) error {
+	inputs, err := logFiles(args, configs)
+	if err != nil {
+		return err
+	}
+	var bad *format.Error
+	err = writePartial(cmd, args, s, inputs, to, func(put func(any) error) (err error) {
+		bad, err = runlog.Shard(cmd.Context(), args, s.i, s.n, func(r runlog.Record) error { return put(r) })
+		return err
+	})
+	if err == nil && bad != nil {
+		return bad
+	}
+	return err
+}
+
+// logNotes are the rows that all shards have read.
+type logNotes []*partial
+
+// Each implements [runlog.Notes].
+func (list logNotes) Each(key string, read func(runlog.Record) error) error {
+	for _, p := range list {
+		err := p.records(key, func(text []byte) error {
+			var r runlog.Record
+			if err := strictly(text, &r); err != nil {
+				return err
+			}
+			return read(r)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mergeLogs judges logs by the rows that shards have read.
+func mergeLogs(ctx context.Context, args, configs []string, o runlog.Options, list []*partial) (*runlog.Report, error) {
+	inputs, err := logFiles(args, configs)
+	if err != nil {
+		return nil, err
+	}
+	if inputs != list[0].Inputs {
+		return nil, format.Malformed(list[0].path, `key "inputs"`, "is of other logs or configurations than those that are there: they have changed since, or this is another folder")
+	}
+	return runlog.Merge(ctx, args, o, logNotes(list))
 }
 
 // noLog reports whether an error says that a folder has no log.

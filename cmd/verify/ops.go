@@ -30,6 +30,7 @@ func newOps() *cobra.Command {
 		seed               uint64
 		faults             bool
 		speed              bool
+		part               string
 	)
 	cmd := &cobra.Command{
 		Use:   "ops [--variant NAME] [--require NAME] [--run RE] [--cases N] [--record FILE | --replay FILE]",
@@ -59,6 +60,13 @@ specification promises all bits. Kernels that have changed since make their case
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			started := time.Now()
+			mine, to, err := out.forShard(part)
+			if err != nil {
+				return err
+			}
+			if part != "" && (faults || recordTo != "" || replayOf != "") {
+				return usageError{"--shard judges ops here: no --faults, --record or --replay goes with it"}
+			}
 			if err := out.validate(nil); err != nil {
 				return err
 			}
@@ -141,38 +149,20 @@ specification promises all bits. Kernels that have changed since make their case
 				fmt.Fprintln(cmd.OutOrStdout(), head)
 				return tableAndExit(cmd, r, []string{"op", "verdict", "cases", "elements", "err/bound", "bits of sim", "remark"}, rows)
 			}
-			var rows, perKernel [][]string
-			for _, v := range devices {
-				d, err := openDevice(v)
-				if err != nil {
-					if slices.Contains(j.required, v) {
-						j.absent = err.Error() // a failure below
-						continue
-					}
-					return fmt.Errorf("--variant %s: %w", v, err)
-				}
-				if !cmd.Flags().Changed("cases") && v == onSimulator {
-					j.cases = simulatedCases
-				}
-				more, kernels, recorded, err := j.judgeDevice(cmd, d, r)
-				j.cases = cases
-				if err = errors.Join(err, d.close()); err != nil {
+			if part != "" {
+				j.shards.part = &mine
+				return writePartial(cmd, nil, mine, opInputs(j.required), to, func(put func(any) error) error {
+					j.shards.put = put
+					_, _, err := j.judgeAll(cmd, devices, "", r)
 					return err
-				}
-				j.ran = append(j.ran, v)
-				rows, perKernel = append(rows, more...), append(perKernel, kernels...)
-				if recordTo != "" {
-					if err := record(recordTo, d, recorded); err != nil {
-						return err
-					}
-				}
+				})
 			}
-			if len(devices) == 0 || len(devices) < len(variants) {
-				more, err := j.run(cmd, r)
-				if err != nil {
-					return err
-				}
-				rows = append(rows, more...)
+			if err := j.takeOpShards(cmd); err != nil {
+				return err
+			}
+			rows, perKernel, err := j.judgeAll(cmd, devices, recordTo, r)
+			if err != nil {
+				return err
 			}
 			rows = append(rows, j.demanded(r)...)
 			r.Exit = check.Exit(r.Results, check.Policy{})
@@ -198,6 +188,7 @@ specification promises all bits. Kernels that have changed since make their case
 	f.Uint64Var(&seed, "seed", 1, "of the cases")
 	f.BoolVar(&faults, "faults", false, "plant the faults of every specification and print which are caught")
 	f.BoolVar(&speed, "speed", true, "measure the share of the probe")
+	f.StringVar(&part, "shard", "", "I/N: judge part I of N of the ops and variants, 0 ≤ I < N, and write a partial for verify merge; I may be auto, as in verify dump")
 	f.StringVar(&out.format, "format", "human", "form of the report: "+strings.Join(report.Formats, ", "))
 	f.StringVarP(&out.file, "output", "o", "", "write the report to this file, whole or not at all, in place of stdout (-)")
 	out.failOn = "fail"
@@ -216,6 +207,53 @@ type opsJob struct {
 	planted            []op.Op  // ops of the devices alone, for their faults
 	ran                []string // devices that ran
 	absent             string   // why a device did not
+	shards             opShards
+}
+
+// judgeAll judges the ops on the devices that were asked for, then the variants of this machine.
+func (j *opsJob) judgeAll(cmd *cobra.Command, devices []string, recordTo string, r *report.Report) (rows, perKernel [][]string, err error) {
+	for _, v := range devices {
+		d, err := j.open(v)
+		if err != nil {
+			if slices.Contains(j.required, v) && j.shards.part == nil {
+				j.absent = err.Error() // a failure of the report
+				continue
+			}
+			return nil, nil, fmt.Errorf("--variant %s: %w", v, err)
+		}
+		cases := j.cases
+		if v == onSimulator && !cmd.Flags().Changed("cases") {
+			j.cases = simulatedCases
+		}
+		more, kernels, recorded, err := j.judgeDevice(cmd, d, r)
+		j.cases = cases
+		if err = errors.Join(err, d.close()); err != nil {
+			return nil, nil, err
+		}
+		j.ran = append(j.ran, v)
+		rows, perKernel = append(rows, more...), append(perKernel, kernels...)
+		if recordTo != "" {
+			if err := record(recordTo, d, recorded); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	if len(devices) == 0 || len(devices) < len(j.variants) {
+		more, err := j.run(cmd, r)
+		if err != nil {
+			return nil, nil, err
+		}
+		rows = append(rows, more...)
+	}
+	return rows, perKernel, nil
+}
+
+// open opens a device. Where shards have judged its ops only their names are needed.
+func (j *opsJob) open(variant string) (*onDevice, error) {
+	if j.shards.notes != nil {
+		return &onDevice{variant: variant, ops: op.OnDevice((*cuda.Host)(nil), 0), close: func() error { return nil }}, nil
+	}
+	return openDevice(variant)
 }
 
 // run adds a result for every op and variant to r and returns their rows of the table.
@@ -228,24 +266,14 @@ func (j *opsJob) run(cmd *cobra.Command, r *report.Report) (rows [][]string, err
 			if err = cmd.Context().Err(); err != nil {
 				return
 			}
-			row := []string{k.Name, v.Name, "not run", "", "", "", "", v.Missing}
-			result := check.Result{Check: "ops/" + k.Name, Subject: v.Name, Verdict: check.Skip, Reason: v.Missing}
-			if v.Broken {
-				result.Verdict, row[2] = check.Fail, check.Fail.String()
+			u, here, failed := j.shards.unit(k.Name, v.Name, func() (opUnit, error) { return j.variant(k, v), nil })
+			if err = failed; err != nil || !here {
+				return
 			}
-			if v.Missing == "" {
+			if u.Ran {
 				j.ran = append(j.ran, v.Name)
-				done := j.judge(k, v.Name, &result)
-				row = []string{k.Name, v.Name, result.Verdict.String(), fmt.Sprint(done.Cases), fmt.Sprint(done.Compared()), fmt.Sprintf("%.2g", done.Tally.Worst.Ratio), "", result.Reason}
-				if j.speed && result.Verdict == check.Pass {
-					row[6] = k.share()
-				}
-				if v.Untried && row[7] == "" {
-					row[7] = "not in use: no machine of the authors has it"
-				}
 			}
-			r.Results = append(r.Results, result)
-			rows = append(rows, row)
+			r.Results, rows = append(r.Results, u.Result), append(rows, u.Rows...)
 		})
 	}
 	for _, level := range accel.Levels { // what was planned and is not there is said, too
@@ -255,6 +283,26 @@ func (j *opsJob) run(cmd *cobra.Command, r *report.Report) (rows [][]string, err
 		}
 	}
 	return rows, err
+}
+
+// variant judges an op under the variant in use, or says why it does not run.
+func (j *opsJob) variant(k kernel, v accel.Variant) opUnit {
+	row := []string{k.Name, v.Name, "not run", "", "", "", "", v.Missing}
+	result := check.Result{Check: "ops/" + k.Name, Subject: v.Name, Verdict: check.Skip, Reason: v.Missing}
+	if v.Broken {
+		result.Verdict, row[2] = check.Fail, check.Fail.String()
+	}
+	if v.Missing == "" {
+		done := j.judge(k, v.Name, &result)
+		row = []string{k.Name, v.Name, result.Verdict.String(), fmt.Sprint(done.Cases), fmt.Sprint(done.Compared()), fmt.Sprintf("%.2g", done.Tally.Worst.Ratio), "", result.Reason}
+		if j.speed && result.Verdict == check.Pass {
+			row[6] = k.share()
+		}
+		if v.Untried && row[7] == "" {
+			row[7] = "not in use: no machine of the authors has it"
+		}
+	}
+	return opUnit{Result: result, Rows: [][]string{row}, Ran: v.Missing == ""}
 }
 
 const noVariant = "no op has such a variant in this build"

@@ -181,7 +181,11 @@ func belong(list []*partial) error {
 		case p.Command != first.Command || !slices.Equal(p.Args, first.Args):
 			return usageError{fmt.Sprintf("%s is of verify %s %s, and %s of verify %s %s", p.path, p.Command, strings.Join(p.Args, " "), first.path, first.Command, strings.Join(first.Args, " "))}
 		case p.Inputs != first.Inputs:
-			return usageError{fmt.Sprintf("%s and %s are of different inputs: the files of the run were not the same", p.path, first.path)}
+			what := "the files of the run were not the same"
+			if p.Command == "ops" {
+				what = "the machines have other features, or VERIFY_REQUIRE was another"
+			}
+			return usageError{fmt.Sprintf("%s and %s are of different inputs: %s", p.path, first.path, what)}
 		case p.Of != first.Of:
 			return usageError{fmt.Sprintf("%s is of %d shards, and %s of %d", p.path, p.Of, first.path, first.Of)}
 		case p.Shard < 0 || p.Shard >= p.Of:
@@ -199,6 +203,19 @@ func belong(list []*partial) error {
 	return nil
 }
 
+// shardables are the commands that have --shard.
+var shardables = []string{"dump", "checkpoint", "log", "ops"}
+
+// shardable returns one of them, nil for another name.
+func shardable(root *cobra.Command, name string) *cobra.Command {
+	for _, c := range root.Commands() {
+		if c.Name() == name && slices.Contains(shardables, name) {
+			return c
+		}
+	}
+	return nil
+}
+
 // merging is the key of the partials that a command makes its report of.
 type merging struct{}
 
@@ -207,10 +224,10 @@ func newMerge() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "merge PARTIAL...",
 		Short: "makes of the partials of all shards the report of one process",
-		Long: `verify merge reads what verify dump --shard I/N, or verify checkpoint, wrote for every I, and gives the report that the command without
---shard gives, with its exit code. It runs in the folder in which the shards ran: it opens the files of the run, reads those steps again that the partials do
-not settle (the first ones, the one with the largest error of each check, what is to be explained), one at a time, and looks whether
-these are as they were.
+		Long: `verify merge reads what verify dump, checkpoint, log or ops wrote with --shard I/N for every I, and gives the report that the command
+without --shard gives, with its exit code. It runs in the folder in which the shards ran: it opens the files of a run, reads those
+steps again that the partials do not settle (the first ones, the one with the largest error of each check, what is to be explained), one at a
+time, and looks whether these are as they were. Logs are not read again, and no op is run again.
 
 A shard that is missing or there twice, and partials of different programs, options or files, are refused (exit 2), a damaged partial
 or a file of the run that has changed since (exit 4).`,
@@ -232,12 +249,19 @@ or a file of the run that has changed since (exit 4).`,
 			if err := belong(list); err != nil {
 				return err
 			}
-			if command := list[0].Command; command != "dump" && command != "checkpoint" {
-				return format.Malformed(list[0].path, `key "command"`, "is %q, want dump or checkpoint", command)
+			root := newRoot()
+			one := shardable(root, list[0].Command)
+			if one == nil {
+				return format.Malformed(list[0].path, `key "command"`, "is %q, want one of %s", list[0].Command, strings.Join(shardables, ", "))
 			}
 			again := append([]string{list[0].Command}, list[0].Args...)
-			again = append(again, "--format="+out.format, "--output="+out.file, "--baseline="+out.baseline, fmt.Sprintf("--verbose=%t", out.verbose), fmt.Sprintf("--quiet=%t", out.quiet))
-			root := newRoot()
+			for _, f := range [][2]string{{"format", out.format}, {"output", out.file}, {"baseline", out.baseline}, {"verbose", strconv.FormatBool(out.verbose)}, {"quiet", strconv.FormatBool(out.quiet)}} {
+				if one.Flag(f[0]) != nil {
+					again = append(again, "--"+f[0]+"="+f[1])
+				} else if cmd.Flags().Changed(f[0]) {
+					return usageError{fmt.Sprintf("verify %s has no --%s", list[0].Command, f[0])}
+				}
+			}
 			root.SetArgs(again)
 			root.SetIn(cmd.InOrStdin())
 			root.SetOut(cmd.OutOrStdout())

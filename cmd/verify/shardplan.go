@@ -37,10 +37,10 @@ func newShardPlan() *cobra.Command {
 	var p shardPlan
 	var engine, file string
 	cmd := &cobra.Command{
-		Use:   "shard-plan --shards N --engine kubernetes|slurm -- dump RUN...",
+		Use:   "shard-plan --shards N --engine kubernetes|slurm -- COMMAND ARGUMENT...",
 		Short: "writes the job files of a run that is judged in shards",
-		Long: `verify shard-plan writes a Kubernetes Indexed Job or a Slurm batch script that runs verify dump --shard for every part of a run, and
-verify merge after them. What follows -- is the command of one process.
+		Long: `verify shard-plan writes a Kubernetes Indexed Job or a Slurm batch script that runs verify dump, checkpoint, log or ops with --shard for
+every part, and verify merge after them. What follows -- is the command of one process.
 
 A shard that exits with 3 (its environment) is tried again, up to 3 times; the other codes end it for good.`,
 		Example: `  verify shard-plan --shards 8 --engine slurm -o shards.sh -- dump run/ --profile trl-grpo@1.16
@@ -94,25 +94,35 @@ func (p *shardPlan) validate(engine string) error {
 		return usageError{"a Kubernetes job needs --image and --claim"}
 	case engine == "slurm" && p.image+p.claim != "":
 		return usageError{"--image and --claim are for --engine kubernetes"}
-	case len(p.args) == 0 || p.args[0] != "dump":
-		return usageError{"what follows -- is verify dump with its arguments: -- dump run/"}
+	case len(p.args) == 0 || !slices.Contains(shardables, p.args[0]):
+		return usageError{"what follows -- is one of " + strings.Join(shardables, ", ") + " with its arguments: -- dump run/"}
 	}
 	for _, a := range p.args {
 		if strings.ContainsAny(a, "\n\r\x00") {
 			return usageError{fmt.Sprintf("the argument %q is not on one line", a)}
 		}
 	}
-	one := newDump()
+	one := shardable(newRoot(), p.args[0])
 	if err := one.ParseFlags(p.args[1:]); err != nil {
 		return usageError{err.Error()}
 	}
-	if len(one.Flags().Args()) == 0 {
-		return usageError{"dump takes files, folders or globs (verify dump --help)"}
+	switch given := one.Flags().Args(); {
+	case p.args[0] == "ops" && len(given) > 0:
+		return usageError{fmt.Sprintf("verify ops takes no argument, got %q", given[0])}
+	case p.args[0] == "checkpoint" && len(given) != 1:
+		return usageError{"checkpoint takes one folder (verify checkpoint --help)"}
+	case p.args[0] != "ops" && len(given) == 0:
+		return usageError{p.args[0] + " takes files, folders or globs (verify " + p.args[0] + " --help)"}
+	case slices.Contains(given, "-"):
+		return usageError{"a job has no stdin: name files"}
 	}
 	var err error
 	one.Flags().Visit(func(f *pflag.Flag) {
-		if slices.Contains([]string{"shard", "output", "format", "baseline"}, f.Name) {
+		switch {
+		case slices.Contains([]string{"shard", "output", "format", "baseline"}, f.Name):
 			err = usageError{fmt.Sprintf("--%s is set by the plan, or goes with verify merge", f.Name)}
+		case slices.Contains([]string{"follow", "plan", "faults", "record", "replay"}, f.Name):
+			err = usageError{fmt.Sprintf("--%s does not go with shards", f.Name)}
 		}
 	})
 	if p.parallel == 0 || p.parallel > p.shards {
@@ -151,7 +161,7 @@ func shell(words []string) string {
 func (p *shardPlan) slurm() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `#!/bin/bash
-# %d shards of one run, then their report:
+# %d shards, then their report:
 #   id=$(sbatch --parsable --array=0-%d%%%d THIS)
 #   sbatch --dependency=afterok:$id THIS
 #SBATCH --job-name=%s
@@ -266,7 +276,7 @@ func (p *shardPlan) kubernetes() ([]byte, error) {
 		BackoffLimitPerIndex: &limit, PodFailurePolicy: policy("FailIndex"), Template: pod(p.command())}}
 	merge := k8sJob{"batch/v1", "Job", k8sMeta{p.name + "-merge"}, k8sSpec{BackoffLimit: &limit, Suspend: true, PodFailurePolicy: policy("FailJob"), Template: pod(p.merge())}}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `# %d shards of one run, then their report (Kubernetes 1.33 or later: backoffLimitPerIndex):
+	fmt.Fprintf(&b, `# %d shards, then their report (Kubernetes 1.33 or later: backoffLimitPerIndex):
 #   kubectl apply -f THIS
 #   kubectl wait --for=condition=complete job/%s --timeout=-1s
 #   kubectl patch job/%s-merge -p '{"spec":{"suspend":false}}'

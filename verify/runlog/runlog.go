@@ -61,6 +61,7 @@ var Kinds = []string{"auto", "shielded", "grpo", "ppo", "arc", "trl", "trl-grpo"
 // log is one file and what was seen in it.
 type log struct {
 	path   string
+	stream bool // stdin
 	size   int64
 	reader *runlog.Reader
 	watch  *symptom.Watch
@@ -73,6 +74,13 @@ type log struct {
 // Judge reads logs and judges them together: files of one folder are of one run. A file that is malformed is judged as far as it
 // goes, and its error returned beside the report.
 func Judge(ctx context.Context, paths []string, o Options) (*Report, error) {
+	return judge(ctx, paths, o, fromFile(o.Stdin))
+}
+
+// source gives the rows of log k of a run to each, and fills the size of l and what its reader counts.
+type source func(ctx context.Context, k int, l *log, each func(*runlog.Row) error) error
+
+func judge(ctx context.Context, paths []string, o Options, from source) (*Report, error) {
 	files, configs, err := find(paths)
 	if err != nil {
 		return nil, err
@@ -101,9 +109,9 @@ func Judge(ctx context.Context, paths []string, o Options) (*Report, error) {
 	o.Places = places
 	var logs []*log
 	var failed error
-	for _, path := range files {
-		l := read(ctx, path, o, config)
-		if errors.Is(l.err, context.Canceled) {
+	for k, path := range files {
+		l := read(ctx, k, path, o, config, from)
+		if stop := (fatal{}); errors.Is(l.err, context.Canceled) || errors.As(l.err, &stop) {
 			return nil, l.err
 		}
 		if l.err != nil && failed == nil {
@@ -239,10 +247,13 @@ func inFolder(dir string) (files, configs []string, err error) {
 	return files, configs, err
 }
 
-// read reads one log.
-func read(ctx context.Context, path string, o Options, config map[string]string) *log {
+// read reads log k of a run.
+func read(ctx context.Context, k int, path string, o Options, config map[string]string, from source) *log {
 	w := symptom.New()
-	l := &log{path: path, watch: w, from: map[string]check.FileLine{}, reader: &runlog.Reader{Known: symptom.Known}}
+	l := &log{path: path, watch: w, from: map[string]check.FileLine{}, reader: newReader()}
+	if path == "-" {
+		l.path, l.stream = "stdin", true
+	}
 	for k, v := range config {
 		w.Config[k] = v
 	}
@@ -254,11 +265,7 @@ func read(ctx context.Context, path string, o Options, config map[string]string)
 	default:
 		w.Program = o.Kind
 	}
-	rows := 0
-	each := func(row *runlog.Row) error {
-		if rows++; rows&1023 == 0 && ctx.Err() != nil {
-			return context.Canceled
-		}
+	l.err = from(ctx, k, l, func(row *runlog.Row) error {
 		if !w.Add(row, l.reader.Names) {
 			l.other++
 			if len(l.sample) < 3 {
@@ -266,26 +273,41 @@ func read(ctx context.Context, path string, o Options, config map[string]string)
 			}
 		}
 		return nil
-	}
-	if path == "-" {
-		l.path = "stdin"
-		l.err = l.reader.Read("stdin", o.Stdin, each)
-	} else {
-		if info, err := os.Stat(path); err == nil {
-			l.size = info.Size()
-		}
-		l.err = l.reader.Open(path, each)
-	}
-	if l.size == 0 {
-		l.size = l.reader.Bytes
-	}
-	if l.err == nil && l.reader.Lines == 0 {
-		l.err = format.Malformed(l.path, "", "is empty, want a log")
-	}
+	})
 	for k, v := range o.Config {
 		w.Config[k] = v
 	}
 	return l
+}
+
+func newReader() *runlog.Reader { return &runlog.Reader{Known: symptom.Known} }
+
+// fromFile reads logs where they lie, "stdin" from a stream.
+func fromFile(stdin io.Reader) source {
+	return func(ctx context.Context, _ int, l *log, each func(*runlog.Row) error) (err error) {
+		rows := 0
+		counted := func(row *runlog.Row) error {
+			if rows++; rows&1023 == 0 && ctx.Err() != nil {
+				return context.Canceled
+			}
+			return each(row)
+		}
+		if l.stream {
+			err = l.reader.Read("stdin", stdin, counted)
+		} else {
+			if info, err := os.Stat(l.path); err == nil {
+				l.size = info.Size()
+			}
+			err = l.reader.Open(l.path, counted)
+		}
+		if l.size == 0 {
+			l.size = l.reader.Bytes
+		}
+		if err == nil && l.reader.Lines == 0 {
+			err = format.Malformed(l.path, "", "is empty, want a log")
+		}
+		return err
+	}
 }
 
 func shorten(s string, n int) string {
