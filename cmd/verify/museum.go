@@ -18,9 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"plumbline/cmd/internal/cli"
-	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
-	"plumbline/verify/dump"
 )
 
 // exhibit is a row of golden/museum: a bug that a release had and the next mended, or a control, a change that was none.
@@ -55,8 +53,9 @@ func newMuseum() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "museum [CASE...]",
 		Short: "judges real bugs of released frameworks, rebuilt from their wheels: the affected release and the one that mended it",
-		Long: `verify museum judges dumps that the code of released frameworks wrote (golden/museum): for each bug the release that had it, which
-must fail and be named, and the release that mended it, which must not. Controls are changes between releases that were not bugs.
+		Long: `verify museum judges dumps and folders of weights that the code of released frameworks wrote (golden/museum), as verify dump and verify
+checkpoint do: for each bug the release that had it, which must fail and be named, and the release that mended it, which must not.
+Controls are changes between releases that were not bugs.
 CASE is a part of a case's name. Exit 1 if one is not as expected; what is known to be missed or not to be named is listed with its
 reason, and counts as missed.`,
 		Example: `  verify museum
@@ -154,7 +153,7 @@ func museumJudge(ctx context.Context, dir string, rows []*exhibit) error {
 				return err
 			}
 			if len(runs) == 0 {
-				return fmt.Errorf("%s has no dumps", filepath.Join(dir, e.ID, s))
+				return fmt.Errorf("%s has no runs", filepath.Join(dir, e.ID, s))
 			}
 			jobs = append(jobs, job{e, s, runs})
 		}
@@ -191,28 +190,23 @@ func (e *exhibit) judge(ctx context.Context, runs []string, affected bool) (side
 	s := side{caught: true, named: true}
 	wrong := false
 	for _, path := range runs {
-		run, err := dumpfile.Open(ctx, []string{path})
+		found, exit, err := museumRun(ctx, path)
 		if err != nil {
 			return s, err
 		}
-		found, err := dump.Judge(ctx, run, dump.Options{})
-		if err != nil {
-			return s, err
-		}
-		exit := check.Exit(found.Results, check.Policy{Declared: found.Declared})
 		s.runs++
-		i := slices.IndexFunc(found.Results, func(r check.Result) bool { return r.Verdict == check.Fail || r.Verdict == check.Convention })
+		i := slices.IndexFunc(found, func(r check.Result) bool { return r.Verdict == check.Fail || r.Verdict == check.Convention })
 		verdict, first, caught, named := "PASS", "", false, false
 		switch {
 		case exit == check.ExitFail && i >= 0:
-			r := &found.Results[i]
+			r := &found[i]
 			s.failed++
 			verdict, first = r.Verdict.String(), r.Check
 			list := firstNames(r)
 			if len(list) > 0 {
 				first = strings.Join(list, ", ")
 			}
-			caught = slices.ContainsFunc(found.Results, func(r check.Result) bool {
+			caught = slices.ContainsFunc(found, func(r check.Result) bool {
 				return (r.Verdict == check.Fail || r.Verdict == check.Convention) && slices.ContainsFunc(e.Stages, func(p string) bool { return strings.HasPrefix(r.Check, p) })
 			})
 			named = slices.ContainsFunc(list, func(n string) bool {
@@ -221,8 +215,8 @@ func (e *exhibit) judge(ctx context.Context, runs []string, affected bool) (side
 			})
 		case exit != check.ExitPass:
 			verdict = "UNDETERMINED"
-			if k := slices.IndexFunc(found.Results, func(r check.Result) bool { return r.Verdict == check.Undetermined }); k >= 0 {
-				first = found.Results[k].Check
+			if k := slices.IndexFunc(found, func(r check.Result) bool { return r.Verdict == check.Undetermined }); k >= 0 {
+				first = found[k].Check
 			}
 		}
 		s.caught, s.named = s.caught && caught, s.named && named
@@ -352,7 +346,7 @@ func museumPage(w io.Writer, rows []*exhibit) {
 
 Bugs of released frameworks, rebuilt from the wheels on PyPI (golden/gen/museum; the wheels' sha256 are in golden/museum/manifest.json).
 The functions are cut out of the affected and of the fixed release and run on the same inputs; what they compute is dumped and judged by
-verify dump. %d bugs: **%d caught, %d with the right first name**. %d controls, changes that were not bugs. Releases that fail and should
+verify dump, folders of weights by verify checkpoint. %d bugs: **%d caught, %d with the right first name**. %d controls, changes that were not bugs. Releases that fail and should
 not: %d. The rows and their right names were written down (golden/museum/rows) before the first was judged; %d of them are not rebuilt.
 This page is what verify museum --markdown prints.
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import traceback
+from importlib import metadata
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -23,7 +24,7 @@ import source
 from scene import CASES
 from writer import write
 
-for part in ("trl", "verl_museum", "openrlhf_museum", "supervised", "preference", "distill"):
+for part in ("trl", "verl_museum", "openrlhf_museum", "supervised", "preference", "distill", "peft_museum"):
     if os.path.exists(os.path.join(HERE, part + ".py")):
         __import__(part)
 
@@ -47,6 +48,9 @@ def make(row, out):
         for dtype, seed in variants:
             folder = os.path.join(out, row["id"], side, f"{dtype}-{seed}")
             shutil.rmtree(folder, ignore_errors=True)
+            if getattr(f, "folders", False):  # it writes folders of weights itself
+                f(Release(row[side]), f"{dtype}-{seed}", folder)
+                continue
             for tensors, m in f(Release(row[side]), side, seed, dtype):
                 write(folder, tensors, m)
             if not os.path.isdir(folder):
@@ -92,7 +96,7 @@ def main():
                 os.chmod(full, 0o644)
                 sums[os.path.relpath(full, a.out)] = hashlib.sha256(open(full, "rb").read()).hexdigest()
     wheels = json.load(open(os.path.join(a.wheels, "sha256.json")))
-    versions = {"torch": torch.__version__.split("+")[0], **{"wheel " + k: v for k, v in sorted(wheels.items()) if any(k in (r["affected"], r["fixed"]) for r in listed)}}
+    versions = {"transformers": metadata.version("transformers"), "torch": torch.__version__.split("+")[0], **{"wheel " + k: v for k, v in sorted(wheels.items()) if any(k in (r["affected"], r["fixed"]) for r in listed)}}
     with open(os.path.join(a.out, "manifest.json"), "w") as f:
         json.dump({"producer": "golden/gen/museum/run.py", "seed": 1, "versions": versions, "sha256": dict(sorted(sums.items()))}, f, indent=1)
         f.write("\n")
