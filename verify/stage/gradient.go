@@ -199,6 +199,7 @@ func (p *policy) undrawn(c *Case, red *reduction) []float64 {
 //	sequence  the first three, summed over the row and divided by its n, and fold(n)·Σ|w·g·ρ|/n; with the gradient of
 //	          GSPO-token as a token's
 //
+// Each product may underflow besides, one more than the factors named: A and an importance weight, see [underflow].
 // Where the log-ratio lies on a clamp within its error, the gradient may be that of either side.
 func (p *policy) backwardErrors(c *Case, s slopes, slack float64, weights, want, bound []float64) {
 	b, u := c.B, p.u
@@ -218,11 +219,12 @@ func (p *policy) backwardErrors(c *Case, s slopes, slack float64, weights, want,
 				g := math.Abs(s.ratio[i])
 				shared += w * g * rho
 				sharedE += w * (s.ratioE[i]*(rho+p.ratio.err[i]) + g*p.ratio.err[i] + 6*u*g*rho)
+				sharedE += underflow(p.unit, w, g, rho, 1)
 				tokens++
 			}
 			sharedE += foldError(tokens, p.unit) * shared
 			n := p.ratio.count[r]
-			shared, sharedE = shared/n, sharedE/n+2*u*shared/n
+			shared, sharedE = shared/n, sharedE/n+2*u*shared/n+halfSpacing(p.unit)
 			if onMax = o.SeqLogMax > 0 && math.Abs(p.ratio.log[r]-o.SeqLogMax) <= p.ratio.logE[r]+u*o.SeqLogMax; onMax {
 				sharedE += shared
 			}
@@ -232,12 +234,12 @@ func (p *policy) backwardErrors(c *Case, s slopes, slack float64, weights, want,
 			if w == 0 && !p.mask[i] {
 				continue
 			}
-			e := w * (s.directE[i] + 4*u*math.Abs(s.direct[i]))
+			e := w*(s.directE[i]+4*u*math.Abs(s.direct[i])) + underflow(p.unit, w, s.direct[i], 1)
 			var path, pathE float64
 			if s.ratio != nil && (o.Level == rl.RatioToken || o.PerToken) {
 				rho, g := p.ratio.x[i], math.Abs(s.ratio[i])
 				path = w * g * rho
-				pathE = w*(s.ratioE[i]*(rho+p.ratio.err[i])+g*p.ratio.err[i]) + 6*u*path
+				pathE = w*(s.ratioE[i]*(rho+p.ratio.err[i])+g*p.ratio.err[i]) + 6*u*path + underflow(p.unit, w, g, rho, 1)
 				if onMax {
 					pathE += path
 				}

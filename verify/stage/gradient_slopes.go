@@ -35,7 +35,7 @@ func (p *policy) slopes(c *Case) slopes {
 				e[i] += math.Abs(other[i] - w[i])
 			}
 			s.direct[i] = -w[i] * a
-			s.directE[i] = (math.Abs(a)+p.adv.E(i))*e[i] + math.Abs(w[i])*p.adv.E(i) + p.u*math.Abs(w[i]*a)
+			s.directE[i] = (math.Abs(a)+p.adv.E(i))*e[i] + math.Abs(w[i])*p.adv.E(i) + p.u*math.Abs(w[i]*a) + underflow(p.unit, w[i], a)
 		}
 	case rl.LossDRO:
 		old := p.denominator()
@@ -208,7 +208,7 @@ func (p *policy) klSlopes(s *slopes) {
 		weight, weightE := 1.0, 0.0
 		if o.Grad == rl.KLStraightThroughK2 && o.ISCap > 0 {
 			weight = min(math.Exp(p.lp.X[i]-old.X[i]), o.ISCap)
-			weightE = expError(u*math.Abs(p.lp.X[i]-old.X[i])+p.lp.E(i)+old.E(i), u)
+			weightE = weight * expError(u*math.Abs(p.lp.X[i]-old.X[i])+p.lp.E(i)+old.E(i), u)
 		}
 		ke, dke, off := klVariation(o, d, k[i], dk[i], p.lp.E(i)+p.ref.E(i)+u*math.Abs(d), weight)
 		if off {

@@ -219,7 +219,7 @@ func (p *policy) promotedGamma(rows, cols int) Input {
 			}
 			arg := math.Abs(k)*e + lambda*we + 4*tol.U32*(lambda+math.Abs(k*s)+lambda*w)
 			y.X[i] = math.Exp(lambda + float64(k*s) - float64(lambda*w))
-			y.Err[i] = y.X[i]*(math.Expm1(arg)+elementary*tol.U32) + tol.Eta32
+			y.Err[i] = y.X[i]*(math.Expm1(arg)+elementary*tol.U32) + expUnderflow(tol.U32)
 		}
 	}
 	return y

@@ -121,7 +121,9 @@ func (c *Case) ratios(lp, old Input, mask []bool, o rl.RatioOptions) ratios {
 	}
 	if o.Level == rl.RatioToken {
 		for i, x := range r.x {
-			r.err[i] = x * expError(lp.E(i)+old.E(i)+u*math.Abs(lp.X[i]-old.X[i]), u)
+			if rel := expError(lp.E(i)+old.E(i)+u*math.Abs(lp.X[i]-old.X[i]), u); rel > 0 {
+				r.err[i] = x*rel + expUnderflow(c.Unit)
+			}
 		}
 		return r
 	}
@@ -152,7 +154,9 @@ func (c *Case) ratios(lp, old Input, mask []bool, o rl.RatioOptions) ratios {
 		r.log[row], r.logE[row], r.count[row] = s/count, e, count
 		rel := expError(e, u)
 		for i := row * b.Cols; i < (row+1)*b.Cols; i++ {
-			r.err[i] = r.x[i] * rel
+			if rel > 0 {
+				r.err[i] = r.x[i]*rel + expUnderflow(c.Unit)
+			}
 		}
 	}
 	return r

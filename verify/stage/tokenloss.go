@@ -279,7 +279,8 @@ func predictTokenLoss(c *Case) *Prediction {
 			alt = q.Alt[i]
 		}
 		if w := p.weight; w.X != nil {
-			q.Bound[i] = (math.Abs(w.X[i])+w.E(i))*q.Bound[i] + math.Abs(q.Want[i])*w.E(i) + p.u*math.Abs(w.X[i]*q.Want[i])
+			q.Bound[i] = (math.Abs(w.X[i])+w.E(i))*q.Bound[i] + math.Abs(q.Want[i])*w.E(i) + p.u*math.Abs(w.X[i]*q.Want[i]) +
+				underflow(p.unit, w.X[i], q.Want[i])
 			q.Want[i] = float64(w.X[i] * q.Want[i])
 			alt *= w.X[i]
 		}

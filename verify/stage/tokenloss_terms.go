@@ -6,7 +6,6 @@ import (
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
-	"plumbline/verify/tol"
 )
 
 // terms returns the policy term of every cell without weight and KL, its bound, and where a decision lies within its own error
@@ -36,9 +35,7 @@ func (p *policy) terms(b *dump.Batch) (loss, bound, alt []float64) {
 			a := math.Abs(adv.X[i])
 			product := (a+adv.E(i))*lp.E(i) + math.Abs(lp.X[i])*adv.E(i)
 			bound[i] = e[i]*(a*math.Abs(lp.X[i])+product) + 2*u*math.Abs(l) + math.Abs(w[i])*product
-			if p.unit >= tol.U32 { // what underflows
-				bound[i] += 2 * tol.Eta32
-			}
+			bound[i] += underflow(p.unit, w[i], a, lp.X[i])
 			if alt != nil {
 				alt[i] *= -adv.X[i] * lp.X[i]
 			}
@@ -109,6 +106,7 @@ func (p *policy) surrogate(bound []float64) []float64 {
 			}
 			bound[i] += e * (r + p.ratio.err[i])
 		}
+		bound[i] += underflow(p.unit, adv[i], r)
 	}
 	return loss
 }
@@ -253,7 +251,7 @@ func (p *policy) vespo(b *dump.Batch, e []float64) []float64 {
 				k, lambda = o.KNeg, o.LambdaNeg
 			}
 			arg := k*es + lambda*whole*(math.Expm1(es)+elementary*u) + 3*u*(lambda+math.Abs(k*s)+lambda*whole)
-			e[i] = w[i] * (math.Expm1(arg) + elementary*u)
+			e[i] = w[i]*(math.Expm1(arg)+elementary*u) + expUnderflow(p.unit)
 		}
 	}
 	return w
