@@ -256,14 +256,25 @@ func (c *Case) clipped(of sign, name string) (on, open []float64, o rl.RatioOpti
 	if !c.OK() {
 		return nil, nil, o
 	}
+	if c.boundedBefore() {
+		clip.Delta = c.Default("clip.delta", 0)
+	}
 	clip = promotedClip(clip, half(lp, old))
 	r := c.ratios(lp, c.promotedOld(lp, old, o), c.lossMask(), o)
+	if clip.Delta > 0 {
+		for i, x := range r.x {
+			r.x[i] = min(x, clip.Delta)
+		}
+	}
 	on = rl.Clipped(nil, r.x, adv.X, kind, clip)
 	open = make([]float64, len(on))
 	moved := make([]float64, len(on))
 	for _, s := range []float64{-1, 1} {
 		for i, x := range r.x {
 			moved[i] = x + s*(r.err[i]+4*c.Unit*x)
+			if clip.Delta > 0 {
+				moved[i] = min(moved[i], clip.Delta)
+			}
 		}
 		for i, v := range rl.Clipped(moved, moved, adv.X, kind, clip) {
 			if v != on[i] || adv.E(i) > 0 && math.Abs(adv.X[i]) <= adv.E(i) {
@@ -280,6 +291,12 @@ func (c *Case) clipped(of sign, name string) (on, open []float64, o rl.RatioOpti
 		}
 	}
 	return on, open, o
+}
+
+// boundedBefore reports whether ratios were bounded by clip.delta before it was counted which of them are clipped: TRL 1.16's
+// _compute_loss overwrites them, in the losses that have both bounds.
+func (c *Case) boundedBefore() bool {
+	return strings.EqualFold(c.B.Meta.Framework, "trl") && !slices.Contains([]string{"cispo", "sapo", "vespo"}, c.Set.Value("loss.kind").String())
 }
 
 // updateKL returns the mean of logp_old − logp_new over the mask.

@@ -225,6 +225,28 @@ func TestClipRatioOfTRL(t *testing.T) {
 	}
 }
 
+// TRL 1.16 counts from ratios that clip.delta has bounded: none is beyond a clip.high above it.
+func TestClipRatioOfTRLUnderDelta(t *testing.T) {
+	b := &dump.Batch{Rows: 1, Cols: 4, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, true, true},
+		Origin: []dump.Origin{{Cols: 4}}, Files: []dump.FileInfo{{Hi: 1, Cols: 4}},
+		Meta: dump.Meta{Framework: "trl", WorldSize: 1, MicroBatches: 1, ScalarsScope: "optimizer_step", DLogpScale: 1}}
+	tr := &trainer{b: b}
+	tr.put("logp_old", make([]float64, 4))
+	tr.put("logp_new", []float64{1, 0, 0, 0})
+	tr.put("advantages", []float64{1, 1, 1, 1})
+	for delta, want := range map[string]float64{"none": .25, "1.3": .25, "1.1": 0} {
+		for kind, want := range map[string]float64{"ppo": want, "sapo": .25} {
+			set := options(t, "loss.kind="+kind, "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.2", "clip.high=0.2", "clip.delta="+delta)
+			for _, name := range []string{"high_mean", "high_max", "region_mean"} {
+				b.Files[0].Scalars = []dump.Scalar{{Name: "clip_ratio/" + name, Value: want}}
+				require.Equal(t, check.Pass, judged32(t, "scalars/clip_ratio_"+name, b, set).Verdict, "%s, delta %s, %s", name, delta, kind)
+				b.Files[0].Scalars[0].Value = .25 - want
+				require.Equal(t, check.Fail, judged32(t, "scalars/clip_ratio_"+name, b, set).Verdict, "%s, delta %s, %s", name, delta, kind)
+			}
+		}
+	}
+}
+
 func TestNumbersOfAGenerationBatch(t *testing.T) {
 	tr := single(13)
 	b := tr.b

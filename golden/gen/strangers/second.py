@@ -247,7 +247,7 @@ def declare(loop, o, w):
     if o["kind"] == "soft":
         d |= {"loss.kind": "sapo", "sapo.tau_pos": o["tau"][0], "sapo.tau_neg": o["tau"][1]}
     if o["agg"] == "length":
-        d |= {"agg.div_batch": True, "max_completion_length": o["length"]}
+        d |= {"agg.div_batch": True, "loss_scale_factor": o["length"]}
     if o["agg"] in ("rows", "sums", "length"):
         d |= {"agg.empty_rows": "counted"}
     if o["agg"] == "rows":
