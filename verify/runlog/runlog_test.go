@@ -255,7 +255,7 @@ func TestRows(t *testing.T) {
 		{"D20", "a.log", batch(0, 50, .1, 2.6, 0, 1) + "\n" + batch(1, 50, .1, 2.5, 0, .9) + "\n", ""},
 		{"H11", "a.log", "ValueError: Attempting to unscale FP16 gradients.\n", ""},
 		{"KL-NEGATIVE", "t.jsonl", lines(8, func(i int) string {
-			return fmt.Sprintf(`{"step":%d,"loss":0.1,"kl":%g,"completions/mean_length":10,"reward":0.1}`, i, .01-.005*float64(i))
+			return fmt.Sprintf(`{"step":%d,"loss":0.1,"kl":%g,"completions/mean_length":10,"reward":0.1,"clip_ratio":0}`, i, .01-.005*float64(i))
 		}), ""},
 		{"ENTROPY-RANGE", "t.jsonl", lines(3, func(i int) string {
 			return fmt.Sprintf(`{"step":%d,"entropy":%g,"completions/mean_length":10}`, i, 13.+float64(i))
@@ -411,7 +411,7 @@ func TestLongRun(t *testing.T) {
 		if i == 12_345 {
 			v = -.5
 		}
-		return fmt.Sprintf(`{"step":%d,"kl":%g,"completions/mean_length":9}`, i, v)
+		return fmt.Sprintf(`{"step":%d,"kl":%g,"completions/mean_length":9,"cispo_clip_ratio":0}`, i, v)
 	}))
 	require.Equal(t, []string{"KL-NEGATIVE"}, j.top)
 	require.InDelta(t, 12_345, j.report.Brief.Findings[0].First, 16)

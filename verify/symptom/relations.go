@@ -68,7 +68,8 @@ type sum struct {
 	n, off int64
 	digits int         // the most significant digits of any
 	fine   float64     // the finest rounding of any number of it
-	fits   [][]float64 // rows of terms and the total, to tell unknown coefficients by
+	fits   [][]float64 // rows of terms, the total and its rounding, to tell unknown coefficients by
+	beyond bool        // the total is outside of what any share of each term gives
 }
 
 // sums are those that a log has the names for.
@@ -247,18 +248,29 @@ func (w *Watch) together(row *runlog.Row) {
 			continue
 		}
 		s.n++
+		if (unknown || s.rule == "REWARD-SUM") && len(s.fits) < 256 {
+			s.fits = append(s.fits, append(line, total.Value, room))
+		}
 		if unknown {
-			if len(s.fits) < 256 {
-				s.fits = append(s.fits, append(append(line, total.Value), room))
-			}
 			continue
 		}
 		if !(math.Abs(total.Value-want) <= room) {
+			s.beyond = s.beyond || s.weight != nil && beyondShares(line[:len(s.terms)], s.weight, total.Value, room)
 			if s.off++; s.bad == nil {
 				s.bad, s.got, s.want = &point{step: w.step, line: row.Line}, total.Value, want
 			}
 		}
 	}
+}
+
+// beyondShares reports whether no shares f of [0, 1] make total = Σ f·w·m. TRL's reward functions may leave completions out (None): each
+// mean is over those that were scored, the total over all, so that a term counts by the share that its function scored.
+func beyondShares(means, weight []float64, total, room float64) bool {
+	low, high := 0., 0.
+	for i, m := range means {
+		low, high = low+math.Min(0, weight[i]*m), high+math.Max(0, weight[i]*m)
+	}
+	return !(total >= low-room && total <= high+room)
 }
 
 // shortest is how far a number may be rounded that was written without the zeros at its end: by the finest place of the sum's numbers so
@@ -278,11 +290,11 @@ func (s *sum) shortest(f *runlog.Field, first bool) float64 {
 	return max(s.fine, .5*math.Pow(10, place+1-float64(s.digits)))
 }
 
-// settle tells whether constant coefficients explain a sum whose coefficients are not known: the first is 1 where it is known. It
+// settle tells whether constant coefficients explain a sum whose coefficients are not known: those that are NaN in weight. It
 // returns the coefficients, and how far the sum is from them at worst in units of its rounding.
-func (s *sum) settle() (c []float64, worst float64, ok bool) {
+func (s *sum) settle(weight []float64) (c []float64, worst float64, ok bool) {
 	free := []int(nil)
-	for i, v := range s.weight {
+	for i, v := range weight {
 		if math.IsNaN(v) {
 			free = append(free, i)
 		}
@@ -298,7 +310,7 @@ func (s *sum) settle() (c []float64, worst float64, ok bool) {
 	}
 	for _, f := range s.fits {
 		y := f[k]
-		for i, v := range s.weight {
+		for i, v := range weight {
 			if !math.IsNaN(v) {
 				y -= v * f[i]
 			}
@@ -330,7 +342,7 @@ func (s *sum) settle() (c []float64, worst float64, ok bool) {
 			}
 		}
 	}
-	c = append([]float64{}, s.weight...)
+	c = append([]float64{}, weight...)
 	for i, p := range free {
 		c[p] = a[i][n] / a[i][i]
 	}

@@ -170,7 +170,7 @@ func (j *judge) impossible() {
 		if _, history := j.named["_step"]; history && s.sparse() {
 			continue
 		}
-		if s.what != nil && s.what.ID == "explained" && !s.infinite { // 0/0 where all returns are equal
+		if s.what != nil && (s.what.ID == "explained" || s.what.ID == "correlation") && !s.infinite { // 0/0 where all returns, or all probabilities, are equal
 			continue
 		}
 		if first == nil || s.firstBad.line < first.firstBad.line {
@@ -222,7 +222,7 @@ func (j *judge) impossible() {
 				j.say("NONFINITE", Warn, Exact, s, "%s is null in all %d lines: loggers write NaN so", s.name, s.missing).at(s.firstMiss)
 			}
 		}
-		if id := s.quantity(); j.Program == "verl" && s.missing > 0 && s.n > 0 && (id == "loss_policy" || id == "loss" || id == "grad_norm") {
+		if id := s.quantity(); j.Program == "verl" && s.missing > 0 && id != "" && id != "explained" && id != "correlation" { // those are 0/0 of numbers without spread
 			j.say("NONFINITE", Fail, Exact, s, "%s is null in %d lines: verl's file logger writes NaN and infinity so", s.name, s.missing).at(s.firstMiss)
 		}
 		if s.what == nil || s.what.Range == "" || s.n == 0 {
@@ -242,7 +242,11 @@ func (j *judge) impossible() {
 		if s.what.ID == "kl_k3" || s.what.ID == "kl_k2" || s.what.ID == "loss_kl" || s.what.ID == "engine_k3" {
 			room = s.half + 1e-6 // e^d − d − 1 in float32 may fall a few ulp of d below 0
 		}
-		if p, bad := s.firstBeyond(low-room, high+room); bad {
+		below := room
+		if s.what.ID == "entropy" {
+			below = max(below, float32Entropy)
+		}
+		if p, bad := s.firstBeyond(low-below, high+room); bad {
 			id := s.what.Range
 			limit := fmt.Sprintf("from %s to %s", number(low), number(high))
 			switch {
@@ -259,13 +263,27 @@ func (j *judge) impossible() {
 			case s.what.ID == "entropy" && s.known != nil && s.known.Program == "" && p.mean > 0:
 				severity = Warn // of an unknown program it may be a sum over a sequence
 			case s.what.ID == "kl_k3" && j.Program == "trl-grpo" && !j.grpoOnly():
-				severity, may = Warn, "; TRL's RLOO logs the same names, and k1 as kl, which may be negative"
+				severity, may = Note, "; TRL's RLOO logs the same names, and k1 as kl, which may be negative"
+				if belowZero(s) { // its mean over many samples of the policy is a KL as well
+					severity, may = Warn, "; TRL's RLOO logs the same names, and k1 as kl, which may be negative, but not in the mean"
+				}
 			case id == "KL-NEGATIVE" && s.low.mean > -bfloat16K3:
 				severity, may = Warn, "; in bfloat16 k3 may round to this"
 			}
 			j.say(id, severity, Exact, s, "%s is %s in step %d (line %d); %s is %s%s", s.name, number(p.mean), p.step, p.line, s.what.Formula, limit, may).at(p)
 		}
 	}
+}
+
+// belowZero reports whether the mean of a series is negative by more than the scatter of its steps allows: four standard errors from ten
+// steps, eight from four, where Student's t has heavier tails. k1 over samples of the policy estimates a KL, which is not negative.
+func belowZero(s *series) bool {
+	p := bySteps(s.points)
+	errors := 4.
+	if len(p) < 10 {
+		errors = 8
+	}
+	return len(p) >= 4 && mean(p) < -errors*deviation(p)/math.Sqrt(float64(len(p)))
 }
 
 // vanished finds a loss that is in every line and then in none, while another metric goes on in every line: a NaN is an empty cell in the
@@ -283,13 +301,17 @@ func (j *judge) vanished() {
 			continue
 		}
 		for _, other := range j.series {
-			if other != nil && other.what != nil && every(other, j.rows) {
+			if other != nil && other.what != nil && other.what.ID != "positive" && every(other, j.rows) { // an epoch or a time stands in lines of an evaluation too
 				j.say("NONFINITE", Warn, Exact, s, "%s is in every line to step %d and in none of the %d after it, which have %s: some loggers leave NaN out, and pandas writes it as an empty cell", s.name, s.last.step, j.rows-s.row, other.name).at(s.last)
 				return
 			}
 		}
 	}
 }
+
+// float32Entropy is how far an entropy near 0 may come below it: ln Σ e^z − Σ p·z in float32 is off by an ulp of the largest logit z, 2⁻²⁴·z
+// at each of two roundings, and temperatures of 10⁻³ make logits of 2¹⁴.
+const float32Entropy = 0x1p-9
 
 // bfloat16K3 is how far below 0 a k3 near 0 may come in bfloat16: e^d rounds by 2⁻⁹ at d ≤ 0 and by 2⁻⁸ above, e^d − d again, and both
 // roundings may fall on the same side.
@@ -302,6 +324,9 @@ func (j *judge) grpoOnly() bool {
 			continue
 		}
 		short := strings.TrimPrefix(s.name, "train/")
+		if short == "clip_ratio" || short == "completion_length" { // of GRPOTrainer before 0.17; RLOOTrainer logs these names with a suffix
+			return true
+		}
 		for _, own := range []string{"cispo_clip_ratio", "policy_loss", "entropy_coef", "sampling/", "vespo/", "tools/"} {
 			if strings.HasPrefix(short, own) {
 				return true
@@ -324,18 +349,37 @@ func (j *judge) sumsUp() {
 			if s.want != 0 {
 				quotient = fmt.Sprintf(", %s times", number(s.got/s.want))
 			}
-			j.say(s.rule, Fail, Exact, j.named[s.total], "%s is %s and %s is %s%s in step %d; off in %d of %d lines", s.total, number(s.got), strings.Join(s.terms, " + "), number(s.want), quotient, s.bad.step, s.off, s.n).at(*s.bad)
+			severity, may := Fail, ""
+			if s.rule == "REWARD-SUM" && !s.beyond && !s.constant() {
+				severity, may = Note, partial
+			}
+			j.say(s.rule, severity, Exact, j.named[s.total], "%s is %s and %s is %s%s in step %d; off in %d of %d lines%s", s.total, number(s.got), strings.Join(s.terms, " + "), number(s.want), quotient, s.bad.step, s.off, s.n, may).at(*s.bad)
 			continue
 		}
-		if c, worst, ok := s.settle(); ok && worst > 4 {
-			severity := Warn
-			j.say(s.rule, severity, Exact, j.named[s.total], "%s is no constant combination of %s: the nearest one, %s, is off by %s", s.total, strings.Join(s.terms, ", "), coefficients(c), number(worst)+" roundings")
+		if c, worst, ok := s.settle(s.weight); ok && worst > 4 {
+			severity, may := Warn, ""
+			if s.rule == "REWARD-SUM" {
+				severity, may = Note, partial
+			}
+			j.say(s.rule, severity, Exact, j.named[s.total], "%s is no constant combination of %s: the nearest one, %s, is off by %s%s", s.total, strings.Join(s.terms, ", "), coefficients(c), number(worst)+" roundings", may)
 		}
 	}
 	if p := j.micro.mismatch; p != nil {
 		f := j.say("LOSS-SUM", Fail, Exact, &j.micro.total, "total=%s and pg_loss + kl = %s + %s = %s (line %d)", number(p.mean), number(p.min), number(p.max), number(p.min+p.max), p.line)
 		f.at(*p)
 	}
+}
+
+const partial = "; a function that leaves completions out (None) counts by the share that it scored, which is in no log"
+
+// constant reports whether other weights, the same in all lines, explain the sum.
+func (s *sum) constant() bool {
+	free := make([]float64, len(s.terms))
+	for i := range free {
+		free[i] = math.NaN()
+	}
+	_, worst, ok := s.settle(free)
+	return ok && worst <= 4
 }
 
 func coefficients(c []float64) string {

@@ -271,6 +271,12 @@ func (j *judge) maskedPhases(scale float64) {
 	}
 }
 
+// behindEncoder reports whether the projection between encoder and prompt has a gradient: the graph is not cut there.
+func (j *judge) behindEncoder() bool {
+	s := j.named["grad_norm/qwen"]
+	return s != nil && s.n > 0 && s.zeros < s.n
+}
+
 // arc judges the solver of ARC grids.
 func (j *judge) arc() {
 	if j.Program != "arc" {
@@ -294,6 +300,8 @@ func (j *judge) arc() {
 		zero := q.longest
 		sparse := len(q.points) > 1 && q.points[1].step-q.points[0].step > 10
 		switch {
+		case q.zeros == q.n && j.behindEncoder():
+			j.say("D2", Note, Exact, q, "Qwen_grad is 0 and grad_norm/qwen, which has the projection behind the encoder in it, is not: the encoder is frozen, and the graph is whole").at(q.first)
 		case zero.to-zero.from >= 100 && zero.from > q.first.step && !j.toldFresh: // a cached prompt has no gradient either
 			f := j.say("D2", Warn, Exact, q, "Qwen_grad: 0.00e+00 in every line from batch %d to %d, and not before: the gradient is cut, or the prompts are cached (fresh_prompt in metrics.jsonl tells)", zero.from, zero.to)
 			f.Step, f.Line = zero.from, zero.line

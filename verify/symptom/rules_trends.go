@@ -71,7 +71,8 @@ func (j *judge) tutorial() {
 		}
 	}
 	if value != nil && !mixed && value.n >= 10 {
-		a, z := thirds(value.points)
+		steps := bySteps(value.points)
+		a, z := thirds(steps)
 		tail := value.lastOf(50)
 		low, top := math.Inf(1), math.Inf(-1)
 		for _, p := range tail {
@@ -80,8 +81,8 @@ func (j *judge) tutorial() {
 		switch {
 		case len(tail) >= 50 && top-low < .01*math.Max(math.Abs(top), math.Abs(low)):
 			j.say("C11", Warn, Trend, value, "%s stays between %s and %s over the last 50 lines", value.name, number(low), number(top)).at(tail[0])
-		case value.n >= 20 && mean(z)-mean(a) > 2*math.Hypot(deviation(a), deviation(z))/math.Sqrt(float64(len(a))): // a critic that has learned what it can neither rises nor falls
-			j.say("C11", Warn, Trend, value, "%s rises from %s to %s, in means of the first and last third of %d lines", value.name, number(mean(a)), number(mean(z)), value.n).at(value.first)
+		case len(steps) >= 20 && !j.explainsMore() && mean(z)-mean(a) > 2*math.Hypot(deviation(a), deviation(z))/math.Sqrt(float64(len(a))): // a critic that has learned what it can neither rises nor falls
+			j.say("C11", Warn, Trend, value, "%s rises from %s to %s, in means of the first and last third of %d steps", value.name, number(mean(a)), number(mean(z)), len(steps)).at(value.first)
 		}
 	}
 	if kl != nil && kl.n >= 3 {
@@ -140,6 +141,17 @@ func (j *judge) tutorial() {
 	if n := j.optionNumber(2, "ppo.epochs"); n < 2 || n > 10 {
 		j.about(j.say("C18", Note, Exact, nil, "ppo.epochs is %s", number(n)), "ppo.epochs")
 	}
+}
+
+// explainsMore reports whether the explained variance is logged and does not fall: the value loss is then Var(R)·(1 − it)/2, and rises with
+// the spread of the returns.
+func (j *judge) explainsMore() bool {
+	s := j.of("explained")
+	if s == nil || s.n < 10 {
+		return false
+	}
+	a, z := thirds(bySteps(s.points))
+	return mean(z) >= mean(a)
 }
 
 // coefficient judges kl_coeff by the KL to the reference, where it is logged: at 1 nat per token the policy has left it, and a KL of 0
@@ -216,15 +228,15 @@ func (j *judge) frameworks() {
 			j.say("SPIKE", Warn, Threshold, s, "%s is %s in step %d, its median %s", s.name, number(s.high.mean), s.high.step, number(m)).at(s.high)
 		}
 	}
-	if s := j.of("truncated"); s != nil && s.n >= 3 && s.recent() > .5 {
-		p, _ := s.firstBeyond(math.Inf(-1), .5)
-		j.say("TRUNCATED", Warn, Threshold, s, "%s has a median of %.0f%% in the last ten lines", s.name, 100*s.recent()).at(p)
-	}
 	if s := j.of("ratio"); s != nil && j.Program == "trl-ppo" && s.n >= 5 && s.low.mean == 1 && s.high.mean == 1 {
 		j.say("RATIO-STUCK", Warn, Exact, s, "%s is exactly 1 in all %d lines", s.name, s.n).at(s.first)
 	}
 	if c, k := j.of("clip_frac"), j.of("approx_kl"); c != nil && k != nil && c.n >= 20 && c.zeros == c.n && median(values(k.points)) > .03 {
-		j.say("CLIP-ALWAYS-0", Warn, Threshold, c, "%s is exactly 0 in all %d lines and %s has a median of %s", c.name, c.n, k.name, number(median(values(k.points)))).at(c.first)
+		j.say("CLIP-ALWAYS-0", Warn, Exact, c, "%s is exactly 0 in all %d lines and %s has a median of %s", c.name, c.n, k.name, number(median(values(k.points)))).at(c.first)
+	}
+	// −ρ has mean −1 where −log ρ, of mean 0 in the first update, is meant.
+	if s := j.of("approx_kl"); s != nil && s.n >= 3 && math.Abs(s.first.mean+1) < .1 && math.Abs(median(values(s.points))+1) < .1 {
+		j.say("KL-NEGATIVE", Fail, Exact, s, "%s has a median of %s: the negative ratio, whose mean is -1, and not the negative log-ratio, whose mean is near 0", s.name, number(median(values(s.points)))).at(s.first)
 	}
 	if s := j.of("advantage_max"); s != nil && s.high.mean > 100 {
 		p, _ := s.firstBeyond(math.Inf(-1), 100)
@@ -260,6 +272,11 @@ func (j *judge) frameworks() {
 		p, _ := s.firstBeyond(math.Inf(-1), 1)
 		j.say("A3", Warn, Threshold, s, "%s has a median of %s nats per token in the last ten lines", s.name, number(s.recent())).at(p)
 	}
+	// A state of the task, and behind what names a bug.
+	if s := j.of("truncated"); s != nil && s.n >= 3 && s.recent() > .5 {
+		p, _ := s.firstBeyond(math.Inf(-1), .5)
+		j.say("TRUNCATED", Warn, Threshold, s, "%s has a median of %.0f%% in the last ten lines", s.name, 100*s.recent()).at(p)
+	}
 }
 
 // k1 judges a k1 estimate: its mean over many samples of the policy is not negative.
@@ -267,12 +284,13 @@ func (j *judge) k1(s *series) {
 	if s == nil || s.n < 10 || j.mixed() {
 		return
 	}
-	_, z := thirds(s.points)
+	points := bySteps(s.points)
+	_, z := thirds(points)
 	if len(z) < 3 {
 		return
 	}
 	m, se := mean(z), deviation(z)/math.Sqrt(float64(len(z)))
-	if b, ok := slope(s.points); ok && b < 0 && m < -4*se && m < -.01 {
+	if b, ok := slope(points); ok && b < 0 && m < -4*se && m < -.01 {
 		p, _ := s.firstBeyond(-4*se, math.Inf(1))
 		j.say("KL-K1-FALLING", Warn, Trend, s, "%s is %s ± %s in the last third and falls", s.name, number(m), number(se)).at(p)
 	}

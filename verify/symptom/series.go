@@ -173,6 +173,19 @@ func median(x []float64) float64 {
 // recent is the median of the last ten values, or of all if there are fewer.
 func (s *series) recent() float64 { return median(values(s.lastOf(10))) }
 
+// bySteps joins the points of each step: lines of several epochs over one rollout, or of its micro-batches, are no independent samples,
+// and a number of the rollout is repeated in all of them.
+func bySteps(p []point) (list []point) {
+	for _, x := range p {
+		if k := len(list); k > 0 && list[k-1].step == x.step {
+			list[k-1] = join(list[k-1], x)
+			continue
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
 // slope is that of the least-squares line through the points at 0, 1, 2, …; ok is false below ten of them.
 func slope(p []point) (b float64, ok bool) {
 	if len(p) < 10 {

@@ -1,0 +1,154 @@
+package runlog_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Messages that torch 2.15 and transformers 5.23 raise for the bugs of the guides: their words are not those of the releases that the guides quote.
+func TestMessagesOfReleases(t *testing.T) {
+	for message, want := range map[string]string{
+		"RuntimeError: mat1 and mat2 must have the same dtype, but got Half and Float":                                                                         "A1",
+		"RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half":                                                                         "A1",
+		"RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float":                                                                     "A1",
+		"RuntimeError: expected m1 and m2 to have the same dtype, but got: c10::Half != float":                                                                 "A1",
+		"RuntimeError: Expected query, key, and value to have the same dtype, but got query.dtype: c10::Half key.dtype: float and value.dtype: float instead.": "A1",
+		"RuntimeError: expected target dtype to be Long or Byte, but got Float":                                                                                "D1",
+		"ValueError: Expected input batch_size (8) to match target batch_size (9).":                                                                            "D1",
+		"IndexError: Target 11 is out of bounds.":                                                                                                              "D1",
+		"ImportError: You need to install `bitsandbytes` in order to use bitsandbytes optimizers: `pip install -U bitsandbytes`":                               "C2",
+	} {
+		require.Equal(t, []string{want}, text(t, "a.log", "{'loss': 2.31, 'grad_norm': 1.2, 'learning_rate': 1e-05, 'epoch': 0.1}\n"+message+"\n").top, message)
+	}
+	for _, message := range []string{"query and key have the same dtype", "the target dtype is long", "install the wheel"} {
+		require.Empty(t, text(t, "a.log", message+"\n").top, message)
+	}
+}
+
+// TRL's RLOOTrainer logs k1 as kl under the names of GRPOTrainer: one negative line is no finding, a mean below 0 is.
+func TestNegativeKLOfRLOO(t *testing.T) {
+	row := func(kl func(i int) float64, more string) string {
+		return lines(24, func(i int) string {
+			return fmt.Sprintf(`{"step":%d,"loss":0.1,"kl":%g,"completions/mean_length":10,"reward":%g%s}`, i, kl(i), .1+.01*float64(i%3), more)
+		})
+	}
+	noise := func(i int) float64 { return 1e-3 * wave(3*i) }
+	require.Empty(t, text(t, "t.jsonl", row(noise, "")).top)
+	require.Equal(t, []string{"KL-NEGATIVE"}, text(t, "t.jsonl", row(func(i int) float64 { return noise(i) - .01 }, "")).top)
+	for _, own := range []string{`,"cispo_clip_ratio":0`, `,"clip_ratio":0`} {
+		require.Equal(t, []string{"KL-NEGATIVE"}, text(t, "t.jsonl", row(func(i int) float64 { return 20 * noise(i) }, own)).fails, own)
+	}
+}
+
+// A reward function that leaves completions out (None) has a mean over those that it scored; the reward is over all. Weights that were
+// not applied are told by what no share gives, or by other constant weights.
+func TestRewardsOfSome(t *testing.T) {
+	row := func(share func(i int) float64, b float64) string {
+		return lines(12, func(i int) string {
+			a, r := .3+.02*wave(i), .5+.03*wave(5*i)
+			return fmt.Sprintf(`{"step":%d,"reward":%.9g,"rewards/a/mean":%.9g,"rewards/b/mean":%.9g,"completions/mean_length":9}`, i, a+b*share(i)*r, a, r)
+		})
+	}
+	all := func(int) float64 { return 1 }
+	some := func(i int) float64 { return float64(1+i*i%4) / 4 }
+	require.Empty(t, text(t, "t.jsonl", row(all, .5)).top)
+	require.Empty(t, text(t, "t.jsonl", row(some, .5)).top)
+	require.Empty(t, text(t, "t.jsonl", row(some, .5), "reward_weights=[1,0.5]").top)
+	require.Equal(t, []string{"REWARD-SUM"}, text(t, "t.jsonl", row(all, 1), "reward_weights=[1,0.5]").fails, "more than any share")
+	require.Equal(t, []string{"REWARD-SUM"}, text(t, "t.jsonl", row(all, .25), "reward_weights=[1,0.5]").fails, "other constant weights")
+}
+
+// verl's file logger writes NaN and infinity as null, in any metric; a correlation of equal numbers and an explained variance of equal returns
+// are 0/0.
+func TestNullOfVerl(t *testing.T) {
+	row := func(name string, from int) string {
+		return lines(8, func(i int) string {
+			v := "0.999"
+			if i >= from {
+				v = "null"
+			}
+			return fmt.Sprintf(`{"step":%d,"data":{"actor/pg_loss":0.1,"critic/score/mean":%g,%q:%s}}`, i, .1*float64(i), name, v)
+		})
+	}
+	for _, name := range []string{"actor/kl_loss", "actor/grad_norm", "critic/vf_loss"} {
+		for _, from := range []int{0, 7} {
+			require.Equal(t, []string{"NONFINITE"}, text(t, "metrics.jsonl", row(name, from)).fails, "%s from %d", name, from)
+		}
+	}
+	for _, name := range []string{"training/rollout_actor_probs_pearson_corr", "critic/vf_explained_var"} {
+		require.Empty(t, text(t, "metrics.jsonl", row(name, 5)).top, name)
+	}
+	require.Empty(t, text(t, "console.log", lines(8, func(i int) string {
+		v := "0.999"
+		if i == 5 {
+			v = "nan"
+		}
+		return fmt.Sprintf("step:%d - actor/pg_loss:0.1 - critic/score/mean:%g - training/rollout_actor_probs_pearson_corr:%s", i, .1*float64(i), v)
+	})).top)
+}
+
+// −ρ in place of −log ρ has mean −1; a KL that drifts to −1 is something else.
+func TestNegativeRatioAsKL(t *testing.T) {
+	row := func(kl func(i int) float64) string {
+		return lines(12, func(i int) string {
+			return fmt.Sprintf(`{"step":%d,"ppo_kl":%g,"actor_lr":1e-6,"reward":%g}`, i, kl(i), .1*float64(i))
+		})
+	}
+	require.Equal(t, []string{"KL-NEGATIVE"}, text(t, "m.jsonl", row(func(i int) float64 { return -1 + .01*wave(i) })).fails)
+	require.Empty(t, text(t, "m.jsonl", row(func(i int) float64 { return -.001 * float64(i) })).fails)
+}
+
+// Entropies of a greedy run come below 0 by the rounding of logits over a small temperature; a sign does not.
+func TestEntropyNearZero(t *testing.T) {
+	row := func(h float64) string {
+		return lines(6, func(i int) string {
+			return fmt.Sprintf(`{"step":%d,"entropy":%g,"completions/mean_length":9,"reward":%g}`, i, h*float64(i%2), .1*float64(i))
+		})
+	}
+	require.Empty(t, text(t, "m.jsonl", row(-1.6e-5)).fails)
+	require.Equal(t, []string{"ENTROPY-RANGE"}, text(t, "m.jsonl", row(-.1)).fails)
+}
+
+// Lines of an evaluation have an epoch and no loss: the loss has not vanished there.
+func TestEvaluationAtTheEnd(t *testing.T) {
+	train := func(i int) string {
+		return fmt.Sprintf(`{"train/loss":%g,"train/learning_rate":1e-5,"train/epoch":%g,"_step":%d}`, 1-.1*float64(i), .1*float64(i), i)
+	}
+	eval := func(i int) string { return fmt.Sprintf(`{"eval/loss":0.4,"train/epoch":%g,"_step":%d}`, .3, 3+i) }
+	require.Empty(t, text(t, "wandb-history.jsonl", lines(3, train)+lines(4, eval)).top)
+}
+
+// Epochs over one rollout are no samples of their own: a number of the rollout stands in all of their lines, and a value loss rises with the
+// returns it is told of. Where the explained variance is logged, it decides.
+func TestEpochsAreNoSamples(t *testing.T) {
+	epochs := func(value func(step int) float64, kl func(step int) float64) string {
+		return lines(48, func(i int) string {
+			return fmt.Sprintf(`{"step":%d,"epoch":%d,"loss/policy":0.01,"loss/value":%g,"loss/entropy":-0.7,"params/policy_clip_frac":0.01,"params/approx_kl":0.001,"params/grad_norm":1,"rollout/reward_mean":%g,"rollout/kl_mean":%g}`, i/4, 1+i%4, value(i/4), .01*float64(i/4), kl(i/4))
+		})
+	}
+	zero := func(int) float64 { return .01 }
+	require.Empty(t, text(t, "m.jsonl", epochs(func(s int) float64 { return .005 + .002*float64(s) }, zero)).top)
+	require.Empty(t, text(t, "m.jsonl", epochs(zero, func(s int) float64 {
+		return []float64{.01, 0, -.02, -.03, 0, .01, .02, -.03, -.05, -.06, -.01, -.04}[s]
+	})).top)
+	explained := func(up float64) string {
+		return lines(60, func(i int) string {
+			return fmt.Sprintf(`{"step":%d,"actor/pg_loss":0.1,"critic/score/mean":%g,"critic/vf_loss":%g,"critic/vf_explained_var":%g}`, i, .01*float64(i), .01+.0005*float64(i), .3+up*float64(i))
+		})
+	}
+	require.Empty(t, text(t, "m.jsonl", explained(.005)).top)
+	require.Equal(t, []string{"C11"}, text(t, "m.jsonl", explained(-.005)).top)
+}
+
+// A frozen encoder has no gradient, and the projection behind it has: the graph is not cut.
+func TestFrozenEncoder(t *testing.T) {
+	row := func(behind float64) string {
+		return lines(200, func(i int) string {
+			return fmt.Sprintf(`{"step":%d,"epoch":0,"batch":%d,"fresh_prompt":true,"reward":0.05,"loss":%g,"qwen_grad":0,"mask_ratio":%g,"hard_cell":%g,"grad_norm/qwen":%g}`, i+1, i, 2.4-.005*float64(i), 1-.004*float64(i), .5+.5*(1-.004*float64(i)), behind)
+		})
+	}
+	require.Empty(t, text(t, "m.jsonl", row(1.9)).fails)
+	require.Equal(t, []string{"D2"}, text(t, "m.jsonl", row(0)).fails)
+}
