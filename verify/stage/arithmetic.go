@@ -89,7 +89,7 @@ func fallbacks(first Arithmetic, b *dump.Batch) []Arithmetic {
 	if first.Unit == tol.U64 && !first.Declared {
 		list = append(list, Arithmetic{Unit: tol.U32})
 	}
-	if first.Unit <= tol.U32 && mixed(b) {
+	if first.Unit <= tol.U32 && inHalf(b) {
 		list = append(list, Arithmetic{Unit: max(first.Unit, tol.U32), Promoted: true})
 	}
 	if len(casts(b)) > 0 {

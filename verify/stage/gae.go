@@ -99,6 +99,7 @@ func (c *Case) gae() (e estimate) {
 	for i, v := range e.ret.X {
 		e.ret.Err[i] = e.adv.Err[i] + e.value.E(i) + (c.Unit+tol.U64)*math.Abs(v)
 	}
+	c.promoted16(&e)
 	return e
 }
 

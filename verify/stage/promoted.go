@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -13,18 +14,10 @@ import (
 // float32. The functions of a 16-bit type are those of float32, rounded once, so that the result of an operation on stored numbers is
 // known to the bit, unless it lies next to the middle between two numbers of the format. What is computed here are these results.
 
-// mixed reports whether a batch has log-probs in a 16-bit type beside tensors in a wider one, as the trainer had them: nothing says
-// that they were cast down for the dump.
-func mixed(b *dump.Batch) bool {
-	half, wide := false, false
-	for _, name := range []string{"logp_new", "logp_old", "logp_ref"} {
-		half = half || halfOf(b, name) > 0
-	}
-	for _, name := range []string{"logp_gen", "advantages", "kl", "is_weights", "token_loss", "returns", "values", "token_rewards"} {
-		t := b.Tensors[name]
-		wide = wide || t != nil && halfOf(b, name) == 0 && !t.Casts
-	}
-	return half && wide
+// inHalf reports whether a batch has log-probs in a 16-bit type, and nothing says that they were cast down for the dump. Where everything
+// else has the type, too, that may have been so, and rounded copies are what is tried next.
+func inHalf(b *dump.Batch) bool {
+	return slices.ContainsFunc([]string{"logp_new", "logp_old", "logp_ref"}, func(name string) bool { return halfOf(b, name) > 0 })
 }
 
 // halfOf returns the unit roundoff of the 16-bit type that a tensor of the trainer has, 0 if it has a wider one.

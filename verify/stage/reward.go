@@ -383,7 +383,7 @@ func (c *Case) whitenRewards(x Input) Input {
 	if !c.OK() {
 		return Input{}
 	}
-	y, _ := c.whitened(x, c.B.Cols, count, o, runs)
+	y, _ := c.whitened(x, c.B.Cols, count, o, runs, nil)
 	return y
 }
 

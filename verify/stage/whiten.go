@@ -136,14 +136,15 @@ func (c *Case) width(row int) int {
 }
 
 // whitened whitens x, rows×cols, over the scopes; cols is 1 for numbers per row. count marks the cells that the moments are
-// taken of, nil all; judge those of which the result is used. The result is nil, and the reason is noted, where the framework
+// taken of, nil all; got is the result as dumped, nil if it was not. The result is nil, and the reason is noted, where the framework
 // raises an exception.
-func (c *Case) whitened(x Input, cols int, count []bool, o rl.WhitenOptions, scopes [][2]int) (Input, []moments) {
+func (c *Case) whitened(x Input, cols int, count []bool, o rl.WhitenOptions, scopes [][2]int, got []float64) (Input, []moments) {
 	y := Input{X: make([]float64, len(x.X)), Err: make([]float64, len(x.X))}
 	var all []moments
 	u := c.Unit + tol.U64
 	rate := whitenRate(o)
 	var cells, errs []float64
+	y.Half = x.Half
 	one := o
 	one.Scope = rl.ScopeGlobal
 	for _, s := range scopes {
@@ -163,6 +164,10 @@ func (c *Case) whitened(x Input, cols int, count []bool, o rl.WhitenOptions, sco
 		}
 		if x.Err == nil {
 			errs = nil
+		}
+		if m, ok := c.whitenedAs16(x, count, o, lo, hi, y, got); ok {
+			all = append(all, m)
+			continue
 		}
 		if len(cells) == 1 {
 			one.Var.Single, _ = rl.ParseSingleRule(c.inapplicable("whiten.single", "nan"))
@@ -238,7 +243,7 @@ func (c *Case) whitenAdvantages(x Input, perRow bool) (Input, []Term) {
 	if !c.OK() {
 		return Input{}, nil
 	}
-	y, all := c.whitened(x, cols, count, o, runs)
+	y, all := c.whitened(x, cols, count, o, runs, b.Token("advantages"))
 	if len(all) != 1 {
 		return y, []Term{{"whitened sets", float64(len(all))}}
 	}
