@@ -162,5 +162,5 @@ func openBlobs(at, token string, s Security) (blobs, error) {
 		return nil, err
 	}
 	t, err := s.client()
-	return &remoteBlobs{at, token, &http.Client{Transport: &http.Transport{TLSClientConfig: t}}}, err
+	return &remoteBlobs{at, token, &http.Client{Transport: &http.Transport{TLSClientConfig: t, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, ResponseHeaderTimeout: 2 * time.Minute}}}, err
 }

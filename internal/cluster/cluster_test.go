@@ -18,16 +18,26 @@ import (
 
 // tiny returns the embedded model under an adapter that is not zero.
 func tiny(t *testing.T) (train.Policy, train.Tokenizer) {
-	m, extra, err := bind.Open(bind.TinyGPTJ, 1)
-	require.NoError(t, err)
-	text, err := bind.NewText(m)
-	require.NoError(t, err)
-	o := bind.Options{Seed: 3, Extra: extra, Fingerprint: m.Fingerprint, PEFT: bind.AdapterConfig(bind.TinyGPTJ, train.LoRA{R: 2, Alpha: 4, Targets: []string{"q_proj"}})}
-	o.Adapter, err = bind.NewAdapter(m.Base.Config, 2, 4, []string{"q_proj"}, 1)
-	require.NoError(t, err)
-	p, err := bind.NewLanguage(m.Base, o)
+	p, text, err := openTiny(Spec{})
 	require.NoError(t, err)
 	return p, text
+}
+
+func openTiny(Spec) (train.Policy, train.Tokenizer, error) {
+	m, extra, err := bind.Open(bind.TinyGPTJ, 1)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := bind.NewText(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	o := bind.Options{Seed: 3, Extra: extra, Fingerprint: m.Fingerprint, PEFT: bind.AdapterConfig(bind.TinyGPTJ, train.LoRA{R: 2, Alpha: 4, Targets: []string{"q_proj"}})}
+	if o.Adapter, err = bind.NewAdapter(m.Base.Config, 2, 4, []string{"q_proj"}, 1); err != nil {
+		return nil, nil, err
+	}
+	p, err := bind.NewLanguage(m.Base, o)
+	return p, text, err
 }
 
 // move changes the adapter as an update would.
@@ -213,16 +223,6 @@ func TestRejected(t *testing.T) {
 		require.Equal(t, before.Accepted, c.Counts().Accepted)
 	}
 	require.Equal(t, 1, c.Counts().Staleness)
-}
-
-func TestTwoCoordinators(t *testing.T) {
-	p, text := tiny(t)
-	dir := t.TempDir()
-	c := coordinate(t, dir, p, text)
-	defer c.Close(false)
-	_, err := Open(context.Background(), Config{URL: c.Address(), Dir: dir, Policy: p, Text: text, Model: json.RawMessage(`{}`)})
-	var running *RunningError
-	require.ErrorAs(t, err, &running)
 }
 
 func TestPlaintextOffLoopback(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -65,6 +64,8 @@ type Coordinator struct {
 	js     jetstream.JetStream
 	stop   func() error // of the blobs
 	secret []byte
+	me     holder
+	holds  bool // the run
 
 	mu      sync.Mutex
 	entry   policyEntry
@@ -170,23 +171,6 @@ func Open(ctx context.Context, o Config) (_ *Coordinator, err error) {
 }
 
 func (c *Coordinator) subject(name string) string { return "plumbline." + c.spec.Run + "." + name }
-
-// alone refuses a run that another coordinator answers for.
-func (c *Coordinator) alone(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	m, err := c.conn.RequestWithContext(ctx, c.subject("who"), nil)
-	if err == nil {
-		return &RunningError{c.spec.Run, string(m.Data)}
-	}
-	if !errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("%s: %w", c.URL, err)
-	}
-	host, _ := os.Hostname()
-	me := fmt.Sprintf("process %d on %s", os.Getpid(), host)
-	_, err = c.conn.Subscribe(c.subject("who"), func(m *nats.Msg) { m.Respond([]byte(me)) })
-	return err
-}
 
 // Address returns where workers find the coordinator.
 func (c *Coordinator) Address() string {
@@ -370,6 +354,9 @@ func (c *Coordinator) await(ctx context.Context, names []string, longest int, pr
 			err := c.fill(ctx, fresh)
 			if ctx.Err() != nil {
 				return ctx.Err()
+			}
+			if replaced := (&RunningError{}); errors.As(err, &replaced) {
+				return replaced
 			}
 			stopped := c.server != nil && !c.server.Running()
 			if err == nil {

@@ -21,6 +21,9 @@ func (c *Coordinator) describe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := c.hold(ctx, kv); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	spec, err1 := json.Marshal(c.spec)
 	entry, err2 := json.Marshal(c.entry)

@@ -102,6 +102,9 @@ func (s Security) key() (nkeys.KeyPair, error) {
 	return nkeys.FromSeed([]byte(strings.TrimSpace(string(text))))
 }
 
+// ping is the time between two signs of life on a connection: one that is cut off is given up after three of them.
+const ping = 15 * time.Second
+
 // connect connects to a server, and again whenever the connection is lost.
 func connect(address, name string, s Security) (*nats.Conn, error) {
 	if scheme, _, _ := strings.Cut(address, "://"); scheme != "nats" && scheme != "tls" {
@@ -110,7 +113,8 @@ func connect(address, name string, s Security) (*nats.Conn, error) {
 	if err := s.allows(address); err != nil {
 		return nil, err
 	}
-	options := []nats.Option{nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.RetryOnFailedConnect(true), nats.Timeout(5 * time.Second)}
+	options := []nats.Option{nats.Name(name), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.RetryOnFailedConnect(true), nats.Timeout(5 * time.Second),
+		nats.PingInterval(ping), nats.MaxPingsOutstanding(2)}
 	if s.CA != "" || strings.HasPrefix(address, "tls:") {
 		t, err := s.client()
 		if err != nil {
@@ -167,7 +171,7 @@ func embed(listen, store string, s Security) (*server.Server, error) {
 	if err := s.allows(scheme + listen); err != nil {
 		return nil, err
 	}
-	o := &server.Options{Host: host, Port: port, JetStream: true, StoreDir: store, NoSigs: true, NoLog: true, TLSConfig: t, TLS: t != nil, TLSTimeout: 5}
+	o := &server.Options{Host: host, Port: port, JetStream: true, StoreDir: store, NoSigs: true, NoLog: true, TLSConfig: t, TLS: t != nil, TLSTimeout: 5, PingInterval: ping, MaxPingsOut: 2}
 	key, err := s.key()
 	if err != nil {
 		return nil, err

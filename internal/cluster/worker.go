@@ -29,6 +29,7 @@ type Worker struct {
 	// Say is told what the worker does; nil: nobody.
 	Say func(format string, a ...any)
 
+	now    func() time.Time // a clock of one's own; nil: the machine's
 	name   string
 	conn   *nats.Conn
 	js     jetstream.JetStream
@@ -61,7 +62,10 @@ func (w *Worker) Work(ctx context.Context) error {
 	if w.Wait == 0 {
 		w.Wait = 10 * time.Minute
 	}
-	w.heard = time.Now()
+	if w.now == nil {
+		w.now = time.Now
+	}
+	w.heard = w.now()
 	var err error
 	if w.conn, err = connect(w.URL, w.name, w.Security); err != nil {
 		return err
@@ -87,7 +91,7 @@ func (w *Worker) Work(ctx context.Context) error {
 			return err
 		case w.conn.IsClosed(): // for good, as after credentials that were refused
 			return silent(w.conn, w.URL)
-		case time.Since(w.heard) > w.Wait:
+		case w.now().Sub(w.heard) > w.Wait:
 			return &GoneError{w.URL, w.Wait, err}
 		}
 		if err.Error() != last {
@@ -98,9 +102,20 @@ func (w *Worker) Work(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-w.ended:
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(pause(err)):
 		}
 	}
+}
+
+// errStoring says that a rollout could not be stored, as on a full disk.
+var errStoring = errors.New("storing a rollout")
+
+// pause is the time before the next try: longer where a rollout that was drawn could not be stored, for others to take its task.
+func pause(err error) time.Duration {
+	if errors.Is(err, errStoring) {
+		return time.Second
+	}
+	return 100 * time.Millisecond
 }
 
 func again(err error) error { return fmt.Errorf("%w: %w", errAgain, err) }
@@ -161,11 +176,11 @@ func (w *Worker) session(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if time.Since(w.heard) > w.Wait/4 { // a cluster of others answers without a coordinator
+		if w.now().Sub(w.heard) > w.Wait/4 { // a cluster of others answers without a coordinator
 			if _, err := w.conn.Request("plumbline."+w.spec.Run+".who", nil, 5*time.Second); err != nil {
 				return again(err)
 			}
-			w.heard = time.Now()
+			w.heard = w.now()
 		}
 	}
 	return errEnded
@@ -283,7 +298,7 @@ func (w *Worker) ask(subject string, question any) (r reply, err error) {
 	if err != nil {
 		return r, again(err)
 	}
-	w.heard = time.Now()
+	w.heard = w.now()
 	return r, json.Unmarshal(m.Data, &r)
 }
 
@@ -305,10 +320,10 @@ func (w *Worker) do(ctx context.Context, kv jetstream.KeyValue, m jetstream.Msg)
 			return nil
 		}
 	}
-	alive := time.Now()
+	alive := w.now()
 	ids, logp, err := w.policy.Sample(ctx, t.Prompts, t.Sampling, rng.Keyed(t.Seed), t.First, t.EOS, func(train.Drawn) {
-		if time.Since(alive) > time.Second {
-			alive = time.Now()
+		if w.now().Sub(alive) > time.Second {
+			alive = w.now()
 			m.InProgress()
 		}
 	})
@@ -328,7 +343,7 @@ func (w *Worker) do(ctx context.Context, kv jetstream.KeyValue, m jetstream.Msg)
 			}
 			if s.Blob, err = w.blobs.put(ctx, text); err != nil {
 				m.Nak()
-				return again(fmt.Errorf("storing a rollout: %w", err))
+				return again(fmt.Errorf("%w: %w", errStoring, err))
 			}
 		}
 		r, err := w.ask("submit", s)
