@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -172,12 +174,17 @@ func Open(ctx context.Context, o Config) (_ *Coordinator, err error) {
 
 func (c *Coordinator) subject(name string) string { return "plumbline." + c.spec.Run + "." + name }
 
-// Address returns where workers find the coordinator.
+// Address returns where workers find the coordinator: under the name of this machine if it listens on every interface.
 func (c *Coordinator) Address() string {
-	if c.server != nil {
-		return c.server.ClientURL()
+	if c.server == nil {
+		return c.URL
 	}
-	return c.URL
+	u, err := url.Parse(c.server.ClientURL())
+	if host, named := os.Hostname(); err == nil && named == nil && net.ParseIP(u.Hostname()).IsUnspecified() {
+		u.Host = net.JoinHostPort(host, u.Port())
+		return u.String()
+	}
+	return c.server.ClientURL()
 }
 
 // Counts returns what was taken and refused so far.

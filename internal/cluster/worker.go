@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -237,8 +239,23 @@ func (w *Worker) find(ctx context.Context) (jetstream.KeyValue, error) {
 	}
 	w.spec = spec
 	var err error
-	w.blobs, err = openBlobs(spec.Blobs, spec.Token, w.Security)
+	w.blobs, err = openBlobs(reachable(spec.Blobs, w.conn.ConnectedUrl()), spec.Token, w.Security)
 	return kv, err
+}
+
+// reachable returns where a worker finds blobs: a coordinator that listens on every interface has no name for itself, but the worker has
+// reached its queue under one.
+func reachable(blobs, queue string) string {
+	b, err1 := url.Parse(blobs)
+	q, err2 := url.Parse(queue)
+	if err1 != nil || err2 != nil || q.Host == "" {
+		return blobs
+	}
+	if ip := net.ParseIP(b.Hostname()); ip == nil || !ip.IsUnspecified() {
+		return blobs
+	}
+	b.Host = net.JoinHostPort(q.Hostname(), b.Port())
+	return b.String()
 }
 
 // take makes the policy of the run that of the worker and has the canary pass.
