@@ -11,7 +11,7 @@ STATICCHECK = v0.8.2
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: laws hostile html help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers man ci cluster-bench
+.PHONY: laws hostile html help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers man ci cluster-bench cluster-sim cluster-faults
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -98,6 +98,12 @@ bench:          ## benchmarks in Go's format
 
 cluster-bench:  ## rollouts with one and two worker processes in turn, beside the load of the machine
 	$(GO) test -run '^$$' -bench 'Cluster$$' -benchtime 12x ./benchmarks
+
+cluster-sim:    ## what each part of a coordinator takes on this machine, and a simulation of up to 1,000 workers with these times
+	CLUSTER_SCALE=1 $(GO) test -count=1 -v -run 'SimulatedCluster|Scaling' ./internal/cluster
+
+cluster-faults: ## 200 random faults of a run of processes: kills, cuts of the network, lost and doubled messages, losses on the disk (root, for the network)
+	VERIFY_REQUIRE=netns CLUSTER_FAULTS=200 $(GO) test -count=1 -tags slow -timeout 30m -v -run 'RandomFaults|Partition' ./internal/cluster
 
 PEERS ?= .venv-peers
 race-peers:     ## kernels, a training step and scoring against PyTorch and PEFT on this machine, taking turns, best of six (Python; installs them into PEERS)

@@ -54,7 +54,7 @@ func rolloutPolicy() (train.Policy, train.Tokenizer, error) {
 }
 
 // taskRows are the samples of a task: the coordinator takes a few milliseconds for each task, however long it is.
-const taskRows = 4
+const taskRows = 8
 
 // crew is a coordinator with workers, each a process of one thread.
 type crew struct {
@@ -115,7 +115,7 @@ func (w *crew) draw(b *testing.B, samples int) (wall, worked time.Duration) {
 	w.calls++
 	w.policy.Params()[0].Data[0] += 1.0 / 1024 // another policy: its hand-over is part of a step
 	before, start := used(), time.Now()
-	how := train.Sampling{Temperature: 1, TopP: 1, MaxNew: 24, MinNew: 24}
+	how := train.Sampling{Temperature: 1, TopP: 1, MaxNew: 48, MinNew: 48}
 	if _, _, err := w.c.Policy().Sample(context.Background(), in, how, rng.New(7, uint64(w.calls)), 0, w.text.EOS(), nil); err != nil {
 		b.Fatal(err)
 	}
@@ -135,12 +135,12 @@ func processTime(pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// BenchmarkCluster has one and two workers of one thread draw 32 samples in turn. gain is the wall time of one by that of two, medians of
+// BenchmarkCluster has one and two workers of one thread draw 128 samples in turn, as many as a step of 16 prompts with 8 completions asks for. gain is the wall time of one by that of two, medians of
 // the rounds; it means something where two cores are free, so the load stands beside it. What CPU time says whatever the load: with C1 and
 // C2 the CPU time of one and of two workers and S that of the coordinator, one worker takes C1 at least, and two with their coordinator
 // cannot take less than (C2+S)/2 on two cores. bound is 2·C1/(C2+S): what two cores allow if nobody ever waits.
 func BenchmarkCluster(b *testing.B) {
-	const samples = 32
+	const samples = 128
 	crews := []*crew{hireCrew(b, 1), hireCrew(b, 2)}
 	var walls, worked [2][]float64
 	var own [2]float64

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -48,11 +49,16 @@ func (f folder) put(_ context.Context, data []byte) (string, error) {
 	return name, format.WriteOwn(string(f), name, func(w io.Writer) error { _, err := w.Write(data); return err })
 }
 
-func (f folder) get(_ context.Context, name string) ([]byte, error) {
+// raw returns what lies under a name, whatever its hash is.
+func (f folder) raw(name string) ([]byte, error) {
 	if !blobName.MatchString(name) {
 		return nil, fmt.Errorf("%.80q is no name of a blob", name)
 	}
-	data, err := format.ReadOwn(string(f), name, maxBlob)
+	return format.ReadOwn(string(f), name, maxBlob)
+}
+
+func (f folder) get(_ context.Context, name string) ([]byte, error) {
+	data, err := f.raw(name)
 	if err == nil && hash(data) != name {
 		err = format.Malformed(string(f)+"/"+name, "", "is corrupted: its sha256 is another one")
 	}
@@ -87,7 +93,13 @@ func (r *remoteBlobs) do(ctx context.Context, method, name string, body []byte) 
 		return nil, err
 	}
 	defer res.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(res.Body, maxBlob))
+	var data []byte
+	if n := res.ContentLength; n >= 0 && n <= maxBlob {
+		data = make([]byte, n)
+		_, err = io.ReadFull(res.Body, data)
+	} else {
+		data, err = io.ReadAll(io.LimitReader(res.Body, maxBlob))
+	}
 	if err == nil && res.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s %s: %s: %.200s", method, name, res.Status, data)
 	}
@@ -108,8 +120,8 @@ func (r *remoteBlobs) get(ctx context.Context, name string) ([]byte, error) {
 	return data, err
 }
 
-// serve hands out blobs, and takes rollouts, over HTTP.
-func serve(listen string, t *tls.Config, token string, b blobs) (url string, stop func() error, err error) {
+// serve hands out blobs, and takes rollouts, over HTTP. What goes out is hashed by who gets it, and not again for each worker here.
+func serve(listen string, t *tls.Config, token string, b folder) (url string, stop func() error, err error) {
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return "", nil, err
@@ -127,11 +139,12 @@ func serve(listen string, t *tls.Config, token string, b blobs) (url string, sto
 		}
 		switch r.Method {
 		case http.MethodGet:
-			data, err := b.get(r.Context(), name)
+			data, err := b.raw(name)
 			if err != nil {
 				http.Error(w, err.Error(), http.StatusNotFound)
 				return
 			}
+			w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 			w.Write(data)
 		case http.MethodPut:
 			data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRollout))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,6 +145,47 @@ func TestCanaryCatchesMissingAdapter(t *testing.T) {
 	hire(t, c, nil)
 	<-done
 	require.Equal(t, want, got)
+}
+
+// The base without its adapter is caught at every policy, from updates that change a log-probability in its last digits to large ones:
+// 210 of 210. The same adapter passes, so that it is the adapter that is seen.
+func TestCanaryEveryTime(t *testing.T) {
+	p, text := tiny(t)
+	q, _ := tiny(t)
+	c := coordinate(t, t.TempDir(), p, text)
+	defer c.Close(false)
+	started := encodePolicy(p.Params())
+	base, _ := tiny(t)
+	for i := range base.Params() {
+		clear(base.Params()[i].Data)
+	}
+	tries, updated := 0, 0
+	for _, scale := range []float64{1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1} {
+		for try := range 30 {
+			require.NoError(t, decodePolicy(p.Params(), started))
+			for k, x := range p.Params() {
+				for i := range x.Data {
+					if strings.Contains(x.Name, "lora_B") { // zero at the start of a run, so that this is what updates have made
+						x.Data[i] = float64(float32(scale * rng.New(uint64(try), uint64(k)).Normal(uint64(i))))
+						updated++
+					}
+				}
+			}
+			require.NoError(t, c.handOver(context.Background()))
+			require.NoError(t, decodePolicy(q.Params(), encodePolicy(p.Params())))
+			for policy, reason := range map[train.Policy]string{base: WrongCanary, q: ""} {
+				song, err := sing(policy, c.entry.Canary)
+				require.NoError(t, err)
+				question, err := json.Marshal(joining{"w", c.entry.SHA256, policy.Variant(), policy.Fingerprint(), TokenizerPrint(text), song})
+				require.NoError(t, err)
+				require.Equal(t, reason, c.join(question).Reason, "scale %g, try %d", scale, try)
+			}
+			tries++
+		}
+	}
+	require.Equal(t, tries, c.Counts().Rejected[WrongCanary])
+	require.Equal(t, 210, tries)
+	require.Positive(t, updated)
 }
 
 type otherBase struct{ train.Policy }

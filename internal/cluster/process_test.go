@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/internal/rng"
+	"plumbline/internal/train"
 )
 
 // role makes the test binary a worker or a coordinator of its own process: CLUSTER_ROLE, and what its flags would be in the others.
@@ -31,6 +32,12 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "worker":
 		w := Worker{URL: os.Getenv("CLUSTER_URL"), Open: openTiny, Security: Security{Insecure: true}, Say: func(f string, a ...any) { fmt.Printf(f+"\n", a...) }}
+		if os.Getenv("CLUSTER_FORGET") != "" {
+			w.Open = func(s Spec) (train.Policy, train.Tokenizer, error) {
+				p, text, err := openTiny(s)
+				return forgetful(p), text, err
+			}
+		}
 		err = w.Work(context.Background())
 	case "coordinator":
 		err = learn()
@@ -68,7 +75,7 @@ type drawnStep struct {
 }
 
 // learn is a learner of CLUSTER_STEPS steps: each moves the policy and draws four samples, which go to CLUSTER_OUT as a line. A step
-// that stands there is not drawn again, as after a checkpoint.
+// that stands there is not drawn again, as after a checkpoint. A file beside it ends the run.
 func learn() error {
 	p, text, err := openTiny(Spec{})
 	if err != nil {
@@ -94,6 +101,9 @@ func learn() error {
 		return err
 	}
 	for step := range steps {
+		if _, err := os.Stat(out + ".stop"); err == nil {
+			break
+		}
 		move(p, uint64(step))
 		if step < len(done) {
 			continue
