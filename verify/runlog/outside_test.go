@@ -133,6 +133,18 @@ func TestEpochsAreNoSamples(t *testing.T) {
 	require.Empty(t, text(t, "m.jsonl", epochs(zero, func(s int) float64 {
 		return []float64{.01, 0, -.02, -.03, 0, .01, .02, -.03, -.05, -.06, -.01, -.04}[s]
 	})).top)
+	// Rewards of 0 and 1 have a variance that rises with their mean, and with it the loss of a critic that predicts the mean. A loss that
+	// rises by more, or beside a reward that stays, is a critic that loses ground.
+	rare := func(rise func(i int) float64, loss float64) string {
+		return lines(60, func(i int) string {
+			return fmt.Sprintf(`{"step":%d,"epoch":1,"loss/policy":0.01,"loss/value":%g,"loss/entropy":-0.7,"params/policy_clip_frac":0.01,"params/approx_kl":0.001,"params/grad_norm":1,"rollout/reward_mean":%g,"rollout/kl_mean":0.01}`, i, .03+loss*float64(i)+.0005*wave(i), rise(i))
+		})
+	}
+	rises := func(i int) float64 { return .2 + .002*float64(i) }
+	require.Empty(t, text(t, "m.jsonl", rare(rises, .0002)).top)
+	require.Equal(t, []string{"C11"}, text(t, "m.jsonl", rare(rises, .0006)).top)
+	require.Equal(t, []string{"C11"}, text(t, "m.jsonl", rare(func(i int) float64 { return .2 + .001*wave(i) }, .0002)).top)
+	require.Equal(t, []string{"C11"}, text(t, "m.jsonl", rare(func(i int) float64 { return rises(i) - .3 }, .0002)).top, "rewards below 0")
 	explained := func(up float64) string {
 		return lines(60, func(i int) string {
 			return fmt.Sprintf(`{"step":%d,"actor/pg_loss":0.1,"critic/score/mean":%g,"critic/vf_loss":%g,"critic/vf_explained_var":%g}`, i, .01*float64(i), .01+.0005*float64(i), .3+up*float64(i))

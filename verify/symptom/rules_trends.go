@@ -74,6 +74,7 @@ func (j *judge) tutorial() {
 		steps := bySteps(value.points)
 		a, z := thirds(steps)
 		tail := value.lastOf(50)
+		more := j.spread(reward, value)
 		low, top := math.Inf(1), math.Inf(-1)
 		for _, p := range tail {
 			low, top = math.Min(low, p.mean), math.Max(top, p.mean)
@@ -81,7 +82,7 @@ func (j *judge) tutorial() {
 		switch {
 		case len(tail) >= 50 && top-low < .01*math.Max(math.Abs(top), math.Abs(low)):
 			j.say("C11", Warn, Trend, value, "%s stays between %s and %s over the last 50 lines", value.name, number(low), number(top)).at(tail[0])
-		case len(steps) >= 20 && !j.explainsMore() && mean(z)-mean(a) > 2*math.Hypot(deviation(a), deviation(z))/math.Sqrt(float64(len(a))): // a critic that has learned what it can neither rises nor falls
+		case len(steps) >= 20 && !j.explainsMore() && mean(z)-more*mean(a) > 2*math.Hypot(more*deviation(a), deviation(z))/math.Sqrt(float64(len(a))): // a critic that has learned what it can neither rises nor falls
 			j.say("C11", Warn, Trend, value, "%s rises from %s to %s, in means of the first and last third of %d steps", value.name, number(mean(a)), number(mean(z)), len(steps)).at(value.first)
 		}
 	}
@@ -152,6 +153,26 @@ func (j *judge) explainsMore() bool {
 	}
 	a, z := thirds(bySteps(s.points))
 	return mean(z) >= mean(a)
+}
+
+// spread returns by which factor the value loss of an honest critic may rise because the rewards do, 1 or more. Rewards R in [0, 1] have
+// E[R²] ≤ E[R], with equality where each is 0 or 1: the variance that no critic can explain grows with their mean. A loss above the mean
+// reward is of other rewards, those that may be negative have no such law, and a logged explained variance says it better.
+func (j *judge) spread(reward, value *series) float64 {
+	if s := j.of("explained"); reward == nil || reward.n < 20 || s != nil && s.n >= 10 {
+		return 1
+	}
+	for _, p := range reward.points {
+		if p.min < 0 {
+			return 1
+		}
+	}
+	a, z := thirds(bySteps(reward.points))
+	first, last := thirds(bySteps(value.points))
+	if mean(a) <= 0 || mean(first) > mean(a) || mean(last) > mean(z) {
+		return 1
+	}
+	return math.Max(1, mean(z)/mean(a))
 }
 
 // coefficient judges kl_coeff by the KL to the reference, where it is logged: at 1 nat per token the policy has left it, and a KL of 0
