@@ -21,38 +21,50 @@ import (
 // run with a learning rate of 0, by more than two standard errors of the difference question by question, for every seed.
 func TestPPOLearns(t *testing.T) {
 	for seed := 1; seed <= seeds; seed++ {
-		var rewards [2][]float64
-		for i, more := range []string{"ppo.learning_rate=0", "ppo.learning_rate=1e-3"} {
-			dir := filepath.Join(t.TempDir(), "run")
-			args := []string{"ppo", "training.output_dir=" + dir, fmt.Sprintf("training.seed=%d", seed), more, "training.save_interval=0"}
-			if i == 0 {
-				args = append(args, "training.total_ppo_steps=0") // a rate of 0 moves no weight (internal/train, TestZeroReward)
-			}
-			cmd := exec.Command(binaryPath, args...)
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			used := cmd.ProcessState.UserTime()
-			t.Logf("seed %d, %s: %v of user time; %s", seed, more, used.Round(time.Second), lastLine(string(out)))
-			require.Less(t, used, 10*time.Minute, "5 minutes on 2 cores")
-			lines, err := rundir.ReadLog(filepath.Join(dir, "eval.jsonl"))
-			require.NoError(t, err)
-			for _, l := range lines {
-				var row struct{ Reward float64 }
-				require.NoError(t, json.Unmarshal(l.Text, &row))
-				rewards[i] = append(rewards[i], row.Reward)
-			}
-			if i == 1 {
-				t.Log(curve(t, filepath.Join(dir, "metrics.jsonl")))
-			}
-		}
-		require.Len(t, rewards[0], len(rewards[1]))
-		for i, r := range rewards[0] {
-			rewards[1][i] -= r
-		}
-		mean, deviation := meanError(rewards[1])
-		t.Logf("seed %d: the reward rose by %.4f ± %.4f, %.1f standard errors", seed, mean, deviation, mean/deviation)
+		mean, deviation := held(t, seed, "reward", "ppo", "ppo.learning_rate=1e-3")
 		require.Greater(t, mean, 2*deviation)
 	}
+}
+
+// It learns to be right, too: asked for the answer, the share of right answers to questions that were never trained on rises by three
+// standard errors, for the seed of the configuration and others.
+func TestPPOIsRight(t *testing.T) {
+	for _, seed := range []int{42, 1, 2}[:seeds] {
+		mean, deviation := held(t, seed, "right", "ppo", "--config", "config_right", "--policy", "accel:f32")
+		require.Greater(t, mean, 3*deviation)
+	}
+}
+
+// held returns by how much training raises a number of eval.jsonl, in the mean over the questions that are not trained on, and the standard
+// error of that: the same questions with the same random numbers, before and after.
+func held(t *testing.T, seed int, what string, args ...string) (mean, deviation float64) {
+	var numbers [2][]float64
+	for i, more := range []string{"training.total_ppo_steps=0", "training.save_interval=0"} {
+		dir := filepath.Join(t.TempDir(), "run")
+		cmd := exec.Command(binaryPath, append(args[:len(args):len(args)], "training.output_dir="+dir, fmt.Sprintf("training.seed=%d", seed), more)...)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		used := cmd.ProcessState.UserTime()
+		t.Logf("seed %d, %s: %v of user time; %s", seed, more, used.Round(time.Second), lastLine(string(out)))
+		require.Less(t, used, 10*time.Minute, "5 minutes on 2 cores")
+		lines, err := rundir.ReadLog(filepath.Join(dir, "eval.jsonl"))
+		require.NoError(t, err)
+		for _, l := range lines {
+			var row struct{ Reward, Right float64 }
+			require.NoError(t, json.Unmarshal(l.Text, &row))
+			numbers[i] = append(numbers[i], map[string]float64{"reward": row.Reward, "right": row.Right}[what])
+		}
+		if i == 1 {
+			t.Log(curve(t, filepath.Join(dir, "metrics.jsonl")))
+		}
+	}
+	require.Len(t, numbers[0], len(numbers[1]))
+	for i, r := range numbers[0] {
+		numbers[1][i] -= r
+	}
+	mean, deviation = meanError(numbers[1])
+	t.Logf("seed %d: %s rose by %.4f ± %.4f, %.1f standard errors", seed, what, mean, deviation, mean/deviation)
+	return mean, deviation
 }
 
 func lastLine(text string) string {
