@@ -164,3 +164,71 @@ func TestFrozenEncoder(t *testing.T) {
 	require.Empty(t, text(t, "m.jsonl", row(1.9)).fails)
 	require.Equal(t, []string{"D2"}, text(t, "m.jsonl", row(0)).fails)
 }
+
+// What pandas and W&B write of a NaN is an empty cell or null: a column without a number, or one that ends while the learning rate goes on,
+// with a last line of totals that has neither. The loss of 0 beside it is the filter of transformers' Trainer.
+func TestEmptyColumns(t *testing.T) {
+	table := func(loss func(i int) string, norm func(i int) string) string {
+		return "loss,grad_norm,learning_rate,epoch,step,train_runtime\n" + lines(12, func(i int) string {
+			return fmt.Sprintf("%s,%s,1e-05,%g,%d,", loss(i), norm(i), .1*float64(i), i+1)
+		}) + ",,,1.2,12,3.5\n"
+	}
+	number := func(i int) string { return fmt.Sprint(2 - .1*float64(i)) }
+	until := func(n int, then string) func(i int) string {
+		return func(i int) string {
+			if i < n {
+				return number(i)
+			}
+			return then
+		}
+	}
+	require.Empty(t, text(t, "log.csv", table(number, number)).top)
+	require.Equal(t, []string{"NAN-FILTERED"}, text(t, "log.csv", table(until(0, "0.0"), until(0, ""))).top)
+	require.Equal(t, []string{"NAN-FILTERED"}, text(t, "log.csv", table(until(4, "0.0"), until(4, ""))).top)
+	require.Equal(t, []string{"NONFINITE"}, text(t, "log.csv", table(until(0, ""), until(0, ""))).top)
+	require.Equal(t, []string{"NONFINITE"}, text(t, "log.csv", table(until(5, ""), until(5, ""))).top)
+	require.Empty(t, text(t, "log.csv", table(until(11, ""), until(11, ""))).top, "one line without it")
+	require.Equal(t, []string{"NAN-FILTERED"}, text(t, "wandb-history.jsonl", lines(6, func(i int) string {
+		return fmt.Sprintf(`{"train/loss":0.0,"train/grad_norm":NaN,"train/learning_rate":1e-5,"_step":%d}`, i)
+	})).top)
+	require.Equal(t, []string{"NONFINITE"}, text(t, "log.jsonl", lines(6, func(i int) string {
+		return fmt.Sprintf(`{"step":%d,"loss":0.1,"reward":%g,"rewards/a/mean":%g,"rewards/b/mean":null,"completions/mean_length":9,"frac_reward_zero_std":0}`, i, .1*float64(i), .1*float64(i))
+	})).top, "a function that scored nothing")
+}
+
+// A supervised loss that has tripled, and one above that of guessing; policy losses, which may be negative, have no such measure.
+func TestLossExplodes(t *testing.T) {
+	row := func(loss func(i int) float64, more string) string {
+		return lines(30, func(i int) string {
+			return fmt.Sprintf(`{"step":%d,"loss":%g,"grad_norm":1.1,"learning_rate":1e-5%s}`, i, loss(i), more)
+		})
+	}
+	up := func(to float64) func(int) float64 {
+		return func(i int) float64 { return 4 + .2*wave(i) + to*max(0, float64(i-10))/20 }
+	}
+	accuracy := `,"mean_token_accuracy":0.3`
+	require.Empty(t, text(t, "m.jsonl", row(up(6), accuracy)).top)
+	require.Equal(t, []string{"LOSS-EXPLODES"}, text(t, "m.jsonl", row(up(14), "")).top)
+	require.Empty(t, text(t, "m.jsonl", row(up(14), "")).fails)
+	require.Equal(t, []string{"LOSS-EXPLODES"}, text(t, "m.jsonl", row(up(14), accuracy)).fails)
+	require.Empty(t, text(t, "m.jsonl", row(func(i int) float64 { return up(14)(i) - 4 }, "")).top, "below 0 at times")
+	require.Empty(t, text(t, "m.jsonl", row(func(i int) float64 {
+		if i == 12 {
+			return 40
+		}
+		return 4
+	}, "")).top, "one line")
+}
+
+// A preference loss that falls while its margin falls below 0 trains towards the rejected answers.
+func TestPreferenceSign(t *testing.T) {
+	row := func(margin, loss float64) string {
+		return lines(30, func(i int) string {
+			x := float64(i)
+			return fmt.Sprintf(`{"step":%d,"loss":%g,"learning_rate":1e-5,"rewards/margins":%g,"rewards/accuracies":%g}`, i, .69+loss*x+.01*wave(i), margin*x+.02*wave(3*i), map[bool]float64{true: .9, false: .1}[margin > 0])
+		})
+	}
+	require.Empty(t, text(t, "m.jsonl", row(.03, -.01)).top)
+	require.Equal(t, []string{"PREFERENCE-SIGN"}, text(t, "m.jsonl", row(-.03, -.01)).fails)
+	require.Empty(t, text(t, "m.jsonl", row(-.03, .005)).fails, "another data set is learned worse")
+}

@@ -86,6 +86,8 @@ var quantity = func() map[string]*Quantity {
 	return m
 }()
 
+var learningRate = quantity["lr"]
+
 // Name says what a program means by a name. A * stands for any part without a slash.
 type Name struct {
 	Program  string // "": any

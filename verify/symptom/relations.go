@@ -157,9 +157,11 @@ func (w *Watch) relations(row *runlog.Row) {
 			w.endIteration(row.Line, v/1e3)
 		}
 	}
-	if loss, ok := w.value(row, "loss"); ok && loss == 0 && w.filtered == nil {
-		if g, ok := w.value(row, "grad_norm"); ok && math.IsNaN(g) {
-			w.filtered = &point{step: w.step, line: row.Line}
+	for _, prefix := range []string{"", "train/"} {
+		if loss, ok := w.value(row, prefix+"loss"); ok && loss == 0 && w.filtered == nil {
+			if g, ok := w.value(row, prefix+"grad_norm"); ok && math.IsNaN(g) {
+				w.filtered = &point{step: w.step, line: row.Line}
+			}
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (w *Watch) Findings() []*Finding {
 		}
 		f.Step, f.Line, f.Evidence = h.step, h.line, fmt.Sprintf("line %d: %s", h.line, h.text)
 	}
-	for _, rule := range []func(*judge){(*judge).impossible, (*judge).vanished, (*judge).sumsUp, (*judge).form, (*judge).shielded, (*judge).masked, (*judge).tutorial, (*judge).arc, (*judge).frameworks, (*judge).memory} {
+	for _, rule := range []func(*judge){(*judge).impossible, (*judge).vanished, (*judge).sumsUp, (*judge).form, (*judge).shielded, (*judge).masked, (*judge).tutorial, (*judge).arc, (*judge).supervised, (*judge).frameworks, (*judge).memory} {
 		rule(j)
 	}
 	return Rank(j.list)
@@ -159,9 +159,7 @@ func (s *series) quantity() string {
 
 // impossible finds values that are not finite and values outside the range of their formula.
 func (j *judge) impossible() {
-	if p := j.filtered; p != nil {
-		j.say("NAN-FILTERED", Fail, Exact, nil, "loss 0 and grad_norm NaN in one line").at(*p)
-	}
+	j.filter()
 	var first *series
 	for _, s := range j.series {
 		if s == nil || s.bad == 0 || s.what == nil && !strings.Contains(strings.ToLower(s.name), "loss") {
@@ -213,15 +211,7 @@ func (j *judge) impossible() {
 		if s == nil {
 			continue
 		}
-		if s.missing > 0 && s.what != nil && s.n == 0 {
-			trainer := strings.HasPrefix(j.Program, "trl") // transformers' Trainer writes None where it has NaN
-			switch id := s.what.ID; {
-			case trainer && s.missing >= 3 && (id == "loss" || id == "reward" || id == "grad_norm"):
-				j.say("NONFINITE", Fail, Exact, s, "%s is None in all %d lines: transformers' Trainer writes NaN so", s.name, s.missing).at(s.firstMiss)
-			case id == "loss":
-				j.say("NONFINITE", Warn, Exact, s, "%s is null in all %d lines: loggers write NaN so", s.name, s.missing).at(s.firstMiss)
-			}
-		}
+		j.absent(s)
 		if id := s.quantity(); j.Program == "verl" && s.missing > 0 && id != "" && id != "explained" && id != "correlation" { // those are 0/0 of numbers without spread
 			j.say("NONFINITE", Fail, Exact, s, "%s is null in %d lines: verl's file logger writes NaN and infinity so", s.name, s.missing).at(s.firstMiss)
 		}
@@ -284,29 +274,6 @@ func belowZero(s *series) bool {
 		errors = 8
 	}
 	return len(p) >= 4 && mean(p) < -errors*deviation(p)/math.Sqrt(float64(len(p)))
-}
-
-// vanished finds a loss that is in every line and then in none, while another metric goes on in every line: a NaN is an empty cell in the
-// CSV of pandas, null in its JSON, and left out by some loggers.
-func (j *judge) vanished() {
-	const least = 3 // lines without it
-	every := func(s *series, until int64) bool { return s.n+s.bad == until && s.row == until }
-	for _, s := range j.series {
-		if s == nil || s.n == 0 || s.row > j.rows-least || !every(s, s.row) {
-			continue
-		}
-		switch s.quantity() {
-		case "loss", "loss_policy", "loss_value", "grad_norm", "reward":
-		default:
-			continue
-		}
-		for _, other := range j.series {
-			if other != nil && other.what != nil && other.what.ID != "positive" && every(other, j.rows) { // an epoch or a time stands in lines of an evaluation too
-				j.say("NONFINITE", Warn, Exact, s, "%s is in every line to step %d and in none of the %d after it, which have %s: some loggers leave NaN out, and pandas writes it as an empty cell", s.name, s.last.step, j.rows-s.row, other.name).at(s.last)
-				return
-			}
-		}
-	}
 }
 
 // float32Entropy is how far an entropy near 0 may come below it: ln Σ e^z − Σ p·z in float32 is off by an ulp of the largest logit z, 2⁻²⁴·z

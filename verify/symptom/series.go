@@ -47,7 +47,8 @@ type series struct {
 	badRun    int64 // values that are not finite at the end, and the longest such run that a finite value ended
 	badGap    int64
 
-	row int64 // of the watch, that had a value last
+	row    int64 // of the watch, that had a value last
+	beside int64 // learning rates that had been logged in that row, where it has one
 
 	zero, longest zeroRun
 	zeros         int64

@@ -91,6 +91,7 @@ type Watch struct {
 	unusedAt   point
 	toldFresh  bool // rows say whether their prompt was made or cached
 	smi        bool
+	table      bool // rows under a header, which names columns that may be empty in all of them
 }
 
 // New returns a watch of a log whose reader has these names.
@@ -126,6 +127,7 @@ func (w *Watch) Add(row *runlog.Row, all []string) (understood bool) {
 	w.rows++
 	w.numbers += int64(len(row.Fields))
 	w.smi = w.smi || row.Form == runlog.SMI
+	w.table = w.table || row.Form == runlog.CSV
 	if row.Form == runlog.Micro {
 		w.addMicro(row, all)
 		return true
@@ -158,6 +160,7 @@ func (w *Watch) Add(row *runlog.Row, all []string) (understood bool) {
 			return true
 		}
 	}
+	var rate *series
 	for _, f := range row.Fields {
 		s := w.series[f.Name]
 		if s == nil || stale && s.what != nil && s.what.ID == "qwen_grad" {
@@ -166,8 +169,18 @@ func (w *Watch) Add(row *runlog.Row, all []string) (understood bool) {
 		s.level = max(s.level, level)
 		if !f.Missing {
 			s.row = w.rows
+			if s.what == learningRate {
+				rate = s
+			}
 		}
 		s.add(w.step, row.Line, f.Value, f.Missing, f.Half, row.Form.Shortest(), s.what != nil || len(all) < mostSeries)
+	}
+	if rate != nil {
+		for _, f := range row.Fields {
+			if s := w.series[f.Name]; s != nil && !f.Missing {
+				s.beside = rate.n
+			}
+		}
 	}
 	w.relations(row)
 	return true

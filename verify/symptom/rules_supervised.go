@@ -1,0 +1,75 @@
+package symptom
+
+import "math"
+
+// supervised judges what supervised and preference training log: a loss without a policy's.
+func (j *judge) supervised() {
+	if j.mixed() {
+		return
+	}
+	j.explodes()
+	j.preference()
+}
+
+// explodes judges a loss that is at least 0 in every line, so that a multiple of its beginning has a meaning: three times that, the limit of
+// the fourth guide, as the median of a tenth of the run. With mean_token_accuracy beside it it is a cross-entropy, of which more than ln V is
+// worse than guessing.
+func (j *judge) explodes() {
+	loss := j.of("loss")
+	if loss == nil || j.Program != "" || loss.n < 5 || loss.low.mean < 0 || !(loss.first.mean > 0) {
+		return
+	}
+	for _, id := range []string{"loss_policy", "loss_value", "clip_frac", "approx_kl", "kl_k2", "kl_any", "reward", "advantage_max"} {
+		if j.of(id) != nil {
+			return
+		}
+	}
+	few := int(min(10, max(3, loss.n/10)))
+	begin := loss.first.mean
+	uniform := quantity["entropy"].High
+	if j.Vocab > 1 {
+		uniform = math.Log(j.Vocab)
+	}
+	worst, from, to := 0., point{}, int64(0)
+	for i := few; i <= len(loss.points); i++ {
+		p := loss.points[i-few : i]
+		m := median(values(p))
+		if m > 3*begin && worst == 0 {
+			from = p[0]
+		}
+		if m > 3*begin && m > worst {
+			worst, to = m, p[len(p)-1].step
+		}
+	}
+	if worst == 0 {
+		return
+	}
+	severity, more := Warn, ""
+	if (j.named["mean_token_accuracy"] != nil || j.named["train/mean_token_accuracy"] != nil) && worst > uniform {
+		severity, more = Fail, "; guessing all tokens of a vocabulary alike has at most "+number(uniform)
+	}
+	j.say("LOSS-EXPLODES", severity, Threshold, loss, "%s has a median of %s in %d lines to step %d and began at %s%s", loss.name, number(worst), few, to, number(begin), more).at(from)
+}
+
+// preference judges the margin between chosen and rejected answers: no preference loss falls with it.
+func (j *judge) preference() {
+	find := func(name string) *series {
+		if s := j.named[name]; s != nil {
+			return s
+		}
+		return j.named["train/"+name]
+	}
+	margin, accuracy, loss := find("rewards/margins"), find("rewards/accuracies"), j.of("loss")
+	if margin == nil || accuracy == nil || loss == nil || margin.n < 10 || accuracy.n < 10 || loss.n < 10 {
+		return
+	}
+	first, last := thirds(margin.points)
+	_, right := thirds(accuracy.points)
+	from, to := thirds(loss.points)
+	apart := func(a, z []point) float64 { // the fall in standard errors
+		return (mean(a) - mean(z)) / (math.Hypot(deviation(a), deviation(z)) / math.Sqrt(float64(len(a))))
+	}
+	if mean(last) < 0 && mean(right) < .5 && apart(first, last) > 4 && apart(from, to) > 4 {
+		j.say("PREFERENCE-SIGN", Fail, Trend, margin, "%s falls from %s to %s, with %s of the pairs in order, while %s falls from %s to %s", margin.name, number(mean(first)), number(mean(last)), number(mean(right)), loss.name, number(mean(from)), number(mean(to))).at(last[0])
+	}
+}
