@@ -35,8 +35,10 @@ type exhibit struct {
 	LeftOut   string   `json:"left_out"` // why it was not rebuilt: then it does not count
 
 	Missed string `json:"-"` // why it is known not to be caught ("missed …") or not to be named ("unnamed …")
+	First  string `json:"-"` // what the first judgement said, where a rule was made or mended after it
 
 	affected, fixed side
+	newer           side // of a control whose names are options: the older release under the values that the newer one declares
 }
 
 // side is what came of the dumps of one release: its worst verdict, and whether what is expected holds in all of them.
@@ -115,24 +117,32 @@ func museumRows(dir string) ([]*exhibit, error) {
 	if err := json.Unmarshal(text, &rows); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "EXPECT.json"), err)
 	}
-	f, err := os.Open(filepath.Join(dir, "missed"))
-	if err != nil {
+	if err := museumNotes(filepath.Join(dir, "missed"), rows, func(e *exhibit, why string) { e.Missed = why }); err != nil {
 		return nil, err
+	}
+	return rows, museumNotes(filepath.Join(dir, "first"), rows, func(e *exhibit, what string) { e.First = what })
+}
+
+// museumNotes reads a file of lines "id | text".
+func museumNotes(path string, rows []*exhibit, set func(e *exhibit, text string)) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
-		id, why, ok := strings.Cut(lines.Text(), " | ")
+		id, text, ok := strings.Cut(lines.Text(), " | ")
 		if !ok || strings.HasPrefix(id, "#") {
 			continue
 		}
 		i := slices.IndexFunc(rows, func(e *exhibit) bool { return e.ID == strings.TrimSpace(id) })
 		if i < 0 {
-			return nil, fmt.Errorf("%s: no case is named %q", f.Name(), id)
+			return fmt.Errorf("%s: no case is named %q", path, id)
 		}
-		rows[i].Missed = strings.TrimSpace(why)
+		set(rows[i], strings.TrimSpace(text))
 	}
-	return rows, lines.Err()
+	return lines.Err()
 }
 
 // museumJudge judges the dumps of all rows, as many at a time as there are processors.
@@ -141,6 +151,7 @@ func museumJudge(ctx context.Context, dir string, rows []*exhibit) error {
 		row  *exhibit
 		side string
 		runs []string
+		set  []string
 	}
 	var jobs []job
 	for _, e := range rows {
@@ -155,8 +166,17 @@ func museumJudge(ctx context.Context, dir string, rows []*exhibit) error {
 			if len(runs) == 0 {
 				return fmt.Errorf("%s has no runs", filepath.Join(dir, e.ID, s))
 			}
-			jobs = append(jobs, job{e, s, runs})
+			jobs = append(jobs, job{e, s, runs, nil})
 		}
+		if !e.changed() {
+			continue
+		}
+		set, err := e.declared(ctx, dir)
+		if err != nil {
+			return err
+		}
+		older, _ := filepath.Glob(filepath.Join(dir, e.ID, "affected", "*"))
+		jobs = append(jobs, job{e, "newer", older, set})
 	}
 	var wait sync.WaitGroup
 	var lock sync.Mutex
@@ -165,13 +185,16 @@ func museumJudge(ctx context.Context, dir string, rows []*exhibit) error {
 	for range runtime.GOMAXPROCS(0) {
 		wait.Go(func() {
 			for j := range next {
-				s, err := j.row.judge(ctx, j.runs, j.side == "affected")
+				s, err := j.row.judge(ctx, j.runs, j.side != "fixed", j.set)
 				lock.Lock()
 				failure = errors.Join(failure, err)
-				if j.side == "affected" {
+				switch j.side {
+				case "affected":
 					j.row.affected = s
-				} else {
+				case "fixed":
 					j.row.fixed = s
+				case "newer":
+					j.row.newer = s
 				}
 				lock.Unlock()
 			}
@@ -185,12 +208,12 @@ func museumJudge(ctx context.Context, dir string, rows []*exhibit) error {
 	return failure
 }
 
-// judge judges the runs of one release. What is said of the side is that of the first run that is not as expected, else of the first.
-func (e *exhibit) judge(ctx context.Context, runs []string, affected bool) (side, error) {
+// judge judges the runs of one release, under the options of set in place of their own. What is said of the side is that of the first run that is not as expected, else of the first.
+func (e *exhibit) judge(ctx context.Context, runs []string, affected bool, set []string) (side, error) {
 	s := side{caught: true, named: true}
 	wrong := false
 	for _, path := range runs {
-		found, exit, err := museumRun(ctx, path)
+		found, exit, err := museumRun(ctx, path, set)
 		if err != nil {
 			return s, err
 		}
@@ -205,6 +228,15 @@ func (e *exhibit) judge(ctx context.Context, runs []string, affected bool) (side
 			list := firstNames(r)
 			if len(list) > 0 {
 				first = strings.Join(list, ", ")
+			}
+			if i := slices.IndexFunc(r.Explanations, func(x check.Explanation) bool {
+				return slices.ContainsFunc(x.Options, func(o check.OptionChange) bool { return slices.Contains(e.Names, o.Option) })
+			}); set != nil && i >= 0 {
+				var both []string
+				for _, o := range r.Explanations[i].Options {
+					both = append(both, fmt.Sprintf("%s %s, declared %s", o.Option, o.Value, o.Declared))
+				}
+				first = strings.Join(both, "; ")
 			}
 			caught = slices.ContainsFunc(found, func(r check.Result) bool {
 				return (r.Verdict == check.Fail || r.Verdict == check.Convention) && slices.ContainsFunc(e.Stages, func(p string) bool { return strings.HasPrefix(r.Check, p) })
@@ -262,6 +294,8 @@ func (e *exhibit) unexpected() string {
 		return "the fixed release fails"
 	case e.Control && e.affected.failed > 0:
 		return "the older release of a control fails"
+	case e.changed() && !(e.newer.caught && e.newer.named):
+		return "the older release under what the newer one declares is not told by the option"
 	case e.Control:
 		return ""
 	case e.affected.caught == missed:
@@ -329,7 +363,10 @@ func museumTable(w io.Writer, rows []*exhibit) {
 			mark = "–"
 		}
 		fmt.Fprintf(w, "%s %-20s %-17s → %-17s %s\n    %s\n    affected: %s %s\n    fixed:    %s %s\n", mark, e.ID, e.Affected, e.Fixed, e.Issue, e.What, &e.affected, short(e.affected.first), &e.fixed, e.fixed.first)
-		for _, s := range []string{e.Missed, e.unexpected()} {
+		if e.changed() {
+			fmt.Fprintf(w, "    affected, under the newer release's values: %s %s\n", &e.newer, e.newer.first)
+		}
+		for _, s := range []string{e.Missed, e.First, e.unexpected()} {
 			if s != "" {
 				fmt.Fprintf(w, "    %s\n", s)
 			}
@@ -342,32 +379,53 @@ func museumTable(w io.Writer, rows []*exhibit) {
 // museumPage prints docs/museum.md.
 func museumPage(w io.Writer, rows []*exhibit) {
 	bugs, caught, named, controls, failed, left := museumSums(rows)
+	later := 0
+	for _, e := range rows {
+		if e.LeftOut == "" && e.First != "" {
+			later++
+		}
+	}
 	fmt.Fprintf(w, `# verify museum: bugs that were shipped
 
 Bugs of released frameworks, rebuilt from the wheels on PyPI (golden/gen/museum; the wheels' sha256 are in golden/museum/manifest.json).
 The functions are cut out of the affected and of the fixed release and run on the same inputs; what they compute is dumped and judged by
 verify dump, folders of weights by verify checkpoint. %d bugs: **%d caught, %d with the right first name**. %d controls, changes that were not bugs. Releases that fail and should
-not: %d. The rows and their right names were written down (golden/museum/rows) before the first was judged; %d of them are not rebuilt.
+not: %d. The rows and their right names were written down (golden/museum/rows) before they were judged; %d of them are not rebuilt.
+For %d bugs a rule was made or mended after the first judgement (¹, what it said is [below](#rules-made-after-the-first-judgement)).
 This page is what verify museum --markdown prints.
 
 | case | releases | issue | what | affected: verdict, first explanation | fixed |
 |---|---|---|---|---|---|
-`, bugs, caught, named, controls, failed, left)
+`, bugs, caught, named, controls, failed, left, later)
 	for _, e := range rows {
 		if e.LeftOut == "" && !e.Control {
-			fmt.Fprintf(w, "| %s | %s → %s | %s | %s | %s %s | %s |\n", e.ID, e.Affected, e.Fixed, e.Issue, e.What, &e.affected, short(e.affected.first), e.fixed.verdict)
+			id := e.ID
+			if e.First != "" {
+				id += " ¹"
+			}
+			fmt.Fprintf(w, "| %s | %s → %s | %s | %s | %s %s | %s |\n", id, e.Affected, e.Fixed, e.Issue, e.What, &e.affected, short(e.affected.first), e.fixed.verdict)
 		}
 	}
-	fmt.Fprint(w, "\n## Controls\n\nNeither release fails under the meaning of its time.\n\n| case | releases | what | older | newer |\n|---|---|---|---|---|\n")
+	fmt.Fprint(w, "\n## Controls\n\nNeither release fails under the meaning of its time. Where a meaning changed, the last column is the older release judged under what the newer one\ndeclares: the option and both of its values are named.\n\n| case | releases | what | older | newer | older under the newer's values |\n|---|---|---|---|---|---|\n")
 	for _, e := range rows {
 		if e.LeftOut == "" && e.Control {
-			fmt.Fprintf(w, "| %s | %s → %s | %s | %s | %s |\n", e.ID, e.Affected, e.Fixed, strings.TrimPrefix(e.What, "control: "), e.affected.verdict, e.fixed.verdict)
+			under := "–"
+			if e.changed() {
+				under = e.newer.verdict + " " + e.newer.first
+			}
+			fmt.Fprintf(w, "| %s | %s → %s | %s | %s | %s | %s |\n", e.ID, e.Affected, e.Fixed, strings.TrimPrefix(e.What, "control: "), e.affected.verdict, e.fixed.verdict, under)
 		}
 	}
 	fmt.Fprint(w, "\n## Missed, or caught and not named\n\n")
 	for _, e := range rows {
 		if e.LeftOut == "" && e.Missed != "" {
 			fmt.Fprintf(w, "- %s: %s\n", e.ID, e.Missed)
+		}
+	}
+	fmt.Fprint(w, "\n## Rules made after the first judgement\n\nWhat the judge said before a rule was made or mended, and which.\n\n")
+	for _, e := range rows {
+		if e.LeftOut == "" && e.First != "" {
+			fmt.Fprintf(w, "- %s: %s\n", e.ID, e.First)
 		}
 	}
 	fmt.Fprint(w, "\n## Not rebuilt\n\n")

@@ -14,15 +14,16 @@ import (
 	"plumbline/verify/dump"
 )
 
-// museumRun judges what one run of a release left: the folders that its command.json names, as verify checkpoint does, or else a dump.
-func museumRun(ctx context.Context, path string) ([]check.Result, int, error) {
+// museumRun judges what one run of a release left: the folders that its command.json names, as verify checkpoint does, or else a dump, with
+// set as verify dump --set.
+func museumRun(ctx context.Context, path string, set []string) ([]check.Result, int, error) {
 	text, err := os.ReadFile(filepath.Join(path, "command.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		run, err := dumpfile.Open(ctx, []string{path})
 		if err != nil {
 			return nil, 0, err
 		}
-		found, err := dump.Judge(ctx, run, dump.Options{})
+		found, err := dump.Judge(ctx, run, dump.Options{Set: set})
 		if err != nil {
 			return nil, 0, err
 		}

@@ -78,6 +78,8 @@ var maskFaults = []*Hypothesis{
 		Predict: timesAdvantages},
 	{ID: "LOSS-FIRST-COLUMN", Checks: []string{"aggregate", "gradient"},
 		Input: mask(func(row []bool) { clear(row[1:]) })},
+	{ID: "LOSS-LAST-COLUMN", Checks: []string{"aggregate", "gradient", "preference/sft_loss", "distill"},
+		Input: withoutLastColumn},
 	{ID: "LOSS-MASKED-BY-ADVANTAGES-TWICE", Checks: []string{"aggregate", "gradient"},
 		Predict: overAdvantages},
 	{ID: "LOSS-MASK-ADVANTAGES", Checks: []string{"aggregate", "gradient"},

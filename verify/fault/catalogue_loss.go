@@ -163,6 +163,8 @@ var lossFaults = []*Hypothesis{
 			p := under(noReference, c, ch)
 			return combined(-1, p, 0, p)
 		}},
+	{ID: "DPO-REFERENCE-IS-POLICY", Checks: []string{"preference/dpo_loss"},
+		Input: both(instead("ref_chosen", "logp_chosen"), instead("ref_rejected", "logp_rejected"))},
 	{ID: "JSD-MIXTURE-SWAPPED", Checks: []string{"distill"},
 		Predict: func(c *stage.Case, _ *stage.Check) *stage.Prediction {
 			beta, t := c.Num("distill.beta"), c.NumOr("distill.temperature", 1)

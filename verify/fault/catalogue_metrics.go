@@ -100,6 +100,8 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 				return b.WithMask(every), set, ok
 			}, c, ch))
 		}},
+	{ID: "METRIC-ENTROPY-INPUTS", Checks: []string{"scalars/entropy"},
+		Input: ofInputs},
 	{ID: "METRIC-APPROX-KL-PADS", Checks: []string{"scalars/ppo_kl", "scalars/approx_kl", "scalars/actor_ppo_kl"},
 		Input: mask(func(row []bool) {
 			for i := range row {
@@ -244,6 +246,32 @@ func lastMicro(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		q.Want, q.Bound = append(q.Want, p.Want[0]), append(q.Bound, p.Bound[0])
 	}
 	return q
+}
+
+// ofInputs returns the input in which a cell counts where the model read a token at the position that predicts it: what comes of the
+// attention mask beside numbers of logits that are not shifted. It is nil where the grid lacks a position that was read.
+func ofInputs(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	b := c.B
+	t := b.Tensors["attention_mask"]
+	if t == nil || t.Width < 1 || len(t.Data) != b.Rows*t.Width {
+		return nil, nil, false
+	}
+	m := make([]bool, len(b.Mask))
+	for _, file := range b.Files {
+		for r := file.Lo; r < file.Hi; r++ {
+			for at, read := range t.Data[r*t.Width : (r+1)*t.Width] {
+				cell := at + 1 - file.PromptCols
+				switch {
+				case read == 0:
+				case file.PromptCols < 0 || cell < 0 || cell >= b.Cols:
+					return nil, nil, false
+				default:
+					m[r*b.Cols+cell] = true
+				}
+			}
+		}
+	}
+	return b.WithMask(m), c.Set, !slices.Equal(m, b.Mask)
 }
 
 // rolloutMetrics are the logged largest and smallest cells of tensors of a rollout.

@@ -29,6 +29,30 @@ func mask(change func(row []bool)) input {
 	}
 }
 
+// withoutLastColumn returns the input in which the last column that any row of a file uses is cut off: of its longest rows alone a token
+// is lost. It is no other input where all rows of a file end there.
+func withoutLastColumn(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	b := c.B
+	m := slices.Clone(b.Mask)
+	some := false
+	for _, file := range b.Files {
+		at, ends := -1, map[int]bool{}
+		for r := file.Lo; r < file.Hi; r++ {
+			if _, last := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols]); last >= 0 {
+				at, ends[last] = max(at, last), true
+			}
+		}
+		some = some || len(ends) > 1
+		for r := file.Lo; r < file.Hi && at >= 0; r++ {
+			m[r*b.Cols+at] = false
+		}
+	}
+	if !some {
+		return nil, nil, false
+	}
+	return b.WithMask(m), c.Set, true
+}
+
 // firstLast returns the first and the last true cell of a row, -1, -1 if it has none.
 func firstLast(row []bool) (first, last int) {
 	first, last = -1, -1

@@ -16,6 +16,11 @@ func Conventions(o *Outcome) (fits []Fit, all bool) {
 	if o.Rules != nil {
 		return permitted(o), true
 	}
+	fits, all = legal(o)
+	return worded(fits), all
+}
+
+func legal(o *Outcome) (fits []Fit, all bool) {
 	s := newSearch(o.Check, o.Case.B)
 	s.first = o
 	s.wrong = Probed(o, s.probe)
@@ -52,6 +57,19 @@ func Conventions(o *Outcome) (fits []Fit, all bool) {
 		}
 	}
 	return s.confirmed(), all
+}
+
+// worded leaves out fits in which an option does not apply where another has a value of it and gives the same numbers: what a program
+// does that has nothing of the kind is what it does by that value, and the value says it.
+func worded(fits []Fit) []Fit {
+	return slices.DeleteFunc(slices.Clone(fits), func(f Fit) bool {
+		c := f.Changes[len(f.Changes)-1]
+		return c.To.Kind() == convention.NotApplicable && slices.ContainsFunc(fits, func(g Fit) bool {
+			d := g.Changes[len(g.Changes)-1]
+			return len(g.Changes) == len(f.Changes) && slices.Equal(g.Changes[:len(g.Changes)-1], f.Changes[:len(f.Changes)-1]) &&
+				d.Option == c.Option && d.To.Known() && slices.Equal(g.Outcome.Pred.Want, f.Outcome.Pred.Want)
+		})
+	})
 }
 
 // wholeProfiles tries every profile in place of the one that set comes from, first under what else was declared, then with

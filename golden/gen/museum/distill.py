@@ -160,3 +160,39 @@ def verl_micro_batch(rel, side, seed, dtype):
         f["get_distillation_loss_fn"] = lambda mode: lambda **k: (d[sel], {})
         loss = f["distillation_loss"](config, settings, {}, data)[0]
         yield gkd("verl", rel, z[sel], q[sel], s.mask[sel], loss, i, 2, options={"distill.beta": 0.0, "agg.denominator": "global", "agg.div_ga": False})
+
+
+@case("trl-6478")
+def counted_before(rel, side, seed, dtype):
+    """compute_loss of two micro-batches of generated answers; the Trainer hands it the labels of the data set, which had answers of its own."""
+    s = Scene(seed, prompts=4)
+    given = Scene(seed + 100, prompts=4, T=14)  # the answers that the data set had to the same number of prompts
+    path = "trl/experimental/distillation/distillation_trainer.py"
+    space = base()
+    rel.functions(path, space, {"_jsd_divergence"})
+    space["DistillationTrainer"] = ns(_reduce_divergence_loss=rel.method(path, "_reduce_divergence_loss", space))
+    for name in ("compute_loss", "_compute_prompt_length", "generalized_jsd_loss"):
+        rel.method(path, name, space)
+    P = s.ids.shape[1] - s.T
+    labels = torch.where(torch.cat([torch.zeros(len(s.ids), P), s.mask], 1).bool(), s.ids, -100)
+    order = s.mask.sum(1).argsort()
+    n = len(order) // 2
+    parts = [order[:n], order[n:]]
+    of = lambda policy: lambda input_ids, attention_mask: ns(logits=policy.model.head(policy.model.hidden(input_ids, attention_mask)[0]).float())
+    self = ns(model=ns(training=True), use_liger_loss=False, use_teacher_server=False, beta=0.5, temperature=1.0, loss_top_k=0, loss_add_tail=True, accelerator=ns(num_processes=1, device="cpu", gather=lambda x: x))
+    self._raise_if_local_teacher_tokenizer_mismatch = lambda: None
+    self._compute_prompt_length = lambda inputs: space["_compute_prompt_length"](self, inputs)
+    self._get_teacher_logits = lambda inputs: of(s.ref)(inputs["input_ids"], inputs["attention_mask"]).logits * 1.5
+    self.generalized_jsd_loss = space["generalized_jsd_loss"]
+    batches = [dict(input_ids=s.ids[k], attention_mask=s.att[k], labels=labels[k]) for k in parts]
+    if "_buffered_num_items" in rel.text(path):
+        self._buffered_inputs = batches
+        env = dict(base(), self=self)
+        exec(rel.block(path, "local_completion_tokens = sum(", "  ).sum()"), env)
+    items = given.mask.sum()
+    z, q, _ = two(s)
+    for i, (k, batch) in enumerate(zip(parts, batches)):
+        with torch.no_grad():
+            loss = space["compute_loss"](self, of(s.new), batch, num_items_in_batch=items)
+        count = getattr(self, "_buffered_num_items", items)
+        yield gkd("trl", rel, z[k], q[k], s.mask[k], loss, i, 2, options={"distill.beta": 0.5, "agg.denominator": "global", "num_items_in_batch": float(count), "agg.div_ga": False})

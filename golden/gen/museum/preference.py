@@ -140,6 +140,57 @@ def sign(rel, side, seed, dtype):
     return liger_dpo(rel, seed, False)
 
 
+@case("liger-1194")
+def nll_weight(rel, side, seed, dtype):
+    """LigerFusedLinearDPOLoss beside its NLL term, whose weight is meant to be 0.3: older releases have no argument for it."""
+    import inspect
+
+    s = Scene(seed, prompts=3, group=4)
+    space = liger(rel, "fused_linear_preference.py", "dpo_loss.py")
+    P = s.ids.shape[1] - s.T
+    labels = torch.where(torch.cat([torch.zeros(len(s.ids), P), s.mask], 1).bool(), s.ids, -100)[:, 1:].contiguous()
+    with torch.no_grad():
+        h, hr = (p.model.hidden(s.ids, s.att)[0][:, :-1].contiguous() for p in (s.new, s.ref))
+    (w, b), (wr, br) = ((p.model.head.weight.detach(), p.model.head.bias.detach()) for p in (s.new, s.ref))
+    make, weight = space["LigerFusedLinearDPOLoss"], 0.3
+    more = dict(alpha=weight) if "alpha" in inspect.signature(make.__init__).parameters else {}
+    f = make(beta=BETA, compute_nll_loss=True, compiled=False, **more)
+    loss, parts = f(w, h.requires_grad_(), labels, bias=b, ref_input=hr, ref_weight=wr, ref_bias=br)
+    ok = labels != -100
+    rows = lambda z: (z.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1) * ok).sum(1).detach()
+    new, ref, n = rows(h @ w.T + b), rows(hr @ wr.T + br), len(labels) // 2
+    nll = -new[:n].sum() / ok[:n].sum()
+    yield dict(logp_chosen=new[:n], logp_rejected=new[n:], ref_chosen=ref[:n], ref_rejected=ref[n:], nll_loss=nll, loss=loss.detach()), meta(
+        "liger", rel, "dpo", options={"dpo.beta": BETA, "dpo.loss": "sigmoid", "dpo.label_smoothing": 0.0, "dpo.nll_weight": weight}
+    )
+
+
+@case("trl-2431")
+def dropped(rel, side, seed, dtype):
+    """Reference log-probs of the data set through the collator, then the loss: without them the trainer, which has no reference model, asks itself."""
+    from collated import pad
+
+    s = Scene(seed, prompts=1, group=2, T=4)
+    x = pairs(s)
+    path = "trl/trainer/dpo_trainer.py"
+    space = dict(base(), pad=pad, DataCollatorMixin=object, amp=None, nullcontext=contextlib.nullcontext, contextmanager=contextlib.contextmanager)
+    rel.functions(path, space, {"torch_call"}, cls="PreferenceCollator" if "class PreferenceCollator" in rel.text(path) else "DataCollatorForPreference")
+    rows = [dict(prompt_input_ids=[4], chosen_input_ids=[5, 6], rejected_input_ids=[7], ref_chosen_logps=float(c), ref_rejected_logps=float(r)) for c, r in zip(x["ref_chosen"], x["ref_rejected"])]
+    batch = space["torch_call"](ns(pad_token_id=0), rows)
+    for name in ("get_batch_loss_metrics", "compute_ref_log_probs", "null_ref_context"):
+        rel.functions(path, space, {name}, cls="DPOTrainer")
+    same = ns(unwrap_model=lambda m: m, gather_for_metrics=lambda t: t, device="cpu")
+    self = ns(
+        model="policy", ref_model=None, is_peft_model=False, ref_adapter_name=None, _peft_has_been_casted_to_bf16=False, accelerator=same, args=ns(rpo_alpha=None), use_weighting=False, aux_loss_enabled=False,
+        concatenated_forward=lambda *a: dict(chosen_logps=x["logp_chosen"], rejected_logps=x["logp_rejected"], mean_chosen_logits=torch.zeros(()), mean_rejected_logits=torch.zeros(())),
+        dpo_loss=lambda c, r, rc, rr: (trl_dpo(rel, dict(logp_chosen=c, logp_rejected=r, ref_chosen=rc, ref_rejected=rr)), torch.zeros(1), torch.zeros(1)),
+    )
+    self.null_ref_context = lambda: contextlib.contextmanager(space["null_ref_context"])(self)
+    self.compute_ref_log_probs = lambda b: space["compute_ref_log_probs"](self, b)
+    loss = space["get_batch_loss_metrics"](self, "policy", batch)[0]
+    yield dict(x, loss=loss), meta("trl", rel, "dpo", options={"dpo.beta": BETA, "dpo.loss": "sigmoid"})
+
+
 @case("c-liger-dpo")
 def refactored(rel, side, seed, dtype):
     return liger_dpo(rel, seed, False)

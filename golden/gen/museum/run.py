@@ -24,7 +24,7 @@ import source
 from scene import CASES
 from writer import write
 
-for part in ("trl", "verl_museum", "openrlhf_museum", "supervised", "preference", "distill", "peft_museum"):
+for part in ("trl", "verl_museum", "openrlhf_museum", "supervised", "preference", "distill", "collated", "engines", "peft_museum"):
     if os.path.exists(os.path.join(HERE, part + ".py")):
         __import__(part)
 

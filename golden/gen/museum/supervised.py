@@ -98,6 +98,56 @@ def accumulation(rel, side, seed, dtype):
         yield sft(rel, "transformers", s.ids[sel], labels[sel][:, 1:] != -100, z[sel], back[0], i, GA, options={"agg.denominator": "global", "num_items_in_batch": items})
 
 
+@case("transformers-35438")
+def no_loss_kwargs(rel, side, seed, dtype):
+    """A model that takes no loss kwargs gives the mean of its micro-batch; what becomes of it over two of them."""
+    s = Scene(seed, prompts=4)
+    z = lm(s)
+    P = s.ids.shape[1] - s.T
+    labels = torch.where(torch.cat([torch.zeros(len(s.ids), P), s.mask], 1).bool(), s.ids, -100)
+    space = dict(base(), is_sagemaker_mp_enabled=lambda: False, OptimizerNames=ns(LOMO=1, ADALOMO=2), Dict=dict, Any=None, Union=None, Optional=None, DistributedType=ns(DEEPSPEED=1))
+    rel.functions("transformers/trainer.py", space, {"training_step", "compute_loss", "get_batch_samples"}, cls="Trainer")
+    GA, back = 2, []
+    n = len(labels) // GA
+    parts = [slice(i * n, (i + 1) * n) for i in range(GA)]
+    self = ns(
+        optimizer=ns(), _prepare_inputs=lambda x: x, compute_loss_context_manager=contextlib.nullcontext, label_smoother=None, compute_loss_func=None, model_accepts_loss_kwargs=False, use_apex=False,
+        args=ns(gradient_accumulation_steps=GA, torch_empty_cache_steps=None, n_gpu=1, optim=0, past_index=-1, average_tokens_across_devices=False), state=ns(global_step=0),
+        accelerator=ns(backward=lambda loss, **k: back.append(loss.detach()), distributed_type=0),
+    )
+    self.compute_loss = lambda *a, **k: space["compute_loss"](self, *a, **k)
+    model = type("M", (), {"__call__": lambda self, z, labels: dict(loss=F.cross_entropy(z[:, :-1].flatten(0, 1), labels[:, 1:].flatten())), "train": lambda self: None})()
+    batches, items = space["get_batch_samples"](self, iter([dict(z=z[k], labels=labels[k]) for k in parts]), GA)
+    for i, (k, b) in enumerate(zip(parts, batches)):
+        space["training_step"](self, model, b, num_items_in_batch=items)
+        yield sft(rel, "transformers", s.ids[k], labels[k][:, 1:] != -100, z[k], back[-1], i, GA, options={"agg.denominator": "micro", "agg.div_ga": True})
+
+
+@case("trl-5620")
+def logged_entropy(rel, side, seed, dtype):
+    """SFTTrainer.compute_loss on rows padded to a multiple of eight, prompts masked from the labels; what it logs as the entropy."""
+    s = Scene(seed, prompts=3)
+    left = (s.att == 0).long().cumprod(1).sum(1)  # SFT pads on the right
+    start = s.ids.shape[1] - s.T - left
+    ids, att = (torch.stack([torch.roll(x, -int(k)) for x, k in zip(t, left)]) for t in (s.ids, s.att))
+    wide = -(-(ids.shape[1] + 1) // 8) * 8
+    ids, att = (F.pad(t, (0, wide - t.shape[1])) for t in (ids, att))
+    labels = torch.where((torch.arange(wide)[None] >= start[:, None]) & att.bool(), ids, -100)
+    s.ids, s.att = ids, att
+    z = lm(s)
+    space = dict(base(), PeftType=None, warnings=None)
+    rel.functions("trl/trainer/utils.py", space, {"entropy_from_logits"})
+    loss = F.cross_entropy(z[:, :-1].reshape(-1, z.shape[-1]), labels[:, 1:].reshape(-1))
+    f = rel.method("trl/trainer/sft_trainer.py", "compute_loss", space)
+    self = ns(model=ns(training=True), args=ns(use_liger_kernel=False), num_virtual_tokens=0, accelerator=ns(gather_for_metrics=lambda x: x), _metrics={"train": {"entropy": [], "mean_token_accuracy": []}}, _total_train_tokens=0,
+              aux_loss_enabled=False)
+    space["super"] = lambda: ns(compute_loss=lambda *a, **k: (loss, ns(logits=z)))
+    f(self, None, dict(input_ids=ids, attention_mask=att, labels=labels))
+    entropy = space["entropy_from_logits"](z)[:, :-1]
+    t, m = sft(rel, "trl", ids, labels[:, 1:] != -100, z, loss, options={"agg.denominator": "micro"}, input_ids=ids, attention_mask=att, response_ids=ids[:, 1:], entropy=entropy)
+    yield t, dict(m, scalars={"entropy": self._metrics["train"]["entropy"][-1]})
+
+
 def preference_batch(s):
     """Chosen rows over rejected ones, with the prompt masked from the labels."""
     P = s.ids.shape[1] - s.T

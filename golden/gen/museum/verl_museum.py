@@ -382,10 +382,13 @@ def grpo(rel, side, seed, dtype):
 
 @case("c-verl-gae")
 def gae_holes(rel, side, seed, dtype):
-    s = Scene(seed, T=14, holes=side == "fixed")
+    s = Scene(seed, T=14, holes=True)
     values = s.normal(*s.mask.shape) * s.mask
     tr, adv, ret = gae(rel, s, values)
-    yield dict(s.tokens(), values=values, token_rewards=tr, scores=s.scores, advantages=adv, returns=ret), meta("verl", rel, "ppo", PPO, options={"gae.gamma": 0.99, "gae.lambda": 0.95, "kl.place": "none"})
+    hole = "none" if side == "affected" else "carry"
+    yield dict(s.tokens(), values=values, token_rewards=tr, scores=s.scores, advantages=adv, returns=ret), meta(
+        "verl", rel, "ppo", PPO, options={"gae.gamma": 0.99, "gae.lambda": 0.95, "kl.place": "none", "gae.hole": hole}
+    )
 
 
 @case("c-verl-kl")
