@@ -163,6 +163,7 @@ var lossFaults = []*Hypothesis{
 			p := under(noReference, c, ch)
 			return combined(-1, p, 0, p)
 		}},
+	{ID: "DPO-NLL-LENGTH-TWICE", Checks: []string{"preference/dpo_loss"}, Input: lengthTwice},
 	{ID: "DPO-REFERENCE-IS-POLICY", Checks: []string{"preference/dpo_loss"},
 		Input: both(instead("ref_chosen", "logp_chosen"), instead("ref_rejected", "logp_rejected"))},
 	{ID: "JSD-MIXTURE-SWAPPED", Checks: []string{"distill"},
@@ -365,6 +366,32 @@ var gradientFaults = []*Hypothesis{
 
 // noReference takes the reference out of a preference loss.
 var noReference = both(constant("ref_chosen", 0), constant("ref_rejected", 0))
+
+// lengthTwice returns the input in which the cross-entropy beside a preference loss is −Σ logp_chosen/tokens/pairs, where log-probs are means
+// over tokens already and it is −Σ logp_chosen/pairs. It is nil where the cross-entropy is another, as of log-probs that are sums.
+func lengthTwice(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	b := c.B
+	lp, tokens, nll := b.Row("logp_chosen"), b.Row("chosen_tokens"), b.PerFile("nll_loss")
+	if len(lp) != b.Rows || len(tokens) != b.Rows || nll == nil {
+		return nil, nil, false
+	}
+	twice := make([]float64, len(b.Files))
+	for f, file := range b.Files {
+		n := float64(file.Hi - file.Lo)
+		var mean float64
+		for r := file.Lo; r < file.Hi; r++ {
+			if !(tokens[r] > 0) {
+				return nil, nil, false
+			}
+			mean -= lp[r] / n
+			twice[f] -= lp[r] / tokens[r] / n
+		}
+		if !(math.Abs(mean-nll[f]) <= 1e-3*math.Abs(mean)) {
+			return nil, nil, false
+		}
+	}
+	return b.With("nll_loss", twice), c.Set, true
+}
 
 // mixtureSwapped is the divergence of one token with β and 1 − β exchanged in the mixture alone:
 // β·KL(q‖m) + (1 − β)·KL(p‖m), m = β·p + (1 − β)·q.

@@ -64,7 +64,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 		}},
 	{ID: "METRIC-INTEGER-MASK", Checks: rolloutMetrics, Predict: integerMask},
 	{ID: "METRIC-RANK-MEANS", Checks: []string{"scalars/kl", "scalars/entropy"}, Predict: meanOfRanks},
-	{ID: "METRIC-KL-K1", Checks: []string{"scalars/kl", "scalars/actor_kl_loss"},
+	{ID: "METRIC-KL-K1", Checks: []string{"scalars/kl", "scalars/objective_kl", "scalars/actor_kl_loss"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			ref, lp := c.B.Token("logp_ref"), c.B.Token("logp_new")
 			if v := c.Set.Value("kl.place"); v.Kind() == convention.Enum && v.Text() != "loss" && v.Text() != "none" {

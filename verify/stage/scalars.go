@@ -68,6 +68,7 @@ var metrics = []metric{
 	{name: "completions/mean_length", framework: "trl", title: "mean length of completions", formula: "mean over rows of Σ mask", generation: true, pooled: true, of: lengths(mean)},
 	{name: "completions/min_length", framework: "trl", title: "length of the shortest completion", formula: "smallest Σ mask of a row", generation: true, pooled: true, of: lengths(smallest)},
 	{name: "completions/max_length", framework: "trl", title: "length of the longest completion", formula: "largest Σ mask of a row", generation: true, pooled: true, of: lengths(largest)},
+	{name: "objective/kl", framework: "trl", title: "logged KL of the responses", formula: "mean over rows of Σ kl over the mask", of: rowSums("kl")},
 	{name: "reward", framework: "trl", title: "mean reward", formula: "mean of scores over the generation batch", generation: true, pooled: true, of: meanScore},
 
 	{name: "actor/pg_clipfrac", framework: "verl", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ; of ρ beyond the bounds under cispo, 0 under sapo; under gmpo of log-ratios beyond the bounds with A > 0", losses: []string{"ppo", "gspo", "cispo", "sapo", "gmpo"}, of: verlClipShare},

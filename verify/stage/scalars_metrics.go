@@ -53,6 +53,37 @@ func maskedMean(name string) func(*Case, []span) ([]float64, []float64) {
 	}
 }
 
+// rowSums is the mean over rows of the sum of a tensor over the mask, as TRL's PPO logs it. Its error is that of the terms, fold(n) + 2u of
+// their magnitudes for sums over at most n cells of at most as many rows, and one more for what is masked by a product.
+func rowSums(name string) func(*Case, []span) ([]float64, []float64) {
+	return func(c *Case, rows []span) ([]float64, []float64) {
+		in := c.Token(name)
+		if !c.OK() {
+			return nil, nil
+		}
+		mask := c.lossMask()
+		x, e := make([]float64, len(rows)), make([]float64, len(rows))
+		for f, r := range rows {
+			var size float64
+			for i := r.lo * c.B.Cols; i < r.hi*c.B.Cols; i++ {
+				if !mask[i] {
+					continue
+				}
+				x[f] += in.X[i]
+				size += math.Abs(in.X[i])
+				if in.Err != nil {
+					e[f] += in.Err[i]
+				}
+			}
+			n := float64(r.hi - r.lo)
+			u := c.Unit + tol.U64
+			e[f] = (e[f] + (foldError(c.B.Cols, c.Unit)+foldError(r.hi-r.lo, c.Unit)+3*u+2*in.Half)*size) / n
+			x[f] /= n
+		}
+		return x, e
+	}
+}
+
 // means returns the means of x over the mask of ranges of rows, and their errors.
 func (c *Case) means(rows []span, x, err []float64) (m, e []float64) {
 	m, e = make([]float64, len(rows)), make([]float64, len(rows))

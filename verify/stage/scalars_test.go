@@ -147,6 +147,18 @@ func TestScalarsBelongToFrameworks(t *testing.T) {
 	}
 }
 
+// Rows whose KL sums to 3 and 5 log 4, not the 8/3 of a token; what lies outside the mask does not count.
+func TestLoggedKLOfRows(t *testing.T) {
+	b := &dump.Batch{Rows: 2, Cols: 3, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, false, true, false, false},
+		Origin: []dump.Origin{{Cols: 3}, {Cols: 3}}, Files: []dump.FileInfo{{Hi: 2, Cols: 3}},
+		Meta: dump.Meta{Framework: "trl", WorldSize: 1, MicroBatches: 1, ScalarsScope: "optimizer_step", DLogpScale: 1}}
+	(&trainer{b: b}).put("kl", []float64{1, 2, 9, 5, 9, 9})
+	for logged, want := range map[float64]check.Verdict{4: check.Pass, 8. / 3: check.Fail, 17.5: check.Fail} {
+		b.Files[0].Scalars = []dump.Scalar{{Name: "objective/kl", Value: logged}}
+		require.Equal(t, want, stage.Judge(stage.Find("scalars/objective_kl"), b, &convention.Set{}).Verdict, "%v", logged)
+	}
+}
+
 func TestUpdateKLOfKLCov(t *testing.T) {
 	// logp_old − logp_new = −1, 2, 0: the mean of the signed difference is 1/3, that of its size is 1.
 	b := &dump.Batch{Rows: 1, Cols: 4, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, true, false},

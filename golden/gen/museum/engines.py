@@ -102,3 +102,25 @@ def nash(rel, side, seed, dtype):
     yield dict(response_mask=s.mask, logp_new=new, logp_ref=ref, advantages=p - 0.5, dlogp=gradient(loss, new)), meta(
         "trl", rel, "reinforce", options={"loss.kind": "reinforce", "kl.beta": beta, "kl.kind": "k2", "kl.place": "loss", "agg.kind": "seq_mean_token_sum", "agg.denominator": "micro", "agg.empty_rows": "counted"}
     )
+
+
+@case("trl-1180")
+def logged_kl(rel, side, seed, dtype):
+    """PPOTrainer's penalty by (log π − log π_ref)²/2, and what record_step_stats says of it."""
+    s = Scene(seed)
+    path = "trl/trainer/ppo_trainer.py"
+    space = dict(base(), masked_mean=lambda x, m: (x * m).sum() / m.sum(), warnings=None)
+    rel.functions(path, space, {"compute_rewards", "_kl_penalty", "record_step_stats"}, cls="PPOTrainer")
+    beta = 0.2
+    self = ns(kl_ctl=ns(value=beta), config=ns(kl_penalty="mse"))
+    self._kl_penalty = lambda *a: space["_kl_penalty"](self, *a)
+    new, ref = s.logps(s.old), s.logps(s.ref)
+    rewards, penalty, *kls = space["compute_rewards"](self, s.scores, new, ref, s.mask)
+    more = dict(kls=kls[0]) if kls else {}
+    stats = space["record_step_stats"](
+        self, beta, scores=s.scores, logprobs=new, ref_logprobs=ref, non_score_reward=penalty, masks=s.mask, queries=s.ids, responses=s.ids,
+        train_stats={"val/error": torch.ones(1), "returns/var": torch.ones(1)}, **more,
+    )
+    yield dict(s.tokens(), logp_old=new, logp_ref=ref, kl=self._kl_penalty(new, ref), scores=s.scores, token_rewards=rewards), meta(
+        "trl", rel, "ppo", "trl-ppo@1.12", options={"kl.kind": "k2", "kl.place": "token_reward", "kl.beta": beta, "score.index": "last_response"}, scalars={"objective/kl": stats["objective/kl"]}
+    )

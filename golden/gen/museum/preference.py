@@ -165,6 +165,39 @@ def nll_weight(rel, side, seed, dtype):
     )
 
 
+@case("llamafactory-6722")
+def twice_by_length(rel, side, seed, dtype):
+    """LLaMA-Factory's IPO on means over tokens beside 0.5 of the SFT term; the loss of the pairs is that of TRL, which it inherits."""
+    from run import Release
+
+    s = Scene(seed, prompts=6, group=4)
+    path = "llamafactory/train/dpo/trainer.py"
+    space = dict(base(), DPOTrainer=None)
+    for name in ("concatenated_forward", "compute_preference_loss", "get_batch_loss_metrics"):
+        rel.functions(path, space, {name}, cls="CustomDPOTrainer")
+    utils = rel.functions("llamafactory/train/trainer_utils.py", dict(base(), IGNORE_INDEX=-100), {"get_batch_logps"})
+    space["get_batch_logps"], space["nested_detach"] = utils["get_batch_logps"], lambda b, clone: b
+    P, weight = s.ids.shape[1] - s.T, 0.5
+    labels = torch.where(torch.cat([torch.zeros(len(s.ids), P), s.mask], 1).bool(), s.ids, -100)
+    of = lambda policy: lambda input_ids, attention_mask, labels, **k: ns(logits=policy.model.head(policy.model.hidden(input_ids, attention_mask)[0]).float())
+    self = ns(loss_type="ipo", beta=BETA, ftx_gamma=weight, finetuning_args=ns(use_ref_model=True), label_smoothing=0.0)
+    self.concatenated_forward = lambda model, batch: space["concatenated_forward"](self, model, batch)
+    self.compute_preference_loss = lambda *a: space["compute_preference_loss"](self, *a)
+    self.dpo_loss = lambda c, r, rc, rr: (trl_dpo(Release("trl-0.9.6"), dict(logp_chosen=c, logp_rejected=r, ref_chosen=rc, ref_rejected=rr), "ipo"), c, r)
+    for i in range(2):
+        k = torch.arange(i, len(labels), 2)
+        batch = dict(input_ids=s.ids[k], attention_mask=s.att[k], labels=labels[k])
+        with torch.no_grad():
+            c, r, *_ = self.concatenated_forward(of(s.new), batch)
+            rc, rr, *_ = self.concatenated_forward(of(s.ref), batch)
+            self.compute_reference_log_probs = lambda *a: (rc, rr)
+            loss = space["get_batch_loss_metrics"](self, of(s.new), batch)[0]
+        tokens = (batch["labels"][: len(c), 1:] != -100).sum(1)
+        yield dict(logp_chosen=c, logp_rejected=r, ref_chosen=rc, ref_rejected=rr, nll_loss=-c.mean(), chosen_tokens=tokens, loss=loss), meta(
+            "llamafactory", rel, "dpo", micro=i, micros=2, options={"dpo.beta": BETA, "dpo.loss": "ipo", "dpo.nll_weight": weight, "agg.div_ga": False}
+        )
+
+
 @case("trl-2431")
 def dropped(rel, side, seed, dtype):
     """Reference log-probs of the data set through the collator, then the loss: without them the trainer, which has no reference model, asks itself."""

@@ -2,6 +2,7 @@
 
 import re
 import types
+from collections import defaultdict
 
 import torch
 import torch.nn.functional as F
@@ -257,3 +258,34 @@ def advantages(rel, side, seed, dtype):
     env = dict(base(), self=ns(num_generations=4, scale_rewards="group", multi_objective_aggregation="sum_then_normalize"), rewards=s.scores.clone(), num_generations=4)
     exec(block, env)
     yield dict(s.tokens(), scores=s.scores, advantages=env["advantages"]), meta("trl", rel, "grpo", PROFILE, options={"scale_rewards": "group"})
+
+
+@case("trl-4454")
+def filtered(rel, side, seed, dtype):
+    """GFPO keeps four of eight samples of a prompt; what the trainer then shuffles is the dictionary of tensors that it was given."""
+    s = Scene(seed, prompts=2, group=8, T=12)
+    path = "trl/experimental/gfpo/gfpo_trainer.py"
+    block = rel.block(path, "num_in_group = self.num_generations", 'output["num_images"] = num_images')
+    P = s.ids.shape[1] - s.T
+    self = ns(
+        num_generations=8, num_remains_in_group=4, group_filter_func=lambda group_completions, group_rewards: group_rewards, scale_rewards="group", reward_func_names=["score"], use_vllm=False,
+        vllm_importance_sampling_correction=False, accelerator=ns(process_index=0, gather=lambda x: x), _metrics={"train": defaultdict(list)}, _logs={"prompt": [], "completion": [], "rewards": defaultdict(list), "advantages": []},
+    )
+    texts = list(range(len(s.ids)))
+    space = rel.functions("trl/trainer/utils.py", base(), {"nanstd", "nanmin", "nanmax", "shuffle_sequence_dict"})
+    old, ref = s.logps(s.old), s.logps(s.ref)
+    env = dict(
+        space, self=self, mode="train", device="cpu", gather_object=lambda x: x, prompts=texts, completions=texts, prompts_text=texts, completions_text=texts, images=None, rewards=s.scores.clone(),
+        rewards_per_func=s.scores[:, None].clone(), prompt_ids=s.ids[:, :P], prompt_mask=s.att[:, :P], completion_ids=s.ids[:, P:], completion_mask=s.mask, attention_mask=s.att, old_per_token_logps=old,
+        ref_per_token_logps=ref, forward_kwargs={}, num_items_in_batch=s.mask.sum(), num_images=None, sampling_per_token_logps=None,
+    )
+    exec(block, env)
+    torch.manual_seed(seed)
+    kept = dict(scores=env["rewards"], group=s.group[env["group_global_indices"]])  # what a hook adds
+    d = env["shuffle_sequence_dict"]({k: v for k, v in env["output"].items() if v.dim() > 0} | kept)
+    ids, att = torch.cat([d["prompt_ids"], d["completion_ids"]], 1), torch.cat([d["prompt_mask"], d["completion_mask"]], 1)
+    new = s.new.score(ids, att, s.T)[0].detach()
+    yield dict(
+        input_ids=ids, attention_mask=att, response_ids=d["completion_ids"], response_mask=d["completion_mask"], logp_new=new, logp_old=d["old_per_token_logps"], logp_ref=d["ref_per_token_logps"], advantages=d["advantages"],
+        scores=d["scores"], group_id=d["group"],
+    ), meta("trl", rel, "grpo", PROFILE, options={"beta": 0.04, "num_iterations": 2})

@@ -83,7 +83,7 @@ var definitions = map[string]definition{
 	"logits":      {tokenVector, number, ofTokens},
 	"logp_chosen": {perRow, number, ofPairs}, "logp_rejected": {perRow, number, ofPairs},
 	"ref_chosen": {perRow, number, ofPairs}, "ref_rejected": {perRow, number, ofPairs},
-	"nll_loss":    {scalar, number, ofPairs},
+	"nll_loss": {scalar, number, ofPairs}, "chosen_tokens": {perRow, natural, ofPairs},
 	"logp_policy": {perRow, number, ofAnswers}, "logp_reference": {perRow, number, ofAnswers}, "desirable": {perRow, flag, ofAnswers},
 	"reference_point": {scalar, number, ofAnswers},
 	"teacher_logits":  {tokenVector, number, ofTokens},
