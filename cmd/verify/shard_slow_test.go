@@ -3,6 +3,8 @@
 package main
 
 import (
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -86,6 +88,50 @@ func TestShardMemoryOfAStep(t *testing.T) {
 	perStep := (large - small) / (many - few)
 	t.Logf("merge: %d MB, %d MB, %.1f kB a step, %.1f s", small>>20, large>>20, float64(perStep)/1024, wall.Seconds())
 	require.Less(t, perStep, int64(most))
+}
+
+// The report of 1, 2, 3 and 7 shards of 500 steps is that of one process, byte for byte outside run, with and without a step that is wrong;
+// without one of the shards, or with one of them twice, there is none.
+func TestShardsOf500Steps(t *testing.T) {
+	dir := t.TempDir()
+	repeatedRun(t, filepath.Join(dir, "run"), 500, 4, 16)
+	for _, broken := range []bool{false, true} {
+		if broken { // the advantages of a step in the middle
+			path := filepath.Join(dir, "run", "step_000307.safetensors")
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			data := 8 + int(binary.LittleEndian.Uint64(text))
+			var head map[string]struct {
+				Offsets [2]int `json:"data_offsets"`
+			}
+			require.NoError(t, json.Unmarshal(text[8:data], &head))
+			at := head["advantages"].Offsets
+			require.Less(t, at[0], at[1])
+			for i := data + at[0]; i < data+at[1]; i++ {
+				text[i] ^= 0x10
+			}
+			require.NoError(t, os.WriteFile(path, text, 0o644))
+		}
+		want, _, code := verify(t, dir, "dump", "run", "--format", "json")
+		require.Equal(t, broken, code == 1, "exit %d", code)
+		for _, n := range []int{7, 3, 2, 1} {
+			merge := partials(t, dir, n, 0, "dump", "run")
+			got, stderr, merged := verify(t, dir, merge...)
+			require.Equal(t, code, merged, stderr)
+			require.Equal(t, withoutRun(t, want), withoutRun(t, got), "%d shards", n)
+			if broken {
+				break // seven say as much
+			}
+			for said, wrong := range map[string][]string{fmt.Sprintf("shard %d of %d is there twice", n-1, n): append(merge, merge[len(merge)-1]), fmt.Sprintf("shard %d of %d is missing", n-1, n): merge[:len(merge)-1]} {
+				if n == 1 && len(wrong) < len(merge) {
+					continue // no partial at all
+				}
+				_, stderr, code := verify(t, dir, wrong...)
+				require.Equal(t, 2, code)
+				require.Contains(t, stderr, said)
+			}
+		}
+	}
 }
 
 // TestShardsOfManyGigabytes judges as many GB of dumps as SHARD_GB says by 1, 2 and 4 shards, all shards of a run at once: none takes

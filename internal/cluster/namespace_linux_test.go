@@ -22,8 +22,8 @@ type namespace struct {
 	here       string // address of this side
 }
 
-// newNamespace makes the i-th of this process.
-func newNamespace(t *testing.T, i int) *namespace {
+// newNamespace makes the i-th of this process; why says what does not permit it.
+func newNamespace(t *testing.T, i int) (_ *namespace, why string) {
 	n := &namespace{name: fmt.Sprintf("plumbline-%d-%d", os.Getpid(), i), link: fmt.Sprintf("pl%dh%d", os.Getpid()%100000, i), here: fmt.Sprintf("10.231.%d.1", 4*os.Getpid()%200+i)}
 	peer := fmt.Sprintf("pl%dw%d", os.Getpid()%100000, i)
 	there := strings.TrimSuffix(n.here, "1") + "2"
@@ -34,10 +34,10 @@ func newNamespace(t *testing.T, i int) *namespace {
 	for _, line := range []string{"netns add " + n.name, "link add " + n.link + " type veth peer name " + peer, "link set " + peer + " netns " + n.name, "addr add " + n.here + "/24 dev " + n.link, "link set " + n.link + " up",
 		"-n " + n.name + " addr add " + there + "/24 dev " + peer, "-n " + n.name + " link set " + peer + " up", "-n " + n.name + " link set lo up"} {
 		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
-			lacking(t, "netns", fmt.Sprintf("ip %s: %v %s", line, err, out))
+			return nil, fmt.Sprintf("ip %s: %v %s", line, err, out)
 		}
 	}
-	return n
+	return n, ""
 }
 
 func (n *namespace) set(t *testing.T, state string) {
@@ -51,7 +51,10 @@ func (n *namespace) in() []string { return []string{"ip", "netns", "exec", n.nam
 // TestPartition cuts a worker off by taking down the link to its network. Beside another worker its task goes to that one; alone, it is
 // waited for. When the link is back it draws on. Every step has the samples of one process, and no worker ends.
 func TestPartition(t *testing.T) {
-	n := newNamespace(t, 0)
+	n, why := newNamespace(t, 0)
+	if n == nil {
+		lacking(t, "netns", why)
+	}
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
 	const steps = 40
