@@ -203,6 +203,42 @@ func TestOtherBaseIsRefused(t *testing.T) {
 	require.Equal(t, WrongBase, refused.Reason)
 }
 
+// What a worker is that is not the run's is said by name, and counted: other arithmetic, another base or tokenizer, an older policy.
+func TestJoinRefuses(t *testing.T) {
+	p, text := tiny(t)
+	c := coordinate(t, t.TempDir(), p, text)
+	defer c.Close(false)
+	require.NoError(t, c.handOver(context.Background()))
+	song, err := sing(p, c.entry.Canary)
+	require.NoError(t, err)
+	right := joining{"w", c.entry.SHA256, p.Variant(), p.Fingerprint(), TokenizerPrint(text), song}
+	for reason, spoil := range map[string]func(*joining){
+		"": func(*joining) {}, WrongVariant: func(j *joining) { j.Variant = "accel" }, WrongBase: func(j *joining) { j.Base = "x" }, WrongText: func(j *joining) { j.Tokenizer = TokenizerPrint(shifted{text}) },
+		Stale: func(j *joining) { j.Policy = "x" }, WrongCanary: func(j *joining) { j.Canary = append([]uint64{song[0] ^ 1}, song[1:]...) },
+	} {
+		j := right
+		spoil(&j)
+		question, err := json.Marshal(j)
+		require.NoError(t, err)
+		require.Equal(t, reason, c.join(question).Reason)
+		if reason != "" {
+			require.Equal(t, 1, c.Counts().Rejected[reason])
+		}
+	}
+	require.Equal(t, 1, c.Counts().Joined)
+}
+
+// shifted is a tokenizer whose ids are those of another one's next tokens.
+type shifted struct{ train.Tokenizer }
+
+func (s shifted) Encode(text string) []int {
+	ids := s.Tokenizer.Encode(text)
+	for i := range ids {
+		ids[i]++
+	}
+	return ids
+}
+
 // What was accepted is on the disk: another coordinator draws nothing again, and a corrupted blob only its own samples.
 func TestRebuiltFromFolder(t *testing.T) {
 	p, text := tiny(t)
