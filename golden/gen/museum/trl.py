@@ -1,5 +1,6 @@
 """TRL's GRPO: pieces of its trainers."""
 
+import ast
 import re
 import types
 from collections import defaultdict
@@ -67,7 +68,7 @@ def attention_mask(rel, side, seed, dtype):
     yield dict(s.rows(), logp_gen=s.gen, **out), meta("trl", rel, "grpo", PROFILE, options={"temperature": 1.0, "beta": 0.04})
 
 
-def compute_loss(rel, s, options, name="compute_loss", extra=(), rank=None, gather=None, inputs=()):
+def compute_loss(rel, s, options, name="compute_loss", extra=(), rank=None, gather=None, inputs=(), processes=2):
     """The trainer's loss of rows of the scene, its locals, and what it logged."""
     space = selective(rel, dict(base(), profiling_decorator=lambda f: f))
     rel.functions("trl/trainer/utils.py", space, {"nanmin", "nanmax", "nanstd"})
@@ -92,7 +93,7 @@ def compute_loss(rel, s, options, name="compute_loss", extra=(), rank=None, gath
             **options,
         },
         args=ns(delta=None, use_bias_correction_kl=False, steps_per_generation=1, gradient_accumulation_steps=1, per_device_train_batch_size=len(new)),
-        accelerator=ns(gather=gather, gather_for_metrics=gather, num_processes=1 if rank is None else 2, reduce=lambda x, reduction="sum": gather(x).reshape(-1, x.numel()).sum(0).view(x.shape)),
+        accelerator=ns(gather=gather, gather_for_metrics=gather, num_processes=1 if rank is None else processes, reduce=lambda x, reduction="sum": gather(x).reshape(-1, x.numel()).sum(0).view(x.shape)),
         control=ns(should_evaluate=False),
         model=ns(training=True),
         _metrics={"train": metrics, **metrics} if name == "_compute_loss" or "mode = " in rel.text(PATH).split("def compute_loss")[-1][:9000] else metrics,
@@ -249,6 +250,44 @@ def bnpo(rel, side, seed, dtype):
     yield dict(
         s.tokens(), logp_new=new, logp_old=d["old_per_token_logps"], logp_ref=d["ref_per_token_logps"], kl=f["per_token_kl"], advantages=adv, scores=s.scores, token_loss=f["per_token_loss"], loss=loss, dlogp=gradient(loss, new)
     ), meta("trl", rel, "grpo", OLDER, options={"beta": 0.04, "loss_type": "bnpo", "num_iterations": 2, "tis.level": "none"}, token_loss_includes_kl=True)
+
+
+def default(rel, name):
+    """The default of a field of the release's GRPOConfig."""
+    for n in ast.walk(ast.parse(rel.text("trl/trainer/grpo_config.py"))):
+        if isinstance(n, ast.AnnAssign) and ast.unparse(n.target) == name:
+            return ast.literal_eval(next(k.value for k in n.value.keywords if k.arg == "default"))
+
+
+@case("c-trl-beta")
+def default_beta(rel, side, seed, dtype):
+    s = Scene(seed)
+    adv, beta = s.advantages(1e-4), default(rel, "beta")
+    name = "_compute_loss" if "def _compute_loss(" in rel.text(PATH) else "compute_loss"
+    loss, f, metrics, new, d = compute_loss(rel, s, dict(loss_type="bnpo", beta=beta), name, inputs=dict(advantages=adv))
+    yield dict(
+        s.tokens(), logp_new=new, logp_old=d["old_per_token_logps"], logp_ref=d["ref_per_token_logps"], advantages=adv, scores=s.scores, token_loss=f["per_token_loss"], loss=loss, dlogp=gradient(loss, new)
+    ), meta("trl", rel, "grpo", OLDER, options={"kl.beta": beta, "loss_type": "bnpo", "num_iterations": 2, "tis.level": "none"}, token_loss_includes_kl=True)
+
+
+@case("c-trl-dapo")
+def default_loss(rel, side, seed, dtype):
+    s = Scene(seed, prompts=4)
+    adv, kind = s.advantages(1e-4), default(rel, "loss_type")
+    order, n = s.mask.sum(1).argsort(), len(adv) // 2
+    items = s.mask.sum()
+    name = "_compute_loss" if "def _compute_loss(" in rel.text(PATH) else "compute_loss"
+    for i in range(2):
+        sel = order[i * n : (i + 1) * n]
+        loss, f, metrics, new, d = compute_loss(
+            rel, s, dict(loss_type=kind, current_gradient_accumulation_steps=2), name, rank=sel, processes=1, inputs=dict(advantages=adv[sel], num_items_in_batch=items)
+        )
+        if "current_gradient_accumulation_steps" not in rel.text(PATH):
+            loss = loss / 2  # the Trainer divides, where the loss does not
+        yield dict(
+            {k: v[sel] for k, v in s.tokens().items()}, logp_new=new, logp_old=d["old_per_token_logps"], advantages=adv[sel], scores=s.scores[sel], token_loss=f["per_token_loss"], loss=loss, dlogp=gradient(loss, new)
+        ), meta("trl", rel, "grpo", PROFILE, micro=i, micros=2, options={
+            "beta": 0.0, "loss_type": kind, "agg.denominator": dict(bnpo="micro", dapo="global")[kind], "num_items_in_batch": float(items), "num_iterations": 2, "tis.level": "none"})
 
 
 @case("c-trl-scale")
