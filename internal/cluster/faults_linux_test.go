@@ -161,7 +161,7 @@ var disturbances = []disturbance{
 	{"a worker has the base without the adapter", func(_ context.Context, s *scene) {
 		w := start(s.t, "worker", []string{s.url("127.0.0.1"), "CLUSTER_FORGET=1"})
 		w.says(s.t, "refused by the coordinator: "+WrongCanary)
-		<-w.gone
+		w.ends(s.t)
 		require.NotContains(s.t, w.text(), "passes")
 		s.bases++
 	}},
@@ -232,7 +232,7 @@ func TestRandomFaults(t *testing.T) {
 	before := s.steps()
 	require.Eventually(t, func() bool { return s.steps() > before+2 }, 2*time.Minute, 10*time.Millisecond, "%s", s.c.text())
 	require.NoError(t, os.WriteFile(s.out+".stop", nil, 0o644))
-	<-s.c.gone
+	s.c.ends(t)
 	require.NotContains(t, s.c.text(), "ended:")
 	got, err := readSteps(s.out)
 	require.NoError(t, err)

@@ -86,7 +86,7 @@ func TestPartition(t *testing.T) {
 	require.NoError(t, err)
 	n.set(t, "up")
 	require.Eventually(t, at(len(before)+3), 2*time.Minute, 10*time.Millisecond, "the worker that was cut off: %s", far.text())
-	<-c.gone
+	c.ends(t)
 	require.NotContains(t, c.text(), "ended")
 	got, err := readSteps(out)
 	require.NoError(t, err)

@@ -184,6 +184,16 @@ func (p *process) kill() {
 	<-p.gone
 }
 
+// ends waits until the process has ended.
+func (p *process) ends(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.gone:
+	case <-time.After(3 * time.Minute):
+		t.Fatalf("never ends: %s", p.text())
+	}
+}
+
 func (p *process) text() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
