@@ -151,7 +151,8 @@ func (r *arcRun) batch(step, epoch, batch int, s arcSample) (b *arcBatch, err er
 
 	// 2. The prediction before.
 	h, w := s.output.H, s.output.W
-	b.before = 1 - wrong(net.Grid(net.Predict(s.input, prompt), h, w), s.output)
+	first := net.Predict(s.input, prompt)
+	b.before = 1 - wrong(net.Grid(first, h, w), s.output)
 
 	// 3. The policy refines the prompt.
 	noise := make([]float64, shape.Prompt)
@@ -168,6 +169,9 @@ func (r *arcRun) batch(step, epoch, batch int, s arcSample) (b *arcBatch, err er
 
 	// 5. to 8. The reward, the weight of wrong cells, the curriculum, the loss.
 	b.reward = r.RewardScale * (b.after - b.before)
+	if r.RewardOf == rewardProbability {
+		b.reward = r.RewardScale * (certainty(logits, s.output) - certainty(net.Resize(first, h, w), s.output))
+	}
 	b.mask = wrong(predicted, s.output)
 	b.factor = 0.5 + 0.5*b.mask
 	if r.FloorRule == "original" && !(b.mask > 0.01) {
@@ -384,6 +388,21 @@ func errorsIn(got, want dataset.Grid) (n int) {
 		}
 	}
 	return n
+}
+
+// certainty is the mean probability of the right colour over the cells, by the last planning step of logits [steps, h, w, colours].
+func certainty(logits *ad.Var, want dataset.Grid) (mean float64) {
+	n := len(want.Cells)
+	last := logits.Data()[len(logits.Data())-n*dataset.ArcColors:]
+	for i, v := range want.Cells {
+		cell := last[i*dataset.ArcColors : (i+1)*dataset.ArcColors]
+		top, sum := slices.Max(cell), 0.0
+		for _, x := range cell {
+			sum += math.Exp(x - top)
+		}
+		mean += math.Exp(cell[v]-top) / sum / float64(n)
+	}
+	return mean
 }
 
 func milliseconds(since time.Time) float64 { return float64(time.Since(since).Microseconds()) / 1e3 }

@@ -18,6 +18,7 @@ type Arc struct {
 	Data                      string
 	Tasks                     int
 	RewardScale               float64
+	RewardOf                  string
 	FloorRule                 string
 	Curriculum                []string
 	CacheEvery                int
@@ -47,13 +48,19 @@ const (
 	EncoderFull   = "full"
 )
 
+// What the reward of a refinement is the change of.
+const (
+	rewardAccuracy    = "accuracy"
+	rewardProbability = "probability"
+)
+
 // Settings binds the keys of c to their defaults.
 func (c *Arc) Settings() *config.Settings {
 	const (
 		many = math.MaxInt32
 		huge = math.MaxFloat64
 	)
-	*c = Arc{Epochs: 10, AgentLR: 1e-5, QwenLR: 5e-5, PolicyLR: 5e-5, Device: "cuda", Seed: 42, Data: "training.json", Tasks: 20, RewardScale: 5, FloorRule: "continuous",
+	*c = Arc{Epochs: 10, AgentLR: 1e-5, QwenLR: 5e-5, PolicyLR: 5e-5, Device: "cuda", Seed: 42, Data: "training.json", Tasks: 20, RewardScale: 5, RewardOf: rewardAccuracy, FloorRule: "continuous",
 		Curriculum: []string{"0.6", "0.3"}, CacheEvery: 10, MaxNorm: 1, WeightDecay: 1e-6, EFE: rl.EFEDefaults(), BI: "js", Encoder: "tiny", EncoderTrain: EncoderFull,
 		LoRA: LoRA{R: 8, Alpha: 16}, Prompt: 256, Channels: 256, Steps: 3, Control: 256, Features: 32, Hidden: 512, BestBy: "accuracy", LogEvery: 50, SaveEvery: 50, Keep: 5,
 		OutputDir: "outputs/arc"}
@@ -67,7 +74,8 @@ func (c *Arc) Settings() *config.Settings {
 	s.Uint64("seed", &c.Seed, "of everything random")
 	s.Text("data", &c.Data, "JSON file or folder of ARC tasks; generated: tasks that copy, flip and recolour")
 	s.Int("tasks", &c.Tasks, 1, 10_000, "generated tasks")
-	s.Float("reward_scale", &c.RewardScale, 0, huge, "the reward is this times the change of the accuracy by the refinement")
+	s.Float("reward_scale", &c.RewardScale, 0, huge, "the reward is this times the change by the refinement")
+	s.Choice("reward_of", &c.RewardOf, []string{rewardAccuracy, rewardProbability}, "what that is the change of: accuracy, the share of right cells, as the original; probability, the mean probability of the right colour, which a small change of the prompt changes, too")
 	s.Choice("hard_cell.floor_rule", &c.FloorRule, []string{"continuous", "original"}, "continuous: the factor is 0.5 + 0.5·mask_ratio; original: 1 where mask_ratio is at most 0.01")
 	s.Texts("curriculum", &c.Curriculum, "factors of the loss in the epochs, the last one stays; in a file with quotes: [\"0.6\", \"0.3\"]")
 	s.Int("cache_every", &c.CacheEvery, 1, many, "every how many batches the prompt is made anew, with a gradient; between them one that was made is used again; 1: no cache")

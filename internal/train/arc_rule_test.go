@@ -10,6 +10,7 @@ import (
 
 	"plumbline/internal/dataset"
 	"plumbline/internal/rng"
+	"plumbline/reference/ad"
 )
 
 // What a solver is told of a pair does not depend on its target, only on the grid and the other pairs (H10); and what the cache goes
@@ -184,4 +185,20 @@ func TestSlope(t *testing.T) {
 	require.InDelta(t, 3, slope([]float64{1, 4, 7, 10}), 1e-12)
 	require.InDelta(t, 0, slope([]float64{1, -1, -1, 1}), 1e-12)
 	require.True(t, math.IsNaN(slope([]float64{1, math.NaN(), 2})))
+}
+
+// The mean probability of the right colours, by the last planning step: two steps of 1×2 cells.
+func TestCertainty(t *testing.T) {
+	logits := (&ad.Tape{}).Const([]float64{
+		9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+		0, math.Log(3), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 2, 1, 2, 10)
+	require.InDelta(t, (3./12+1./10)/2, certainty(logits, dataset.Grid{H: 1, W: 2, Cells: []int{1, 7}}), 1e-15)
+}
+
+// The error of the change of the accuracy is that of a ratio of sums over pairs.
+func TestDeltaError(t *testing.T) {
+	same := validation{right: 7, before: 1, cells: 60, pairs: 3, changes: [][2]float64{{1, 10}, {2, 20}, {3, 30}}}
+	require.InDelta(t, 0, same.deltaError(), 1e-17, "the same share of every pair")
+	apart := validation{right: 9, before: 9, cells: 30, pairs: 3, changes: [][2]float64{{2, 10}, {-2, 10}, {0, 10}}}
+	require.InDelta(t, math.Sqrt(3./2*(2*2+2*2))/30, apart.deltaError(), 1e-15)
 }

@@ -272,10 +272,24 @@ func (r *arcRun) restore(dir string) (err error) {
 }
 
 // validation is what the agent can do with pairs that it does not learn from.
-type validation struct{ right, before, cells, solved, pairs int }
+type validation struct {
+	right, before, cells, solved, pairs int
+	changes                             [][2]float64 // of each pair: right cells that the refinement adds, cells
+}
 
 func (v validation) accuracy() float64 { return float64(v.right) / float64(max(1, v.cells)) }
 func (v validation) delta() float64    { return float64(v.right-v.before) / float64(max(1, v.cells)) }
+
+// deltaError is the standard error of delta over the pairs, that of a ratio of sums Σd/Σn: √(P/(P − 1)·Σ(d − delta·n)²)/Σn; of two pairs at least.
+func (v validation) deltaError() float64 {
+	var sum float64
+	for _, c := range v.changes {
+		miss := c[0] - v.delta()*c[1]
+		sum += miss * miss
+	}
+	pairs := float64(v.pairs)
+	return math.Sqrt(pairs/(pairs-1)*sum) / float64(max(1, v.cells))
+}
 
 // validate predicts the held-out pairs, with the mean of the policy and without a graph. The prompt is made of the input and the
 // task's training pairs.
@@ -292,8 +306,9 @@ func (r *arcRun) validate() (v validation, err error) {
 		refined := net.Refine(prompt, vector(s.control(shape.Control)), vector(s.features(shape.Features)), vector(make([]float64, shape.Prompt)))
 		before, after := net.Predict(s.input, prompt), net.Predict(s.input, refined.Prompt)
 		n, h, w := len(s.output.Cells), s.output.H, s.output.W
-		wrong := errorsIn(net.Grid(after, h, w), s.output)
-		v.cells, v.right, v.before, v.pairs = v.cells+n, v.right+n-wrong, v.before+n-errorsIn(net.Grid(before, h, w), s.output), v.pairs+1
+		wrong, first := errorsIn(net.Grid(after, h, w), s.output), errorsIn(net.Grid(before, h, w), s.output)
+		v.cells, v.right, v.before, v.pairs = v.cells+n, v.right+n-wrong, v.before+n-first, v.pairs+1
+		v.changes = append(v.changes, [2]float64{float64(first - wrong), float64(n)})
 		if wrong == 0 && after.Shape()[1] == h && after.Shape()[2] == w {
 			v.solved++
 		}
@@ -309,8 +324,12 @@ func (v validation) report(out io.Writer, epoch int, took time.Duration) {
 }
 
 func (v validation) line(step, epoch int) []rundir.Field {
-	return []rundir.Field{{Key: "step", Value: step}, {Key: "epoch", Value: epoch}, {Key: "event", Value: "validation"}, {Key: "val_accuracy", Value: v.accuracy()},
+	list := []rundir.Field{{Key: "step", Value: step}, {Key: "epoch", Value: epoch}, {Key: "event", Value: "validation"}, {Key: "val_accuracy", Value: v.accuracy()},
 		{Key: "accuracy_delta", Value: v.delta()}, {Key: "cells", Value: v.cells}, {Key: "solved", Value: v.solved}, {Key: "pairs", Value: v.pairs}}
+	if v.pairs > 1 {
+		list = append(list, rundir.Field{Key: "accuracy_delta_error", Value: v.deltaError()})
+	}
+	return list
 }
 
 // keepBest saves the agent in best/ if no epoch was better, and says in best_metadata.json what it is the best by.

@@ -23,6 +23,9 @@ type arcLine struct {
 	Hard       float64 `json:"hard_cell"`
 	Curriculum float64 `json:"curriculum"`
 	Accuracy   float64 `json:"val_accuracy"`
+	Delta      float64 `json:"accuracy_delta"`
+	DeltaError float64 `json:"accuracy_delta_error"`
+	Pairs      int     `json:"pairs"`
 	Encoder    float64 `json:"time_encoder_ms"`
 	Time       float64 `json:"time_step_ms"`
 }
@@ -154,6 +157,9 @@ func redFlags(batches, epochs []arcLine, frozen bool) (list []finding) {
 		say("OK", "Reward: mean of the last third %+.4f", tail)
 	default:
 		say("NOTE", "Reward: mean of the last third %+.4f, not positive", tail)
+	}
+	if k := len(epochs) - 1; k >= 0 && epochs[k].Pairs > 1 {
+		say("NOTE", "Refinement: changes the accuracy by %+.4f ± %.4f in the last epoch, on %d pairs that were not learned from", epochs[k].Delta, epochs[k].DeltaError, epochs[k].Pairs)
 	}
 
 	if b := batches[0]; b.Loss > 3.6 && b.Reward == 0 && b.Mask == 1 {

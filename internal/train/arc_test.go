@@ -352,6 +352,26 @@ func TestArcGradient(t *testing.T) {
 	}
 }
 
+// A reward of probability is the change of the mean probability of the right colours; it
+// is there where no prediction changes.
+func TestArcRewardOfProbability(t *testing.T) {
+	c := arc("epochs=2", "reward_of=probability")
+	o := runArc(t, c, newArcWatch(t, c), arcTasks(2)[:1])
+	require.NoError(t, o.err)
+	lines, _ := o.lines(t)
+	unseen := 0
+	for _, l := range lines {
+		x := func(key string) float64 { return l[key].(float64) }
+		require.Less(t, math.Abs(x("reward")), 5.)
+		require.InDelta(t, .7*x("curriculum")*x("hard_cell")*x("efe")-.3*x("reward"), x("loss"), 1e-12)
+		require.InDelta(t, math.Tanh(x("reward"))-x("policy/value"), x("policy/advantage"), 1e-12)
+		if x("accuracy_after") == x("accuracy_before") && x("reward") != 0 {
+			unseen++
+		}
+	}
+	require.Greater(t, unseen, len(lines)/2, "rewards where the accuracy has none: all but those of a prediction that reads nothing of the prompt, every unit being 0")
+}
+
 // The update of the policy, in closed form: by the last bias of the mean −A·(u − μ)/σ², by ln σ −A·((u − μ)²/σ² − 1) − 0.01, by the last
 // bias of the value V − tanh(reward) (H8).
 func TestArcPolicyGradient(t *testing.T) {
