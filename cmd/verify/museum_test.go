@@ -9,7 +9,7 @@ import (
 )
 
 // At least so many bugs of releases are rebuilt, caught, and named first: fewer is a loss. No fixed release and no control fails.
-const museumBugs, museumCaught, museumNamed, museumControls = 62, 62, 60, 16
+const museumBugs, museumCaught, museumNamed, museumControls = 66, 66, 64, 16
 
 // The museum as stored: every row is as expected, and the page in docs is what the command prints.
 func TestMuseum(t *testing.T) {

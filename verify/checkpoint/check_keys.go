@@ -92,7 +92,11 @@ func (in *Input) keyFindings(f *Folder, u *Unit) (out []check.Result) {
 			names = append(names, fmt.Sprintf("%q", n))
 		}
 		slices.Sort(names)
-		out = append(out, fail(subject, "P203", "a second adapter was added on resume", "%d adapters in one file: %s", len(names), several(names)))
+		id, title := "P203", "a second adapter was added on resume"
+		if own := base(f.shown(u.Dir)); adapters[""] && !slices.ContainsFunc(u.pairs, func(p *pair) bool { return !strings.Contains(p.name, own) && p.name != "" }) {
+			id, title = "KEYS-OTHER-ADAPTER", "the keys of another adapter were saved too: its name holds the name of this one"
+		}
+		out = append(out, fail(subject, id, title, "%d adapters in one file: %s", len(names), several(names)))
 	} else {
 		add("name", "ADAPTER-NAME", "model.state_dict() was saved: it keeps the name of the adapter in the keys", "PEFT takes the name out on saving and finds none of these on loading: %s")
 	}

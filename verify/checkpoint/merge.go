@@ -111,8 +111,8 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 		if base.Model != nil {
 			turned = conv1D(base.Model, plainName(base, p.module))
 		}
-		if u.Lora.DoRA && (turned || p.embed || p.in() > widest) {
-			m.problem = fmt.Sprintf("DoRA of %s is not recomputed: only that of linear layers with at most %d inputs is", p.module, widest)
+		if u.Lora.DoRA && (p.embed || p.in() > widest && !turned) {
+			m.problem = fmt.Sprintf("DoRA of %s is not recomputed: only that of layers with at most %d inputs is", p.module, widest)
 			return m, nil
 		}
 		x, err := in.measureModule(u.Lora, p, turned || p.embed, false, w, v, old, made)
@@ -207,8 +207,9 @@ const widest = 1 << 20
 // tuners/lora/layer.py get_delta_weight). An int8 weight is rounded to the grid of its row: half of SCB/127, and to
 // float16 before that (bnb.py merge).
 //
-// With DoRA (Liu et al. 2024, Eq. 5) each row of W + Δ is scaled to its magnitude m, W' = m/‖W + Δ‖·(W + Δ). The norm is
-// rounded to W's type, and so are the quotient and the product (tuners/lora/variants.py DoraLinearVariant.merge_safe).
+// With DoRA (Liu et al. 2024, Eq. 5) each output's row of W + Δ is scaled to its magnitude m, W' = m/‖W + Δ‖·(W + Δ); of a layer
+// that stores [in, out] that is a column. The norm is rounded to W's type, and so are the quotient and the product
+// (tuners/lora/variants.py DoraLinearVariant.merge_safe).
 //
 // With loaded the base was loaded in W' 's type: W is rounded to it, and so is Δ (`base_layer.weight.data += delta`).
 func (in *Input) measureModule(l *Lora, p *pair, turned, loaded bool, w, v *Tensor, old, made map[string]*Tensor) (*mergedModule, error) {
@@ -227,6 +228,7 @@ func (in *Input) measureModule(l *Lora, p *pair, turned, loaded bool, w, v *Tens
 	rows, cols, r := p.out(), p.in(), x.rank
 	shape := w.Array.Shape
 	var magnitudes []float64
+	columns := false // the outputs, which DoRA scales, are columns
 	if t := p.magnitude(); t != nil && l.DoRA {
 		if magnitudes, err = t.Array.Float64s(); err != nil {
 			return nil, err
@@ -241,6 +243,7 @@ func (in *Input) measureModule(l *Lora, p *pair, turned, loaded bool, w, v *Tens
 	case turned && shape[0] == cols && shape[1] == rows: // Δᵀ = Aᵀ·Bᵀ
 		left, right = transpose(right, r, cols), transpose(left, rows, r)
 		rows, cols = cols, rows
+		columns = magnitudes != nil
 	case shape[0] != rows || shape[1] != cols:
 		return nil, nil
 	}
@@ -270,6 +273,20 @@ func (in *Input) measureModule(l *Lora, p *pair, turned, loaded bool, w, v *Tens
 	}
 	for j, w := range widths {
 		widths[j] = math.Sqrt(w) * (1 + 0x1p-40)
+	}
+	var scales []float64 // of DoRA's columns
+	if columns {
+		if scales, err = in.columnNorms(x.scaling, from, left, right, rows, cols, r, func(y float64) float64 {
+			if loaded {
+				y = format.Round(y, v.Array.DType)
+			}
+			return y
+		}); err != nil {
+			return nil, err
+		}
+		for j, norm := range scales {
+			scales[j] = magnitudes[j] / norm
+		}
 	}
 	block, chunks := max(1, piece/4/cols), (cols+widest-1)/widest
 	parts := make([]mergedModule, (rows+block-1)/block)
@@ -304,7 +321,9 @@ func (in *Input) measureModule(l *Lora, p *pair, turned, loaded bool, w, v *Tens
 			size = math.Sqrt(size)
 			half := to.half(row)
 			factor, loose := 1.0, 0.0
-			if magnitudes != nil { // the whole row is here
+			if columns {
+				loose = float64(rows+8)*0x1p-24 + 4*max(oldUnit, 0x1p-24)
+			} else if magnitudes != nil { // the whole row is here
 				norm2 := 0.0
 				for j, b := range ba {
 					s := wr[j] + float64(x.scaling*b)
@@ -316,6 +335,9 @@ func (in *Input) measureModule(l *Lora, p *pair, turned, loaded bool, w, v *Tens
 			for j, y := range vr {
 				d := y - wr[j]
 				delta := x.scaling * ba[j]
+				if columns {
+					factor = scales[first+j]
+				}
 				want := factor * (wr[j] + delta)
 				bound := unit*math.Abs(want)*(1+unit) + eta + math.Abs(factor)*(gamma*math.Abs(x.scaling)*size*widths[first+j]+2*stored*math.Abs(delta)) + loose*math.Abs(want) + half
 				if from.scale != nil || to.scale != nil {

@@ -7,7 +7,7 @@ var Suite = check.Suite[*Input]{
 	Files, Pickles, Contents, Leftovers, Manifests,
 	AdapterKeys, AdapterConfig, Rank, Targets, BaseFit,
 	Shards, Names, Tied, StoredTypes, Scales,
-	WeightSize, Finite, Zero, Trained, Values,
+	WeightSize, Finite, Zero, Start, Trained, Values,
 	ValueHead, TokenizerFiles, SpecialTokens, OptimizerState, TrainerState, Moments, RunLayout,
 	Codes, Dense, Merged, Delta, MergedFolder, Moved, Layout,
 }

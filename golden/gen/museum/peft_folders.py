@@ -43,11 +43,15 @@ class Case:
 
     def save(self, name, model):
         model.save_pretrained(self.path(name))
+        self.clean(name)
+
+    def clean(self, name):
+        """Leaves what is judged, without paths of this machine."""
         for left in ("generation_config.json", "README.md"):
             if os.path.exists(os.path.join(self.path(name), left)):
                 os.remove(os.path.join(self.path(name), left))
         config = os.path.join(self.path(name), "adapter_config.json")
-        if os.path.exists(config):  # the path of this machine, and sets in the order of this process
+        if os.path.exists(config):  # sets are in the order of this process
             value = json.load(open(config)) | dict(base_model_name_or_path=os.path.basename(self.command["base"]))
             for k, v in value.items():
                 value[k] = sorted(v) if isinstance(v, list) and all(isinstance(x, str) for x in v) else v
@@ -81,7 +85,11 @@ def gpt2():
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=8, n_embd=8, n_layer=1, n_head=2, n_positions=8, n_inner=8, **NO_IDS))
 
 
-KINDS = dict(llama=llama, gpt2=gpt2)
+def qwen2_moe():
+    return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(vocab_size=8, hidden_size=8, intermediate_size=8, moe_intermediate_size=4, shared_expert_intermediate_size=4, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, num_experts=2, num_experts_per_tok=1, max_position_embeddings=8, tie_word_embeddings=True, **NO_IDS))
+
+
+KINDS = dict(llama=llama, gpt2=gpt2, qwen2_moe=qwen2_moe)
 
 
 def merge_twice(c):
@@ -117,7 +125,48 @@ def pissa(c):
     c.save("residual", model.unload())
 
 
+def other_adapter(c):
+    """peft#3282: one of two adapters is saved, and the name of the other begins with its own."""
+    settings = dict(r=3, lora_alpha=6, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    model = peft.get_peft_model(c.base(), peft.LoraConfig(**settings), adapter_name="policy")
+    model.add_adapter("policy_ref", peft.LoraConfig(**settings))
+    for name, p in model.named_parameters():
+        p.requires_grad = "lora_" in name
+    c.command["dir"] = "adapter/policy"
+    c.train(model).save_pretrained(c.path("adapter"), selected_adapters=["policy"])
+    c.clean("adapter/policy")
+    os.remove(c.path("adapter/README.md"))
+
+
+def dora_sync(c):
+    """peft#3532: merged for the engine and unmerged at every step, as a trainer does, and merged at the end."""
+    c.adapter(use_dora=True, target_modules=["attn.c_proj"], fan_in_fan_out=True)
+    model = c.load()
+    model.merge_adapter()
+    model.unmerge_adapter()
+    c.merged(model)
+
+
+def kept_modules(c):
+    """peft#2334: two modules are trained whole, and the name of one begins with that of the other."""
+    c.adapter(target_modules=["q_proj"], modules_to_save=["shared_expert", "shared_expert_gate"])
+    c.merged(c.load())
+
+
+def adalora_start(c):
+    """peft#1884: an adapter before and after its training."""
+    more = {} if tuple(int(x) for x in peft.__version__.split(".")[:2]) < (0, 14) else dict(total_step=10)
+    model = peft.get_peft_model(c.base(), peft.AdaLoraConfig(init_r=3, target_r=2, lora_alpha=6, target_modules=["q_proj"], task_type="CAUSAL_LM", **more))
+    c.command["init"] = "start"
+    c.save("start", model)
+    c.save("adapter", c.train(model))
+
+
 CASES = {
+    "peft-3282": (other_adapter, "llama"),
+    "peft-3532": (dora_sync, "gpt2"),
+    "peft-2334": (kept_modules, "qwen2_moe"),
+    "peft-1884": (adalora_start, "llama"),
     "peft-1355": (merge_twice, "llama"),
     "peft-2775": (set_scale, "llama"),
     "peft-2195": (patterns, "llama"),

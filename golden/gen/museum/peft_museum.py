@@ -23,4 +23,5 @@ def folders(id, variants=(("f32", 1),)):
 
 for id in ("peft-1355", "peft-2775", "peft-2195"):
     folders(id, (("f32", 1), ("bf16", 2)))
-folders("peft-2104")
+for id in ("peft-2104", "peft-3282", "peft-3532", "peft-2334", "peft-1884"):
+    folders(id)

@@ -68,7 +68,7 @@ def main():
     path = os.path.join(a.out, "EXPECT.json")
     done = {r["id"]: r for r in json.load(open(path))} if os.path.exists(path) else {}
     for row in listed:
-        if a.only not in row["id"]:
+        if a.only not in row["id"] and row["id"] not in a.only.split(","):
             if row["id"] in done:
                 row.update({k: v for k, v in done[row["id"]].items() if k == "left_out"})
             else:

@@ -113,6 +113,15 @@ func adapterFaults() {
 				return list
 			})
 		}),
+		planted("KEYS-OTHER-ADAPTER", "the keys of an adapter whose name begins with this one's", "names were compared as parts of keys (PEFT#3282)", "peft@0.19 utils/save_and_load.py", aloneScene, func(s *scene) {
+			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
+				for _, t := range slices.Clone(list) {
+					t.Name = strings.TrimSuffix(t.Name, ".weight") + ".adapter_ref.weight"
+					list = append(list, t)
+				}
+				return list
+			})
+		}),
 		planted("P102", "a module of modules_to_save is not in the file", "the value head of a QLoRA adapter (OpenRLHF#209)", "fault P102", aloneScene, func(s *scene) {
 			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["modules_to_save"] = []string{"value_head"} })
 		}),
@@ -154,6 +163,9 @@ func adapterFaults() {
 				return list
 			})
 		}),
+	}
+	checkpoint.Start.Faults = []fault{
+		planted("ADALORA-E-INIT", "E begins at random", "drawn as A and B are (PEFT#1884)", "Zhang et al. 2023, section 4.1", adaScene(0.02), func(*scene) {}),
 	}
 	checkpoint.Trained.Faults = []fault{
 		planted("P183", "lora_B is zero everywhere", "the adapter got no gradient", "faults P142, P143, P146, P182, P183", aloneScene, func(s *scene) {

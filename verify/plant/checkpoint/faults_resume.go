@@ -295,6 +295,22 @@ func mergeFaults() {
 		planted("DORA-MAGNITUDE", "DoRA merged as plain LoRA", "a program that leaves out the magnitudes", "V27", doraScene, func(s *scene) {
 			s.merged = memory("merged", s.model.modelFolder(s.merge(unpack(s.base.Files["model.safetensors"]), unpack(s.dir.Files[adapterFile]), s.scaling()), 1))
 		}),
+		planted("MERGE-OTHER", "DoRA: unmerged along the wrong axis and merged again", "rows divided by the factors of the columns (PEFT#3532)", "peft@0.20 tuners/lora/variants.py", doraOf("gpt2"), func(s *scene) {
+			old := unpack(s.base.Files["model.safetensors"])
+			s.merged.edit("model.safetensors", func(list []safetensors.Tensor) []safetensors.Tensor {
+				for i, t := range list {
+					w := find(old, t.Name)
+					if slices.Equal(t.Data, w.Data) {
+						continue
+					}
+					n := t.Shape[1]
+					for at := range t.Data { // one factor for each input, where each output has one
+						list[i].Data[at] *= 1 + 0.1*float64(at/n)
+					}
+				}
+				return list
+			})
+		}),
 		planted("MERGE-TWICE", "merged twice", "merge() on a merged adapter", "V27", merging("gptj", format.F32, func(l *loraShape) { l.r, l.alpha = 6, 16 }, scaled(func(s *scene) float64 { return 2 * s.scaling() })), none),
 		planted("P150", "int8 codes of the merge with the scales of before", "SCB was not renewed (PEFT#638)", "fault P150", int8MergedScene, func(s *scene) {
 			old := unpack(s.base.Files["model.safetensors"])

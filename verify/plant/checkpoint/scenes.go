@@ -194,10 +194,16 @@ func denseScene(r *rand.Rand, factor func(row, col int) float64) *scene {
 	return s
 }
 
-// doraScene is a merged model of an adapter with DoRA, W' = m/‖W + Δ‖·(W + Δ) row by row (Liu et al. 2024, Eq. 5), computed in
-// float32 as PEFT does.
+// doraScene is a merged model of an adapter with DoRA, W' = m/‖W + Δ‖·(W + Δ) output by output (Liu et al. 2024, Eq. 5), computed in
+// float32 as PEFT does. An output is a row, in GPT-2 a column.
 func doraScene(r *rand.Rand) *scene {
-	s := newScene(r, []string{"gptj", "llama", "qwen2"}[r.IntN(3)])
+	return doraOf([]string{"gptj", "llama", "qwen2", "gpt2"}[r.IntN(4)])(r)
+}
+
+func doraOf(kind string) func(r *rand.Rand) *scene { return of(kind, (*scene).dora) }
+
+func (s *scene) dora() {
+	r := s.r
 	weights, adapter := s.model.weights(r, anyFloat(r)), s.adapter(true)
 	dense := slices.Clone(weights)
 	for i := range dense {
@@ -211,18 +217,21 @@ func doraScene(r *rand.Rand) *scene {
 		}
 		m := safetensors.Tensor{Name: name + ".lora_magnitude_vector", DType: format.F32, Shape: t.Shape[:1]}
 		w := find(merged, strings.TrimPrefix(name, peftPrefix)+".weight")
-		cols := w.Shape[1]
-		for row := range w.Shape[0] {
-			x := w.Data[row*cols : (row+1)*cols]
+		out, step, next := w.Shape[0], 1, w.Shape[1] // of the elements of an output, and of the outputs
+		if s.model.Type == "gpt2" {
+			out, step, next = w.Shape[1], w.Shape[1], 1
+		}
+		for row := range out {
 			sum := 0.0
-			for _, v := range x {
+			for j := range len(w.Data) / out {
+				v := w.Data[row*next+j*step]
 				sum += float64(v * v)
 			}
 			norm := format.Round(math.Sqrt(sum), weights[0].DType)
 			m.Data = append(m.Data, format.Round(math.Sqrt(sum)*(0.8+0.4*r.Float64()), format.F32))
 			factor := format.Round(m.Data[row]/norm, format.F32)
-			for j, v := range x {
-				x[j] = factor * v
+			for j := range len(w.Data) / out {
+				w.Data[row*next+j*step] *= factor
 			}
 		}
 		adapter = append(adapter, m)
@@ -234,7 +243,33 @@ func doraScene(r *rand.Rand) *scene {
 	s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["use_dora"] = true })
 	s.base = memory("lab/tiny", s.model.modelFolder(weights, 1))
 	s.merged = memory("merged", s.model.modelFolder(rounded(merged), 1))
-	return s
+}
+
+// adaLora makes the adapter one of AdaLoRA that nothing has been taken from: A, B and an E of that value.
+func (s *scene) adaLora(list []safetensors.Tensor, e float64) []safetensors.Tensor {
+	for _, t := range slices.Clone(list) {
+		if name, ok := strings.CutSuffix(t.Name, ".lora_A.weight"); ok {
+			x := safetensors.Tensor{Name: name + ".lora_E", DType: t.DType, Shape: []int{t.Shape[0], 1}, Data: normal(s.r, []int{t.Shape[0]}, e)}
+			list = append(list, x)
+		}
+	}
+	return rounded(list)
+}
+
+// adaScene is an adapter of AdaLoRA and its start, whose E is drawn with the standard deviation e.
+func adaScene(e float64) func(r *rand.Rand) *scene {
+	return func(r *rand.Rand) *scene {
+		s := newScene(r, anyType(r))
+		before := s.adapter(true)
+		s.init = memory("init", s.peftFolder(s.adaLora(before, e)))
+		s.dir = memory("adapter", s.peftFolder(s.adaLora(step(r, before, 1e-2), 0.3)))
+		for _, m := range []*tree{s.init, s.dir} {
+			m.editJSON("adapter_config.json", func(o map[string]any) {
+				o["peft_type"], o["init_r"], o["rank_pattern"] = "ADALORA", s.lora.r, nil
+			})
+		}
+		return s
+	}
 }
 
 // savedScene is an adapter that brings the norms of the base with it.
