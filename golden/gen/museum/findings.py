@@ -123,10 +123,11 @@ def liger_grpo():
     with torch.no_grad():
         h = s.new.model.hidden(s.ids, s.att)[0][:, -s.T - 1 : -1].contiguous()
     head, out = s.new.model.head, []
-    for kind in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo"):
-        f = space["LigerFusedLinearGRPOLoss"](beta=0.04, compiled=False, use_ref_model=True, loss_type=kind, max_completion_length=s.T)
+    for kind in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"):
+        high = 1.02 if kind == "cispo" else 0.2  # the cap of cispo is absolute
+        f = space["LigerFusedLinearGRPOLoss"](beta=0.04, compiled=False, use_ref_model=True, loss_type=kind, max_completion_length=s.T, epsilon_high=high)
         got = f(h, head.weight.detach(), s.r["response"], s.mask, adv, bias=head.bias.detach(), ref_per_token_logps=ref, old_per_token_logps=old)[0].item()
-        args = dict(loss_type=kind, beta=0.04, max_completion_length=s.T)
+        args = dict(loss_type=kind, beta=0.04, max_completion_length=s.T, epsilon_high=high, get_gamma_weights=Release("trl-1.16.0").method(GRPO, "get_gamma_weights", base()))
         want = loss_of(s, adv, **args)[0].item()
         out.append(f"{kind} {got:.6f}/{want:.6f}")
     return "Liger/TRL: " + ", ".join(out)
@@ -151,6 +152,40 @@ def two_doras():
             merged = copy.deepcopy(model).merge_and_unload(adapter_names=["a", "b"])(x)
         out.append(f"{'DoRA' if dora else 'LoRA'} {((merged - apart).norm() / apart.norm()).item():.2e}")
     return f"peft {peft.__version__}: relative difference of merged and unmerged: " + ", ".join(out)
+
+
+def lora_merger():
+    """verl#7285: what verl's model merger makes of the state of a model with an adapter."""
+    import json
+    import tempfile
+    import types
+    import warnings
+
+    import peft
+    from safetensors.torch import load_file
+
+    rel, path = Release("verl-0.9.1"), "verl/model_merger/base_model_merger.py"
+    space = dict(base(), os=os, warnings=warnings, Optional=None)
+    save, meta = (rel.method(path, name, space) for name in ("save_lora_adapter", "_load_lora_train_meta"))
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(24, 16))
+    whole = {k: v.clone() for k, v in net.state_dict().items()}
+    model = peft.get_peft_model(net, peft.LoraConfig(r=4, lora_alpha=32, target_modules=["0"], init_lora_weights=False))
+    out = []
+    for told in (True, False):
+        with tempfile.TemporaryDirectory() as d, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if told:
+                json.dump(dict(r=4, lora_alpha=32, task_type="CAUSAL_LM"), open(os.path.join(d, "lora_train_meta.json"), "w"))
+            state = {k: v.clone() for k, v in model.state_dict().items()}
+            self = ns(config=ns(local_dir=d, target_dir=d))
+            self._load_lora_train_meta = types.MethodType(meta, self)
+            folder = save(self, state)
+            alpha = json.load(open(os.path.join(folder, "adapter_config.json")))["lora_alpha"]
+            same = sum(torch.equal(state[k], v) for k, v in whole.items())
+            adapter = load_file(os.path.join(folder, "adapter_model.safetensors"))
+        out.append(f"{same} of {len(whole)} tensors are the base's, {len(adapter)} in lora_adapter with alpha {alpha} {'with' if told else 'without'} lora_train_meta.json")
+    return "; ".join(out) + "; trained with alpha 32"
 
 
 def trainer_accumulation():
@@ -180,7 +215,7 @@ def trainer_accumulation():
     return f"transformers {transformers.__version__}: gradient of 1 × 4 rows {out[0]:.6f}, of 2 × 2 rows {out[1]:.6f}"
 
 
-FINDINGS = {f.__name__: f for f in (kept_mass, entropy_count, orpo_prompt, token_mean, metric_after_cut, masked_nan, local_count, liger_grpo, two_doras, trainer_accumulation)}
+FINDINGS = {f.__name__: f for f in (kept_mass, entropy_count, orpo_prompt, token_mean, metric_after_cut, masked_nan, local_count, liger_grpo, two_doras, lora_merger, trainer_accumulation)}
 
 
 def main():

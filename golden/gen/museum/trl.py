@@ -77,7 +77,7 @@ def compute_loss(rel, s, options, name="compute_loss", extra=(), rank=None, gath
     sel = slice(None) if rank is None else rank
     new, entropy = s.new.score(s.ids[sel], s.att[sel], s.T)[:2]
     new = new.detach().requires_grad_()
-    metrics = {k: [] for k in ("kl", "entropy", "clip_ratio", "completion_length", *("clip_ratio/" + n for n in ("low_mean", "low_min", "high_mean", "high_max", "region_mean")))}
+    metrics = {k: [] for k in ("kl", "entropy", "clip_ratio", "completion_length", "cispo_clip_ratio", "vespo/phi_seq_mean", *("clip_ratio/" + n for n in ("low_mean", "low_min", "high_mean", "high_max", "region_mean")))}
     gather = gather or (lambda x: x)
     P = s.ids.shape[1] - s.T
     three = re.search(r"per_token_logps, \w+, \w+ = self._get_per_token_logps_and_entropies", rel.text(PATH))
@@ -92,7 +92,8 @@ def compute_loss(rel, s, options, name="compute_loss", extra=(), rank=None, gath
             ),
             **options,
         },
-        args=ns(delta=None, use_bias_correction_kl=False, steps_per_generation=1, gradient_accumulation_steps=1, per_device_train_batch_size=len(new)),
+        args=ns(delta=None, use_bias_correction_kl=False, steps_per_generation=1, gradient_accumulation_steps=1, per_device_train_batch_size=len(new),
+                sapo_temperature_pos=1.0, sapo_temperature_neg=1.05, vespo_k_pos=2.0, vespo_lambda_pos=3.0, vespo_k_neg=3.0, vespo_lambda_neg=2.0),
         accelerator=ns(gather=gather, gather_for_metrics=gather, num_processes=1 if rank is None else processes, reduce=lambda x, reduction="sum": gather(x).reshape(-1, x.numel()).sum(0).view(x.shape)),
         control=ns(should_evaluate=False),
         model=ns(training=True),
