@@ -65,7 +65,7 @@ func (c *Coordinator) hold(ctx context.Context, kv jetstream.KeyValue) error {
 			if _, err = c.conn.RequestWithContext(ctx, c.subject("who."+other.ID), nil); err == nil {
 				return &RunningError{c.spec.Run, other.Name}
 			} else if errors.Is(err, context.DeadlineExceeded) {
-				return &RunningError{c.spec.Run, other.Name + ", which does not answer; if it is gone, NATS drops its connection within a minute"}
+				return &RunningError{c.spec.Run, other.Name + ", which does not answer; if it is gone, NATS finds that out in a few minutes"}
 			} else if !errors.Is(err, nats.ErrNoResponders) {
 				return err
 			}
