@@ -297,6 +297,16 @@ func TestLookupOrder(t *testing.T) {
 	})
 }
 
+// verl adds its KL loss after the aggregation of the policy loss, which rollout_is_weights multiply inside: ppo_loss of 0.9.1's
+// workers/utils/losses.py has no option for anything else.
+func TestVerlsKLIsOutsideTheWeights(t *testing.T) {
+	for _, name := range []string{"verl-grpo@0.8", "verl-grpo@0.9", "verl-ppo@0.8", "verl-ppo@0.9"} {
+		p, _, err := Lookup(name)
+		require.NoError(t, err)
+		require.Equal(t, "outside", FromProfile(p).Value("kl.under_is_weight").String(), name)
+	}
+}
+
 func TestDiff(t *testing.T) {
 	a, _, _ := Lookup("trl-grpo@1.16")
 	b, _, _ := Lookup("verl-grpo@0.9")
