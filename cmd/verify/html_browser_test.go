@@ -215,3 +215,38 @@ func TestBrowserSeesPlants(t *testing.T) {
 	_, errors = b.visit(strings.Replace(good, "<script>", "<script>throw new Error('planted');", 1), 1280, false)
 	require.NotEmpty(t, errors, "a script other than the page's own does not run")
 }
+
+// The pages of logs and of two runs that part ask for nothing, say nothing on the console, and fit the window.
+func TestBrowserPagesOfLogsAndDiffs(t *testing.T) {
+	b := open(t)
+	of := func(name string) string {
+		path, err := filepath.Abs(filepath.Join("../../golden", name))
+		require.NoError(t, err)
+		return path
+	}
+	for _, args := range [][]string{
+		{"log", of("logs/trl/faulty/reward-nan/trainer_state.json")}, {"log", of("logs/trl/healthy/grpo/trainer_state.json")}, {"log", of("logs/loggers/verl-temperature/console.log")},
+		{"diff", of("relations/plain"), of("relations/beta")}, {"diff", of("relations/plain"), of("relations/dropout"), "--relation", "repeat"}, {"diff", of("relations/plain"), "--redact"},
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "page.html")
+		verify(t, dir, append(args, "--format", "html", "-o", path)...)
+		page, err := os.ReadFile(path)
+		require.NoError(t, err, args)
+		require.Less(t, len(page), 1_000_000, args)
+		require.Contains(t, string(page), "<svg", args)
+		for _, width := range []int{1280, 390} {
+			requests, errors := b.visit(string(page), width, width == 390)
+			require.Empty(t, requests, args)
+			require.Empty(t, errors, args)
+			require.Equal(t, "true", b.eval("document.documentElement.scrollWidth <= innerWidth"), "%v at %d is wider than the window: %s", args, width, b.eval("[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth && !e.closest('.scroll')).map(e => e.tagName + '.' + e.className.toString() + ' ' + e.parentElement.outerHTML.slice(0, 100)).slice(0, 5).join('; ')"))
+			if dir := os.Getenv("SCREENSHOTS"); dir != "" {
+				var shot struct{ Data string }
+				require.NoError(t, json.Unmarshal(b.call("Page.captureScreenshot", map[string]any{"captureBeyondViewport": true, "clip": map[string]any{"x": 0, "y": 0, "width": width, "height": 2000, "scale": 1}}), &shot))
+				data, err := base64.StdEncoding.DecodeString(shot.Data)
+				require.NoError(t, err)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s-%s-%d.png", args[0], filepath.Base(args[len(args)-1]), width)), data, 0o644))
+			}
+		}
+	}
+}

@@ -30,6 +30,7 @@ type walk struct {
 	options []string
 	worst   *difference // of those within their bound
 	ran     int         // elements compared
+	unequal unequal
 }
 
 // Runs compares two runs step by step. Without a relation it says where they part, and of log-probs that differ why; with one it
@@ -76,6 +77,7 @@ func Runs(ctx context.Context, a, b Source, o Options) (*Report, error) {
 		}
 	}
 	w.report(r)
+	r.Charts = w.charts()
 	if differ := slices.ContainsFunc(w.changed, func(name string) bool { return strings.HasPrefix(name, "logp_") }); o.Relation.Name == "" && len(p.rows) > 0 && (differ || o.Tensor != "") && o.Selection.Takes(idPasses) {
 		p.passes(r, o)
 	}
@@ -134,6 +136,7 @@ func (w *walk) step(x, y *dump.Batch, p *pool) bool {
 		}
 		w.tensors++
 		w.ran += d.compared
+		w.unequal.add(d)
 		if (d.changed > 0 || d.beyond()) && !slices.Contains(w.changed, q.name) {
 			w.changed = append(w.changed, q.name)
 		}

@@ -232,3 +232,12 @@ func TestPreferenceSign(t *testing.T) {
 	require.Equal(t, []string{"PREFERENCE-SIGN"}, text(t, "m.jsonl", row(-.03, -.01)).fails)
 	require.Empty(t, text(t, "m.jsonl", row(-.03, .005)).fails, "another data set is learned worse")
 }
+
+// A short run has no ten lines in a row, and its evidence does not speak of them.
+func TestShortRunWithLargeKL(t *testing.T) {
+	j := text(t, "m.jsonl", lines(4, func(i int) string {
+		return fmt.Sprintf(`{"step":%d,"actor/pg_loss":0.1,"actor/ppo_kl":%g,"critic/score/mean":%g}`, i, .3+.01*wave(i), .1*float64(i))
+	}))
+	require.Equal(t, []string{"C12"}, j.top)
+	require.NotContains(t, j.report.Brief.Findings[0].Evidence, "NaN")
+}

@@ -143,7 +143,7 @@ func report(logs []*log, paths []string, o Options) *Report {
 		r.Lists = append(r.Lists, List{"notes", notes})
 	}
 	if len(unknown) > 0 {
-		r.Lists = append(r.Lists, List{"names that are in no dictionary, judged for NaN only", unknown})
+		r.Lists = append(r.Lists, List{"names that are in no dictionary, judged for NaN where they name a loss", unknown})
 	}
 	r.head(logs, paths, unknown, notes)
 	return r
@@ -354,7 +354,7 @@ func (r *Report) head(logs []*log, paths []string, unknown, notes []string) {
 		if len(list) > 4 {
 			list = list[:4]
 		}
-		b.Coverage = fmt.Sprintf("%d names are in no dictionary and judged for NaN only: %s%s. ", len(unknown), strings.Join(list, ", "), map[bool]string{true: ", …"}[len(unknown) > 4]) + b.Coverage
+		b.Coverage = fmt.Sprintf("%d names are in no dictionary and judged for NaN where they name a loss: %s%s. ", len(unknown), strings.Join(list, ", "), map[bool]string{true: ", …"}[len(unknown) > 4]) + b.Coverage
 	}
 	for i, f := range b.Findings {
 		if i == 2 {

@@ -226,7 +226,7 @@ func Known(name string) bool {
 	if anyName[name] || stepNames[name] {
 		return true
 	}
-	for _, prefix := range []string{"train/", "eval/", "eval_"} { // of held-out data: known, and judged for NaN only
+	for _, prefix := range []string{"train/", "eval/", "eval_"} { // of held-out data: known, and judged for NaN where they name a loss
 		if short, ok := strings.CutPrefix(name, prefix); ok {
 			return Known(short)
 		}

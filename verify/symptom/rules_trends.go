@@ -92,7 +92,11 @@ func (j *judge) tutorial() {
 		switch {
 		case median(values(kl.lastOf(10))) > .1 || highest(kl.points, 10) > .1:
 			p, _ := kl.firstBeyond(math.Inf(-1), .1)
-			j.say("C12", Warn, Threshold, kl, "%s has a mean of %s in the largest ten lines in a row and a median of %s in the last; 0.1 is large", kl.name, number(highest(kl.points, 10)), number(kl.recent())).at(p)
+			most := ""
+			if m := highest(kl.points, 10); !math.IsNaN(m) {
+				most = fmt.Sprintf("a mean of %s in the largest ten lines in a row and ", number(m))
+			}
+			j.say("C12", Warn, Threshold, kl, "%s has %sa median of %s in the last; 0.1 is large", kl.name, most, number(kl.recent())).at(p)
 			if ok && b > 0 && mean(z) > 2*math.Abs(mean(a)) && !mixed {
 				j.say("C7", Warn, Trend, kl, "%s grows from %s to %s, in means of the first and last third: kl_coeff is too low", kl.name, number(mean(a)), number(mean(z))).at(p)
 			}
