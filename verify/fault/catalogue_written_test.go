@@ -74,7 +74,7 @@ func TestPolicyForItsReference(t *testing.T) {
 func TestLengthTwice(t *testing.T) {
 	pairs := func(nll float64) *dump.Batch {
 		return written("dpo", 2, 1, make([]bool, 2), map[string][]float64{"logp_chosen": {-3, -5}, "logp_rejected": {-6, -4}, "ref_chosen": {-4, -4}, "ref_rejected": {-6, -5}, "chosen_tokens": {2, 5},
-			"nll_loss": {4}, "loss": {.25*nll + ((1-1)*(1-1)+(-2-1)*(-2-1))/2.}})
+			"nll_loss": {4}, "loss": {.25*nll + 9/2.}}) // margins 1 and −2 against 1/(2β) = 1: squares 0 and 9
 	}
 	set := declared(t, map[string]string{"dpo.beta": "0.5", "dpo.loss": "ipo", "dpo.nll_weight": "0.25", "agg.div_ga": "false"})
 	requireFault(t, "DPO-NLL-LENGTH-TWICE", "preference/dpo_loss", pairs(1.25), set, pairs(4))
