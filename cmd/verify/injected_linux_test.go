@@ -32,13 +32,14 @@ func TestInjected(t *testing.T) {
 	} {
 		target := filepath.Join(dir, c.target)
 		temporary := filepath.Join(dir, "."+c.target+".plumbline-0.tmp")
-		for _, call := range []string{"openat:EACCES", "write:EIO", "write:ENOSPC", "fsync:EIO", "close:EIO", "renameat:EXDEV"} {
+		for _, call := range []string{"openat:EACCES", "openat:EACCES:+", "write:EIO", "write:ENOSPC", "fsync:EIO", "close:EIO", "renameat:EXDEV"} {
 			name, errno, _ := strings.Cut(call, ":")
+			errno, on, _ := strings.Cut(errno, ":") // +: and every one of a thread's calls after it
 			for when := 1; when <= 20; when++ {
 				require.NoError(t, os.WriteFile(target, old, 0o644))
 				log := filepath.Join(t.TempDir(), "strace")
 				cmd := exec.Command(strace, append([]string{"-f", "-qq", "-o", log, "-P", temporary, "-P", target, "-P", filepath.Base(temporary), "-P", c.target, "-e", "trace=" + name,
-					"-e", fmt.Sprintf("inject=%s:error=%s:when=%d", name, errno, when), binaryPath, "projection", "--basis", "q.npy"}, c.args...)...)
+					"-e", fmt.Sprintf("inject=%s:error=%s:when=%d%s", name, errno, when, on), binaryPath, "projection", "--basis", "q.npy"}, c.args...)...)
 				cmd.Dir = dir
 				out, _ := cmd.CombinedOutput()
 				said, err := os.ReadFile(log)

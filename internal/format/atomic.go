@@ -85,6 +85,8 @@ func createTemp(dir, base string) (f, lock *os.File, err error) {
 					return f, lock, nil
 				}
 				lock.Close() // another process took it for one that was left, and removes it
+			} else if same(name, f) {
+				os.Remove(name) // without a lock it would be taken for one that was left, or, where it cannot be opened again, stay
 			}
 			f.Close()
 			if tries++; tries > 1000 {
