@@ -64,7 +64,7 @@ A value is a number or a name; none: there is such a thing and it is off; ?: not
 
 func listProfiles(w io.Writer) error {
 	var rows [][]string
-	for _, p := range convention.Profiles() {
+	for _, p := range convention.AllProfiles() {
 		rows = append(rows, []string{p.Name, p.Framework, p.Release, p.Algorithm, p.Base})
 	}
 	return report.Table(w, []string{"profile", "framework", "version", "algorithm", "based on"}, rows)
@@ -147,7 +147,7 @@ func profilesJSON(w io.Writer, named []*convention.Profile) error {
 	}
 	list := named
 	if len(list) == 0 {
-		list = convention.Profiles()
+		list = convention.AllProfiles()
 	}
 	for _, p := range list {
 		j := profileJSON{p.Name, p.Framework, p.Release, p.Algorithm, p.Base, p.Notes, map[string]settingJSON{}}

@@ -29,7 +29,7 @@ func TestProfilesList(t *testing.T) {
 	out, errs, err := profiles()
 	require.NoError(t, err)
 	require.Empty(t, errs)
-	for _, p := range convention.Profiles() {
+	for _, p := range convention.AllProfiles() {
 		require.Regexp(t, regexp.QuoteMeta(p.Name)+` +`+regexp.QuoteMeta(p.Framework)+` +`+regexp.QuoteMeta(p.Release), out)
 	}
 }
@@ -78,9 +78,9 @@ func TestProfilesJSON(t *testing.T) {
 		require.Len(t, got.Options, len(convention.Options()))
 	}
 	decode()
-	require.Len(t, got.Profiles, len(convention.Profiles()))
+	require.Len(t, got.Profiles, len(convention.AllProfiles()))
 	require.Nil(t, got.Differences)
-	for i, p := range convention.Profiles() {
+	for i, p := range convention.AllProfiles() {
 		require.Equal(t, p.Name, got.Profiles[i].Name)
 		for _, s := range p.Settings() {
 			j := got.Profiles[i].Settings[s.Option.Name]

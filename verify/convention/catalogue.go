@@ -21,6 +21,9 @@ var systemsTable string
 //go:embed profiles/derived.txt
 var derivedTable string
 
+//go:embed profiles/former.txt
+var formerTable string
+
 // profiles is a set of profiles in which every one says something of every option.
 type profiles struct {
 	list []*Profile
@@ -28,7 +31,8 @@ type profiles struct {
 }
 
 var catalogue = sync.OnceValue(func() *profiles {
-	c, err := build(described(), []table{{"ppo.txt", ppoTable}, {"group.txt", groupTable}, {"systems.txt", systemsTable}, {"derived.txt", derivedTable}})
+	c, err := build(append(described(), former()...), []table{{"ppo.txt", ppoTable}, {"group.txt", groupTable}, {"systems.txt", systemsTable},
+		{"derived.txt", derivedTable}, {"former.txt", formerTable}})
 	if err != nil {
 		panic("convention: " + err.Error())
 	}

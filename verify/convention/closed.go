@@ -42,7 +42,7 @@ func (p *Profile) Configurable(option string, v Value) bool {
 
 // Profile returns the profile that options of s come from, nil if none does.
 func (s *Set) Profile() *Profile {
-	for _, p := range Profiles() {
+	for _, p := range AllProfiles() {
 		for _, a := range s.values {
 			if a.origin == p.Name {
 				return p

@@ -54,6 +54,10 @@ type Profile struct {
 	Base      string // the profile whose values hold where this one says nothing; "" if none
 	Notes     []string
 
+	// Former is a release that later ones have given up the meaning of. It is declared by its name or by the version that files
+	// say; what nobody declares is not searched for in it.
+	Former bool
+
 	own map[string]Setting
 	all []Setting // of every option, in the order of Options
 }
@@ -102,10 +106,16 @@ func Diff(a, b *Profile) []Difference {
 	return diff
 }
 
-// Profiles returns all profiles: PPO, then group advantages, then the systems of this repository.
-func Profiles() []*Profile { return slices.Clone(catalogue().list) }
+// Profiles returns the profiles that are searched, all but the former releases: PPO, then group advantages, then the systems of this
+// repository.
+func Profiles() []*Profile {
+	return slices.DeleteFunc(AllProfiles(), func(p *Profile) bool { return p.Former })
+}
 
-// ProfileNames returns the names of all profiles in the same order.
+// AllProfiles returns the profiles in the same order, and the former releases after them, the oldest of each framework first.
+func AllProfiles() []*Profile { return slices.Clone(catalogue().list) }
+
+// ProfileNames returns the names of all profiles, former ones too.
 func ProfileNames() []string {
 	var names []string
 	for _, p := range catalogue().list {

@@ -15,7 +15,48 @@ func TestProfilesAreThoseOfTheConventions(t *testing.T) {
 		oai@2019 trl-ppo@1.9 verl-ppo@0.8 openrlhf-ppo@0.11 nemo-ppo@7ea279a cleanrl@020cf0e tinier-ppo@d3ec1cf ppo-gsm8k@1
 		trl-grpo@1.9 trl-rloo@1.9 verl-grpo@0.8 openrlhf-group@0.11 open-instruct@e6c3044 nemo-grpo@7ea279a nanogpt-grpo@1da2900 grpo-mlm@1
 		recrl@0ce4bed shielded@1 nplus@2023 liger-grpo@ead96b6
-		trl-grpo@1.16 trl-rloo@1.16 trl-ppo@1.12 verl-ppo@0.9 verl-grpo@0.9`), ProfileNames())
+		trl-grpo@1.16 trl-rloo@1.16 trl-ppo@1.12 verl-ppo@0.9 verl-grpo@0.9`), namesOf(Profiles()))
+}
+
+// The former releases are those listed; they are printed and declared, and never searched.
+func TestFormerProfiles(t *testing.T) {
+	all := AllProfiles()
+	current := len(Profiles())
+	require.Equal(t, ProfileNames(), namesOf(all))
+	require.Equal(t, strings.Fields(`
+		trl-grpo@0.14 trl-grpo@0.16 trl-grpo@0.22 trl-grpo@0.27 trl-grpo@1.0
+		verl-grpo@0.4 verl-grpo@0.4.1 verl-grpo@0.6 verl-ppo@0.4 verl-ppo@0.4.1 verl-ppo@0.6`), namesOf(all[current:]))
+	for _, p := range all {
+		require.Equal(t, slices.Contains(all[current:], p), p.Former, p.Name)
+	}
+	for _, p := range all[current:] {
+		executed := 0
+		for _, s := range p.Settings() {
+			if s.Evidence == Executed && s.Origin == p.Name {
+				executed++
+			}
+		}
+		require.Greater(t, executed, 10, "%s is pinned by what its release computes", p.Name)
+		require.True(t, strings.HasPrefix(p.Notes[0], "run: "), p.Name)
+		_, version, _ := strings.Cut(p.Name, "@")
+		require.True(t, strings.HasPrefix(p.Release+".", version+"."), p.Name)
+		base := p
+		for base.Base != "" {
+			next, _, err := Lookup(base.Base)
+			require.NoError(t, err)
+			require.True(t, next.Former && next.Framework == p.Framework && next.Algorithm == p.Algorithm && notNewer(next.Release, base.Release), p.Name)
+			require.NotEmpty(t, Diff(next, base), "%s changed nothing", base.Name)
+			base = next
+		}
+	}
+}
+
+// namesOf are the names of profiles.
+func namesOf(list []*Profile) (names []string) {
+	for _, p := range list {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 func TestProfilesAreComplete(t *testing.T) {
@@ -259,7 +300,9 @@ func TestLookup(t *testing.T) {
 		{"trl-grpo@2.0.0", "trl-grpo@1.16", "taking trl-grpo@1.16", ""},
 		{"trl-grpo@1.15.3", "trl-grpo@1.9", "taking trl-grpo@1.9", ""},
 		{"trl-grpo@1.16.0.dev0", "trl-grpo@1.9", "taking trl-grpo@1.9", ""},
-		{"trl-grpo@1.9.0rc1", "", "", "none of an older version; there is trl-grpo@1.9, trl-grpo@1.16"},
+		{"trl-grpo@1.9.0rc1", "trl-grpo@1.0", "taking trl-grpo@1.0", ""},
+		{"trl-grpo@0.15.2", "trl-grpo@0.14", "there is no profile trl-grpo@0.15.2; taking trl-grpo@0.14, the nearest older one", ""},
+		{"trl-grpo@0.14.0rc1", "", "", "none of an older version; there is trl-grpo@1.9, trl-grpo@1.16"},
 		{"verl-ppo@0.10+cu128", "verl-ppo@0.9", "taking verl-ppo@0.9", ""},
 		{"trl-grpo", "trl-grpo@1.16", "names no version; taking trl-grpo@1.16", ""},
 		{"nemo-ppo@abcdef0", "", "", "there is nemo-ppo@7ea279a"},
@@ -284,11 +327,21 @@ func TestLookup(t *testing.T) {
 // The nearest older version is one that is not newer, and no listed one lies between.
 func TestLookupOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		major, minor := rapid.IntRange(0, 2).Draw(t, "major"), rapid.IntRange(0, 20).Draw(t, "minor")
+		major, minor := rapid.IntRange(0, 2).Draw(t, "major"), rapid.IntRange(0, 30).Draw(t, "minor")
 		p, _, err := Lookup("trl-grpo@" + number(float64(major)) + "." + number(float64(minor)))
 		switch at := 100*major + minor; {
-		case at < 109:
+		case at < 14:
 			require.Error(t, err)
+		case at < 16:
+			require.Equal(t, "trl-grpo@0.14", p.Name)
+		case at < 22:
+			require.Equal(t, "trl-grpo@0.16", p.Name)
+		case at < 27:
+			require.Equal(t, "trl-grpo@0.22", p.Name)
+		case at < 100:
+			require.Equal(t, "trl-grpo@0.27", p.Name)
+		case at < 109:
+			require.Equal(t, "trl-grpo@1.0", p.Name)
 		case at < 116:
 			require.Equal(t, "trl-grpo@1.9", p.Name)
 		default:
@@ -355,9 +408,11 @@ func TestWrongTablesAreRefused(t *testing.T) {
 	require.ErrorContains(t, plant("\nrfpp.mode                –", ""), "trl-grpo@1.9 says nothing of rfpp.mode")
 	require.ErrorContains(t, plant("nemo-grpo@7ea279a", "nemo-grpo@7ea279b"), "profile nemo-grpo@7ea279b is not described")
 
+	_, err := build(former(), []table{{"former.txt", strings.Replace(formerTable, "\nagg.div_ga               true", "\nagg.div_ga               ", 1)}})
+	require.ErrorContains(t, err, "former.txt:")
 	list := described()
 	list[1].Base = "oai@2018"
-	_, err := build(list, []table{{"ppo.txt", ppoTable}, {"group.txt", groupTable}, {"systems.txt", systemsTable}, {"derived.txt", derivedTable}})
+	_, err = build(list, []table{{"ppo.txt", ppoTable}, {"group.txt", groupTable}, {"systems.txt", systemsTable}, {"derived.txt", derivedTable}})
 	require.ErrorContains(t, err, `did you mean "oai@2019"?`)
 	list = append(described(), &Profile{Name: "oai@2019"})
 	_, err = build(list, nil)

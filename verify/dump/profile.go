@@ -49,9 +49,18 @@ func (s *session) fromFiles(m dump.Meta) {
 	case sameRelease(p, m.Version):
 		s.profile = p
 		s.say(fmt.Sprintf("profile: %s (the files say %s %s %s)", p.Name, m.Framework, m.Version, m.Algorithm))
+	case !since(p, m.Version):
+		addLine(&s.input.profile, fmt.Sprintf("the files say %s %.32s, a release before the first that a profile is of: all options were searched; the nearest is %s, which may mean something else", m.Framework, m.Version, p.Name))
 	default:
 		addLine(&s.input.profile, fmt.Sprintf("the files say %s %.32s, a release that no profile is of: all options were searched; declare --profile %s if nothing has changed since, or --profile none", m.Framework, m.Version, p.Name))
 	}
+}
+
+// since reports whether a version is not before that of a profile; commits have no order.
+func since(p *convention.Profile, version string) bool {
+	family, of, _ := strings.Cut(p.Name, "@")
+	_, _, err := convention.Lookup(family + "@" + version)
+	return err == nil || !strings.Contains(of, ".")
 }
 
 // sameRelease reports whether a profile is of a version: of the same release, or of one with the same first two numbers.
@@ -91,7 +100,7 @@ func (s *session) claimed(name, warning string, m dump.Meta) {
 
 // knownFramework reports whether there are profiles of a framework.
 func knownFramework(name string) bool {
-	return slices.ContainsFunc(convention.Profiles(), func(p *convention.Profile) bool {
+	return slices.ContainsFunc(convention.AllProfiles(), func(p *convention.Profile) bool {
 		return strings.EqualFold(p.Framework, name) && p.Framework != "plumbline" // whose trainers follow other frameworks
 	})
 }

@@ -78,7 +78,7 @@ func worded(fits []Fit) []Fit {
 func (s *search) wholeProfiles(set *convention.Set) {
 	declared := &convention.Set{}
 	for _, name := range set.Names() {
-		if !slices.ContainsFunc(convention.Profiles(), func(p *convention.Profile) bool { return p.Name == set.Origin(name) }) {
+		if !slices.Contains(convention.ProfileNames(), set.Origin(name)) {
 			declared = declared.With(name, set.Value(name), set.Origin(name))
 		}
 	}
