@@ -206,6 +206,7 @@ museum: build  ## bugs of releases rebuilt from the wheels on PyPI, judged, and 
 	$(MUSEUM)/venv/bin/pip install -q -r golden/gen/museum/requirements.txt
 	$(MUSEUM)/venv/bin/python golden/gen/museum/wheels.py $(MUSEUM)/wheels
 	OMP_NUM_THREADS=1 $(MUSEUM)/venv/bin/python golden/gen/museum/run.py $(MUSEUM)/wheels golden/museum
+	OMP_NUM_THREADS=1 $(MUSEUM)/venv/bin/python golden/gen/museum/releases.py $(MUSEUM)/wheels golden/releases
 	bin/verify museum --dir golden/museum
 	bin/verify museum --dir golden/museum --markdown > docs/museum.md
 

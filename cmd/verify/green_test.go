@@ -69,6 +69,8 @@ func TestNeverGreenByAccident(t *testing.T) {
 		{name: "a misspelt option", make: cleanRun(option("epsilon_hihg", 0.3)), args: profile, code: 6, says: "did you mean epsilon_high?"},
 		{name: "an unknown version of a profile", make: cleanRun(same), args: "--profile trl-grpo@9.9", code: 6, says: "there is no profile trl-grpo@9.9"},
 		{name: "an unknown version of a profile in the files", make: cleanRun(set("profile", "trl-grpo@9.9")), code: 6, says: "there is no profile trl-grpo@9.9"},
+		{name: "a release between two profiles in the files", make: cleanRun(set("version", "0.15.2")), args: "--select kl", code: 6, says: "declare --profile trl-grpo@0.14 if"},
+		{name: "a release before all profiles in the files", make: cleanRun(set("version", "0.9.1")), args: "--select kl", code: 6, says: "a release before the first that a profile is of"},
 		{name: "an unknown release in the files", make: cleanRun(set("version", "9.9.9")), args: "--select kl", code: 6, says: "a release that no profile is of"},
 		{name: "one rank of four", make: cleanRun(set("world_size", 4)), args: profile, code: 6, says: "ranks 1 to 3 of 4"},
 		{name: "a lost micro-batch", make: without("step_0002_mb_1.safetensors"), args: profile, code: 6, says: "micro-batch 1 of 2"},

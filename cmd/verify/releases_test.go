@@ -83,6 +83,15 @@ func TestProfilesTellReleasesApart(t *testing.T) {
 		{"verl-ppo@0.4.1/gae", "verl-ppo@0.6", "gae.hole"},
 		{"verl-ppo@0.4.1/gae", "verl-ppo@0.9", "gae.hole"},
 		{"verl-ppo@0.6/gae", "verl-ppo@0.4.1", "gae.hole"},
+		{"openrlhf-group@0.6/loss", "openrlhf-group@0.10", "agg.kind"},
+		{"openrlhf-group@0.6/far", "openrlhf-group@0.10", "kl.clamp_out agg.kind"},
+		{"openrlhf-group@0.6/loss", "openrlhf-group@0.11", "agg.kind"},
+		{"openrlhf-group@0.10/loss", "openrlhf-group@0.10.3", "agg.denominator"},
+		{"openrlhf-group@0.10/loss", "openrlhf-group@0.11", "agg.denominator"},
+		{"openrlhf-group@0.10/far", "openrlhf-group@0.6", "kl.clamp_out agg.kind"},
+		{"openrlhf-ppo@0.6/value", "openrlhf-ppo@0.10", "agg.kind"},
+		{"openrlhf-ppo@0.6/value", "openrlhf-ppo@0.11", "agg.kind"},
+		{"openrlhf-ppo@0.10/value", "openrlhf-ppo@0.10.3", "agg.denominator"},
 	} {
 		var named []string
 		wrong := 0

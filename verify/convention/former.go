@@ -6,6 +6,7 @@ func former() []*Profile {
 	const grpo = "grpo"
 	run := "run: the advantage statements and the loss of GRPOTrainer, cut out of the release"
 	core := "run: masked statistics, advantages, KL, policy and value losses and their aggregation, each a function of core_algos"
+	losses := "run: estimators of the experience maker, KL, policy and value losses, each a function of the release"
 	list := []*Profile{
 		{Name: "trl-grpo@0.14", Framework: "TRL", Release: "0.14.0", Algorithm: grpo, Notes: []string{
 			"run: the KL, advantage and loss statements of GRPOTrainer.compute_loss, cut out of the release",
@@ -50,6 +51,25 @@ func former() []*Profile {
 		{Name: "verl-ppo@0.6", Framework: "verl", Release: "0.6.0", Algorithm: "ppo", Base: "verl-ppo@0.4.1", Notes: []string{core,
 			"GAE carries across observation tokens; masked sums select, so that NaN outside the mask stays there",
 			"ratio.old is stopgrad_new where a rollout is one mini-batch and one epoch"}},
+
+		{Name: "openrlhf-group@0.6", Framework: "OpenRLHF", Release: "0.6.2", Algorithm: grpo, Notes: []string{losses,
+			"group_norm; rloo sets adv.center loo and adv.scale none, reinforce_baseline adv.scale none",
+			"the policy loss is the mean over rows of the means over their tokens, and so is the KL loss; KL and log-ratio are not bounded",
+			"of a row without tokens the loss makes NaN: agg.empty_rows was not to be seen",
+			"0.6.0 and 0.6.1 take log-probs at temperature 1: a bug (OpenRLHF#857), no meaning"}},
+		{Name: "openrlhf-group@0.10", Framework: "OpenRLHF", Release: "0.10.2", Algorithm: grpo, Base: "openrlhf-group@0.6", Notes: []string{losses,
+			"means are over the tokens of the micro-batch, up to 0.10.2; what KL gives is bounded at ±10 for all kinds, what goes into it is not",
+			"is_correction_type icepop sets tis.rule zero_outside, seq-mask-tis drops rows by their geometric mean; the weight is off by default"}},
+		{Name: "openrlhf-group@0.10.3", Framework: "OpenRLHF", Release: "0.10.4", Algorithm: grpo, Base: "openrlhf-group@0.10", Notes: []string{losses,
+			"sums are divided by the tokens of the whole batch, and the log-ratio is bounded at ±20, from 0.10.3 on; rows without tokens do not count"}},
+		{Name: "openrlhf-ppo@0.6", Framework: "OpenRLHF", Release: "0.6.2", Algorithm: "ppo", Notes: []string{losses,
+			"policy and value loss are means over rows of the means over their tokens",
+			"the mean of whitening sums masked cells too, which are 0 after a response and not in a hole",
+			"of a row without tokens the loss makes NaN: agg.empty_rows was not to be seen"}},
+		{Name: "openrlhf-ppo@0.10", Framework: "OpenRLHF", Release: "0.10.2", Algorithm: "ppo", Base: "openrlhf-ppo@0.6", Notes: []string{losses,
+			"means are over the tokens of the micro-batch, up to 0.10.2; what KL gives is bounded at ±10 for all kinds"}},
+		{Name: "openrlhf-ppo@0.10.3", Framework: "OpenRLHF", Release: "0.10.4", Algorithm: "ppo", Base: "openrlhf-ppo@0.10", Notes: []string{losses,
+			"sums are divided by the tokens of the whole batch, and the log-ratio is bounded at ±20, from 0.10.3 on; rows without tokens do not count"}},
 	}
 	for _, p := range list {
 		p.Former = true

@@ -19,6 +19,7 @@ import torch
 
 torch.set_num_threads(1)
 import source
+import openrlhf_museum as openrlhf
 import trl
 import verl_museum as verl
 from run import Release
@@ -225,6 +226,78 @@ def verl_ppo(rel):
         yield "value", dict(
             {k: t[sel] for k, t in s.tokens().items()}, values=values[sel], values_new=v, token_rewards=rewards[sel], scores=s.scores[sel], advantages=adv[sel], returns=returns[sel], value_loss=loss, dvalues=gradient(loss, v)
         ), meta("verl", rel, "ppo", micro=i, micros=2, options={"gae.gamma": 0.99, "gae.lambda": 0.95, "kl.place": "none"})
+
+
+MAKER = "openrlhf/trainer/ppo_utils/experience_maker.py"
+
+
+def openrlhf_functions(rel):
+    out = dict(base(), Optional=None, Union=None, Tuple=None)
+    rel.functions(openrlhf.UTIL, out, {"masked_mean", "compute_approx_kl", "compute_reward"})
+    for name in ("get_advantages_and_returns", "get_cumulative_returns"):
+        out[name] = rel.method(MAKER, name, dict(base(), Tuple=None))
+    return out
+
+
+def openrlhf_totals(rel, s, micros):
+    """What 0.10.3 and later are given: the counts of the whole batch, on the scale of a micro-batch."""
+    if "batch_num_tokens" not in rel.text(openrlhf.LOSS):
+        return {}
+    return dict(dp_size=1, batch_num_tokens=float(s.mask.sum()) / micros, global_batch_size=len(s.mask) // micros)
+
+
+@profile("openrlhf-group@0.6", "openrlhf-0.6.2")
+@profile("openrlhf-group@0.10", "openrlhf-0.10.2")
+@profile("openrlhf-group@0.10.3", "openrlhf-0.10.4")
+def openrlhf_group(rel):
+    f, loss_of = openrlhf_functions(rel), openrlhf.losses(rel)
+    arguments = (0.2,) if "clip_eps_high" not in rel.text(openrlhf.LOSS) else (0.2, 0.2)
+    for run in ("loss", "far"):
+        s = Scene(31, prompts=4)
+        env = dict(base(), rewards=s.scores.view(-1, 4).clone())
+        exec(rel.block(MAKER, "rewards.std(-1, keepdim=True) + 1e-9", "rewards.std(-1, keepdim=True) + 1e-9"), env)
+        old, new, ref = s.logps(s.old), s.logps(s.new), s.logps(s.ref)
+        if run == "far":  # each in another token, so that no temperature explains it
+            for sel in halves(s):
+                low, high = sel[env["rewards"].reshape(-1)[sel].argmin()], sel[env["rewards"].reshape(-1)[sel].argmax()]
+                old[low, 0] -= 22.0
+                new[high, 0] -= 22.0
+                ref[high, 1] -= 22.0
+        kl = f["compute_approx_kl"](old, ref, kl_estimator="k1") * s.mask
+        rewards = f["compute_reward"](env["rewards"].reshape(-1), 0.01, kl, action_mask=s.mask, reward_clip_range=(-10.0, 10.0))
+        adv = f["get_cumulative_returns"](None, rewards, s.mask, 1.0)
+        for i, sel in enumerate(halves(s)):
+            x = new[sel].clone().requires_grad_()
+            loss = loss_of["PolicyLoss"](*arguments)(x, old[sel], adv[sel], action_mask=s.mask[sel], **openrlhf_totals(rel, s, 2))
+            loss = (loss[0] if isinstance(loss, tuple) else loss) / 2  # DeepSpeed divides by the accumulation steps
+            yield run, dict(
+                {k: v[sel] for k, v in s.tokens().items()}, logp_new=x, logp_old=old[sel], logp_ref=ref[sel], kl=kl[sel], token_rewards=rewards[sel], scores=s.scores[sel], advantages=adv[sel], loss=loss,
+                dlogp=gradient(loss, x),
+            ), meta("openrlhf", rel, "grpo", micro=i, micros=2, options={"kl.kind": "k1", "kl.place": "sequence_reward_after", "tis.level": "none", "num_items_in_batch": float(s.mask.sum())})
+
+
+@profile("openrlhf-ppo@0.6", "openrlhf-0.6.2")
+@profile("openrlhf-ppo@0.10", "openrlhf-0.10.2")
+@profile("openrlhf-ppo@0.10.3", "openrlhf-0.10.4")
+def openrlhf_ppo(rel):
+    f, loss_of = openrlhf_functions(rel), openrlhf.losses(rel)
+    s = Scene(33, prompts=4)
+    values = s.normal(*s.mask.shape, std=0.5) * s.mask
+    rewards = f["compute_reward"](s.scores, 0.0, torch.zeros(s.mask.shape), action_mask=s.mask, reward_clip_range=(-10.0, 10.0))
+    raw, returns = f["get_advantages_and_returns"](None, values, rewards, s.mask, 0.99, 0.95)
+    row = ns(advantages=raw, action_mask=s.mask)
+    if "all_advantages = torch.cat" in rel.text(MAKER):
+        args = ns(algo=ns(advantage=ns(no_std_norm=False)))
+        exec(rel.block(MAKER, "all_advantages = torch.cat", "exp.advantages = (exp.advantages - mean) * rstd"), dict(base(), experiences=[row], args=args))
+    else:
+        rel.method("openrlhf/trainer/ppo_utils/replay_buffer.py", "normalize", base())([row], "advantages", ns(all_reduce=lambda x, how: x))
+    new = values + s.normal(*s.mask.shape, std=0.4)
+    for i, sel in enumerate(halves(s)):
+        v = new[sel].clone().requires_grad_()
+        loss = loss_of["ValueLoss"](0.5)(v, values[sel], returns[sel], action_mask=s.mask[sel], **openrlhf_totals(rel, s, 2)) / 2  # as for the policy
+        yield "value", dict(
+            {k: t[sel] for k, t in s.tokens().items()}, values=values[sel], values_new=v, token_rewards=rewards[sel], scores=s.scores[sel], advantages=row.advantages[sel], returns=returns[sel], value_loss=loss, dvalues=gradient(loss, v)
+        ), meta("openrlhf", rel, "ppo", micro=i, micros=2, options={"gae.gamma": 0.99, "gae.lambda": 0.95, "kl.beta": 0.0, "value.clip": 0.5, "num_items_in_batch": float(s.mask.sum())})
 
 
 def main():

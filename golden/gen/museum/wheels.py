@@ -10,7 +10,7 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ALSO = ["verl-0.9.1", "transformers-4.49.0", "trl-1.16.0", "liger-kernel-0.8.5"]  # what stands around a case, and of findings.py
-ALSO += ["trl-1.0.0", "verl-0.6.0"]  # of releases.py
+ALSO += ["trl-1.0.0", "verl-0.6.0", "openrlhf-0.10.4"]  # of releases.py
 
 
 def releases(path):
