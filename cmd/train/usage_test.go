@@ -28,7 +28,7 @@ func TestHelpHasEveryKey(t *testing.T) {
 		}
 	}
 	out, _, _ := program(t, "help", "ppo")
-	require.Contains(t, out, "ppo.learning_rate=0.001 ", "of the configuration that is read without --config")
+	require.Contains(t, out, "ppo.learning_rate=0.0003 ", "of the configuration that is read without --config")
 }
 
 func TestVersion(t *testing.T) {
