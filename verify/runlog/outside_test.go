@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/check"
 )
 
 // Messages that torch 2.15 and transformers 5.23 raise for the bugs of the guides: their words are not those of the releases that the guides quote.
@@ -240,4 +242,15 @@ func TestShortRunWithLargeKL(t *testing.T) {
 	}))
 	require.Equal(t, []string{"C12"}, j.top)
 	require.NotContains(t, j.report.Brief.Findings[0].Evidence, "NaN")
+}
+
+// A log of names that nobody knows decides nothing; where one of them names a loss that is what was looked at, and the report says so.
+func TestNamesThatNobodyKnows(t *testing.T) {
+	j := text(t, "m.csv", "Wall time,Value\n1.5,2.25\n2.5,2.125\n3.5,2\n")
+	require.Equal(t, check.ExitNothing, j.exit)
+	j = text(t, "m.csv", "step,train_loss_step,val_acc\n1,2.25,\n2,2.125,\n3,2,0.5\n")
+	require.Equal(t, check.ExitPass, j.exit)
+	require.Contains(t, j.report.Brief.Clean, "no metric of the dictionary")
+	require.NotContains(t, j.report.Brief.Clean, "nothing unhealthy")
+	require.Equal(t, []string{"NONFINITE"}, text(t, "m.csv", "step,train_loss_step,val_acc\n1,2.25,\n2,nan,\n3,2,0.5\n").fails)
 }

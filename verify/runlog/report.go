@@ -258,7 +258,9 @@ func (r *Report) metrics(logs []*log, several bool, o Options, verdictOf map[str
 		known, unknown := l.watch.Metrics(16)
 		finite := 0
 		for _, m := range append(slices.Clone(known), unknown...) {
-			finite += int(m.N)
+			if m.Quantity != nil || symptom.NamesLoss(m.Name) {
+				finite += int(m.N)
+			}
 			f := verdictOf[l.path+"\x00"+m.Name]
 			row := check.Metric{Name: m.Name, Spark: m.Spark, Verdict: check.Pass, First: -1, Text: m.Sentence(), Trap: m.Trap}
 			if names[m.Name] > 1 {
@@ -345,6 +347,9 @@ func (r *Report) head(logs []*log, paths []string, unknown, notes []string) {
 		steps = fmt.Sprintf(", steps %d to %d", from, to)
 	}
 	b.Clean = fmt.Sprintf("%s: %d metrics, %d numbers%s: nothing impossible, nothing unhealthy", strings.Join(shortPaths(paths), " "), len(b.Metrics), numbers, steps)
+	if len(b.Metrics) == 0 {
+		b.Clean = fmt.Sprintf("%s: no metric of the dictionary among %d numbers%s: names with loss in them were looked at for NaN, nothing else was", strings.Join(shortPaths(paths), " "), numbers, steps)
+	}
 	if len(notes) > 0 {
 		b.Clean += fmt.Sprintf("; %d notes (-v)", len(notes))
 	}

@@ -221,6 +221,9 @@ func Meanings(name string) (list []Name) {
 // Find returns the quantity of that id, nil if there is none.
 func Find(id string) *Quantity { return quantity[id] }
 
+// NamesLoss reports whether a name that is in no dictionary is one of a loss, which is judged for NaN.
+func NamesLoss(name string) bool { return strings.Contains(strings.ToLower(name), "loss") }
+
 // Known reports whether any program logs a metric of that name.
 func Known(name string) bool {
 	if anyName[name] || stepNames[name] {

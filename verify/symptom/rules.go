@@ -162,7 +162,7 @@ func (j *judge) impossible() {
 	j.filter()
 	var first *series
 	for _, s := range j.series {
-		if s == nil || s.bad == 0 || s.what == nil && !strings.Contains(strings.ToLower(s.name), "loss") {
+		if s == nil || s.bad == 0 || s.what == nil && !NamesLoss(s.name) {
 			continue
 		}
 		if _, history := j.named["_step"]; history && s.sparse() {

@@ -32,7 +32,7 @@ func (j *judge) absent(s *series) {
 		return
 	}
 	trainer := strings.HasPrefix(j.Program, "trl") // transformers' Trainer writes None where it has NaN
-	lines := max(s.missing, j.rows)
+	lines := j.rows
 	if s.missing > 0 {
 		lines = s.missing
 	}
