@@ -1,10 +1,13 @@
 package dump
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
@@ -31,5 +34,12 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	} {
 		track := &track{why: explanation{faults: c.bugs}}
 		require.Equal(t, c.want, track.convicted(), c.name)
+	}
+}
+
+// Every prefix is of bugs that there are: one that was renamed would convict again.
+func TestRelativeBugsExist(t *testing.T) {
+	for _, begin := range relative {
+		require.True(t, slices.ContainsFunc(bug.All(), func(b *bug.Bug) bool { return strings.HasPrefix(b.ID, begin) }), begin)
 	}
 }
