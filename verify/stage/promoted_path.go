@@ -98,11 +98,14 @@ var roundingOrders = []func(beta, w float64, r func(float64) float64) float64{
 	func(beta, w float64, r func(float64) float64) float64 { return r(r(w) * r(beta)) },
 }
 
-// roundingWay is how a program rounds the gradient of a KL term: the order of β and w, and the form of the estimates k.
+// roundingWay is how a program rounds the gradient of a KL term: the order of β and w, the form of the estimates k, and whether that of the
+// policy term is met before it. Autograd goes from the last operation to the first: the policy term is met first where the program computed
+// it after the KL (TRL 0.14 and 0.16), and the paths of a difference lp − ref that was written twice are then added to it one by one.
 type roundingWay struct {
-	order func(beta, w float64, r func(float64) float64) float64
-	form  k3Form
-	k     *Prediction
+	order       func(beta, w float64, r func(float64) float64) float64
+	form        k3Form
+	k           *Prediction
+	policyFirst bool
 }
 
 // roundingWays returns the ways that the dumped estimates leave open, all of them where there are none.
@@ -124,8 +127,12 @@ func (p *policy) roundingWays(c *Case) []roundingWay {
 		k := &Prediction{Want: make([]float64, len(p.lp.X)), Bound: make([]float64, len(p.lp.X))}
 		promotedKL(k, p.lp, p.ref, o, form)
 		for _, order := range roundingOrders {
-			ways = append(ways, roundingWay{order, form, k})
+			ways = append(ways, roundingWay{order, form, k, false})
 		}
+	}
+	for _, way := range ways {
+		way.policyFirst = true
+		ways = append(ways, way)
 	}
 	return ways
 }
@@ -175,7 +182,7 @@ func (p *policy) promotedOrder(c *Case, way roundingWay, nudge float64, path, we
 				toRatio = r(toKL * k.Want[i])
 				toKL = r(toKL * rho)
 			}
-			want[i], bound[i] = p.promotedSum(g, toKL, toRatio, k.Want[i], i, way.form, u)
+			want[i], bound[i] = p.promotedSum(g, toKL, toRatio, k.Want[i], i, way, u)
 		}
 	}
 	return want, bound
@@ -183,7 +190,7 @@ func (p *policy) promotedOrder(c *Case, way roundingWay, nudge float64, path, we
 
 // promotedSum returns the gradient of cell i by all paths: g that of the policy term before it is rounded, toKL the gradient with respect
 // to the estimate and toRatio what that of the ratio has besides.
-func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, form k3Form, u float64) (y, e float64) {
+func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, way roundingWay, u float64) (y, e float64) {
 	o := p.o.KL
 	y, e = p.castPath(g, toRatio, i, u)
 	d, _ := rounded(p.lp.X[i]-p.ref.X[i], u)
@@ -191,7 +198,7 @@ func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, form k3Form, u 
 		(o.ClampIn > 0 && math.Abs(d) >= o.ClampIn || o.ClampOut > 0 && math.Abs(k) >= o.ClampOut) {
 		return y, e
 	}
-	first, second, ke := klPaths(o, form, toKL, d, u)
+	first, second, ke := klPaths(o, way.form, toKL, d, u)
 	e += ke
 	all, _ := rounded(first+second, u)
 	if p.scores() { // the score function is met first, and where lp − ref was written twice its two paths are added one by one
@@ -199,6 +206,10 @@ func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, form k3Form, u 
 		one, _ = rounded(one+first, u)
 		all, _ := rounded(y+all, u)
 		return one, e + math.Abs(one-all)
+	}
+	if way.policyFirst {
+		one, _ := rounded(y+second, u)
+		return one + first, e
 	}
 	return y + all, e
 }

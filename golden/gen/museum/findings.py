@@ -3,7 +3,6 @@
 TRL 1.16.0, verl 0.9.1 and Liger 0.8.5 are cut out of their wheels; PEFT 0.21.2 and transformers 5.23 are imported.
 """
 
-import glob
 import os
 import sys
 
@@ -220,9 +219,7 @@ FINDINGS = {f.__name__: f for f in (kept_mass, entropy_count, orpo_prompt, token
 
 def main():
     wheels, names = sys.argv[1], sys.argv[2:] or FINDINGS
-    for d in os.listdir(wheels):
-        pure = glob.glob(os.path.join(wheels, d, "*.data", "purelib"))
-        source.ROOTS[d] = pure[0] if pure else os.path.join(wheels, d)
+    source.unpacked(wheels)
     for name in names:
         print(f"{name}: {FINDINGS[name]()}", flush=True)
 

@@ -5,9 +5,6 @@ version and of the options only what the run was given, so that the profile of t
 """
 
 import argparse
-import glob
-import hashlib
-import json
 import os
 import shutil
 import sys
@@ -23,7 +20,7 @@ import openrlhf_museum as openrlhf
 import trl
 import verl_museum as verl
 from run import Release
-from scene import Scene, gradient, meta, ns
+from scene import Scene, gradient, manifest, meta, ns
 from source import base
 from writer import write
 
@@ -83,19 +80,19 @@ def trl_014(rel):
     logps, z = old_logps(rel, s.old, s)
     yield "logp", dict(s.rows(), logp_new=logps, logits=z), meta("trl", rel, "grpo")
 
-    s = Scene(12, prompts=4)
     kl = rel.block(trl.PATH, "per_token_kl = torch.exp(", "per_token_kl = torch.exp(")
     rest = rel.block(trl.PATH, "mean_grouped_rewards = rewards.view", "loss = ((per_token_loss * completion_mask)")
-    for i, sel in enumerate(halves(s)):
-        new = s.logps(s.new)[sel].requires_grad_()
-        env = dict(base(), per_token_logps=new, ref_per_token_logps=s.logps(s.ref)[sel], completion_mask=s.mask[sel].int(), rewards=s.scores[sel].clone(), self=ns(num_generations=4, beta=trl.default(rel, "beta")))
-        exec(kl, env)
-        exec(rest, env)
-        loss = env["loss"] / 2  # the Trainer divides by the accumulation steps, where the loss does not
-        yield "loss", dict(
-            {k: v[sel] for k, v in s.tokens().items()}, logp_new=new, logp_ref=env["ref_per_token_logps"], kl=env["per_token_kl"], scores=s.scores[sel], advantages=env["advantages"],
-            token_loss=env["per_token_loss"], loss=loss, dlogp=gradient(loss, new),
-        ), meta("trl", rel, "grpo", micro=i, micros=2, token_loss_includes_kl=True)
+    for run, s in ("loss", Scene(12, prompts=4)), ("loss-bf16", Scene(13, "bf16", prompts=6)):
+        for i, sel in enumerate(halves(s)):
+            new = s.logps(s.new)[sel].requires_grad_()
+            env = dict(base(), per_token_logps=new, ref_per_token_logps=s.logps(s.ref)[sel], completion_mask=s.mask[sel].int(), rewards=s.scores[sel].clone(), self=ns(num_generations=4, beta=trl.default(rel, "beta")))
+            exec(kl, env)
+            exec(rest, env)
+            loss = env["loss"] / 2  # the Trainer divides by the accumulation steps, where the loss does not
+            yield run, dict(
+                {k: v[sel] for k, v in s.tokens().items()}, logp_new=new, logp_ref=env["ref_per_token_logps"], kl=env["per_token_kl"], scores=s.scores[sel], advantages=env["advantages"],
+                token_loss=env["per_token_loss"], loss=loss, dlogp=gradient(loss, new),
+            ), meta("trl", rel, "grpo", micro=i, micros=2, token_loss_includes_kl=True)
 
 
 def trl_advantages(rel, scores):
@@ -119,16 +116,16 @@ def trl_later(rel):
 
     name = "_compute_loss" if "def _compute_loss(" in rel.text(trl.PATH) else "compute_loss"
     engine = "self.vllm_importance_sampling_correction" in rel.text(trl.PATH)
-    for run in ("loss", "kl") + (("engine",) if engine else ()):
-        s = Scene(12, prompts=4)
+    for run in ("loss", "kl", "kl-bf16") + (("engine",) if engine else ()):
+        s = Scene(13, "bf16", prompts=6) if run == "kl-bf16" else Scene(12, prompts=4)
         adv = trl_advantages(rel, s.scores)
-        beta = 0.04 if run == "kl" else trl.default(rel, "beta")
+        beta = 0.04 if run.startswith("kl") else trl.default(rel, "beta")
         items = s.mask.sum()
         for i, sel in enumerate(halves(s)):
             settings = dict(beta=beta, loss_type=trl.default(rel, "loss_type"), current_gradient_accumulation_steps=2)
             inputs = dict(advantages=adv[sel], num_items_in_batch=items)
             options, more = {"num_iterations": 2, "num_items_in_batch": float(items)}, {}
-            if run == "kl":
+            if run.startswith("kl"):
                 options["beta"] = beta
             if run == "engine":
                 settings |= dict(use_vllm=True, vllm_importance_sampling_correction=True)
@@ -304,9 +301,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("wheels"), p.add_argument("out"), p.add_argument("--only", default="")
     a = p.parse_args()
-    for d in os.listdir(a.wheels):
-        pure = glob.glob(os.path.join(a.wheels, d, "*.data", "purelib"))
-        source.ROOTS[d] = pure[0] if pure else os.path.join(a.wheels, d)
+    source.unpacked(a.wheels)
     for name, makers in PROFILES.items():
         if a.only not in name:
             continue
@@ -314,18 +309,7 @@ def main():
         for release, f in makers:
             for run, tensors, m in f(Release(release)):
                 write(os.path.join(a.out, name, run), tensors, m)
-    sums = {}
-    for folder, _, names in os.walk(a.out):
-        for n in names:
-            full = os.path.join(folder, n)
-            if n != "manifest.json":
-                os.chmod(full, 0o644)
-                sums[os.path.relpath(full, a.out)] = hashlib.sha256(open(full, "rb").read()).hexdigest()
-    wheels = json.load(open(os.path.join(a.wheels, "sha256.json")))
-    versions = {"torch": torch.__version__.split("+")[0], **{"wheel " + r: wheels[r] for r in sorted({r for makers in PROFILES.values() for r, _ in makers})}}
-    with open(os.path.join(a.out, "manifest.json"), "w") as f:
-        json.dump({"producer": "golden/gen/museum/releases.py", "seed": 11, "versions": versions, "sha256": dict(sorted(sums.items()))}, f, indent=1)
-        f.write("\n")
+    sums = manifest(a.out, a.wheels, "golden/gen/museum/releases.py", 11, {r for makers in PROFILES.values() for r, _ in makers})
     print(f"{len(sums)} files, {sum(os.path.getsize(os.path.join(a.out, k)) for k in sums)} bytes")
 
 

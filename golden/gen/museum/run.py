@@ -5,8 +5,6 @@ EXPECT.json and is not counted.
 """
 
 import argparse
-import glob
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +19,7 @@ import torch
 
 torch.set_num_threads(1)
 import source
-from scene import CASES
+from scene import CASES, manifest
 from writer import write
 
 for part in ("trl", "verl_museum", "openrlhf_museum", "supervised", "preference", "distill", "collated", "engines", "peft_museum"):
@@ -61,9 +59,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("wheels"), p.add_argument("out"), p.add_argument("--only", default="")
     a = p.parse_args()
-    for d in os.listdir(a.wheels):
-        pure = glob.glob(os.path.join(a.wheels, d, "*.data", "purelib"))
-        source.ROOTS[d] = pure[0] if pure else os.path.join(a.wheels, d)
+    source.unpacked(a.wheels)
     listed = list(rows(os.path.join(a.out, "rows")))
     path = os.path.join(a.out, "EXPECT.json")
     done = {r["id"]: r for r in json.load(open(path))} if os.path.exists(path) else {}
@@ -88,18 +84,7 @@ def main():
     with open(path, "w", encoding="utf-8") as f:
         json.dump(listed, f, indent=1, ensure_ascii=False)
         f.write("\n")
-    sums = {}
-    for folder, _, names in os.walk(a.out):
-        for n in names:
-            full = os.path.join(folder, n)
-            if n != "manifest.json":
-                os.chmod(full, 0o644)
-                sums[os.path.relpath(full, a.out)] = hashlib.sha256(open(full, "rb").read()).hexdigest()
-    wheels = json.load(open(os.path.join(a.wheels, "sha256.json")))
-    versions = {"transformers": metadata.version("transformers"), "torch": torch.__version__.split("+")[0], **{"wheel " + k: v for k, v in sorted(wheels.items()) if any(k in (r["affected"], r["fixed"]) for r in listed)}}
-    with open(os.path.join(a.out, "manifest.json"), "w") as f:
-        json.dump({"producer": "golden/gen/museum/run.py", "seed": 1, "versions": versions, "sha256": dict(sorted(sums.items()))}, f, indent=1)
-        f.write("\n")
+    sums = manifest(a.out, a.wheels, "golden/gen/museum/run.py", 1, {r[k] for r in listed for k in ("affected", "fixed")}, transformers=metadata.version("transformers"))
     made = [r for r in listed if "left_out" not in r]
     print(f"{len(made)} of {len(listed)} rows, {sum(os.path.getsize(os.path.join(a.out, k)) for k in sums)} bytes")
 

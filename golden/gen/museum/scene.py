@@ -1,5 +1,6 @@
 """What every case of the museum stands on: a small batch of rows, a rollout of the strangers' world, and files in the dump's format."""
 
+import hashlib
 import json
 import math
 import os
@@ -10,6 +11,25 @@ from world import LM, Policy, Task, rollout
 
 CASES = {}
 ns = types.SimpleNamespace
+
+
+def manifest(out, wheels, producer, seed, releases, **versions):
+    """Writes manifest.json: what made the files below out, of which wheels, and the sha256 of each. Returns the latter by path."""
+    sums = {}
+    for folder, _, names in os.walk(out):
+        for n in names:
+            full = os.path.join(folder, n)
+            if n != "manifest.json":
+                os.chmod(full, 0o644)
+                with open(full, "rb") as f:
+                    sums[os.path.relpath(full, out)] = hashlib.sha256(f.read()).hexdigest()
+    with open(os.path.join(wheels, "sha256.json")) as f:
+        known = json.load(f)
+    versions |= {"torch": torch.__version__.split("+")[0], **{"wheel " + r: known[r] for r in sorted(releases) if r in known}}
+    with open(os.path.join(out, "manifest.json"), "w") as f:
+        json.dump({"producer": producer, "seed": seed, "versions": versions, "sha256": dict(sorted(sums.items()))}, f, indent=1)
+        f.write("\n")
+    return sums
 
 
 def case(id, variants=(("f32", 1), ("f32", 2))):

@@ -424,9 +424,7 @@ def main():
     p.add_argument("--seed", type=int, default=1), p.add_argument("--count", type=int, default=100), p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--undeclared", action="store_true"), p.add_argument("--bugs", action="store_true")
     a = p.parse_args()
-    for d in os.listdir(a.wheels):
-        pure = [os.path.join(a.wheels, d, x, "purelib") for x in os.listdir(os.path.join(a.wheels, d)) if x.endswith(".data")]
-        source.ROOTS[d] = pure[0] if pure else os.path.join(a.wheels, d)
+    source.unpacked(a.wheels)
     os.makedirs(a.out, exist_ok=True)
     rows, count = [], collections.Counter()
     jobs = [(s, a.verify, a.out, not a.undeclared, a.bugs) for s in range(a.seed, a.seed + a.count)]

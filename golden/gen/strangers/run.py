@@ -146,9 +146,7 @@ def main():
     p.add_argument("out"), p.add_argument("--only", default=""), p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--wheels", default=os.environ.get("STRANGERS_WHEELS", "wheels")), p.add_argument("--fresh", action="store_true")
     a = p.parse_args()
-    for d in os.listdir(a.wheels):
-        pure = [os.path.join(a.wheels, d, x, "purelib") for x in os.listdir(os.path.join(a.wheels, d)) if x.endswith(".data")]
-        source.ROOTS[d] = pure[0] if pure else os.path.join(a.wheels, d)
+    source.unpacked(a.wheels)
     os.makedirs(a.out, exist_ok=True)
     index = os.path.join(a.out, "cases.json")
     known = {c["id"]: c for c in json.load(open(index))} if os.path.exists(index) and not a.fresh else {}

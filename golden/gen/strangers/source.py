@@ -1,6 +1,7 @@
 """Pieces of released sources, edited and executed. A bug is a list of edits (file, old text, new text), each found exactly once."""
 
 import ast
+import glob
 import math
 import os
 import textwrap
@@ -13,7 +14,14 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 SOURCE = "source:"  # before the name of a file that was compiled here
-ROOTS = {}  # release -> folder of the unpacked wheel, filled by run.py
+ROOTS = {}  # release -> folder of the unpacked wheel
+
+
+def unpacked(wheels):
+    """Fills ROOTS with the wheels that wheels.py unpacked below a folder."""
+    for release in os.listdir(wheels):
+        pure = glob.glob(os.path.join(wheels, release, "*.data", "purelib"))
+        ROOTS[release] = pure[0] if pure else os.path.join(wheels, release)
 
 
 def definition(text, name):
