@@ -282,8 +282,8 @@ type valueCells struct{ upTo, p1 int }
 // valueCells returns those of a row whose last true cell is last, or −1.
 func (o *GAEOptions) valueCells(last int) valueCells {
 	c := valueCells{-1, -1}
-	if o.Value == ValueP1 && last >= 0 {
-		c.p1 = last + 1
+	if o.Value == ValueP1 {
+		c.p1 = last + 1 // of a row without a true cell column 0, as in trl@1.12 ppo_trainer
 	}
 	if o.Hole == HoleNone {
 		c.upTo = last

@@ -83,7 +83,8 @@ func (m WhitenMask) Of(mask []bool, rows, cols int) []bool {
 }
 
 // LengthMask stores in dst the mask that is true up to the last true cell of each row of mask, and extra cells further
-// as far as there are columns; a row without a true cell stays false. dst may be nil, or mask itself.
+// as far as there are columns. A row without a true cell has the extra cells alone, from column 0 on: its last one is the column −1, as the
+// sequence length of trl@1.12 ppo_trainer is. dst may be nil, or mask itself.
 func LengthMask(dst, mask []bool, rows, cols, extra int) []bool {
 	need(rows >= 0 && cols >= 0 && len(mask) == rows*cols && extra >= 0, badLength)
 	if dst == nil {
@@ -93,7 +94,7 @@ func LengthMask(dst, mask []bool, rows, cols, extra int) []bool {
 	for i := range rows {
 		last := lastTrue(row(mask, i, cols), cols)
 		for t := range cols {
-			dst[i*cols+t] = last >= 0 && t <= last+extra
+			dst[i*cols+t] = t <= last+extra
 		}
 	}
 	return dst
