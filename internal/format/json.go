@@ -266,6 +266,36 @@ func (s *Scanner) Null() error {
 	return s.literal("null")
 }
 
+// Value reads a value of any kind: nil, bool, float64, string, []any or map[string]any.
+func (s *Scanner) Value() (any, error) {
+	switch s.Kind() {
+	case KindNull:
+		return nil, s.Null()
+	case KindBool:
+		return s.Bool()
+	case KindNumber:
+		return s.Float()
+	case KindArray:
+		list := []any{}
+		err := s.Array(func(int) error {
+			v, err := s.Value()
+			list = append(list, v)
+			return err
+		})
+		return list, err
+	case KindObject:
+		object := map[string]any{}
+		err := s.Object(func(key string) error {
+			v, err := s.Value()
+			object[strings.Clone(key)] = v
+			return err
+		})
+		return object, err
+	}
+	text, err := s.String()
+	return strings.Clone(text), err
+}
+
 // Skip reads a value of any kind.
 func (s *Scanner) Skip() (err error) {
 	switch s.Kind() {

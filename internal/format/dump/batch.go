@@ -78,6 +78,7 @@ type Tensor struct {
 	Rows   []int        // of a Slice, increasing
 	Type   format.DType // as stored; of files with different types the coarsest
 	Casts  bool         // the hook cast it down before storing (listed in lossy)
+	Files  int          // of a Free tensor: files of the step that have it, of which it is that of the first
 }
 
 // Token returns the data of a per-token tensor, nil if there is none of that name.

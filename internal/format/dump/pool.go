@@ -151,6 +151,7 @@ func (b *Batch) layOut(parts []*part, files []File, lossy map[string]bool, n *no
 		}
 		t.Casts = lossy[name]
 		if t.Layout == Free {
+			t.Files = names[name]
 			keepFirst(name, parts, n)
 		}
 		b.Tensors[name] = t

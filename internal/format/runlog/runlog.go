@@ -81,6 +81,8 @@ type Reader struct {
 
 	path  string
 	index map[string]int
+	raw   []string // of Names, as they were read
+	order []int    // names of the row before, by the places of their numbers
 	row   Row
 	each  func(*Row) error
 	prev  []byte
@@ -196,7 +198,9 @@ func (r *Reader) where(line int64) string { return fmt.Sprintf("line %d", line) 
 // line reads one line, and each part of it that a carriage return ends: what a progress bar has written over.
 func (r *Reader) line(line []byte, last bool) error {
 	cut := last && line[len(line)-1] != '\n'
-	line = bytes.TrimRight(line, "\r\n")
+	for n := len(line); n > 0 && (line[n-1] == '\n' || line[n-1] == '\r'); n = len(line) {
+		line = line[:n-1]
+	}
 	if bytes.IndexByte(line, 0x1b) >= 0 {
 		line = stripped(line)
 	}
@@ -275,7 +279,16 @@ func (r *Reader) give(f Form) error {
 
 // name returns the index of a name.
 func (r *Reader) name(s []byte) (int, error) {
+	at := len(r.row.Fields)
+	if at < len(r.order) && r.raw[r.order[at]] == string(s) { // most rows have the names of the one before
+		return r.order[at], nil
+	}
 	if i, ok := r.index[string(s)]; ok {
+		if at < len(r.order) {
+			r.order[at] = i
+		} else if at == len(r.order) {
+			r.order = append(r.order, i)
+		}
 		return i, nil
 	}
 	if len(r.Names) == MaxNames {
@@ -283,6 +296,7 @@ func (r *Reader) name(s []byte) (int, error) {
 	}
 	name := cleanName(s)
 	r.index[string(s)] = len(r.Names)
+	r.raw = append(r.raw, string(s))
 	r.Names = append(r.Names, name)
 	return len(r.Names) - 1, nil
 }
