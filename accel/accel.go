@@ -47,7 +47,8 @@ type variant[F any] struct {
 	f       F
 	need    cpu.Feature
 	untried bool
-	worth   func() bool // whether it is faster here than those below it; nil: it is
+	worth   func() bool   // whether it is faster here than those below it; nil: it is
+	test    func(F) error // its own; nil: that of the op
 	once    sync.Once
 	missing string
 	broken  bool
@@ -96,6 +97,11 @@ func (o *Op[F]) AddWhere(name string, need cpu.Feature, worth func() bool, f F) 
 	o.add(&variant[F]{name: name, need: need, f: f, worth: worth})
 }
 
+// AddTested registers a variant that computes other bits than the generic one, as its documentation says, with a self-test of its own.
+func (o *Op[F]) AddTested(name string, need cpu.Feature, test func(F) error, f F) {
+	o.add(&variant[F]{name: name, need: need, f: f, test: test})
+}
+
 func (o *Op[F]) add(v *variant[F]) {
 	if level(v.name) < 1 {
 		panic("accel: no level is named " + v.name)
@@ -139,7 +145,13 @@ func (o *Op[F]) ready(v *variant[F]) string {
 		}
 		if why := cpu.Missing(v.need); why != "" {
 			v.missing = why
-		} else if err := o.test(v.f); err != nil {
+			return
+		}
+		test := v.test
+		if test == nil {
+			test = o.test
+		}
+		if err := test(v.f); err != nil {
 			v.missing, v.broken = "self-test: "+err.Error(), true
 		}
 	})

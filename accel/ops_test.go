@@ -48,7 +48,7 @@ func TestOps(t *testing.T) {
 					if v.Name == accel.Generic {
 						n = (n + 2) / 3
 					}
-					o.Test(t, v.Name, 1, n)
+					o.Under(v.Name).Test(t, v.Name, 1, n)
 				})
 			})
 		})
@@ -79,7 +79,7 @@ func TestOpsOnOtherNumbersOfProcessors(t *testing.T) {
 	for _, procs := range []int{1, 8} {
 		runtime.GOMAXPROCS(procs)
 		for _, o := range products {
-			o.Test(t, "", 2, 20)
+			o.Under(used(o.Name)).Test(t, used(o.Name), 2, 20)
 		}
 	}
 }

@@ -46,6 +46,9 @@ func (p *sourcePlant) variants() string {
 			return "avx512"
 		}
 	}
+	if strings.HasPrefix(p.id, "amx/") {
+		return "amx"
+	}
 	return ""
 }
 
@@ -58,13 +61,15 @@ func (p *sourcePlant) need() string {
 		return "avx512vnni"
 	case "vdp":
 		return "avx512bf16"
+	case "amx":
+		return "amx"
 	}
 	return "avx2"
 }
 
 // missing says why this machine cannot run it, "" if it can.
 func (p *sourcePlant) missing() string {
-	return cpu.Missing(map[string]cpu.Feature{"avx2": cpu.AVX2, "avx512": cpu.AVX512, "avx512vnni": cpu.AVX512VNNI, "avx512bf16": cpu.AVX512BF16}[p.need()])
+	return cpu.Missing(map[string]cpu.Feature{"avx2": cpu.AVX2, "avx512": cpu.AVX512, "avx512vnni": cpu.AVX512VNNI, "avx512bf16": cpu.AVX512BF16, "amx": cpu.AMX}[p.need()])
 }
 
 // due reports whether the plant of that number is tried: all are, or every one in PLANTS, a variable.
@@ -101,8 +106,14 @@ func TestPlantedInKernels(t *testing.T) {
 			log, err := exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-c", "-o", binary, ".").CombinedOutput()
 			require.NoError(t, err, "%s does not compile: %s", p.id, log)
 			log, err = exec.Command(binary, "-test.run", "^Test(Row)?Ops$/^"+p.op+"$/^"+p.variants(), "-cases", "150").CombinedOutput()
+			if err == nil && p.need() == "amx" { // the shapes that go through every way of its blocks
+				log, err = exec.Command(binary, "-test.run", "^TestTiles$/^"+p.op+"$").CombinedOutput()
+			}
+			if err == nil { // what a case in a hundred shows
+				log, err = exec.Command(binary, "-test.run", "^Test(Row)?Ops$/^"+p.op+"$/^"+p.variants(), "-cases", "3000").CombinedOutput()
+			}
 			if err == nil { // the tests of its own room see what random cases seldom meet
-				log, err = exec.Command("go", "test", "-overlay", overlay, "-vet=off", "-run", "Pair", "./"+filepath.Dir(p.file)).CombinedOutput()
+				log, err = exec.Command("go", "test", "-overlay", overlay, "-vet=off", "./"+filepath.Dir(p.file)).CombinedOutput()
 			}
 			if err == nil {
 				missed = append(missed, p.id)

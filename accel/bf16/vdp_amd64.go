@@ -15,24 +15,39 @@ func init() {
 	backward.AddWhere("avx512bf16", cpu.AVX512BF16, worth, backwardBF16)
 }
 
-// Rows whose numbers are so near 0 that a sum could become subnormal are computed by the kernel of float32: VDPBF16PS would give 0.
+// Rows whose numbers are so near 0 that a sum could become subnormal are computed by the kernel of float32: VDPBF16PS and TDPBF16PS would give 0.
 
 // forwardBF16 works like forwardGeneric.
 func forwardBF16(y []float32, ldy int, x []float32, ldx int, w []int8, ldw int, scale, bias []float32, m, n, k int) {
-	if k == 0 {
-		forwardGeneric(y, ldy, x, ldx, w, ldw, scale, bias, m, n, k)
-		return
-	}
 	tile := block.BF16
 	if n <= block.BF16Half.NR {
 		tile = block.BF16Half
 	}
+	forwardPairs(tile, y, ldy, x, ldx, w, ldw, scale, bias, m, n, k)
+}
+
+// backwardBF16 works like backwardGeneric.
+func backwardBF16(dx []float32, lddx int, dy []float32, lddy int, w []int8, ldw int, scale []float32, m, n, k int, accumulate bool) {
+	tile := block.BF16
+	if k <= block.BF16Half.NR {
+		tile = block.BF16Half
+	}
+	backwardPairs(tile, dx, lddx, dy, lddy, w, ldw, scale, m, n, k, accumulate)
+}
+
+// forwardPairs is W8A16 with a tile of pairs.
+func forwardPairs(tile block.Tile[block.PairBF16, float32], y []float32, ldy int, x []float32, ldx int, w []int8, ldw int, scale, bias []float32, m, n, k int) {
+	if k == 0 {
+		forwardGeneric(y, ldy, x, ldx, w, ldw, scale, bias, m, n, k)
+		return
+	}
 	tiny := make([]bool, m)
 	block.Run(&block.Product[block.PairBF16, float32]{
-		Tile: tile, M: m, N: n, K: (k + 1) / 2, C: y, LDC: ldy,
+		Tile: tile, M: m, N: n, K: tile.Steps((k + 1) / 2), C: y, LDC: ldy,
 		PackA: func(dst []block.PairBF16, ld, i, rows int) {
 			for r := i; r < i+rows; r++ {
 				tiny[r] = block.PairRow(dst[(r-i)*ld:], x[r*ldx:][:k], nil, Round)
+				clear(dst[(r-i)*ld+(k+1)/2:][:tile.Steps((k+1)/2)-(k+1)/2])
 			}
 		},
 		PackB: func(dst []block.PairBF16, pair, depth, j, cols int) {
@@ -45,22 +60,20 @@ func forwardBF16(y []float32, ldy int, x []float32, ldx int, w []int8, ldw int, 
 	})
 }
 
-// backwardBF16 works like backwardGeneric.
-func backwardBF16(dx []float32, lddx int, dy []float32, lddy int, w []int8, ldw int, scale []float32, m, n, k int, accumulate bool) {
+// backwardPairs is W8A16DX with a tile of pairs.
+func backwardPairs(tile block.Tile[block.PairBF16, float32], dx []float32, lddx int, dy []float32, lddy int, w []int8, ldw int, scale []float32, m, n, k int,
+	accumulate bool) {
 	if n == 0 {
 		backwardGeneric(dx, lddx, dy, lddy, w, ldw, scale, m, n, k, accumulate)
 		return
 	}
-	tile := block.BF16
-	if k <= block.BF16Half.NR {
-		tile = block.BF16Half
-	}
 	tiny, before := make([]bool, m), make([][]float32, m)
 	block.Run(&block.Product[block.PairBF16, float32]{
-		Tile: tile, M: m, N: k, K: (n + 1) / 2, C: dx, LDC: lddx, Add: accumulate,
+		Tile: tile, M: m, N: k, K: tile.Steps((n + 1) / 2), C: dx, LDC: lddx, Add: accumulate,
 		PackA: func(dst []block.PairBF16, ld, i, rows int) { // of all rows before any of dx changes
 			for r := i; r < i+rows; r++ {
 				tiny[r] = block.PairRow(dst[(r-i)*ld:], dy[r*lddy:][:n], scale, Round)
+				clear(dst[(r-i)*ld+(n+1)/2:][:tile.Steps((n+1)/2)-(n+1)/2])
 				if !accumulate {
 					continue
 				}

@@ -40,8 +40,10 @@ var (
 // where fl rounds to float32 (after the multiplication and after the addition) and bf16 to bfloat16, half to even. Matrices are
 // row-major, a row of x starts ldx elements after the one before; what lies between rows is neither read nor written.
 //
-// A sum is one chain of fused multiply-adds in float32 in the order of k, which starts with +0: every variant returns the same
-// bits, for any number of goroutines, and a row gives the same outputs alone as among others. On the rounded activations, with
+// A sum is one chain of fused multiply-adds in float32 in the order of k, which starts with +0: every variant but amx returns the same
+// bits. The variant amx takes 32 products at a time, those of even k as one chain, those of odd k as another, each from +0; their sum is added
+// to what the products before them gave. A row with a number that is not 0 and below 2⁻¹¹⁹, whose sums could be subnormal, is a chain there,
+// too. All return the same bits for any number of goroutines, and a row gives the same outputs alone as among others. On the rounded activations, with
 // u = 2⁻²⁴ and S = Σ|bf16(x)·w|, the error is at most |scale|·(k·u·S + k·2⁻¹⁴⁹) + u·|y| (2u with a bias). NaN and infinities
 // spread as IEEE 754 says, also where a code is 0.
 //
@@ -66,7 +68,8 @@ func W8A16(y []float32, ldy int, x []float32, ldx int, w []int8, ldw int, scale,
 //	dx_ik = (accumulate ? dx_ik : 0) + Σ_j bf16(fl(dy_ij·scale_j))·w_jk
 //
 // The scale goes into dy, so that the weight stays exact. A sum is one chain of fused multiply-adds in float32 in the order of j,
-// which starts with dx_ik or +0; what is said of bits in W8A16 holds here. On the rounded dy·scale, with u = 2⁻²⁴ and
+// which starts with dx_ik or +0; what is said of bits in W8A16 holds here (a row is a chain in every variant also where a dx_ik that is added to
+// is not 0 and below 2⁻¹⁰³). On the rounded dy·scale, with u = 2⁻²⁴ and
 // S = |dx_ik| + Σ_j|bf16(dy·scale)·w|, the error is at most n·u·S + n·2⁻¹⁴⁹.
 //
 // dx must not overlap dy. W8A16DX panics if a matrix does not fit its slice.
@@ -97,20 +100,24 @@ func testCase(m, n, k int) (x []float32, w []int8, scale []float32) {
 	return x, w, scale
 }
 
-func testForward(f ForwardFunc) error {
-	const m, n, k = 7, 19, 21
+func testForward(f ForwardFunc) error { return testForwardAs(f, forwardGeneric) }
+
+func testForwardAs(f, as ForwardFunc) error {
+	const m, n, k = 7, 19, 101
 	x, w, scale := testCase(m, n, k)
 	want, got := make([]float32, m*n), make([]float32, m*n)
-	forwardGeneric(want, n, x, k, w, k, scale, scale, m, n, k)
+	as(want, n, x, k, w, k, scale, scale, m, n, k)
 	f(got, n, x, k, w, k, scale, scale, m, n, k)
 	return equal(got, want)
 }
 
-func testBackward(f BackwardFunc) error {
-	const m, n, k = 7, 19, 21
+func testBackward(f BackwardFunc) error { return testBackwardAs(f, backwardGeneric) }
+
+func testBackwardAs(f, as BackwardFunc) error {
+	const m, n, k = 7, 75, 21
 	dy, w, scale := testCase(m, n, k)
 	want, got := make([]float32, m*k), make([]float32, m*k)
-	backwardGeneric(want, k, dy, n, w, k, scale, m, n, k, false)
+	as(want, k, dy, n, w, k, scale, m, n, k, false)
 	f(got, k, dy, n, w, k, scale, m, n, k, false)
 	return equal(got, want)
 }

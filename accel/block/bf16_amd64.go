@@ -58,6 +58,11 @@ func roundScaledBF16(dst *PairBF16, x, scale *float32, n int, limit uint32) uint
 //go:noescape
 func pairsBF16(panel *PairBF16, n int)
 
+// turnPairs16 stores 16 rows of src, 16·n codes each, as a panel of 16 columns of pairs.
+//
+//go:noescape
+func turnPairs16(dst *PairBF16, src *int8, ld, n int)
+
 // widenI8BF16 stores 2·n rows of 16 codes as n rows of pairs.
 //
 //go:noescape
@@ -117,11 +122,20 @@ func codeBF16(v int8) PairBF16 { return PairBF16(math.Float32bits(float32(v)) >>
 // depth count pairs.
 func TurnI8BF16(dst []PairBF16, nr int, b []int8, ldb, length, k, depth, j, cols int) {
 	Panels(nr, columns, func(dst []PairBF16, k, depth, j, cols int) {
-		codes := unsafe.Slice((*Pair)(unsafe.Pointer(&dst[0])), len(dst))
-		if 2*(k+depth) > length {
-			clear(codes[(depth-1)*columns:]) // the half after an odd last code
+		if done := min(depth, length/2-k) / 8 * 8; cols == columns && done > 0 {
+			turnPairs16(&dst[0], &b[j*ldb+2*k], ldb, done/8)
+			dst, k, depth = dst[done*columns:], k+done, depth-done
 		}
-		TurnI8Pairs(codes, b, ldb, length, k, depth, j, cols)
+		if depth == 0 || 2*k >= length {
+			clear(dst[:depth*columns])
+			return
+		}
+		codes := unsafe.Slice((*Pair)(unsafe.Pointer(&dst[0])), len(dst))
+		held := min(depth, (length+1)/2-k)
+		if 2*(k+depth) > length {
+			clear(codes[(held-1)*columns:]) // the half after an odd last code, and the pairs that fill a step up
+		}
+		TurnI8Pairs(codes, b, ldb, length, k, held, j, cols)
 		pairsBF16(&dst[0], depth)
 	})(dst, k, depth, j, cols)
 }
@@ -139,6 +153,9 @@ func WidenI8BF16(dst []PairBF16, nr int, b []int8, ldb, length, k, depth, j, col
 		for l := from; l < depth; l++ {
 			out := dst[l*columns:][:columns]
 			clear(out)
+			if 2*(k+l) >= length {
+				continue
+			}
 			for c, v := range b[2*(k+l)*ldb+j:][:cols] {
 				out[c] = codeBF16(v) << 16
 			}

@@ -6,6 +6,7 @@
 package block
 
 import (
+	"math/bits"
 	"sync"
 	"unsafe"
 
@@ -18,7 +19,8 @@ const (
 	panelBytes = 20 << 10
 	tall       = 192
 	high       = 768
-	wide       = 64 // twice as many where that leaves work for many cores
+	wide       = 64      // twice as many where that leaves work for many cores
+	manyBytes  = 1 << 20 // of a that do not stay in the second level, so that each row that is fetched should meet more columns
 )
 
 // Tile is the inner loop of a product: MR rows of a times NR columns of a packed panel of b, k deep, into MR × NR elements of c.
@@ -27,9 +29,20 @@ const (
 //
 // The rows of a start lda elements apart and those of c ldc. A panel of b is [k][NR] without gaps, in the order that the tile asks for, and
 // Tail rows more.
+//
+// Rows, where it is not nil, is Run for several tiles that lie below each other: to start it costs as much as some of them. Step, where it is
+// not 0, is what k is a multiple of, and that of a product too; its operands are filled up with zeros.
 type Tile[T, C any] struct {
 	MR, NR, Tail int
 	Run          func(k int, a *T, lda int, b *T, c *C, ldc int, load bool)
+	Rows         func(tiles, k int, a *T, lda int, b *T, c *C, ldc int, load bool)
+	Step         int
+}
+
+// Steps returns k rounded up to a multiple of the step.
+func (t *Tile[T, C]) Steps(k int) int {
+	step := max(t.Step, 1)
+	return (k + step - 1) / step * step
 }
 
 // Product is c [M, N] = Σ over K of an operand [M, K] and an operand [K, N], whose elements are of type T once packed.
@@ -80,7 +93,7 @@ func Run[T, C any](p *Product[T, C]) {
 
 	// Rows are cut only where columns alone do not make work for many cores.
 	width := wide
-	if p.N >= 32*wide {
+	if p.N >= 32*wide || p.Tile.Rows != nil && p.N >= 16*wide && p.M*p.K*size[T]() > manyBytes {
 		width = 2 * wide
 	}
 	acrossN := (p.N + width - 1) / width
@@ -125,7 +138,8 @@ func (p *Product[T, C]) part(a []T, lda, whole, i0, i1, j0, j1 int) {
 	panels := (j1 - j0 + nr - 1) / nr
 	depth := panelBytes / nr / size[T]()
 	blocks := (p.K + depth - 1) / depth
-	depth = min(depth, ((p.K+blocks-1)/blocks+7)/8*8) // blocks of about one depth, whole vectors of the packing
+	step := max(p.Tile.Step, 8)                                  // whole vectors of the packing
+	depth = min(depth, ((p.K+blocks-1)/blocks+step-1)/step*step) // blocks of about one depth
 	panel := nr * (depth + p.Tile.Tail)
 	b := Get[T](panels * panel)
 	defer Put(b)
@@ -150,6 +164,10 @@ func (p *Product[T, C]) part(a []T, lda, whole, i0, i1, j0, j1 int) {
 		last = Get[T](mr * depth)
 		defer Put(last)
 	}
+	below := tall
+	if p.Tile.Rows != nil {
+		below = high
+	}
 	for k0 := 0; k0 < p.K; k0 += depth {
 		deep := min(depth, p.K-k0)
 		load := p.Add || k0 > 0
@@ -157,12 +175,24 @@ func (p *Product[T, C]) part(a []T, lda, whole, i0, i1, j0, j1 int) {
 			j := j0 + q*nr
 			p.PackB(b.Slice[q*panel:][:nr*(deep+p.Tile.Tail)], k0, deep, j, min(nr, j1-j))
 		}
-		for ib := i0; ib < i1; ib += tall {
-			end := min(i1, ib+tall)
+		for ib := i0; ib < i1; ib += below {
+			end := min(i1, ib+below)
 			for q := range panels {
 				packed := &b.Slice[q*panel]
 				j := j0 + q*nr
-				for i := ib; i < end; i += mr {
+				i := ib
+				if p.Tile.Rows != nil {
+					switch tiles := (end - ib) / mr; { // all of them are whole: a is packed
+					case tiles == 0:
+					case stripe != nil:
+						p.Tile.Rows(tiles, deep, &a[i*lda+k0], lda, packed, &stripe.Slice[(i-i0)*ldStripe+q*nr], ldStripe, load)
+						i += tiles * mr
+					case j+nr <= j1:
+						p.Tile.Rows(tiles, deep, &a[i*lda+k0], lda, packed, &p.C[i*p.LDC+j], p.LDC, load)
+						i += tiles * mr
+					}
+				}
+				for ; i < end; i += mr {
 					from, ld := a[min(i*lda+k0, len(a)-1):], lda
 					if i+mr > whole {
 						clear(last.Slice)
@@ -215,24 +245,35 @@ type Buffer[T any] struct {
 	whole []byte
 }
 
-var buffers sync.Pool // of *[]byte
+// buffers holds buffers of one size each, see [class]: a small request takes no large buffer, and what is found is always large enough.
+var buffers [4 * 64]sync.Pool // of *[]byte
+
+// class returns the number of the smallest size that holds bytes, and that size: four to an octave, so that a quarter is wasted at most.
+func class(bytes int) (number, size int) {
+	octave := max(bits.Len(uint(bytes-1)), 3) // 2^(octave-1) < bytes <= 2^octave
+	step := 1 << (octave - 3)
+	quarters := (bytes-1)/step - 3 // of the upper half of the octave: 1 to 4
+	quarters = max(quarters, 1)
+	return 4*octave + quarters - 1, (4 + quarters) * step
+}
 
 // Get returns a buffer of n elements whose contents are undefined, on a cache line of its own. T holds no pointers.
 func Get[T any](n int) *Buffer[T] {
-	bytes := max(n, 1)*size[T]() + 64
-	whole, _ := buffers.Get().(*[]byte)
-	if whole == nil || cap(*whole) < bytes {
+	number, bytes := class(max(n, 1)*size[T]() + 64)
+	whole, _ := buffers[number].Get().(*[]byte)
+	if whole == nil {
 		made := make([]byte, bytes)
 		whole = &made
 	}
 	start := unsafe.Pointer(unsafe.SliceData(*whole))
 	aligned := unsafe.Add(start, -uintptr(start)&63)
-	return &Buffer[T]{unsafe.Slice((*T)(aligned), n), (*whole)[:cap(*whole)]}
+	return &Buffer[T]{unsafe.Slice((*T)(aligned), n), *whole}
 }
 
 // Put takes a buffer back. It must not be used any more.
 func Put[T any](b *Buffer[T]) {
 	whole := b.whole
 	b.Slice, b.whole = nil, nil
-	buffers.Put(&whole)
+	number, _ := class(len(whole))
+	buffers[number].Put(&whole)
 }

@@ -3,7 +3,6 @@ package block
 import (
 	"bytes"
 	"debug/elf"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,12 +31,37 @@ func bytesOf(t *testing.T, file string) (code []byte, text []string) {
 			require.NoError(t, err)
 			code = append(code, byte(v))
 		}
-		m := regexp.MustCompile(`^ ([A-Z0-9]+) Z(\d+), Z(\d+), Z(\d+)$`).FindStringSubmatch(comment)
-		require.NotNil(t, m, "%s: %s", file, comment)
-		// Go's assembler names operands in the order of AT&T.
-		text = append(text, fmt.Sprintf("%s %%zmm%s, %%zmm%s, %%zmm%s", strings.ToLower(m[1]), m[2], m[3], m[4]))
+		text = append(text, gnu(t, strings.TrimSpace(comment)))
 	}
 	return code, text
+}
+
+// gnu is an instruction as the GNU assembler writes it; Go's names operands in the same order, that of AT&T.
+func gnu(t *testing.T, instruction string) string {
+	name, operands, _ := strings.Cut(instruction, " ")
+	register := func(r string) string {
+		switch {
+		case strings.HasPrefix(r, "TMM"), regexp.MustCompile(`^R\d+$`).MatchString(r):
+			return "%" + strings.ToLower(r)
+		case regexp.MustCompile(`^Z\d+$`).MatchString(r):
+			return "%zmm" + r[1:]
+		}
+		require.Regexp(t, `^[A-D]X$|^[SD]I$`, r, instruction)
+		return "%r" + strings.ToLower(r)
+	}
+	var all []string
+	for _, o := range strings.Split(operands, ", ") {
+		if m := regexp.MustCompile(`^(\d*)\((\w+)\)(?:\((\w+)\*1\))?$`).FindStringSubmatch(o); m != nil {
+			o = m[1] + "(" + register(m[2]) + ")"
+			if m[3] != "" {
+				o = m[1] + "(" + register(m[2]) + "," + register(m[3]) + ",1)"
+			}
+		} else if o != "" {
+			o = register(o)
+		}
+		all = append(all, o)
+	}
+	return strings.ToLower(name) + " " + strings.Join(all, ", ")
 }
 
 // The bytes are what the system's assembler makes of the instructions.
@@ -51,11 +75,12 @@ func TestEncodings(t *testing.T) {
 		cmd.Stdin = strings.NewReader(text)
 		return cmd.CombinedOutput()
 	}
-	if log, err := assemble("vdpbf16ps %zmm0, %zmm1, %zmm2\n", filepath.Join(t.TempDir(), "o")); err != nil {
-		op.Skip(t, "as", "this assembler does not know AVX512-BF16: "+string(log))
+	if log, err := assemble("vdpbf16ps %zmm0, %zmm1, %zmm2\ntdpbf16ps %tmm0, %tmm1, %tmm2\n", filepath.Join(t.TempDir(), "o")); err != nil {
+		op.Skip(t, "as", "this assembler does not know AVX512-BF16 or AMX: "+string(log))
 	}
 	n := 0
-	for _, file := range []string{"bf16_amd64.s", filepath.Join("..", "cpu", "probe512_amd64.s")} {
+	cpu := filepath.Join("..", "cpu")
+	for _, file := range []string{"bf16_amd64.s", "amx_amd64.s", filepath.Join(cpu, "probe512_amd64.s"), filepath.Join(cpu, "probe_amx_amd64.s")} {
 		code, text := bytesOf(t, file)
 		require.NotEmpty(t, text, file)
 		n += len(text)

@@ -16,7 +16,7 @@ const (
 	AVX512             // F, BW, DQ and VL
 	AVX512VNNI         // with AVX512
 	AVX512BF16         // with AVX512
-	AMX                // tiles with int8 and bfloat16, and the permission to use them
+	AMX                // tiles with int8 and bfloat16, the permission to use them, and all of the above, which every processor with tiles has
 )
 
 var names = [...]string{"none", "AVX2 and FMA", "AVX512 F, BW, DQ and VL", "AVX512-VNNI", "AVX512-BF16", "AMX tiles"}
@@ -49,7 +49,7 @@ func has(f Feature) bool {
 	case AVX512BF16:
 		return avx512 && x.HasAVX512BF16
 	case AMX:
-		return avx512 && x.HasAMXTile && x.HasAMXInt8 && x.HasAMXBF16
+		return avx512 && x.HasAVX512VNNI && x.HasAVX512BF16 && x.HasAMXTile && x.HasAMXInt8 && x.HasAMXBF16
 	}
 	panic("cpu: unknown feature")
 }

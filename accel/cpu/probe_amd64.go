@@ -14,10 +14,12 @@ var probes = []Probe{
 	{"peak/f64", "avx512", "op", AVX512, func(n int) float64 { probeF64x8(n); return 12 * 8 * 2 * float64(n) }},
 	{"peak/i8", "avx2", "op", AVX2, func(n int) float64 { probeI16(n); return 12 * 16 * 2 * float64(n) }},
 	{"peak/i8", "avx512vnni", "op", AVX512VNNI, func(n int) float64 { probeVNNI(n); return 12 * 64 * 2 * float64(n) }},
+	{"peak/i8", "amx", "op", AMX, func(n int) float64 { n /= 8; probeTilesI8(n); return 4 * 16 * 16 * 64 * 2 * float64(n) }},
 	// Without an instruction for it bfloat16 is multiplied as float32.
 	{"peak/bf16", "avx2", "op", AVX2, func(n int) float64 { probeF32(n); return 12 * 8 * 2 * float64(n) }},
 	{"peak/bf16", "avx512", "op", AVX512, func(n int) float64 { probeF32x16(n); return 12 * 16 * 2 * float64(n) }},
 	{"peak/bf16", "avx512bf16", "op", AVX512BF16, func(n int) float64 { probeBF16(n); return 12 * 32 * 2 * float64(n) }},
+	{"peak/bf16", "amx", "op", AMX, func(n int) float64 { n /= 8; probeTilesBF16(n); return 4 * 16 * 16 * 32 * 2 * float64(n) }},
 	{"peak/dram-read", "avx2", "byte", AVX2, func(n int) float64 {
 		big := readBuffer()
 		blocks := min(n, len(big)/(128/8)) // of 128 bytes
@@ -56,6 +58,22 @@ func probeVNNI(n int)
 
 // probeBF16 runs n times 12 VDPBF16PS on registers: 32 products each.
 func probeBF16(n int)
+
+// probeTilesI8 runs n times 4 TDPBSSD on tiles: 16·16·64 products of codes each.
+func probeTilesI8(n int)
+
+// probeTilesBF16 runs n times 4 TDPBF16PS on tiles: 16·16·32 products each.
+func probeTilesBF16(n int)
+
+// inUse is what XGETBV says of the states of this thread that are not at rest: a bit for each.
+func inUse() uint64
+
+// TilesInUse reports whether the tiles of this thread hold something, as they do between LDTILECFG and TILERELEASE. A kernel that leaves it so costs
+// every switch of threads 8 KB, and the processor its sleep. It is false where there are no tiles.
+func TilesInUse() bool {
+	const tileConfig, tileData = 1 << 17, 1 << 18
+	return Missing(AMX) == "" && inUse()&(tileConfig|tileData) != 0
+}
 
 // probeRead reads n times 128 bytes.
 //

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"plumbline/accel"
 	"plumbline/accel/lora"
 	"plumbline/accel/model"
 	"plumbline/internal/arch"
@@ -330,12 +331,27 @@ func (w *world) agree(t require.TestingT, got results, runs uint64) {
 	}
 }
 
+// testModes holds the model against the reference with the kernels of every level that this machine has.
 func testModes(t *testing.T, mode lora.Mode) {
+	defer limit(t, accel.Levels[len(accel.Levels)-1])
+	levels := levels()
 	rapid.Check(t, func(t *rapid.T) {
+		limit(t, rapid.SampledFrom(levels).Draw(t, "level"))
 		w := draw(t, mode)
 		got := w.run(t, model.Everything)
 		w.agree(t, got, 8)
 		require.Equal(t, got, w.run(t, model.Layers), "what is computed once more has the same bits")
+	})
+}
+
+func limit(t require.TestingT, level string) { require.NoError(t, accel.Limit(level)) }
+
+// levels returns the levels at which some op of this build has a variant that runs here.
+func levels() []string {
+	return slices.DeleteFunc(slices.Clone(accel.Levels), func(level string) bool {
+		return !slices.ContainsFunc(accel.Ops(), func(op string) bool {
+			return slices.ContainsFunc(accel.Variants(op), func(v accel.Variant) bool { return v.Name == level && v.Missing == "" })
+		})
 	})
 }
 
