@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 
 	"plumbline/accel/lora"
 	accel "plumbline/accel/model"
@@ -143,23 +142,9 @@ func NewAccelerated(b *Base, mode lora.Mode, o Options) (*Accelerated, error) {
 		return nil, err
 	}
 	l := &Accelerated{masters: newMasters(b.reference, o), model: m}
-	if err := l.addAdapter(); err != nil {
+	if l.updates, err = l.attach(m.Attach); err != nil {
 		return nil, err
 	}
-	for i, p := range l.params {
-		layer, isA := strings.CutSuffix(p.Name, factorA)
-		if !isA {
-			continue
-		}
-		f := o.Adapter[layer]
-		u := update{a: i, b: i + 1, Update: &lora.Update{Rank: f.Rank, Scale: float32(f.Scale), A: make([]float32, len(f.A)), B: make([]float32, len(f.B)),
-			GradA: make([]float32, len(f.A)), GradB: make([]float32, len(f.B))}}
-		if err := m.Attach(layer, u.Update); err != nil {
-			return nil, err
-		}
-		l.updates = append(l.updates, u)
-	}
-	l.addHead()
 	return l, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"plumbline/accel/cuda"
 	device "plumbline/accel/cuda/model"
@@ -88,23 +87,9 @@ func NewOnDevice(b *Base, d cuda.Device, o Options) (*OnDevice, error) {
 		return nil, err
 	}
 	l := &OnDevice{masters: newMasters(b.reference, o), arch: b.Config, device: d, model: m}
-	if err := l.addAdapter(); err != nil {
+	if l.updates, err = l.attach(m.Attach); err != nil {
 		return nil, err
 	}
-	for i, p := range l.params {
-		layer, isA := strings.CutSuffix(p.Name, factorA)
-		if !isA {
-			continue
-		}
-		f := o.Adapter[layer]
-		u := update{a: i, b: i + 1, Update: &lora.Update{Rank: f.Rank, Scale: float32(f.Scale), A: make([]float32, len(f.A)), B: make([]float32, len(f.B)),
-			GradA: make([]float32, len(f.A)), GradB: make([]float32, len(f.B))}}
-		if err := m.Attach(layer, u.Update); err != nil {
-			return nil, err
-		}
-		l.updates = append(l.updates, u)
-	}
-	l.addHead()
 	return l, l.readTable(b, weights)
 }
 

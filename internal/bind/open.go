@@ -3,8 +3,10 @@ package bind
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"plumbline/internal/assets"
 	"plumbline/internal/format/hf"
@@ -164,3 +166,6 @@ func (x *Text) EOS() int { return x.eos }
 
 // Pad returns the padding.
 func (x *Text) Pad() int { return x.eos }
+
+// EmbeddedNames are the names of the causal models that are part of the program.
+func EmbeddedNames() []string { return slices.Sorted(maps.Keys(embedded)) }

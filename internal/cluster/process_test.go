@@ -48,12 +48,14 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// lacking skips a test that the machine does not permit, or fails it where VERIFY_REQUIRE names what it needs.
+// lacking skips a test that the machine does not permit, or fails it where VERIFY_REQUIRE names what it needs, and in CI, which installs strace,
+// for want of that.
 func lacking(t *testing.T, what, why string) {
 	t.Helper()
 	if slices.Contains(strings.Split(os.Getenv("VERIFY_REQUIRE"), ","), what) {
 		t.Fatalf("%s is required by VERIFY_REQUIRE: %s", what, why)
 	}
+	require.False(t, what == "strace" && os.Getenv("CI") != "", "in CI strace must be there: %s", why)
 	t.Skipf("%s: %s", what, why)
 }
 

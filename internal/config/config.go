@@ -92,7 +92,7 @@ func Parse(name string, data []byte) (*File, error) {
 // JSON reads one object. Duplicate keys, depth above 64 and bare NaN are errors.
 func JSON(text string) (*File, error) {
 	s := format.NewScanner("JSON", []byte(text), 0)
-	v, err := jsonValue(s)
+	v, err := s.Value()
 	if err == nil {
 		err = s.End()
 	}
@@ -115,35 +115,6 @@ func plain(err error) error {
 		return errors.New(err.Error())
 	}
 	return err
-}
-
-func jsonValue(s *format.Scanner) (any, error) {
-	switch s.Kind() {
-	case format.KindNull:
-		return nil, s.Null()
-	case format.KindBool:
-		return s.Bool()
-	case format.KindNumber:
-		return s.Float()
-	case format.KindString:
-		text, err := s.String()
-		return strings.Clone(text), err
-	case format.KindArray:
-		list := []any{}
-		err := s.Array(func(int) error {
-			v, err := jsonValue(s)
-			list = append(list, v)
-			return err
-		})
-		return list, err
-	}
-	object := map[string]any{}
-	err := s.Object(func(key string) error {
-		v, err := jsonValue(s)
-		object[strings.Clone(key)] = v
-		return err
-	})
-	return object, err
 }
 
 // Merge puts what over says in place of what c says, and takes away what it deletes.

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"plumbline/internal/words"
 )
 
 // Settings are the keys that a program of ours understands, each bound to a variable that holds its default. Layers are put over
@@ -262,7 +264,7 @@ func didYouMean(word string, candidates []string) string {
 	}
 	best, least := "", 1+len(word)/2
 	for _, c := range candidates {
-		d := distance(word, c)
+		d := words.Distance(word, c)
 		if last := c[strings.LastIndexByte(c, '.')+1:]; word == last {
 			d = 0 // the last part alone
 		}
@@ -274,26 +276,6 @@ func didYouMean(word string, candidates []string) string {
 		return ""
 	}
 	return fmt.Sprintf("; did you mean %s?", best)
-}
-
-// distance is Levenshtein's.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			d := before
-			if a[i] != b[j] {
-				d = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], d
-		}
-	}
-	return row[len(b)]
 }
 
 // Resolve replaces every ${key} and sets the variables. It reports the first error by the order of the keys.
