@@ -11,6 +11,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"plumbline/internal/words"
 )
 
 // Check examines an input of type P.
@@ -141,7 +143,7 @@ func (s Suite[P]) Run(in P, sel Selection) ([]Result, error) {
 func Nearest(s string, candidates []string) string {
 	best, min := "", 1<<30
 	for _, c := range candidates {
-		d := 2 * editDistance(s, c)
+		d := 2 * words.Distance(s, c)
 		if d > 5 && len(s) >= 3 && len(c) >= 3 && (strings.HasPrefix(s, c) || strings.HasPrefix(c, s)) {
 			d = 5
 		}
@@ -155,30 +157,8 @@ func Nearest(s string, candidates []string) string {
 // Similar returns the [Nearest] candidate, or "" where more than half of s would have to be written anew.
 func Similar(s string, candidates []string) string {
 	best := Nearest(s, candidates)
-	if best == "" || strings.HasPrefix(s, best) || strings.HasPrefix(best, s) || 2*editDistance(s, best) <= len(s) {
+	if best == "" || strings.HasPrefix(s, best) || strings.HasPrefix(best, s) || 2*words.Distance(s, best) <= len(s) {
 		return best
 	}
 	return ""
-}
-
-// Distance returns how many letters have to be inserted, deleted or replaced to make one of the other.
-func Distance(a, b string) int { return editDistance(a, b) }
-
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost++
-			}
-			diag, row[j+1] = row[j+1], min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -36,6 +36,7 @@ type Brief struct {
 	Findings []Finding
 	Stages   []Stage
 	Coverage string   // how much of what can go wrong would show
+	Unread   string   // what was logged and is not read, behind Coverage where there is room
 	Next     []string // commands
 }
 

@@ -30,7 +30,10 @@ type screen struct {
 }
 
 // text puts words on lines under a heading; further lines are indented as the first word is.
-func (p *screen) text(head, text string, most int) {
+func (p *screen) text(head, text string, most int) { p.marked(head, text, most, " …") }
+
+// marked ends with a mark what it does not print whole.
+func (p *screen) marked(head, text string, most int, mark string) {
 	if text == "" {
 		return
 	}
@@ -38,9 +41,7 @@ func (p *screen) text(head, text string, most int) {
 	room := max(p.width-utf8.RuneCountInString(head), leastWidth/2) // a heading may be longer than the screen
 	lines := wrapped(p.plain(text), room)
 	if most > 0 && len(lines) > most {
-		lines = lines[:most]
-		last := []rune(lines[most-1])
-		lines[most-1] = string(last[:min(len(last), room-4)]) + p.plain(" …")
+		lines = abridged(p.plain(text), room, most, p.plain(mark))
 	}
 	for i, l := range lines {
 		if i > 0 {
@@ -87,6 +88,42 @@ func wrapped(text string, width int) []string {
 		}
 	}
 	return append(lines, line)
+}
+
+// abridged is as much of a text as fits into a number of lines with a mark at its end: whole clauses if they are at least half of that, else
+// whole words, and a part of a word that is too long.
+func abridged(text string, width, most int, mark string) []string {
+	r := []rune(Printable(text))
+	r = r[:min(len(r), width*most)]
+	fits := func(end int) []string {
+		if lines := wrapped(strings.TrimRight(string(r[:end]), " ;,:")+mark, width); len(lines) <= most {
+			return lines
+		}
+		return nil
+	}
+	var words []string
+	least := 0
+	for end := len(r); end > least; end-- {
+		boundary := end < len(r) && r[end] == ' '
+		clause := boundary && strings.ContainsRune(";.", r[end-1])
+		if !boundary || words != nil && !clause {
+			continue
+		}
+		if lines := fits(end); lines != nil && clause {
+			return lines
+		} else if lines != nil {
+			words, least = lines, end/2
+		}
+	}
+	if words != nil {
+		return words
+	}
+	for end := len(r); end > 0; end-- {
+		if lines := fits(end); lines != nil {
+			return lines
+		}
+	}
+	return []string{strings.TrimLeft(mark, " ")}
 }
 
 // brief prints the report in the few lines of r.Brief.
@@ -159,7 +196,7 @@ func (r *Report) layOut(p *screen, b *check.Brief, opt Options, spare int) {
 		p.text("  ", strings.Join(stages, " "), 0)
 	}
 	blind := []int{4, 3, 2, 2, 1}[spare]
-	p.text("  blind   ", b.Coverage, blind)
+	p.marked("  blind   ", b.Coverage, blind, "; … (-v)")
 	if !opt.Quiet && spare < 4 {
 		p.blank()
 		for i, c := range b.Next {
@@ -406,4 +443,12 @@ func label(name string) string {
 		return name + " "
 	}
 	return shorten(name, 7)
+}
+
+// coverage is what would show, and what was logged and is not read.
+func coverage(b *check.Brief) string {
+	if b.Coverage == "" || b.Unread == "" {
+		return b.Coverage
+	}
+	return b.Coverage + "; " + b.Unread
 }

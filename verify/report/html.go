@@ -120,7 +120,7 @@ func (r *Report) page() (*pageData, error) {
 	d := &pageData{Report: r, Counts: r.counts(), Class: classOf(check.Pass)}
 	found := r.findings()
 	if b := r.Brief; b != nil {
-		d.Head, d.Stages, d.Metrics, d.Tables, d.Coverage, d.Next = b.Head, b.Stages, b.Metrics, b.Tables, b.Coverage, b.Next
+		d.Head, d.Stages, d.Metrics, d.Tables, d.Coverage, d.Next = b.Head, b.Stages, b.Metrics, b.Tables, coverage(b), b.Next
 	}
 	d.Headline = r.pageHeadline(found)
 	switch {

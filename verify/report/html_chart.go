@@ -122,7 +122,10 @@ func drawn(c *check.Chart) template.HTML {
 		}
 	}
 	fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="middle">%s</text>`, (chartLeft+chartWidth-chartRight)/2, chartHeight-5, text(c.X))
-	fmt.Fprintf(&b, `<text x="4" y="12">%s</text>`, text(c.Y))
+	said := func(name string) bool { return c.Title == name || strings.HasPrefix(c.Title, name+" (") } // by the caption
+	if !said(c.Y) {
+		fmt.Fprintf(&b, `<text x="4" y="12">%s</text>`, text(c.Y))
+	}
 	if c.Diagonal {
 		lo, hi := math.Max(x.lo, y.lo), math.Min(x.hi, y.hi)
 		if lo < hi {
@@ -131,7 +134,7 @@ func drawn(c *check.Chart) template.HTML {
 	}
 	at := chartWidth - chartRight // of the legend, from the right
 	for i := len(c.Series) - 1; i >= 0; i-- {
-		if s := &c.Series[i]; s.Name != "" {
+		if s := &c.Series[i]; s.Name != "" && !(len(c.Series) == 1 && said(s.Name)) {
 			at -= 7*float64(len([]rune(s.Name))) + 22
 			fmt.Fprintf(&b, `<rect class="f%d" x="%.1f" y="4" width="10" height="10"/><text x="%.1f" y="13">%s</text>`, i%2, at, at+14, text(s.Name))
 		}

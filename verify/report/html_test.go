@@ -157,3 +157,11 @@ func TestHTMLSize(t *testing.T) {
 	require.NotContains(t, page, `data-row="row 0"`)
 	require.Contains(t, page, "61 rows that are nearer to right are not shown")
 }
+
+// What the caption of a chart says stands nowhere else in it: the name of one series, with a file behind it where several logs were read.
+func TestCaptionsAreNotRepeated(t *testing.T) {
+	for title, times := range map[string]int{"loss": 0, "loss (b.csv)": 0, "losses": 2, "got against right": 2} {
+		svg := string(drawn(&check.Chart{Title: title, X: "step", Y: "loss", Series: []check.Series{{Name: "loss", X: []float64{1, 2}, Y: []float64{3, 4}}}}))
+		require.Equal(t, times, strings.Count(svg, ">loss<"), title)
+	}
+}

@@ -48,7 +48,7 @@ func (r *Report) long(w io.Writer, opt Options) error {
 		fmt.Fprintf(w, "  %-10s %s  (%s, %s)\n", in.Role, Printable(in.Path), in.What, bytesString(in.Size))
 	}
 	fmt.Fprintln(w)
-	if len(r.Results) > 0 {
+	if len(r.Results) > 0 && !opt.Details {
 		if err := r.table(w, opt); err != nil {
 			return err
 		}
@@ -92,6 +92,9 @@ func (r *Report) long(w io.Writer, opt Options) error {
 		if len(lines) > 0 {
 			fmt.Fprintln(w)
 		}
+	}
+	if r.Brief != nil && r.Brief.Coverage != "" && !opt.Quiet { // which the short form may have abridged
+		fmt.Fprintf(w, "blind: %s\n\n", Printable(coverage(r.Brief)))
 	}
 	for _, s := range r.Lists {
 		if !opt.Quiet {

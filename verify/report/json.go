@@ -185,7 +185,7 @@ func (r *Report) json(w io.Writer) error {
 		out.Files = []string{}
 	}
 	if r.Brief != nil {
-		out.Headline, out.Coverage, out.Findings = r.headline(), r.Brief.Coverage, findingsOf(r.Brief)
+		out.Headline, out.Coverage, out.Findings = r.headline(), coverage(r.Brief), findingsOf(r.Brief)
 		out.Metrics = metricsOf(r.Brief)
 	}
 	for i := range r.Results {

@@ -24,6 +24,7 @@ type Bars struct {
 	Series                []Series
 	Limit                 float64
 	LimitName             string
+	Verdict               string // of the report, in the picture: it travels without the report
 }
 
 // Series is one set of bars. Values that are 0 have no bar; values that are not finite reach the top.
@@ -64,7 +65,16 @@ func (b *Bars) Write(w io.Writer, name string) error {
 func (b *Bars) draw(c vg.CanvasSizer) {
 	all := draw.New(c)
 	all.FillPolygon(color.White, []vg.Point{all.Min, {X: all.Min.X, Y: all.Max.Y}, all.Max, {X: all.Max.X, Y: all.Min.Y}})
-	b.plot().Draw(draw.Crop(all, vg.Points(8), vg.Points(-14), vg.Points(8), vg.Points(-8)))
+	p := b.plot()
+	inner := draw.Crop(all, vg.Points(8), vg.Points(-14), vg.Points(8), vg.Points(-8))
+	p.Draw(inner)
+	style := p.Legend.TextStyle
+	style.YAlign = draw.YTop
+	below := vg.Length(0)
+	if b.Title != "" {
+		below = p.Title.TextStyle.Height(b.Title) + 2*p.Title.Padding
+	}
+	inner.FillText(style, vg.Point{X: inner.Min.X + vg.Points(52), Y: inner.Max.Y - below}, b.Verdict) // left of the legend
 }
 
 func (b *Bars) svg(w io.Writer) error {
@@ -98,7 +108,9 @@ const maxRows = 500 // of the table under the picture
 
 func (b *Bars) html(w io.Writer) error {
 	var svg bytes.Buffer
-	if err := b.svg(&svg); err != nil {
+	bare := *b
+	bare.Title = "" // the page has it
+	if err := bare.svg(&svg); err != nil {
 		return err
 	}
 	inline := svg.String()

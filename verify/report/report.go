@@ -77,6 +77,7 @@ type Options struct {
 	Color   bool
 	Verbose bool // every result and line
 	Quiet   bool // only what is not a pass
+	Details bool // no table before the details
 	ASCII   bool // no other characters in the short form
 	Width   int  // columns that the short form is wrapped to; 0: 80
 }
@@ -139,6 +140,23 @@ func (r *Report) counts() string {
 		return "no results"
 	}
 	return strings.Join(parts, ", ")
+}
+
+// Verdict is the report in a line for a picture: the worst check with its number, its limit and the bug, or how many passed.
+func (r *Report) Verdict() string {
+	worst := r.Worst(1)
+	if len(worst) == 0 {
+		return r.counts()
+	}
+	w := worst[0]
+	text := fmt.Sprintf("%s %s", w.Verdict, w.Check)
+	if w.Metric != "" {
+		text += fmt.Sprintf(": %.3g, limit %.3g", w.Measured, w.Limit)
+	}
+	if len(w.Explanations) > 0 && w.Explanations[0].Fault != "" {
+		text += ": " + w.Explanations[0].Fault
+	}
+	return text
 }
 
 // meaning says what an exit code means.

@@ -81,3 +81,21 @@ func TestTableFits(t *testing.T) {
 		}
 	}
 }
+
+// What is cut on a screen ends with a whole clause, or with a whole word where clauses are long, and always fits.
+func TestAbridged(t *testing.T) {
+	require.Equal(t, []string{"54 of the 138 bugs would show;", "all ratios are 1; … (-v)"}, abridged("54 of the 138 bugs would show; all ratios are 1; logits: up to +10; entropy: up to +5", 30, 2, "; … (-v)"))
+	require.Equal(t, []string{"4 option values could not", "be tried for want of …"}, abridged("4 option values could not be tried for want of data that nobody has dumped", 25, 2, " …"))
+	require.Equal(t, []string{"no bug of the catalogue", "gives these numbers …"}, abridged("no bug of the catalogue gives these numbers; 3 option values could not be tried", 25, 2, " …"))
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringMatching(`[a-z;,. ]{0,300}`).Draw(t, "text")
+		width, most := rapid.IntRange(20, 80).Draw(t, "width"), rapid.IntRange(1, 4).Draw(t, "most")
+		lines := abridged(text, width, most, " …")
+		require.LessOrEqual(t, len(lines), most)
+		for _, l := range lines {
+			require.LessOrEqual(t, utf8.RuneCountInString(l), width)
+		}
+		kept := strings.Join(strings.Fields(strings.TrimSuffix(strings.Join(lines, " "), "…")), "")
+		require.True(t, strings.HasPrefix(strings.Join(strings.Fields(text), ""), kept), "%q of %q", kept, text)
+	})
+}

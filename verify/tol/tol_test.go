@@ -231,6 +231,61 @@ func TestProjectionBound(t *testing.T) {
 	t.Logf("largest error/bound %.2f", most)
 }
 
+// Every bound is attained, so that nothing of it can go: by float32 programs on the numbers where each rounding loses the most. 1 + u
+// lies in the middle between 1 and its neighbour and goes back to 1, so a sum that starts at 1 loses all that comes after it.
+func TestBoundsAreAttained(t *testing.T) {
+	const n = 64
+	u := tol.U32
+	one, tiny := make([]float64, n), make([]float64, n)
+	size := 0.0
+	for i := range one {
+		one[i], tiny[i] = 1, u
+		if i == 0 {
+			tiny[i] = 1
+		}
+		size += tiny[i]
+	}
+	share := math.Abs(sums["in order"](one, tiny)-size) / tol.Dot(n, u, tol.Eta32, size)
+	require.LessOrEqual(t, share, 1.0)
+	require.GreaterOrEqual(t, share, 0.98, "n − 1 of n roundings: the first product is exact here")
+
+	var underflown float64 // each product below the smallest number is lost
+	for range n {
+		underflown += float64(float32(math.Ldexp(1, -75)) * float32(math.Ldexp(0.99, -75)))
+	}
+	lost := n * math.Ldexp(0.99, -150)
+	require.Zero(t, underflown)
+	require.GreaterOrEqual(t, lost/tol.Dot(n, u, tol.Eta32, lost), 0.49, "half of the smallest number is lost; where results are flushed to zero, all of it")
+
+	// y = g − Σ q·c with g = 1 and q·c = −u: K sums lose u each, of K + 1 roundings.
+	const k = n - 1
+	q, c, ec := make([]float64, k), make([]float64, k), make([]float64, k)
+	y := float32(1)
+	for j := range k {
+		q[j], c[j] = 1, -u
+		y -= float32(q[j]) * float32(c[j])
+	}
+	row := math.Abs(float64(y) - (1 + k*u))
+	bound := tol.ProjectionRow(k, u, k*u, 1)
+	require.LessOrEqual(t, row, bound)
+	require.GreaterOrEqual(t, row/bound, 0.97)
+	for j := range ec {
+		ec[j] = float64(j) * u // errors of the components enter by |q|
+	}
+	moved := 0.0
+	for j, e := range ec {
+		moved += q[j] * e
+	}
+	bound = tol.Projection(q, c, ec, 1, u)
+	require.LessOrEqual(t, row+moved, bound)
+	require.GreaterOrEqual(t, (row+moved)/bound, 0.98)
+
+	for _, v := range []float64{1 + u, -(1 + u), 0x1p-100 * (1 + u), 1.5 * tol.Eta32, 0.5 * tol.Eta32} {
+		err := math.Abs(float64(float32(v)) - v)
+		require.GreaterOrEqual(t, err/tol.Storage(v, u, tol.Eta32), 0.999, v)
+	}
+}
+
 func TestStorageBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := rapid.Float64Range(-3e38, 3e38).Draw(t, "v")
