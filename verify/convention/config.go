@@ -140,7 +140,7 @@ func jsonOptions(file string, data []byte) ([]NameValue, error) {
 	s := format.NewScanner(file, data, 0)
 	var options []NameValue
 	err := s.Object(func(key string) error {
-		v, err := jsonValue(s)
+		v, err := s.Value()
 		options = append(options, NameValue{strings.Clone(key), v})
 		return err
 	})
@@ -148,35 +148,6 @@ func jsonOptions(file string, data []byte) ([]NameValue, error) {
 		err = s.End()
 	}
 	return options, err
-}
-
-func jsonValue(s *format.Scanner) (any, error) {
-	switch s.Kind() {
-	case format.KindNull:
-		return nil, s.Null()
-	case format.KindBool:
-		return s.Bool()
-	case format.KindNumber:
-		return s.Float()
-	case format.KindArray:
-		list := []any{}
-		err := s.Array(func(int) error {
-			v, err := jsonValue(s)
-			list = append(list, v)
-			return err
-		})
-		return list, err
-	case format.KindObject:
-		object := map[string]any{}
-		err := s.Object(func(key string) error {
-			v, err := jsonValue(s)
-			object[strings.Clone(key)] = v
-			return err
-		})
-		return object, err
-	}
-	text, err := s.String()
-	return strings.Clone(text), err
 }
 
 // lineOptions reads lines of the form name = value.
@@ -209,7 +180,7 @@ func lineOptions(file, text string) ([]NameValue, error) {
 func lineValue(file, value string) (any, error) {
 	if value != "" && strings.Contains(`"[{`, value[:1]) {
 		s := format.NewScanner(file, []byte(value), 0)
-		v, err := jsonValue(s)
+		v, err := s.Value()
 		if err == nil {
 			err = s.End()
 		}

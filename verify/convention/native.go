@@ -66,7 +66,7 @@ func (t Translation) String() string {
 // Declare reads options under neutral names and under those of a framework. framework is free text in which one of trl,
 // verl and openrlhf is looked for, and grpo, rloo, ppo to tell the trainers of TRL apart ("trl", "TRL-GRPO", "trl/ppo");
 // where it does not tell, the trainer that knows most of the names is taken, and if several do, what they agree on. Empty,
-// it stands for all of them; any other framework has no table, its names are unknown. Facts of a run (see [FactNames]) have
+// it stands for all of them; any other framework has no table, its names are unknown, which is a warning. Facts of a run (see [FactNames]) have
 // TRL's names everywhere. origin, such as the name of the file, follows the words in the origins of the values; "" adds
 // nothing.
 //
@@ -96,7 +96,7 @@ func Declare(framework, version string, options []NameValue, origin string) (*De
 	}
 	d.putInOrder(flat)
 	switch t := results[0].table; {
-	case family != "" && len(tables) == 0 && len(native) > 0:
+	case family != "" && len(tables) == 0 && len(d.Unknown) > 0:
 		d.Warning = fmt.Sprintf("the option names of %.64q are not known; those of %s are", framework, strings.Join(families(), ", "))
 	case len(results) == 1 && d.Table != "" && version != "" && !sameMinor(version, t.release):
 		d.Warning = fmt.Sprintf("the option names are read as %s has them, declared is %.64q", d.Table, version)

@@ -271,8 +271,8 @@ func TestInheritance(t *testing.T) {
 	}
 	// The releases differ from what was read in exactly these options.
 	for name, want := range map[string]string{
-		"verl-ppo@0.9":       "ratio.len_eps agg.div_batch",
-		"verl-grpo@0.9":      "ratio.len_eps agg.div_batch",
+		"verl-ppo@0.9":       "ratio.len_eps agg.div_batch agg.div_ga",
+		"verl-grpo@0.9":      "ratio.len_eps agg.div_batch agg.div_ga",
 		"trl-ppo@1.12":       "",
 		"trl-grpo@1.16":      "mean.nan_outside adv.std_of adv.singleton adv.multi kl.grad",
 		"trl-rloo@1.16":      "adv.std_of adv.ddof adv.eps adv.zero_std adv.singleton adv.multi agg.empty_rows",
