@@ -23,8 +23,13 @@ type Bug struct {
 	Cause  string   // how it comes about
 	Effect string   // what it does to training
 	Fix    string   // how to mend it
+	Shows  string   // how a dump shows it, where the hypotheses and options that name it do not say so
 	Before string   // the wrong code
 	After  string   // the right code
+
+	// Against is what a configuration has to declare before the numbers are wrong: what the bug makes of one is what another one asks
+	// for. It is empty where no configuration makes them right.
+	Against string
 }
 
 // Code is something that bugs and checks cite by a letter and a number.
@@ -125,7 +130,7 @@ func parseBugs(text string) ([]*Bug, error) {
 		b := list[len(list)-1]
 		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		value = strings.TrimSpace(value)
-		field := map[string]*string{"title": &b.Title, "cause": &b.Cause, "effect": &b.Effect, "fix": &b.Fix, "before": &b.Before, "after": &b.After}[key]
+		field := map[string]*string{"title": &b.Title, "cause": &b.Cause, "effect": &b.Effect, "fix": &b.Fix, "shows": &b.Shows, "before": &b.Before, "after": &b.After, "against": &b.Against}[key]
 		switch {
 		case key == "rows":
 			b.Rows = strings.Fields(value)

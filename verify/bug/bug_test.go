@@ -23,7 +23,9 @@ func TestRegistry(t *testing.T) {
 		seen[b.ID] = true
 		require.NotEmpty(t, b.Title, b.ID)
 		require.NotEmpty(t, b.Effect, b.ID)
-		require.Equal(t, b.Before == "", b.After == "", "%s has code before or after only", b.ID)
+		require.NotEmpty(t, b.Before, "%s: the code that has it", b.ID)
+		require.NotEmpty(t, b.After, "%s: the code that is right", b.ID)
+		require.NotEqual(t, b.Before, b.After, b.ID)
 		for _, text := range []string{b.Title, b.Cause, b.Effect, b.Fix} {
 			require.False(t, strings.HasSuffix(text, "."), "%s: %s", b.ID, text)
 		}

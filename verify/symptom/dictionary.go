@@ -23,7 +23,7 @@ var quantities = []Quantity{
 	{ID: "loss", Formula: "what is minimised", Low: -inf, High: inf},
 	{ID: "loss_policy", Formula: "−mean min(ρA, clip(ρ)A)", Mask: "response", Sign: "undetermined: the advantages have mean 0", Low: -inf, High: inf},
 	{ID: "loss_value", Formula: "½ mean max((V−R)², (Vc−R)²)", Mask: "response", Sign: "at least 0", Low: 0, High: inf, Range: "SIGN-RANGE"},
-	{ID: "loss_entropy", Formula: "−H, or H", Mask: "response", Sign: "negative: −H is logged; positive: H (C21)", Low: -inf, High: inf},
+	{ID: "loss_entropy", Formula: "−H, or H", Mask: "response", Sign: "negative: −H is logged; positive: H (C21)", Low: -12.7, High: 12.7, Range: "ENTROPY-RANGE"},
 	{ID: "loss_kl", Formula: "β · KL to the reference", Mask: "response", Reduction: "token mean", Sign: "at least 0 for k2 and k3", Low: 0, High: inf, Range: "KL-NEGATIVE"},
 	{ID: "kl_penalty", Formula: "β · KL to the reference; k1 in the notes, k3 in this project", Mask: "masked positions", Reduction: "row sum, mean over rows", Sign: "k1 may be negative", Low: -inf, High: inf},
 	{ID: "kl_k3", Formula: "e^d − d − 1, d = log π_ref − log π", Mask: "response", Reduction: "token mean", Sign: "at least 0 at every token", Low: 0, High: inf, Range: "KL-NEGATIVE"},

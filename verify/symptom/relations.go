@@ -157,14 +157,20 @@ func (w *Watch) relations(row *runlog.Row) {
 			w.endIteration(row.Line, v/1e3)
 		}
 	}
-	for _, prefix := range []string{"", "train/"} {
-		if loss, ok := w.value(row, prefix+"loss"); ok && loss == 0 && w.filtered == nil {
-			if g, ok := w.value(row, prefix+"grad_norm"); ok && math.IsNaN(g) {
+	if w.filtered != nil {
+		return
+	}
+	for _, names := range lossAndNorm {
+		if loss, ok := w.value(row, names[0]); ok && loss == 0 {
+			if g, ok := w.value(row, names[1]); ok && math.IsNaN(g) {
 				w.filtered = &point{step: w.step, line: row.Line}
+				return
 			}
 		}
 	}
 }
+
+var lossAndNorm = [...][2]string{{"loss", "grad_norm"}, {"train/loss", "train/grad_norm"}}
 
 // value returns a number of the row by its name.
 func (w *Watch) value(row *runlog.Row, name string) (float64, bool) {

@@ -35,7 +35,7 @@ func (w *Watch) Findings() []*Finding {
 		}
 		f.Step, f.Line, f.Evidence = h.step, h.line, fmt.Sprintf("line %d: %s", h.line, h.text)
 	}
-	for _, rule := range []func(*judge){(*judge).impossible, (*judge).vanished, (*judge).sumsUp, (*judge).form, (*judge).shielded, (*judge).masked, (*judge).tutorial, (*judge).arc, (*judge).supervised, (*judge).frameworks, (*judge).memory} {
+	for _, rule := range []func(*judge){(*judge).impossible, (*judge).vanished, (*judge).sumsUp, (*judge).form, (*judge).shielded, (*judge).masked, (*judge).tutorial, (*judge).arc, (*judge).supervised, (*judge).first, (*judge).frameworks, (*judge).memory} {
 		rule(j)
 	}
 	return Rank(j.list)
@@ -222,6 +222,13 @@ func (j *judge) impossible() {
 		if s.what.ID == "entropy" && j.Vocab > 1 {
 			high = math.Log(j.Vocab)
 		}
+		if s.what.ID == "loss_entropy" && j.Vocab > 1 {
+			low, high = -math.Log(j.Vocab), math.Log(j.Vocab)
+		}
+		if j.negated(s) {
+			low = -high
+			j.say("C21", Note, Exact, s, "%s is below 0 in all %d lines: it is −H, which rises where the entropy falls", s.name, s.n).at(s.first)
+		}
 		if s.what.ID == "loss_value" && j.Program == "openrlhf" {
 			low = math.Inf(-1)
 		}
@@ -265,15 +272,20 @@ func (j *judge) impossible() {
 	}
 }
 
-// belowZero reports whether the mean of a series is negative by more than the scatter of its steps allows: four standard errors from ten
-// steps, eight from four, where Student's t has heavier tails. k1 over samples of the policy estimates a KL, which is not negative.
+// belowZero reports whether the mean of a series is negative by more than the scatter of its steps allows. k1 over samples of the policy
+// estimates a KL, which is not negative.
 func belowZero(s *series) bool {
 	p := bySteps(s.points)
-	errors := 4.
-	if len(p) < 10 {
-		errors = 8
+	return len(p) >= 4 && mean(p) < -certain(len(p))*deviation(p)/math.Sqrt(float64(len(p)))
+}
+
+// certain is how many standard errors of a mean of n steps are no chance: four from ten steps, eight from fewer, where Student's t has heavier
+// tails.
+func certain(n int) float64 {
+	if n < 10 {
+		return 8
 	}
-	return len(p) >= 4 && mean(p) < -errors*deviation(p)/math.Sqrt(float64(len(p)))
+	return 4
 }
 
 // float32Entropy is how far an entropy near 0 may come below it: ln Σ e^z − Σ p·z in float32 is off by an ulp of the largest logit z, 2⁻²⁴·z
@@ -361,7 +373,12 @@ func coefficients(c []float64) string {
 func (j *judge) form() {
 	moves := j.forward + j.back
 	switch {
+	case j.pass.twice():
+		j.say("TWO-RUNS", Warn, Exact, nil, "%d epochs stand in two lines with a loss each, one after the other, and %d in one", j.pass.equal, j.pass.up-j.pass.equal).at(j.pass.firstEqual)
 	case j.back == 0:
+	case j.back == 1 && j.hasStep && j.backFrom[1] < j.begin && !j.resumed:
+		f := j.say("STEPS-BACK", Warn, Exact, nil, "line %d goes from step %d back to %d, before step %d of the first line: two logs stand in the wrong order, or are of two runs", j.backLine, j.backFrom[0], j.backFrom[1], j.begin)
+		f.Step, f.Line = j.backFrom[1], j.backLine
 	case j.resumed && j.back*4 <= moves:
 		f := j.say("STEPS-RESUMED", Note, Exact, nil, "line %d goes from step %d back to %d; the log has the marker of a resume", j.backLine, j.backFrom[0], j.backFrom[1])
 		f.Step, f.Line = j.backFrom[1], j.backLine
@@ -378,7 +395,7 @@ func (j *judge) form() {
 }
 
 // mixed reports whether trends are of a mixture of two runs.
-func (j *judge) mixed() bool { return j.back*4 >= j.forward+j.back && j.back > 0 }
+func (j *judge) mixed() bool { return j.back*4 >= j.forward+j.back && j.back > 0 || j.pass.twice() }
 
 // memory judges what nvidia-smi prints.
 func (j *judge) memory() {
@@ -402,4 +419,9 @@ func clip2(s string) string {
 		return "empty"
 	}
 	return clip(s)
+}
+
+// negated reports whether a metric that an unknown program calls an entropy is −H in every line: a convention (C21), where +H would be a bug.
+func (j *judge) negated(s *series) bool {
+	return s.what != nil && (s.what.ID == "entropy" || s.what.ID == "loss_entropy") && s.known != nil && s.known.Program == "" && s.n >= 3 && s.high.mean < -float32Entropy
 }

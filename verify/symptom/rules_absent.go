@@ -59,7 +59,7 @@ func (j *judge) vanished() {
 	every := func(s *series, until int64) bool { return s.n+s.bad == until && s.row == until }
 	lr := j.of("lr")
 	for _, s := range j.series {
-		if s == nil || s.n == 0 || !s.isVital() {
+		if s == nil || s.n == 0 || !s.isVital() && !(s.quantity() == "reward_of" && j.Program == "trl-grpo") {
 			continue
 		}
 		if lr != nil && s.goneBeside(lr) {

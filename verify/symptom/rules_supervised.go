@@ -69,6 +69,19 @@ func (j *judge) preference() {
 	apart := func(a, z []point) float64 { // the fall in standard errors
 		return (mean(a) - mean(z)) / (math.Hypot(deviation(a), deviation(z)) / math.Sqrt(float64(len(a))))
 	}
+	// The margin is β times log π/π_ref of the chosen less that of the rejected: over a run it moves as log π of the chosen less the rejected does,
+	// with the sign of β.
+	if chosen, rejected := find("logps/chosen"), find("logps/rejected"); chosen != nil && rejected != nil && chosen.n == margin.n && rejected.n == margin.n && len(chosen.points) == len(rejected.points) {
+		gap := make([]point, len(chosen.points))
+		for i := range gap {
+			gap[i] = point{mean: chosen.points[i].mean - rejected.points[i].mean}
+		}
+		a, z := thirds(gap)
+		if apart(last, first) > 5 && apart(a, z) > 5 {
+			j.say("PREFERENCE-SIGN", Fail, Trend, margin, "%s rises from %s to %s while %s − %s falls from %s to %s: beta, or the order of the pair, has the wrong sign", margin.name, number(mean(first)), number(mean(last)), chosen.name, rejected.name, number(mean(a)), number(mean(z))).at(last[0])
+			return
+		}
+	}
 	if mean(last) < 0 && mean(right) < .5 && apart(first, last) > 4 && apart(from, to) > 4 {
 		j.say("PREFERENCE-SIGN", Fail, Trend, margin, "%s falls from %s to %s, with %s of the pairs in order, while %s falls from %s to %s", margin.name, number(mean(first)), number(mean(last)), number(mean(right)), loss.name, number(mean(from)), number(mean(to))).at(last[0])
 	}

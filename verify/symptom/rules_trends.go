@@ -20,11 +20,16 @@ func (j *judge) tutorial() {
 	high := math.NaN()
 	if clip != nil && clip.n >= 2 {
 		high = math.Max(clip.recent(), median(values(clip.points)))
+		if clip.n >= 10 && clip.zeros > 0 { // the first update of each rollout is 0, and halves what a median sees of the others
+			if most := highest(clip.points, 10); most > .2 {
+				high = math.Max(high, math.Min(most, .5))
+			}
+		}
 		if p, _ := clip.firstBeyond(math.Inf(-1), math.Min(high, .5)*.999); high > .5 {
 			j.say("C13", Fail, Threshold, clip, "%s has a median of %s; healthy is below 0.1 to 0.2", clip.name, number(high)).at(p)
 		} else if high > .2 {
 			p, _ = clip.firstBeyond(math.Inf(-1), .2)
-			j.say("C13", Warn, Threshold, clip, "%s has a median of %s; healthy is below 0.1 to 0.2", clip.name, number(high)).at(p)
+			j.say("C13", Warn, Threshold, clip, "%s has a median, or a mean of ten lines in a row, of %s; healthy is below 0.1 to 0.2", clip.name, number(high)).at(p)
 		}
 	}
 	if v := j.of("value_clip_frac"); v != nil && v.n >= 5 {
@@ -48,7 +53,7 @@ func (j *judge) tutorial() {
 		}
 	}
 	if total != nil && ppo && !mixed && (j.Program == "ppo" || j.Program == "" || value != nil) {
-		if b, ok := slope(total.points); ok && b < 0 && (high > .5 || gradient > 10) {
+		if b, ok := slope(total.points); ok && b < -2*slopeError(total.points, b) && (high > .5 || gradient > 10) { // a fall, and no scatter
 			var why []string
 			if high > .5 {
 				why = append(why, fmt.Sprintf("%s is %s", clip.name, number(high)))
@@ -82,6 +87,11 @@ func (j *judge) tutorial() {
 		switch {
 		case len(tail) >= 50 && top-low < .01*math.Max(math.Abs(top), math.Abs(low)):
 			j.say("C11", Warn, Trend, value, "%s stays between %s and %s over the last 50 lines", value.name, number(low), number(top)).at(tail[0])
+		case j.constantCritic():
+			e := j.of("explained")
+			j.say("C11", Warn, Exact, e, "%s is 0 in all %d lines: what the critic says of all states is one number", e.name, e.n).at(e.first)
+		case len(steps) >= 20 && j.biased(reward) && mean(z) > 3*mean(steps[:5]) && mean(z)-3*mean(steps[:5]) > 4*math.Hypot(3*scatter(steps[:5])/math.Sqrt(5), scatter(z)/math.Sqrt(float64(len(z)))):
+			j.say("C11", Warn, Trend, value, "%s rises from %s to %s, in means of the first five steps and the last third, where the reward keeps its scale and the explained variance does not rise", value.name, number(mean(steps[:5])), number(mean(z))).at(value.first)
 		case len(steps) >= 20 && !j.explainsMore() && mean(z)-more*mean(a) > 2*math.Hypot(more*deviation(a), deviation(z))/math.Sqrt(float64(len(a))): // a critic that has learned what it can neither rises nor falls
 			j.say("C11", Warn, Trend, value, "%s rises from %s to %s, in means of the first and last third of %d steps", value.name, number(mean(a)), number(mean(z)), len(steps)).at(value.first)
 		}
@@ -97,7 +107,9 @@ func (j *judge) tutorial() {
 				most = fmt.Sprintf("a mean of %s in the largest ten lines in a row and ", number(m))
 			}
 			j.say("C12", Warn, Threshold, kl, "%s has %sa median of %s in the last; 0.1 is large", kl.name, most, number(kl.recent())).at(p)
-			if ok && b > 0 && mean(z) > 2*math.Abs(mean(a)) && !mixed {
+			if text, given := j.option("kl_coeff"); given && j.optionNumber(1, "kl_coeff") == 0 {
+				j.about(j.say("C7", Warn, Exact, kl, "%s has a median of %s in the last ten lines and kl_coeff is %s: nothing holds the policy back", kl.name, number(kl.recent()), clip2(text)).at(p), "kl_coeff")
+			} else if ok && b > 0 && mean(z) > 2*math.Abs(mean(a)) && !mixed {
 				j.say("C7", Warn, Trend, kl, "%s grows from %s to %s, in means of the first and last third: kl_coeff is too low", kl.name, number(mean(a)), number(mean(z))).at(p)
 			}
 		case ok && !mixed && b > 0 && mean(z) > 3*math.Abs(mean(a)) && mean(z) > .02:
@@ -146,6 +158,25 @@ func (j *judge) tutorial() {
 	if n := j.optionNumber(2, "ppo.epochs"); n < 2 || n > 10 {
 		j.about(j.say("C18", Note, Exact, nil, "ppo.epochs is %s", number(n)), "ppo.epochs")
 	}
+}
+
+// constantCritic reports whether the explained variance, 1 − Var(R − V)/Var(R), is 0 up to the rounding of float32 in every line: V is a constant.
+func (j *judge) constantCritic() bool {
+	s := j.of("explained")
+	return s != nil && s.n >= 20 && s.bad == 0 && math.Max(math.Abs(s.low.mean), math.Abs(s.high.mean)) < 1e-4
+}
+
+// biased reports whether a value loss that grows threefold is not of the returns: ½E(V − R)² is half of Var(R − V) and of the square of the
+// bias, the first of which the explained variance tells beside the spread of R, and that goes with the square of the scale of the rewards, at most 9/4 here.
+func (j *judge) biased(reward *series) bool {
+	s := j.of("explained")
+	if s == nil || s.n < 20 || reward == nil || reward.n < 20 {
+		return false
+	}
+	a, z := thirds(bySteps(s.points))
+	first, last := thirds(bySteps(reward.points))
+	scale := mean(last) / mean(first)
+	return mean(z) < mean(a)+.05 && scale > 2./3 && scale < 1.5
 }
 
 // explainsMore reports whether the explained variance is logged and does not fall: the value loss is then Var(R)·(1 − it)/2, and rises with
@@ -231,6 +262,25 @@ func (j *judge) frameworks() {
 	if s := j.of("lr"); s != nil && s.n >= 5 && s.zeros == s.n && (s.level > 0 || s.exact || s.half < 1e-9) {
 		j.say("LR-ZERO", Fail, Exact, s, "%s is 0 in all %d lines", s.name, s.n).at(s.first)
 	}
+	// Adam moves a weight by about the learning rate at most (Kingma and Ba 2015, Section 2.1). A weight of float32 changes where that is
+	// half its spacing, 2⁻²⁵ of it, so that below 10⁻¹¹ none above 3·10⁻⁴ does.
+	// A schedule that reaches 0 does so at the last step of the run; one that is counted in other steps than the run ends before it.
+	if s := j.of("lr"); s != nil && s.zeros < s.n && s.zero.n >= 5 && 10*s.zero.n >= s.n && (s.level > 0 || s.exact || s.half < 1e-9) && !mixed {
+		f := j.say("LR-ZERO", Warn, Exact, s, "%s is 0 in the last %d of %d lines, from step %d: the schedule ends before the run does", s.name, s.zero.n, s.n, s.zero.from)
+		f.Step, f.Line = s.zero.from, s.zero.line
+	}
+	if s := j.of("lr"); s != nil && s.n >= 5 && s.zeros < s.n && s.high.mean < 1e-11 {
+		j.say("LR-ZERO", Warn, Threshold, s, "%s is at most %s in all %d lines: no weight of float32 above 3e-04 can change", s.name, number(s.high.mean), s.n).at(s.first)
+	}
+	if a, b := j.of("advantage_max"), j.of("advantage_min"); a != nil && b != nil && a.n >= 3 {
+		switch {
+		case a.high.mean <= 1e-6 && b.low.mean >= -1e-6:
+			j.say("ZERO-STD", Warn, Exact, a, "%s and %s are 0 up to rounding in all %d lines: every group has equal rewards", a.name, b.name, a.n).at(a.first)
+		case a.n >= 10 && 10*a.zeros >= 8*a.n && 10*b.zeros >= 8*b.n:
+			j.say("ZERO-STD", Warn, Exact, a, "%s and %s are 0 in %d and %d of %d lines: every group of those has equal rewards", a.name, b.name, a.zeros, b.zeros, a.n).at(a.first)
+		}
+	}
+	j.falls()
 	zero := j.of("zero_std_share")
 	if zero != nil && zero.n >= 3 && zero.level == 1 && j.Program == "trl-grpo" && j.of("reward") == nil {
 		j.say("NONFINITE", Fail, Exact, zero, "there is %s and no reward, which TRL logs beside it: transformers' Trainer leaves NaN out of TensorBoard", zero.name).at(zero.first)
@@ -239,8 +289,9 @@ func (j *judge) frameworks() {
 		p, _ := zero.firstBeyond(math.Inf(-1), .9)
 		j.say("ZERO-STD", Warn, Threshold, zero, "%s has a median of %s in the last ten lines", zero.name, number(zero.recent())).at(p)
 	}
-	if s := j.of("reward_std"); s != nil && s.n >= 3 && s.zeros == s.n && j.Program != "grpo" {
-		j.say("ZERO-STD", Warn, Threshold, s, "%s is 0 in all %d lines", s.name, s.n).at(s.first)
+	// The mean of equal numbers in float32 is off by a few 2⁻²⁴ of them, and so is their standard deviation.
+	if s, r := j.of("reward_std"), j.of("reward"); s != nil && s.n >= 3 && j.Program != "grpo" && (s.zeros == s.n || r != nil && s.high.mean <= 0x1p-22*math.Max(math.Abs(r.low.mean), math.Abs(r.high.mean))) {
+		j.say("ZERO-STD", Warn, Threshold, s, "%s is 0 up to rounding in all %d lines", s.name, s.n).at(s.first)
 	}
 	if s := j.of("grad_norm"); s != nil && s.n >= 3 && j.Program != "grpo" {
 		if s.zeros == s.n && (s.level > 0 || s.half < 1e-4) {
@@ -256,12 +307,20 @@ func (j *judge) frameworks() {
 	if s := j.of("ratio"); s != nil && j.Program == "trl-ppo" && s.n >= 5 && s.low.mean == 1 && s.high.mean == 1 {
 		j.say("RATIO-STUCK", Warn, Exact, s, "%s is exactly 1 in all %d lines", s.name, s.n).at(s.first)
 	}
-	if c, k := j.of("clip_frac"), j.of("approx_kl"); c != nil && k != nil && c.n >= 20 && c.zeros == c.n && median(values(k.points)) > .03 {
-		j.say("CLIP-ALWAYS-0", Warn, Exact, c, "%s is exactly 0 in all %d lines and %s has a median of %s", c.name, c.n, k.name, number(median(values(k.points)))).at(c.first)
+	// A KL of 0.03 is a log-ratio of 0.25, its square over 2: two in five ratios are beyond 1 ± 0.2, of which the sign of A lets half be clipped.
+	if c, k := j.of("clip_frac"), j.of("approx_kl"); c != nil && k != nil && c.n >= 20 && c.zeros == c.n && highest(k.points, 10) > .03 {
+		j.say("CLIP-ALWAYS-0", Warn, Exact, c, "%s is exactly 0 in all %d lines and %s has a mean of %s in ten of them in a row", c.name, c.n, k.name, number(highest(k.points, 10))).at(c.first)
 	}
 	// −ρ has mean −1 where −log ρ, of mean 0 in the first update, is meant.
 	if s := j.of("approx_kl"); s != nil && s.n >= 3 && math.Abs(s.first.mean+1) < .1 && math.Abs(median(values(s.points))+1) < .1 {
 		j.say("KL-NEGATIVE", Fail, Exact, s, "%s has a median of %s: the negative ratio, whose mean is -1, and not the negative log-ratio, whose mean is near 0", s.name, number(median(values(s.points)))).at(s.first)
+	}
+	// One of n rewards apart from n − 1 equal ones is (n − 1)/√n standard deviations, of n − 1 degrees of freedom, from the mean; none is further.
+	if s, n := j.of("advantage_max"), j.optionNumber(0, "rollout.n"); s != nil && n > 1 && j.groupNormalised() {
+		limit := (n - 1) / math.Sqrt(n)
+		if p, bad := s.firstBeyond(math.Inf(-1), limit*1.01+s.half); bad {
+			j.say("ADV-SCALE", Fail, Exact, s, "%s is %s in step %d; (score − mean)/standard deviation of a group of %s is at most %s", s.name, number(p.mean), p.step, number(n), number(limit)).at(p)
+		}
 	}
 	if s := j.of("advantage_max"); s != nil && s.high.mean > 100 {
 		p, _ := s.firstBeyond(math.Inf(-1), 100)
@@ -272,10 +331,12 @@ func (j *judge) frameworks() {
 		j.say("ADV-SCALE", severity, Threshold, s, "%s is %s in step %d", s.name, number(s.high.mean), s.high.step).at(p)
 	}
 	gap := false
+	// A gap Δ of mean |Δ| = 0.1 with a normal distribution has a variance of 0.1²·π/2, and a KL of half of that, 0.008; engines have heavier
+	// tails, which count double here.
 	for _, limit := range []struct {
 		id    string
 		value float64
-	}{{"engine_gap", .1}, {"engine_probs", .05}, {"engine_kl", .05}, {"engine_k3", .05}, {"engine_tmpe", 1.05}} {
+	}{{"engine_gap", .1}, {"engine_probs", .05}, {"engine_kl", .016}, {"engine_k3", .016}, {"engine_tmpe", 1.05}} {
 		if s := j.of(limit.id); s != nil && s.n >= 1 {
 			if v := math.Max(math.Abs(s.recent()), math.Abs(median(values(s.points)))); v > limit.value {
 				p, _ := s.firstBeyond(-limit.value, limit.value)
@@ -315,8 +376,52 @@ func (j *judge) k1(s *series) {
 		return
 	}
 	m, se := mean(z), deviation(z)/math.Sqrt(float64(len(z)))
-	if b, ok := slope(points); ok && b < 0 && m < -4*se && m < -.01 {
+	if b, ok := slope(points); ok && b < 0 && m < -certain(len(z))*se && m < -.01 {
 		p, _ := s.firstBeyond(-4*se, math.Inf(1))
 		j.say("KL-K1-FALLING", Warn, Trend, s, "%s is %s ± %s in the last third and falls", s.name, number(m), number(se)).at(p)
 	}
+}
+
+// falls judges a reward that falls while a policy is trained on it. Ascent of E[r] does not lower it but by noise: the means of six parts of the
+// first third are all above those of the last, and the thirds are five standard errors apart, a limit as any other. A sign that is wrong in the advantages shows in
+// nothing else: loss, ratio and clip fraction are those of a policy that ascends −r.
+func (j *judge) falls() {
+	const blocks = 6
+	s := j.of("reward")
+	if s == nil || j.mixed() || j.Program == "ppo" || j.Program == "trl-ppo" || j.Program == "shielded" {
+		return
+	}
+	steps := bySteps(s.points)
+	if len(steps) < 36 {
+		return
+	}
+	a, z := thirds(steps)
+	least, most := math.Inf(1), math.Inf(-1)
+	for i := range blocks {
+		least = math.Min(least, mean(a[i*len(a)/blocks:(i+1)*len(a)/blocks]))
+		most = math.Max(most, mean(z[i*len(z)/blocks:(i+1)*len(z)/blocks]))
+	}
+	// A collapse in the first steps: each of five is above all of a third of twelve or more, once in 6188 orders that are drawn.
+	early, late := math.Inf(1), math.Inf(-1)
+	for _, p := range steps[:5] {
+		early = math.Min(early, p.mean)
+	}
+	for _, p := range z {
+		late = math.Max(late, p.mean)
+	}
+	if early > 2*late && late >= 0 && early > 0 {
+		j.say("C10", Warn, Threshold, s, "%s is %s or more in the first five steps and at most %s in the last third of %d: what it pays for is unlearned", s.name, number(early), number(late), len(steps)).at(steps[5])
+		return
+	}
+	apart := (mean(a) - mean(z)) / (math.Hypot(deviation(a), deviation(z)) / math.Sqrt(float64(len(a))))
+	if most < least && apart > 5 {
+		j.say("C10", Warn, Threshold, s, "%s falls from %s to %s, in means of the first and last third of %d steps, by %s standard errors: a policy that ascends it does not, one of the opposite sign does", s.name, number(mean(a)), number(mean(z)), len(steps), number(apart)).at(z[0])
+	}
+}
+
+// groupNormalised reports whether the configuration says that advantages are scores of a group in its standard deviations: verl's grpo.
+func (j *judge) groupNormalised() bool {
+	estimator, _ := j.option("adv_estimator")
+	scaled, _ := j.option("norm_adv_by_std_in_grpo")
+	return strings.Trim(estimator, `"' `) == "grpo" && !strings.EqualFold(strings.TrimSpace(scaled), "false")
 }

@@ -202,6 +202,18 @@ func slope(p []point) (b float64, ok bool) {
 	return xy / xx, true
 }
 
+// slopeError is the standard error of a slope b over the points, by the scatter about its line.
+func slopeError(p []point, b float64) float64 {
+	n := float64(len(p))
+	m := mean(p)
+	var rest, xx float64
+	for i := range p {
+		d := float64(i) - (n-1)/2
+		rest, xx = rest+(p[i].mean-m-b*d)*(p[i].mean-m-b*d), xx+d*d
+	}
+	return math.Sqrt(rest / (n - 2) / xx)
+}
+
 func mean(p []point) float64 {
 	var sum float64
 	for i := range p {
@@ -285,4 +297,17 @@ func (s *series) spark(width int) string {
 		out[i] = bars[max(0, min(k, 7))]
 	}
 	return string(out)
+}
+
+// scatter is the standard deviation of points about a trend, by the differences of neighbours (von Neumann 1941): √(½ mean (x_{i+1} − x_i)²).
+func scatter(p []point) float64 {
+	if len(p) < 2 {
+		return math.NaN()
+	}
+	sum := 0.
+	for i := range len(p) - 1 {
+		d := p[i+1].mean - p[i].mean
+		sum += float64(d * d)
+	}
+	return math.Sqrt(sum / float64(2*(len(p)-1)))
 }

@@ -12,6 +12,7 @@ import (
 type phrase struct {
 	id    string
 	words []string // in small letters, one space between words
+	but   string   // a line with this is another one: advice before anything has happened
 }
 
 // phrases are the messages of the source documents and of the libraries that they name. Upper and lower case and runs of spaces do not
@@ -36,6 +37,7 @@ var phrases = []phrase{
 	{id: "D17", words: []string{"qwen gradients flowing?", "false"}},
 	{id: "D3", words: []string{"backward through the graph a second time"}},
 	{id: "D3", words: []string{"backward through graph a second time"}},
+	{id: "D3", words: []string{"variables needed for gradient computation has been modified by an inplace operation"}},
 	{id: "H11", words: []string{"attempting to unscale fp16 gradients"}},
 	{id: "H11", words: []string{"_amp_foreach_non_finite_check_and_unscale_cuda", "not implemented for"}},
 	{id: "D18", words: []string{"does not require grad and does not have a grad_fn"}},
@@ -53,6 +55,9 @@ var phrases = []phrase{
 	{id: "D1", words: []string{"nll_loss", "not implemented for 'float'"}},
 	{id: "D1", words: []string{"the size of tensor a", "must match the size of tensor b"}},
 	{id: "D1", words: []string{"input and target", "shape"}},
+	{id: "D1", words: []string{"size mismatch (got input", "target"}},
+	{id: "B11", words: []string{"the run takes more than", "(b11)"}},
+	{id: "B11", words: []string{"the loss is exactly 0 (b11)"}},
 	{id: "C2", words: []string{"bitsandbytes", "error"}},
 	{id: "C2", words: []string{"no module named 'bitsandbytes'"}},
 	{id: "C2", words: []string{"bitsandbytes", "compiled without gpu support"}},
@@ -80,7 +85,7 @@ var phrases = []phrase{
 	{id: "A10", words: []string{"trainable params: 0 "}},
 	{id: "A10", words: []string{"optimizer got an empty parameter list"}},
 	{id: "STALL", words: []string{"watchdog caught collective operation timeout"}},
-	{id: "A6", words: []string{"generation hangs"}},
+	{id: "A6", words: []string{"generation hangs"}, but: "on several devices generation hangs"},
 	{id: "A6", words: []string{"no new token for"}},
 }
 
@@ -93,6 +98,9 @@ func (w *Watch) text(row *runlog.Row) bool {
 	}
 	line := strings.Join(strings.Fields(strings.ToLower(string(t))), " ")
 	found := w.clock(string(t), line, row.Line)
+	if n, err := fmt.Sscanf(line, "effective batch %d, %d updates per epoch", new(int), &w.perEpoch); n == 2 && err == nil {
+		found, w.perEpochLine = true, row.Line
+	}
 	for _, p := range phrases {
 		rest, all := line, true
 		for _, word := range p.words {
@@ -103,7 +111,7 @@ func (w *Watch) text(row *runlog.Row) bool {
 			}
 			rest = after
 		}
-		if !all {
+		if !all || p.but != "" && strings.Contains(line, p.but) {
 			continue
 		}
 		found = true

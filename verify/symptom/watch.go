@@ -66,6 +66,7 @@ type Watch struct {
 	columns int // names that have been resolved
 	skipped int // metrics without series
 	names   []string
+	counts  []bool // whether a name is one of a step
 
 	rows, numbers int64
 	step          int64 // of the last row
@@ -77,21 +78,26 @@ type Watch struct {
 	backLine      int64
 	resumed       bool // by a marker of the log
 	span          [2]int64
+	begin         int64 // the first step
 
-	lastTime   time.Time // that a text began with
-	generating bool      // it was about generation
-	texts      []hit
-	seen       map[string]bool
-	micro      microState
-	families   []family
-	sums       sums
-	filtered   *point
-	printed    bool  // an iter line: print with four digits
-	unused     int64 // iterations without a micro-step that could be used
-	unusedAt   point
-	toldFresh  bool // rows say whether their prompt was made or cached
-	smi        bool
-	table      bool // rows under a header, which names columns that may be empty in all of them
+	lastTime     time.Time // that a text began with
+	generating   bool      // it was about generation
+	texts        []hit
+	seen         map[string]bool
+	micro        microState
+	families     []family
+	sums         sums
+	filtered     *point
+	printed      bool  // an iter line: print with four digits
+	unused       int64 // iterations without a micro-step that could be used
+	unusedAt     point
+	toldFresh    bool // rows say whether their prompt was made or cached
+	smi          bool
+	epochs       epochLines
+	perEpoch     int // updates of an epoch over a rollout, 0 where no line tells
+	perEpochLine int64
+	pass         passes
+	table        bool // rows under a header, which names columns that may be empty in all of them
 }
 
 // New returns a watch of a log whose reader has these names.
@@ -183,6 +189,7 @@ func (w *Watch) Add(row *runlog.Row, all []string) (understood bool) {
 		}
 	}
 	w.relations(row)
+	w.addEpoch(func(name string) (float64, bool) { return w.value(row, name) })
 	return true
 }
 
@@ -192,6 +199,9 @@ func (w *Watch) resolve(all []string) {
 		return
 	}
 	w.names = all
+	for _, name := range all[len(w.counts):] {
+		w.counts = append(w.counts, stepNames[name])
+	}
 	for i := w.columns; i < len(all); i++ {
 		name := all[i]
 		if stepNames[name] || name == "epoch" || name == "schema" || name == "_timestamp" || name == "_runtime" || name == "micro" || name == "phase" || name == "fresh_prompt" {
@@ -243,7 +253,7 @@ func (w *Watch) advance(row *runlog.Row) {
 	batch := false
 	for _, f := range row.Fields {
 		name := w.names[f.Name]
-		if stepNames[name] && !math.IsNaN(f.Value) && math.Abs(f.Value) < 1<<53 {
+		if w.counts[f.Name] && !math.IsNaN(f.Value) && math.Abs(f.Value) < 1<<53 {
 			if found && (name == "batch" || name == "iter") {
 				continue
 			}
@@ -256,6 +266,7 @@ func (w *Watch) advance(row *runlog.Row) {
 	if !found {
 		if !w.hasStep {
 			w.step = w.rows
+			w.byEpoch(row)
 		}
 		return
 	}
@@ -266,7 +277,7 @@ func (w *Watch) advance(row *runlog.Row) {
 		step += w.offset
 	}
 	if !w.hasStep {
-		w.hasStep, w.step, w.span = true, step, [2]int64{step, step}
+		w.hasStep, w.step, w.span, w.begin = true, step, [2]int64{step, step}, step
 		return
 	}
 	switch {
