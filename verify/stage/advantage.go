@@ -10,7 +10,7 @@ import (
 )
 
 func advantageChecks() []*Check {
-	return []*Check{{
+	return []*Check{signalCheck(), {
 		ID: "advantage/group", Stage: convention.Advantage, Output: "advantages",
 		Title:   "advantage of a response among the responses to its prompt",
 		Formula: "A = (r − c)/(std + adv.eps), c the mean of the group or of the others (adv.center), std over the group, the batch or the others (adv.scale) with adv.ddof",
@@ -93,7 +93,7 @@ func predictGroup(c *Case) *Prediction {
 		return nil
 	}
 	if lo, hi, ok := c.clipRange("after_baseline"); ok {
-		a.X = rl.ClipRewards(nil, a.X, lo, hi)
+		a.Input = c.bounded(a.Input, lo, hi)
 	}
 	rows := Input{X: a.X, Err: a.Err}
 	if rows.Err == nil {

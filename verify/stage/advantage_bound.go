@@ -70,6 +70,8 @@ func groupBounds(r Input, members [][]int, o rl.GroupOptions, unit float64) grou
 			size += math.Abs(v)
 			err += x.E(j)
 		}
+		// k equal numbers of which k and k − 1 are added and divided without an error are their own mean, with or without one of them.
+		even := k > 1 && err == 0 && equal(x.X) && exactSum(x.X, unit) && exactMean(k*x.X[0], k) && exactMean((k-1)*x.X[0], k-1)
 		still := o.ZeroStd == rl.ZeroStdZero && o.Center != rl.CenterNone && k > 1 && equal(x.X) && err == 0
 		for j, i := range scorable {
 			v, e := x.X[j], x.E(j)
@@ -80,7 +82,7 @@ func groupBounds(r Input, members [][]int, o rl.GroupOptions, unit float64) grou
 				if o.Singleton != rl.SingletonRaw {
 					c, eC = 0, 0
 				}
-			case still:
+			case still, even && o.Center == rl.CenterLOO:
 				c, eC = 0, 0
 			case o.Center == rl.CenterMean:
 				c = v - m.mean

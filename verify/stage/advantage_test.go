@@ -423,7 +423,7 @@ func TestWhichCheckOwnsAdvantages(t *testing.T) {
 	owner := func(s *convention.Set) string {
 		var ids []string
 		for _, ch := range ownChecks() {
-			if ch.Output == "advantages" && ch.Applies(NewCase(g.Batch, s, tol.U32)) {
+			if ch.Output == "advantages" && ch.Applies != nil && ch.Applies(NewCase(g.Batch, s, tol.U32)) {
 				ids = append(ids, ch.ID)
 			}
 		}

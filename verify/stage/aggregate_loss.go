@@ -49,6 +49,9 @@ func (c *Case) policySums(name string, withKL bool) (sums, *reduction) {
 		return sums{}, nil
 	}
 	s := red.apply(c, token, c.poisoned(name))
+	if rows, ok := red.promotedMeans(c, token, c.B.PerFile("pg_loss")); ok {
+		s = rows
+	}
 	if p.beta == 0 {
 		return s, red
 	}

@@ -192,6 +192,10 @@ func (c *Case) denominators(o rl.AggOptions, where string, counts bool) *reducti
 			n, r = all, allRows
 			if c.knowsItems(o) {
 				n = c.items()
+			} else if of, said := c.Set.Fact(GenerationTokens); said && o.Kind == rl.AggToken && !c.supervised() {
+				if n = of.(float64) * c.accumulation() / c.Fact("steps_per_generation"); math.IsNaN(n) {
+					note(&c.Absent, "num_items_in_batch, or all steps of the generation batch")
+				}
 			}
 		case "constant":
 			a.Denominator = rl.AggConstant
@@ -222,6 +226,9 @@ func (c *Case) denominators(o rl.AggOptions, where string, counts bool) *reducti
 	}
 	return red
 }
+
+// GenerationTokens is the fact that num_items_in_batch is where the dump does not say it, NaN if that cannot be counted.
+const GenerationTokens = "tokens of the generation batch"
 
 // knowsItems reports whether the run says how many tokens its loss is divided by.
 func (c *Case) knowsItems(o rl.AggOptions) bool {

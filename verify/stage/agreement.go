@@ -302,7 +302,7 @@ func engineAgrees(c *Case) *Assertion {
 				residual = min(residual, offLine(later, lp, gen)) // the old log-probs may be those of another pass
 			}
 			slope, _, _ := line(later, ref, gen)
-			if other := offLine(later, ref, gen); residual > 1e-2 && other < residual/2 {
+			if other := offLine(later, ref, gen); residual > 1e-2 && other < residual/2 && nearerLine(later, ref, old, gen) {
 				return say("GEN-UNADAPTED", "logp_gen follows the reference: %.3g·logp_ref + const leaves %.2g, the same line through %s %.2g. The engine has not got the trained weights or the adapter", slope, other, name, residual)
 			}
 		}

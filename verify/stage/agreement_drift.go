@@ -61,6 +61,14 @@ func engineDrifts(c *Case) *Assertion {
 		}
 		spread := deviation(c, old)
 		if least := 0.5 * min(1, T, 1/T); slope+6*after/spread < least {
+			// Noise in a flattens the line through it, too, where the policy is sure of most tokens: then both are near each other.
+			if size, ok := c.Discrepant(name, "logp_gen"); ok && size.Tokens >= tellingTokens && size.Scale > largestScale {
+				out.Warning = false
+				if x := c.ofOtherTokens(old, gen); x > 0 {
+					return say("LOGP-SAME-POSITION", "%s hardly follows logp_gen (slope %.3g), and is %.2g nats below the negative entropy on average, where that of tokens sampled from the policy, as logp_gen, is equal to it: it is that of other tokens than were sampled",
+						name, slope, x)
+				}
+			}
 			return say("GEN-OTHER-TOKEN", "logp_gen hardly follows %s: ≈ %.3g·%s + const, where a slope of 1, or of the temperature, is expected: it is that of other tokens, or of other prompts", name, slope, name)
 		}
 	}
@@ -81,6 +89,30 @@ func engineDrifts(c *Case) *Assertion {
 		return say("GEN-TRUNCATED", "logp_gen is above %s by %.3g on average, %.2g standard errors: the engine renormalises over what top-p or top-k kept, or has other weights", name, mean, mean/math.Sqrt(variance/float64(len(d))))
 	}
 	return out
+}
+
+// ofOtherTokens returns by how much the log-probs of the trainer are below the negative entropy on average, if they are and the engine's are
+// not; else 0. Of tokens that were sampled from the policy, x_t = ln p(a_t) + H_t has mean 0 given all tokens before, so that Σx is a
+// martingale, and |Σx| above 6·√Σx² is no chance.
+func (c *Case) ofOtherTokens(old, gen []float64) float64 {
+	h := c.B.Token("entropy")
+	if h == nil {
+		return 0
+	}
+	z := func(lp []float64) (z, mean float64) {
+		var sum, square, n float64
+		for i, m := range c.B.Mask {
+			if x := lp[i] + h[i]; m && !math.IsNaN(x) && !math.IsInf(x, 0) {
+				sum, square, n = sum+x, square+float64(x*x), n+1
+			}
+		}
+		return sum / math.Sqrt(square+math.SmallestNonzeroFloat64), sum / max(n, 1)
+	}
+	zOld, mean := z(old)
+	if zGen, _ := z(gen); zOld < -6 && math.Abs(zGen) < 4 {
+		return -mean
+	}
+	return 0
 }
 
 // farOff returns how many of the differences are more than a nat, and a thousand times their median, and the largest of them. It is
@@ -153,6 +185,11 @@ func deviation(c *Case, x []float64) float64 {
 
 // offLine returns the median distance of b from the line through a: a few tokens that are wrong do not move it far.
 func offLine(c *Case, a, b []float64) float64 {
+	return medianSize(beside(c, a, b))
+}
+
+// beside returns the distances of b from the line through a, the middle one of them 0; nil where there is none.
+func beside(c *Case, a, b []float64) []float64 {
 	slope, _, _ := line(c, a, b)
 	var rest []float64
 	for i, m := range c.B.Mask {
@@ -161,12 +198,28 @@ func offLine(c *Case, a, b []float64) float64 {
 		}
 	}
 	if len(rest) == 0 {
-		return 0
+		return nil
 	}
-	slices.Sort(rest)
-	middle := rest[len(rest)/2]
+	middle := slices.Sorted(slices.Values(rest))[len(rest)/2]
 	for i := range rest {
 		rest[i] -= middle
 	}
-	return medianSize(rest)
+	return rest
+}
+
+// nearerLine reports whether b is nearer the line through a than that through other in more tokens than chance makes: by more than four
+// standard deviations of as many tosses of a coin. A median of a handful of tokens is soon twice another.
+func nearerLine(c *Case, a, other, b []float64) bool {
+	mine, its := beside(c, a, b), beside(c, other, b)
+	if len(mine) != len(its) {
+		return false
+	}
+	var wins int
+	for i := range mine {
+		if math.Abs(mine[i]) < math.Abs(its[i]) {
+			wins++
+		}
+	}
+	n := float64(len(mine))
+	return float64(2*wins)-n > 4*math.Sqrt(n)
 }

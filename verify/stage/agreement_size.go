@@ -86,7 +86,7 @@ func (c *Case) Discrepant(a, b string) (d Discrepancy, ok bool) {
 	if len(relative) >= few {
 		d.Scale = min(d.Scale, medianSize(relative)/0.6745) // a few tokens far off are no size
 	}
-	d.Slope, d.Explains, d.SlopeZ = c.tilt(x, y)
+	d.Slope, d.Explains, d.SlopeZ = c.tilt(x, y, tellingTokens)
 	return d, true
 }
 
@@ -112,8 +112,8 @@ func (d Discrepancy) String() string {
 //	b − α·a = α·lse(z) − lse(αz) = −ln Σ p^α,   between 0 and (α − 1)·H for α ≥ 1
 //
 // by the order of the Rényi entropies, and for α < 1 the same holds of a − b/α with the entropy of b, so that D = b − a is nearly (α − 1)·(a + H). Without H the mean of a takes the place of −H. It
-// returns α, the share of ΣD² that is explained, and the distance of α from 1 in standard errors.
-func (c *Case) tilt(a, b []float64) (alpha, share, z float64) {
+// returns α, the share of ΣD² that is explained, and the distance of α from 1 in standard errors; α = 1 of fewer tokens than least.
+func (c *Case) tilt(a, b []float64, least float64) (alpha, share, z float64) {
 	alpha = 1
 	fit := func(x func(i int) float64, centred bool) {
 		var n, sx, sd float64
@@ -126,7 +126,7 @@ func (c *Case) tilt(a, b []float64) (alpha, share, z float64) {
 			}
 		}
 		each(func(x, d float64) { n++; sx += x; sd += d })
-		if n < tellingTokens {
+		if n < least {
 			return
 		}
 		mx, md := 0.0, 0.0

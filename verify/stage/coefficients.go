@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/tol"
 )
 
 // Losses collects the numbers of the files of a run that declares nothing, to solve for what they have in common.
@@ -132,4 +134,52 @@ func (l *Losses) Constant() float64 {
 		return 0
 	}
 	return first
+}
+
+// LengthConstant solves for the constant L that sums over tokens are divided by where the aggregation is by a constant of the configuration and
+// nobody declares it. The gradient, or the loss, is 1/L times what it is for L = 1:
+//
+//	1/L = Σ g·g₁ / Σ g₁²
+//
+// It is 0 where the aggregation is another, or where some file leaves more than 1 % of its size: then no constant explains it. What a number
+// with four digits is near to, within the rounding of what it was solved from, is that number.
+func LengthConstant(b *dump.Batch, set *convention.Set) float64 {
+	if v := set.Value("agg.kind"); v.Kind() != convention.Enum || v.Text() != "seq_sum_const" {
+		return 0
+	}
+	one := set.WithFact("loss_scale_factor", 1.0)
+	for _, id := range []string{"gradient/dlogp", "aggregate/loss"} {
+		ch := Find(id)
+		t := b.Tensors[ch.Output]
+		if t == nil {
+			continue
+		}
+		c := NewCase(b, one, tol.U32)
+		p := ch.Predict(c)
+		if p == nil || !c.OK() || len(p.Want) != len(t.Data) {
+			continue
+		}
+		var num, den, size float64
+		for i, w := range p.Want {
+			if g := t.Data[i]; (p.Judge == nil || p.Judge[i]) && !math.IsNaN(g+w) && !math.IsInf(g+w, 0) {
+				num, den, size = num+float64(g*w), den+float64(w*w), size+float64(g*g)
+			}
+		}
+		k := num / den
+		if !(k > 0) || math.IsInf(k, 0) {
+			return 0
+		}
+		var off float64
+		for i, w := range p.Want {
+			if g := t.Data[i]; (p.Judge == nil || p.Judge[i]) && !math.IsNaN(g+w) && !math.IsInf(g+w, 0) {
+				off += float64((g - k*w) * (g - k*w))
+			}
+		}
+		if off > 1e-4*size {
+			return 0
+		}
+		u, _ := t.Type.Unit()
+		return written(1/k, 1e-4+2*u)
+	}
+	return 0
 }

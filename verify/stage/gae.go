@@ -121,10 +121,13 @@ func (c *Case) settled(x Input) Input {
 
 // gaeErrors bounds the advantages, right to left next to the recursion:
 //
-//	e_t = γλ·e_{t+1}·(1+3u) + 2u·|γλA'| + 2u·|γV'| + u·(s + |δ_t| + |A_t|) + e_r + e_V + γ·e_V'
+//	e_t = γλ·e_{t+1}·(1+3u) + k·u·|γλA'| + 2u·|γV'| + u·(s + |δ_t| + |A_t|) + e_r + e_V + γ·e_V'
 //
-// where A' and V' are what the recursion takes from the right ([rl.GAEOptions.Steps]), and s the largest of |r + γV'|, |r − V| and
-// |γV' − V|, so that δ may be summed in any order. Products by 1 are exact.
+// where A' and V' are what the recursion takes from the right ([rl.GAEOptions.Steps]), k counts the roundings of γλA' (of γ and of λ, as
+// constants of the format, of γλ and of the product with A'), and s is the largest of |r + γV'|, |r − V| and |γV' − V|, so that δ may be
+// summed in any order. A factor of 1 is exact, and so are the product by it and a sum with 0, which leaves its term of s + |δ_t| + |A_t|
+// out. The λ of VAPO, 1 − 1/(αl), is computed: it is off by u for
+// the difference and by 3u/(αl) for α, a constant of the format, the product and the quotient.
 func gaeErrors(adv []float64, b rl.Rollout, reward, value, next Input, o rl.GAEOptions, unit float64) []float64 {
 	u := unit + tol.U64
 	errs := make([]float64, len(adv))
@@ -151,26 +154,40 @@ func gaeErrors(adv []float64, b rl.Rollout, reward, value, next Input, o rl.GAEO
 			errs[k] = e1
 			continue
 		}
-		rounding := 2 * u
-		if o.LambdaPolicy == rl.LambdaVAPO && tokens[i] > 0 {
-			rounding += u + 2*u/math.Abs(o.Alpha*tokens[i]*s.Lambda) // of λ itself
-		}
 		gl := s.Gamma * s.Lambda
-		ofA, ofV := rounding, 2*u
-		if gl == 1 {
+		ofV, ofLambda := 2*u, u
+		if o.LambdaPolicy == rl.LambdaVAPO && tokens[i] > 0 {
+			ofLambda = u + 3*u/math.Abs(o.Alpha*tokens[i]*s.Lambda)
+		}
+		ofA := 3*u + ofLambda
+		switch {
+		case s.Gamma == 1 && s.Lambda == 1:
 			ofA = 0
+		case s.Gamma == 1:
+			ofA = u + ofLambda
+		case s.Lambda == 1:
+			ofA = 2 * u
 		}
 		if s.Gamma == 1 {
 			ofV = 0
 		}
 		gv := s.Gamma * s.NextV
 		delta := s.R + gv - s.V
-		largest := max(math.Abs(s.R+gv), math.Abs(s.R-s.V), math.Abs(gv-s.V))
+		ofSums := math.Abs(delta)
+		switch {
+		case s.R != 0 && gv != 0 && s.V != 0:
+			ofSums += max(math.Abs(s.R+gv), math.Abs(s.R-s.V), math.Abs(gv-s.V))
+		case s.R == 0 && (gv == 0 || s.V == 0) || gv == 0 && s.V == 0:
+			ofSums = 0
+		}
+		if gl*a1 != 0 && delta != 0 {
+			ofSums += math.Abs(adv[k])
+		}
 		var eR float64
 		if s.True || o.Hole != rl.HoleZeroStep {
 			eR = reward.E(k)
 		}
-		errs[k] = math.Abs(gl)*e1*(1+3*u) + ofA*math.Abs(gl*a1) + ofV*math.Abs(gv) + u*(largest+math.Abs(delta)+math.Abs(adv[k])) + eR + eVs[k] + s.Gamma*eV1
+		errs[k] = math.Abs(gl)*e1*(1+3*u) + ofA*math.Abs(gl*a1) + ofV*math.Abs(gv) + u*ofSums + eR + eVs[k] + s.Gamma*eV1
 	}
 	return errs
 }

@@ -49,7 +49,6 @@ func predictDLogp(c *Case) *Prediction {
 		return nil
 	}
 	n := b.Rows * b.Cols
-	q := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Judge: make([]bool, n)}
 	weights := make([]float64, n)
 	drawn := !p.randomCut || p.draw(c)
 	var ofKL, ofKLErr []float64 // where the KL term has an aggregation of its own
@@ -60,9 +59,14 @@ func predictDLogp(c *Case) *Prediction {
 		kl.backwardErrors(c, kl.slopes(c), red.slack, weights, ofKL, ofKLErr)
 		p = p.withoutKL()
 	}
-	p.backward(c, red, q.Want, weights)
-	p.backwardErrors(c, p.slopes(c), red.slack, weights, q.Want, q.Bound)
-	p.promotedPath(c, red, q)
+	q := p.gradient(c, red, weights)
+	if p.onBound() {
+		other := *p
+		other.inclusive = !p.inclusive
+		if r := other.gradient(c, red, weights); r.misses(c) < q.misses(c) {
+			p, q = &other, r
+		}
+	}
 	if !drawn {
 		if p.o.Ratio.Level != rl.RatioToken {
 			note(&c.Absent, "token_loss (clip_cov draws the tokens that it leaves out)")
@@ -71,6 +75,9 @@ func predictDLogp(c *Case) *Prediction {
 		q.Alt = p.undrawn(c, red)
 	}
 	for i, k := range ofKL {
+		if p.lp.Half > 0 && p.ref.Half == 0 { // it is float32, and cast where it reaches the log-probs
+			k, ofKLErr[i] = step16(k, ofKLErr[i], p.lp.Half, false)
+		}
 		q.Want[i] += k
 		q.Bound[i] += ofKLErr[i] + (c.Unit+tol.U64)*math.Abs(q.Want[i])
 		if q.Alt != nil {
@@ -103,6 +110,30 @@ func predictDLogp(c *Case) *Prediction {
 		return t
 	}
 	return q
+}
+
+// gradient returns the gradient of policy and KL term under one aggregation, and stores the weights of the cells in it.
+func (p *policy) gradient(c *Case, red *reduction, weights []float64) *Prediction {
+	n := len(weights)
+	q := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Judge: make([]bool, n)}
+	p.backward(c, red, q.Want, weights)
+	p.backwardErrors(c, p.slopes(c), red.slack, weights, q.Want, q.Bound)
+	p.promotedPath(c, red, q)
+	return q
+}
+
+// misses returns the number of dumped gradients beyond the bound of q and the rounding of a 16-bit type.
+func (q *Prediction) misses(c *Case) (n int) {
+	got, u := c.B.Token("dlogp"), halfOf(c.B, "dlogp")
+	if len(got) != len(q.Want) {
+		return 0
+	}
+	for i, x := range q.Want {
+		if c.B.Mask[i] && !(math.Abs(got[i]*c.B.Meta.DLogpScale-x) <= q.Bound[i]+u*math.Abs(x)) {
+			n++
+		}
+	}
+	return n
 }
 
 // withoutKL returns the policy term alone.
@@ -294,6 +325,7 @@ func predictDValues(c *Case) *Prediction {
 			p.settle(i, overflow(c.Unit))
 		}
 	}
+	w.promoted16(p, b.Token("dvalues"), weights, coef*w.o.Factor)
 	p.Terms = func(i int) []Term {
 		t := []Term{{"weight in the loss", weights[i]}, {"values_new", w.v.X[i]}, {"returns", w.r.X[i]}}
 		if w.o.Clip > 0 {

@@ -77,11 +77,15 @@ func (p *policy) ratioSlopes(s *slopes) {
 	if p.o.Kind == rl.LossKLCov {
 		clip = rl.NoClip
 	}
+	u := p.ratioHalf()
 	at := func(d, x []float64) []float64 {
 		scratch := make([]float64, n)
-		if p.o.Kind == rl.LossSAPO {
+		switch {
+		case p.o.Kind == rl.LossSAPO:
 			_, d = rl.SAPO(scratch, d, x, p.adv.X, p.o.TauPos, p.o.TauNeg)
-		} else {
+		case u > 0:
+			d = p.slopes16(d, x, u)
+		default:
 			_, d = rl.PPO(scratch, d, x, p.adv.X, clip)
 		}
 		return d
@@ -90,7 +94,9 @@ func (p *policy) ratioSlopes(s *slopes) {
 	for _, sign := range []float64{-1, 1} {
 		x := make([]float64, n)
 		for i, r := range p.ratio.x {
-			x[i] = r + sign*(p.ratio.err[i]+4*p.u*r)
+			if x[i] = r + sign*p.ratio.err[i]; u == 0 { // in 16 bits both the ratio and the bound are known
+				x[i] += sign * 4 * p.u * r
+			}
 		}
 		for i, d := range at(nil, x) {
 			s.ratioE[i] = larger(s.ratioE[i], math.Abs(d-s.ratio[i]))
@@ -102,7 +108,7 @@ func (p *policy) ratioSlopes(s *slopes) {
 			e = 2 * (math.Abs(a) + e)
 		}
 		r := p.ratio.x[i]
-		if m := p.ratio.err[i] + 4*p.u*r; p.o.Kind != rl.LossSAPO && min(math.Abs(r-1+clip.Low), math.Abs(r-1-clip.High)) <= m {
+		if m := p.ratio.err[i] + 4*p.u*r; p.o.Kind != rl.LossSAPO && u == 0 && min(math.Abs(r-1+clip.Low), math.Abs(r-1-clip.High)) <= m {
 			s.ratioE[i] = larger(s.ratioE[i], math.Abs(a)/2)
 		}
 		s.ratioE[i] += e

@@ -91,7 +91,7 @@ func (c *Case) keepNear(p *policy, limit float64) {
 
 // highEntropy returns 1 for the tokens whose entropy reaches the quantile of loss.top_entropy over the tokens of a micro-batch, those of
 // all ranks together, else 0, and where that is open; nil where all tokens are kept. The quantile is interpolated in float32 (TRL 1.16
-// get_high_entropy_mask, torch.quantile): its rank is off by 2u of itself, and the value by that of the gap and 2u.
+// get_high_entropy_mask, torch.quantile), see [quantile].
 func (c *Case) highEntropy() (keep []float64, open []bool) {
 	top := c.Default("loss.top_entropy", math.NaN())
 	if math.IsNaN(top) || top >= 1 {
@@ -128,20 +128,34 @@ func (c *Case) highEntropy() (keep []float64, open []bool) {
 			continue
 		}
 		slices.Sort(kept)
-		rank := float64(len(kept)-1) * (1 - top)
-		lo := int(rank)
-		hi := min(lo+1, len(kept)-1)
-		threshold := kept[lo] + float64((rank-float64(lo))*(kept[hi]-kept[lo]))
-		below := kept[max(lo-1, 0)]
-		e := 2*tol.U32*rank*(kept[hi]-below) + 4*tol.U32*math.Abs(threshold)
-		part := rl.HighEntropyMask(nil, h.X, mask, top)
+		low, high := quantile(kept, 1-top)
 		for i, m := range mask {
 			if m {
-				keep[i], open[i] = part[i], math.Abs(h.X[i]-threshold) <= e+2*h.E(i)
+				keep[i], open[i] = 0, h.X[i]+2*h.E(i) >= low && h.X[i]-2*h.E(i) < high
+				if h.X[i] >= low {
+					keep[i] = 1
+				}
 			}
 		}
 	}
 	return keep, open
+}
+
+// quantile returns the ends between which the quantile q of sorted numbers lies as float32 has it. The rank r = q·(n − 1) is a product of two
+// numbers of float32, so that it is known, and the value x_⌊r⌋ + (r − ⌊r⌋)·(x_⌈r⌉ − x_⌊r⌋) is off by 4u of itself. It is never outside the two
+// numbers, to which rounding is monotone: between two equal ones, as entropies of a 16-bit type often are, it is that number, and so it is
+// at a rank that is whole.
+func quantile(x []float64, q float64) (low, high float64) {
+	last := len(x) - 1
+	rank := float64(float32(q) * float32(last))
+	k := min(int(rank), last)
+	next := x[min(k+1, last)]
+	if rank == float64(k) {
+		return x[k], x[k]
+	}
+	value := x[k] + float64((rank-float64(k))*(next-x[k]))
+	off := 4 * tol.U32 * math.Abs(value)
+	return max(value-off, x[k]), min(value+off, next)
 }
 
 // ofHighEntropy restricts the mean over the tokens of a micro-batch to those that loss.top_entropy keeps, as TRL does with its entropy

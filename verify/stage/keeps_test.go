@@ -42,6 +42,17 @@ func TestHighEntropyTokens(t *testing.T) {
 	lacks(t, "token_loss/policy", g.Without("entropy"), s, "entropy")
 }
 
+// Of entropies that are equal to the quantile all tokens are kept: between two equal numbers it is that number in every arithmetic.
+func TestHighEntropyTies(t *testing.T) {
+	s := set(t, plainPPO+"loss.top_entropy=0.7")
+	g := newGrid(4, 4).token("logp_new", -1, -1, -1, -1).token("logp_old", -1, -1, -1, -1).row("advantages", 1).
+		token("entropy", 0.5, 0.5, 0.5, 0.25).token("token_loss", -1, -1, -1, 0)
+	o := Judge(Find("token_loss/policy"), g.Batch, s)
+	require.Equal(t, check.Pass, o.Verdict)
+	require.Zero(t, o.Tally.Undetermined)
+	fails(t, "token_loss/policy", g.token("token_loss", -1, 0, -1, 0).Batch, s)
+}
+
 // The rewards of greedy responses that were not dumped are one number for each prompt.
 func TestSolvedBaselines(t *testing.T) {
 	s := set(t, "adv.kind=remax")

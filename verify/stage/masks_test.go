@@ -124,6 +124,8 @@ func TestMaskPosition(t *testing.T) {
 		{"masked as a whole", ended, []int{0, 0, 0, 0, 0}, three, s, check.NotSeen, check.NotSeen, "", ""},
 		{"turns of a tool", tools, []int{1, 1, 0, 0, 1}, all, s, check.Pass, check.NotSeen, "", ""},
 		{"pad is EOS", padded, three, three, same, check.Pass, check.Pass, "", ""},
+		{"the id of padding was sampled before EOS, and ends the response", []float64{5, 6, 0, 7, 2}, []int{1, 1, 0, 0, 0}, all, s, check.Pass, check.Pass, "", ""},
+		{"a token, and then the id of padding", []float64{5, 6, 7, 0, 2}, []int{1, 1, 0, 0, 0}, all, s, check.Fail, check.Fail, "the first EOS is outside the mask", ""},
 		{"pad is EOS, a custom stop token", []float64{5, 6, 7, 2, 2}, three, three, same, check.Pass, check.NotSeen, "", "cannot be told"},
 		{"pad is EOS, which is outside", padded, []int{1, 1, 0, 0, 0}, three, same, check.Fail, check.NotSeen, "the first EOS is outside the mask", "cannot be told"},
 		{"pad is EOS and in the mask", padded, all, all, same, check.Fail, check.Fail, "goes on for 2 tokens", ""},

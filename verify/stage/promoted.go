@@ -14,10 +14,10 @@ import (
 // float32. The functions of a 16-bit type are those of float32, rounded once, so that the result of an operation on stored numbers is
 // known to the bit, unless it lies next to the middle between two numbers of the format. What is computed here are these results.
 
-// inHalf reports whether a batch has log-probs in a 16-bit type, and nothing says that they were cast down for the dump. Where everything
+// inHalf reports whether a batch has log-probs or values in a 16-bit type, and nothing says that they were cast down for the dump. Where everything
 // else has the type, too, that may have been so, and rounded copies are what is tried next.
 func inHalf(b *dump.Batch) bool {
-	return slices.ContainsFunc([]string{"logp_new", "logp_old", "logp_ref"}, func(name string) bool { return halfOf(b, name) > 0 })
+	return slices.ContainsFunc([]string{"logp_new", "logp_old", "logp_ref", "values", "values_new"}, func(name string) bool { return halfOf(b, name) > 0 })
 }
 
 // halfOf returns the unit roundoff of the 16-bit type that a tensor of the trainer has, 0 if it has a wider one.

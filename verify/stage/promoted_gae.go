@@ -147,14 +147,87 @@ func whitened16(x Input, count []bool, o rl.WhitenOptions, narrow bool, lo, hi i
 	return moments{n: int(n), mean: mean, eMean: eMean, v: v, eV: ev}, true
 }
 
-// whitenedAs16 chooses between the two by which of them the dumped numbers are, got: nil for those of a CPU.
-func (c *Case) whitenedAs16(x Input, count []bool, o rl.WhitenOptions, lo, hi int, y Input, got []float64) (moments, bool) {
-	other := Input{X: make([]float64, len(y.X)), Err: make([]float64, len(y.X))}
-	m, ok := whitened16(x, count, o, false, lo, hi, y)
-	n, too := whitened16(x, count, o, true, lo, hi, other)
-	if !ok || !too || len(got) != len(y.X) {
-		return m, ok
+// whitened16Moments is the same where a program takes the moments by torch.mean and torch.var, of all cells that count (lm-human-preferences:
+// (x − mean)·rsqrt(var + ε); CleanRL: (x − mean)/(std + ε)), and rounds each of them. On a CPU the variance is accumulated in float64 about the
+// rounded mean (aten std_var_all_cpu), and rsqrt of one number is 1 over a root that is rounded; a mean was a sum that is rounded, divided and
+// rounded again in older releases (twice). On a GPU each is rounded once, and the variance is accumulated in float32 about its own mean.
+func whitened16Moments(x Input, count []bool, o rl.WhitenOptions, narrow, twice bool, lo, hi int, y Input) (m moments, ok bool) {
+	u := x.Half
+	if u == 0 || o.EpsPlace != rl.InsideSqrt && o.EpsPlace != rl.AddStd || o.Var.Mean.Eps > 0 {
+		return m, false
 	}
+	var cells, errs []float64
+	for i := lo; i < hi; i++ {
+		if count == nil || count[i] {
+			cells, errs = append(cells, x.X[i]), append(errs, x.E(i))
+		}
+	}
+	if len(cells) < 2 {
+		return m, false
+	}
+	m = momentsOf(cells, errs, o.Var.DDof, 0, tol.U32)
+	n := float64(m.n)
+	mean, eMean := m.mean, m.eMean
+	if twice {
+		sum, e := step16(m.mean*n, m.eMean*n, u, false)
+		mean, eMean = sum/n, e/n
+	}
+	if mean, eMean = step16(mean, eMean, u, false); !narrow {
+		var squares, e float64
+		for i, v := range cells {
+			d, off := v-mean, errs[i]+eMean
+			squares += d * d
+			e += 2*math.Abs(d)*off + off*off
+		}
+		m.v, m.eV = squares/(n-float64(o.Var.DDof)), (e+n*tol.U64*squares)/(n-float64(o.Var.DDof))
+	}
+	v, ev := step16(m.v, m.eV, u, false)
+	of := func(v float64) float64 { // the divisor or, inside the root, the rate
+		if o.EpsPlace == rl.AddStd {
+			s, _ := rounded(math.Sqrt(m.v+(v-m.v)), u)
+			s, _ = rounded(s+o.Eps, u)
+			return s
+		}
+		s, _ := rounded(v+o.Eps, u)
+		if s = math.Sqrt(s); !narrow {
+			s, _ = rounded(s, u)
+		}
+		s, _ = rounded(1/s, u)
+		return s
+	}
+	if o.EpsPlace == rl.AddStd { // torch.std rounds the root, not what it is taken of
+		v, ev = m.v, m.eV
+	}
+	r := of(v)
+	eR := max(math.Abs(of(v+ev)-r), math.Abs(of(max(v-ev, 0))-r))
+	if near := elementary * tol.U32; eR == 0 { // the root and its inverse are those of float32, rounded
+		eR = max(math.Abs(of(v*(1+2*near))-r), math.Abs(of(v*(1-2*near))-r))
+	}
+	if !(eR < r) {
+		return m, false
+	}
+	for i := lo; i < hi; i++ {
+		d, e := step16(x.X[i]-mean, x.E(i)+eMean, u, true)
+		w, we := d, e
+		if o.Shift == rl.ShiftFalsePlain {
+			w, we = x.X[i], x.E(i)
+		}
+		if o.EpsPlace == rl.AddStd {
+			w, we = step16(w/r, (we+math.Abs(w/r)*eR)/(r-eR), u, false)
+		} else {
+			w, we = step16(w*r, we*(r+eR)+math.Abs(w)*eR, u, false)
+		}
+		if o.Shift == rl.ShiftFalseAddBack {
+			w, we = step16(w+mean, we+eMean, u, true)
+		}
+		y.X[i], y.Err[i] = w, we
+	}
+	m.mean, m.eMean, m.v, m.eV = mean, eMean, v, ev
+	return m, true
+}
+
+// whitenedAs16 chooses between the ways of the two by which of them the dumped numbers are, got: nil for the first of them.
+func (c *Case) whitenedAs16(x Input, count []bool, o rl.WhitenOptions, lo, hi int, y Input, got []float64) (best moments, ok bool) {
 	misses := func(p Input) (n int) {
 		for i := lo; i < hi; i++ {
 			if (count == nil || count[i]) && !(math.Abs(got[i]-p.X[i]) <= p.Err[i]) {
@@ -163,10 +236,28 @@ func (c *Case) whitenedAs16(x Input, count []bool, o rl.WhitenOptions, lo, hi in
 		}
 		return n
 	}
-	if misses(other) < misses(y) {
-		copy(y.X[lo:hi], other.X[lo:hi])
-		copy(y.Err[lo:hi], other.Err[lo:hi])
-		return n, true
+	least := 0
+	for _, way := range []func(y Input) (moments, bool){
+		func(y Input) (moments, bool) { return whitened16(x, count, o, false, lo, hi, y) },
+		func(y Input) (moments, bool) { return whitened16(x, count, o, true, lo, hi, y) },
+		func(y Input) (moments, bool) { return whitened16Moments(x, count, o, false, false, lo, hi, y) },
+		func(y Input) (moments, bool) { return whitened16Moments(x, count, o, true, false, lo, hi, y) },
+		func(y Input) (moments, bool) { return whitened16Moments(x, count, o, false, true, lo, hi, y) },
+	} {
+		z := Input{X: make([]float64, len(y.X)), Err: make([]float64, len(y.X))}
+		m, can := way(z)
+		if !can {
+			continue
+		}
+		n := 0
+		if len(got) == len(y.X) {
+			n = misses(z)
+		}
+		if !ok || n < least {
+			copy(y.X[lo:hi], z.X[lo:hi])
+			copy(y.Err[lo:hi], z.Err[lo:hi])
+			best, ok, least = m, true, n
+		}
 	}
-	return m, true
+	return best, ok
 }

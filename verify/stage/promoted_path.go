@@ -30,6 +30,11 @@ func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
 		}
 	}
 	p.besides(c, weights, path, q.Want)
+	p.tie16(weights, path, q.Want)
+	if p.knowsWidePath() {
+		p.widePath(c, q, path, weights, u)
+		return
+	}
 	if !p.knowsKLPath() {
 		cast := half(p.lp, p.ref) == 0 && p.beta != 0 // of a KL term in a wider type, once for each of its two paths
 		for i, g := range path {
@@ -336,8 +341,8 @@ func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
 		slope, rho = g/p.ratio.x[i], p.rho[i]
 	}
 	cast, open := rounded(slope, u)
-	if a := p.adv.X[i]; p.adv.Half == u && p.weight.X == nil && a != 0 { // the loss has the type, too, and so has its weight
-		w, near := rounded(g/(rho*a), u)
+	if a := p.adv.X[i]; p.adv.Half == u && p.weight.Half == 0 && a != 0 { // the loss has the type, too, and so has its weight
+		w, near := rounded(g/(rho*a), u) // of an importance weight, too, which is float32
 		cast, _ = rounded(w*a, u)
 		open = near
 	}
@@ -346,8 +351,8 @@ func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
 		e = u * math.Abs(sum*rho)
 	}
 	sum, _ = rounded(sum, u)
-	y, near := rounded(sum*rho, u)
-	if open || near {
+	y, _ = rounded(sum*rho, u) // float32 has the product of two numbers of the type without an error
+	if open {
 		e += 2 * u * math.Abs(y)
 	}
 	return y, e

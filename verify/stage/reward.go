@@ -123,7 +123,8 @@ func (c *Case) clipRange(at ...string) (lo, hi float64, ok bool) {
 
 // shapedScores returns the scores of responses as eos.rule leaves them, and clipped if that is done at one of the times. What the dump
 // says is shaped already stays as it is.
-// They are bounded by the error of the score plus one rounding where the rule changed it; clipping enlarges no error.
+// Their error is that of the score; with p, the penalty, rounded as a constant of the format, s − p is off by u·(|p| + |s − p|) more, p by
+// u·|p| alone, and s·p by e_s·|p| + 2u·|s·p|.
 func (c *Case) shapedScores(at ...string) Input {
 	b := c.B
 	s := c.Row("scores")
@@ -144,18 +145,44 @@ func (c *Case) shapedScores(at ...string) Input {
 			y := Input{X: rl.MissingEOS(nil, s.X, finished, rule, penalty), Err: make([]float64, b.Rows)}
 			for i, v := range y.X {
 				y.Err[i] = s.E(i)
-				if !finished[i] {
-					// The penalty is rounded, and so is the result.
-					y.Err[i] = s.E(i)*max(1, math.Abs(penalty)) + (c.Unit+tol.U64)*(math.Abs(penalty)+2*math.Abs(v))
+				if finished[i] {
+					continue
+				}
+				u, p := c.Unit+tol.U64, math.Abs(penalty)
+				switch {
+				case rule == rl.EOSSubtract:
+					y.Err[i] += u * (p + math.Abs(v))
+				case rule == rl.EOSReplace || penalty < 0:
+					y.Err[i] = u * p
+				default:
+					y.Err[i] = s.E(i)*p + 2*u*math.Abs(v)
 				}
 			}
 			s = y
 		}
 	}
 	if lo, hi, ok := c.clipRange(at...); ok {
-		s = Input{X: rl.ClipRewards(nil, s.X, lo, hi), Err: s.Err}
+		s = c.bounded(s, lo, hi)
 	}
 	return s
+}
+
+// bounded clips numbers to [lo, hi]. The bounds are constants of the format, so they are rounded, and a number that reaches one is off by
+// as much: |clip(x, l, h) − clip(x', l', h')| ≤ max(|x − x'|, |l − l'|, |h − h'|), where a bound further off than the errors has no part.
+func (c *Case) bounded(x Input, lo, hi float64) Input {
+	y := Input{X: rl.ClipRewards(nil, x.X, lo, hi), Err: make([]float64, len(x.X)), Half: x.Half}
+	u := c.Unit + tol.U64
+	for i, v := range x.X {
+		e := x.E(i)
+		y.Err[i] = e
+		if of := u * math.Abs(lo); v <= lo+e+of && !math.IsInf(lo, -1) {
+			y.Err[i] = max(e, of)
+		}
+		if of := u * math.Abs(hi); v >= hi-e-of && !math.IsInf(hi, 1) {
+			y.Err[i] = max(y.Err[i], of)
+		}
+	}
+	return y
 }
 
 // eosIDs returns the ids that end a response, nil if they are not known.
@@ -240,7 +267,7 @@ func predictTokenRewards(c *Case) *Prediction {
 		a := c.sequenceAdvantages()
 		score, complete = a.Input, a.complete
 		if lo, hi, ok := c.clipRange("after_baseline"); ok && score.X != nil {
-			score.X = rl.ClipRewards(nil, score.X, lo, hi)
+			score = c.bounded(score, lo, hi)
 		}
 	} else {
 		score = c.shapedScores("before_baseline", "after_baseline")
@@ -264,6 +291,7 @@ func predictTokenRewards(c *Case) *Prediction {
 		note(&c.Absent, "kl per token")
 		return nil
 	}
+	c.scoreInHalf(&score)
 	at := c.scoreColumns(o.Index, eos)
 	if c.narrow() { // the end of a row is that of its file's grid
 		o.Index, eos = rl.ScoreEOS, at
@@ -283,7 +311,9 @@ func predictTokenRewards(c *Case) *Prediction {
 			continue
 		}
 		i := r*b.Cols + t
-		p.Bound[i] += score.E(r) + u*math.Abs(p.Want[i])
+		if p.Bound[i] += score.E(r); o.Beta != 0 { // alone, a score is put in its place as it is
+			p.Bound[i] += u * math.Abs(p.Want[i])
+		}
 		p.Judge[i] = complete == nil || complete[r]
 	}
 	if shaped := b.Token("token_rewards"); shaped != nil && c.whitensRewards() && c.rewardsAreWhite(shaped) {
@@ -305,6 +335,28 @@ func predictTokenRewards(c *Case) *Prediction {
 		return t
 	}
 	return p
+}
+
+// scoreInHalf adds to the errors of scores s, s' after the rule for responses without EOS, what a reward model of the 16-bit type of the token
+// rewards leaves: a program that adds scores to rewards of that type in place may have cast them to it before the rule, u·|s|, and the rule
+// rounds its result to it, u·|s'|.
+func (c *Case) scoreInHalf(score *Input) {
+	u := halfOf(c.B, "token_rewards")
+	raw := c.B.Row("scores")
+	if u == 0 || !c.Promoted && !c.Casts || len(raw) != len(score.X) {
+		return
+	}
+	e := make([]float64, len(raw))
+	for r, s := range score.X {
+		e[r] = score.E(r)
+		if halfOf(c.B, "scores") == 0 {
+			e[r] += u * math.Abs(raw[r])
+		}
+		if s != raw[r] {
+			e[r] += u * math.Abs(s)
+		}
+	}
+	score.Err = e
 }
 
 // scoreColumns returns the column that holds the score of each row, −1 for a row without tokens, which has none.

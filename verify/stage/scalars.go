@@ -26,8 +26,9 @@ type metric struct {
 	// for every file if pooled.
 	of     func(c *Case, rows []span) (x, e []float64)
 	pooled bool
-	over   combine // how the numbers of the files become that of the step
-	tokens bool    // a mean over the tokens of the mask, which TRL takes over all ranks
+	among  func(c *Case, rows []span) [][]float64 // what else the name may mean; nil: nothing
+	over   combine                                // how the numbers of the files become that of the step
+	tokens bool                                   // a mean over the tokens of the mask, which TRL takes over all ranks
 }
 
 // alias is another name of a number, in the log of one framework, or of any if that is "".
@@ -48,9 +49,9 @@ const (
 
 var metrics = []metric{
 	{name: "loss", also: []alias{{"", "train/loss"}, {"verl", "actor/loss"}}, title: "logged loss", formula: "Σ of the losses of the micro-batches; with several ranks the mean of their sums", over: total, of: fileLoss},
-	{name: "kl", also: []alias{{"trl", "train/kl"}}, tokens: true, title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
-	{name: "entropy", also: []alias{{"trl", "train/entropy"}, {"cleanrl", "losses/entropy"}}, tokens: true, title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
-	{name: "clip_frac", also: []alias{{"cleanrl", "losses/clipfrac"}}, title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
+	{name: "kl", also: []alias{{"trl", "train/kl"}, {"open-instruct", "objective/kl_avg"}}, tokens: true, title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
+	{name: "entropy", also: []alias{{"trl", "train/entropy"}, {"cleanrl", "losses/entropy"}, {"open-instruct", "policy/entropy_avg"}}, tokens: true, title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
+	{name: "clip_frac", also: []alias{{"cleanrl", "losses/clipfrac"}, {"open-instruct", "policy/clipfrac_avg"}}, title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
 	{name: "approx_kl", also: []alias{{"cleanrl", "losses/approx_kl"}}, title: "logged estimate of KL(old‖new)", formula: "mean over the mask of k3 (CleanRL), or of k2 (OpenAI; TRL PPO, which also divides by the padding), of logp_old − logp_new", of: approxKL},
 	{name: "ppo_kl", also: []alias{{"cleanrl", "losses/old_approx_kl"}}, title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new", of: updateKL},
 	{name: "pg_loss", also: []alias{{"verl", "actor/pg_loss"}, {"cleanrl", "losses/policy_loss"}}, title: "logged policy loss", formula: "Σ of the policy losses of the micro-batches", over: total, of: fileTerm("pg_loss")},
@@ -91,10 +92,11 @@ var metrics = []metric{
 
 func scalarChecks() []*Check {
 	var list []*Check
-	for i := range metrics {
-		m := &metrics[i]
+	all := allMetrics()
+	for i := range all {
+		m := &all[i]
 		list = append(list, &Check{
-			ID: "scalars/" + strings.NewReplacer("/", "_", " ", "_").Replace(m.name), Stage: convention.Scalars, Output: "scalars/" + m.name,
+			ID: m.id(), Stage: convention.Scalars, Output: "scalars/" + m.name,
 			Title: m.title, Formula: m.formula,
 			Source:  "V23 (trl#3032, trl#6380, verl#2259, OpenRLHF feeb0283)",
 			Fix:     "compare mask, reduction over micro-batches and formula with what the log is read as",
@@ -103,6 +105,34 @@ func scalarChecks() []*Check {
 		})
 	}
 	return list
+}
+
+func allMetrics() []metric { return slices.Concat(metrics, batchMetrics) }
+
+// ReadsScalar returns the check that reads a number that a framework logs by a name, "" if there is none.
+func ReadsScalar(framework, name string) string {
+	framework = strings.ToLower(framework)
+	for _, m := range allMetrics() {
+		if _, ok := m.logged(&dump.FileInfo{Scalars: []dump.Scalar{{Name: name}}}, framework); ok && m.isOf(framework) {
+			return m.id()
+		}
+	}
+	return ""
+}
+
+func (m *metric) id() string {
+	return "scalars/" + strings.NewReplacer("/", "_", " ", "_").Replace(m.name)
+}
+
+// isOf reports whether a framework, in small letters, gives the name of m the meaning of m.
+func (m *metric) isOf(framework string) bool {
+	switch m.framework {
+	case ownLoop:
+		return !slices.Contains(dictionaries, framework)
+	case "":
+		return !slices.Contains(otherMeaning[m.name], framework)
+	}
+	return m.framework == framework
 }
 
 // logged returns the number of a file, under the name of the metric or, if that is not there, under another one of the framework.
@@ -123,13 +153,8 @@ var otherMeaning = map[string][]string{"kl": {"openrlhf", "verl"}, "approx_kl": 
 
 func (m *metric) applies(c *Case) bool {
 	name := strings.ToLower(c.B.Meta.Framework)
-	if m.framework != "" && name != m.framework {
+	if !m.isOf(name) {
 		return false
-	}
-	for _, f := range otherMeaning[m.name] {
-		if f == name {
-			return false
-		}
 	}
 	if m.name == "grad_norm" && !slices.ContainsFunc(c.B.Names(), isGradient) {
 		return false // nobody dumps the gradient of every parameter by default
@@ -210,6 +235,9 @@ func (m *metric) predict(c *Case) *Prediction {
 		}
 		p.settle(f, math.MaxFloat64)
 	}
+	if m.among != nil {
+		m.nearest(c, p, rows)
+	}
 	if m.name == "approx_kl" {
 		p.Alt = m.alternative(c, rows, step)
 	}
@@ -221,6 +249,25 @@ func (m *metric) predict(c *Case) *Prediction {
 		return []Term{{"files of the step", float64(n)}, {"of this file alone", alone[f]}}
 	}
 	return p
+}
+
+// nearest makes what else the name may mean, of the rows of each file or of all of them, an alternative: that which is nearest to what was
+// logged.
+func (m *metric) nearest(c *Case, p *Prediction, own []span) {
+	whole := slices.Repeat([]span{{0, c.B.Rows}}, len(own))
+	pooled, _ := m.of(c, whole)
+	list := slices.Concat([][]float64{pooled}, m.among(c, own), m.among(c, whole))
+	if p.Alt != nil {
+		list = append(list, p.Alt)
+	}
+	p.Alt = slices.Repeat([]float64{math.NaN()}, len(own))
+	for _, x := range list {
+		for f := range x {
+			if !(math.Abs(x[f]-p.Got[f]) >= math.Abs(p.Alt[f]-p.Got[f])) {
+				p.Alt[f] = x[f]
+			}
+		}
+	}
 }
 
 // size is below what an error in a metric does not matter: that of the terms for a loss that cancels, 1 for a share or a KL.

@@ -211,7 +211,26 @@ func (s *search) solve(set *convention.Set, name string) (float64, bool) {
 	if math.IsNaN(x) || math.IsInf(x, 0) || x < 0 {
 		return 0, false
 	}
-	return written(x, 1e-4), true
+	x = written(x, 1e-4)
+	return x, tells(o0, o1, at(x), x)
+}
+
+// tells reports whether a coefficient x that was solved for is more than the rounding of what it multiplies: what the term adds to some
+// element, x·(p₁ − p₀), is four times what a program with x can be off there. The bound grows with x, so that x = 10¹⁵ of a term of 10⁻¹⁷
+// would fit anything.
+func tells(o0, o1, at *Outcome, x float64) bool {
+	if x == 0 {
+		return true
+	}
+	if at.Pred == nil || len(at.Pred.Bound) != len(o0.Pred.Want) {
+		return false
+	}
+	for i, w := range o0.Pred.Want {
+		if math.Abs(x*(o1.Pred.Want[i]-w)) > 4*at.Pred.Bound[i] {
+			return true
+		}
+	}
+	return false
 }
 
 // sample returns the first rows of b, whole groups, that hold about n cells; b itself if it is no larger, or packed groups

@@ -130,7 +130,7 @@ func (s *subject) valueOnTape(g grid) lossOnTape {
 	case "p1":
 		x.on = slices.Clone(g.Mask)
 		for i := range x.on {
-			x.on[i] = i%g.Cols <= lastToken(g.Batch, i/g.Cols)+1 && lastToken(g.Batch, i/g.Cols) >= 0
+			x.on[i] = i%g.Cols <= lastToken(g.Batch, i/g.Cols)+1
 		}
 	default:
 		x.on = g.Mask

@@ -58,6 +58,8 @@ type policy struct {
 	rowHalf   bool      // the ratio of a row has the 16-bit type of the log-probs
 	rowSlopes []float64 // of a gradient: what reaches such a ratio from every cell
 
+	inclusive bool // of a gradient in 16 bits: a clamp passes it on its bound, see slopes16
+
 	beside []float64 // of the gradient of kl_cov and dro, the path beside the first
 	cut    []choice  // of kl_cov
 	rho    []float64 // where the ratio of sapo was replaced by what its difference from 1 was rounded to: the ratio itself; else nil
@@ -112,11 +114,15 @@ func (c *Case) policy(gradient bool) *policy {
 		p.klInside = c.underWeight()
 	}
 	c.keeps(p)
-	if p.o.Kind == rl.LossGMPO && p.weight.X != nil {
-		note(&c.Absent, "a loss.kind that takes is_weights (gmpo does not)")
-	}
 	if !c.OK() {
 		return nil
+	}
+	if p.o.Kind == rl.LossGMPO && p.weight.X != nil {
+		if p.klInside {
+			note(&c.Absent, "what the geometric mean of is_weights does to a KL term")
+			return nil
+		}
+		p.geometricWeights(c.B.Rows, c.B.Cols)
 	}
 	if p.uses || p.ratioInKL() {
 		p.ratio = c.ratios(p.lp, p.old, p.mask, p.o.Ratio)
@@ -191,7 +197,9 @@ func (c *Case) klTerm(p *policy, gradient bool) {
 		return
 	}
 	p.o.KL = c.klOptions(true)
-	p.ref = c.Token("logp_ref")
+	if p.ref = c.Token("logp_ref"); p.ref.Half > 0 && p.o.KL.Grad != rl.KLISCorrected && c.wideKL() { // an estimate times a ratio has the type of that
+		p.ref.Half = 0
+	}
 	if c.OK() && p.ratioInKL() && !p.uses {
 		p.o.Ratio = c.ratioOptions()
 	}

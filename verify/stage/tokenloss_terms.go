@@ -85,6 +85,9 @@ func (p *policy) surrogate(bound []float64) []float64 {
 		clip = rl.NoClip
 	}
 	adv := p.adv.X
+	if u := p.ratioHalf(); u > 0 && p.adv.Half == u {
+		return p.rounds(bound, u)
+	}
 	loss, scratch := rl.PPO(nil, nil, p.ratio.x, adv, clip)
 	for _, sign := range []float64{-1, 1} {
 		moved := p.shifted(sign)
@@ -107,6 +110,19 @@ func (p *policy) surrogate(bound []float64) []float64 {
 			bound[i] += e * (r + p.ratio.err[i])
 		}
 		bound[i] += underflow(p.unit, adv[i], r)
+	}
+	return loss
+}
+
+// rounds is surrogate where its products have a 16-bit type: what a ratio that is open can move them by.
+func (p *policy) rounds(bound []float64, u float64) (loss []float64) {
+	loss = make([]float64, len(p.ratio.x))
+	for i, r := range p.ratio.x {
+		loss[i], _ = p.surrogate16(r, p.adv.X[i], u)
+		for _, s := range []float64{-1, 1} {
+			moved, _ := p.surrogate16(r+s*p.ratio.err[i], p.adv.X[i], u)
+			bound[i] = larger(bound[i], math.Abs(moved-loss[i]))
+		}
 	}
 	return loss
 }
@@ -255,6 +271,34 @@ func (p *policy) vespo(b *dump.Batch, e []float64) []float64 {
 		}
 	}
 	return w
+}
+
+// geometricWeights takes the importance weights of gmpo into its advantages. The loss of a row is linear in them, and verl 0.9.1
+// (compute_policy_loss_geo_mean) multiplies it by the geometric mean of the row's weights,
+//
+//	W = exp(Σ m·ln(w + 1e-10)/(n + eps)), relative error (Σ(e_w/w + 3u·|ln w|) + fold(n)·Σ|ln w|)/n + 4u.
+func (p *policy) geometricWeights(rows, cols int) {
+	const least = 1e-10 // is added to every weight
+	adv := Input{X: slices.Clone(p.adv.X), Err: make([]float64, len(p.adv.X)), Half: p.adv.Half}
+	for r := range rows {
+		var sum, size, e, n float64
+		for i := r * cols; i < (r+1)*cols; i++ {
+			if p.mask[i] {
+				w := p.weight.X[i] + least
+				l := math.Log(w)
+				sum, size, n = sum+l, size+math.Abs(l), n+1
+				e += (p.weight.E(i)+p.unit*w)/w + 3*p.u*math.Abs(l)
+			}
+		}
+		n = max(n+p.o.GMPO.LenEps, 1)
+		w := math.Exp(sum / n)
+		rel := math.Expm1((e+foldError(int(n), p.unit)*size)/n) + elementary*p.u
+		for i := r * cols; i < (r+1)*cols; i++ {
+			adv.X[i] *= w
+			adv.Err[i] = w*(1+rel)*p.adv.E(i) + (rel+2*p.u)*math.Abs(adv.X[i])
+		}
+	}
+	p.adv, p.weight = adv, Input{}
 }
 
 // geometric returns the row losses of gmpo in every cell: ℓ = −Ā·exp(s), s = Σc/n, with the errors of Ā, 2u and those of a sum

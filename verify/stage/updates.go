@@ -17,32 +17,43 @@ import (
 //	train_batch_size / ppo_mini_batch_size, both prompts (verl)
 func Updates(set *convention.Set) float64 {
 	known := func(names ...string) bool {
-		return !slices.ContainsFunc(names, func(name string) bool { return !(factNumber(set, name) > 0) })
+		return !slices.ContainsFunc(names, func(name string) bool { return !(FactNumber(set, name) > 0) })
 	}
 	switch {
 	case known("num_mini_batches"):
-		return factNumber(set, "num_mini_batches")
+		return FactNumber(set, "num_mini_batches")
 	case known("steps_per_generation"):
-		if accumulation := factNumber(set, "gradient_accumulation_steps"); accumulation > 1 {
-			return max(1, factNumber(set, "steps_per_generation")/accumulation)
+		if accumulation := FactNumber(set, "gradient_accumulation_steps"); accumulation > 1 {
+			return max(1, FactNumber(set, "steps_per_generation")/accumulation)
 		}
-		return factNumber(set, "steps_per_generation")
+		return FactNumber(set, "steps_per_generation")
 	case known("rollout_batch_size", "train_batch_size"):
-		samples := factNumber(set, "rollout_batch_size")
+		samples := FactNumber(set, "rollout_batch_size")
 		if known("num_generations") {
-			samples *= factNumber(set, "num_generations")
+			samples *= FactNumber(set, "num_generations")
 		}
-		return max(1, samples/factNumber(set, "train_batch_size"))
+		return max(1, samples/FactNumber(set, "train_batch_size"))
 	case known("train_batch_size", "ppo_mini_batch_size"):
-		return max(1, factNumber(set, "train_batch_size")/factNumber(set, "ppo_mini_batch_size"))
+		return max(1, FactNumber(set, "train_batch_size")/FactNumber(set, "ppo_mini_batch_size"))
 	}
 	return 1
+}
+
+// OneUpdate reports whether it is known that a pass over the rows of a rollout is one optimiser step.
+func OneUpdate(set *convention.Set) bool {
+	for _, facts := range [][]string{{"num_mini_batches"}, {"steps_per_generation"}, {"rollout_batch_size", "train_batch_size"}, {"train_batch_size", "ppo_mini_batch_size"}} {
+		if !slices.ContainsFunc(facts, func(name string) bool { return !(FactNumber(set, name) > 0) }) {
+			return Updates(set) == 1
+		}
+	}
+	return false
 }
 
 // AsOneStep returns set for rows of several steps that are all that was sampled together.
 func AsOneStep(set *convention.Set) *convention.Set { return set.WithFact("num_mini_batches", 1.0) }
 
-func factNumber(set *convention.Set, fact string) float64 {
+// FactNumber returns a number that the dump says of the run, NaN if it does not.
+func FactNumber(set *convention.Set, fact string) float64 {
 	v, _ := set.Fact(fact)
 	if x, ok := v.(float64); ok {
 		return x

@@ -119,13 +119,19 @@ func (w *value) sums(c *Case) sums {
 	if err := rl.ValueLoss(&res, w.v.X, w.old.X, w.r.X, w.mask, c.B.Rows, c.B.Cols, w.o); err != nil {
 		panic("stage: " + err.Error()) // no options ask for one
 	}
-	token := Input{X: res.Token, Err: res.DValue}
+	token := Input{X: res.Token, Err: res.DValue, Half: w.half()}
 	for i, l := range token.X {
 		token.Err[i] = 0
-		if w.mask[i] {
+		if u := token.Half; w.mask[i] && u > 0 { // the factor is a power of two
+			_, square := w.squares16(i, 0, u)
+			token.X[i] = w.o.Factor * square
+		} else if w.mask[i] {
 			_, e := w.cell(i)
 			token.Err[i] = w.o.Factor*e + w.u*math.Abs(l)
 		}
+	}
+	if s, ok := w.red.promotedMeans(c, token, c.B.PerFile("value_loss")); ok {
+		return s
 	}
 	return w.red.apply(c, token, nil)
 }

@@ -30,7 +30,7 @@ func TestValueLossOfAnotherImplementation(t *testing.T) {
 						}
 					}
 					for c := range b.Origin[r].Cols {
-						mask[r*b.Cols+c] = mask[r*b.Cols+c] || cells == "none" || cells == "p1" && last >= 0 && c <= last+1
+						mask[r*b.Cols+c] = mask[r*b.Cols+c] || cells == "none" || cells == "p1" && c <= last+1
 					}
 				}
 				token, slope := make([]float64, len(v)), make([]float32, len(v))

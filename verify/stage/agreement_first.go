@@ -1,0 +1,117 @@
+package stage
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Whether an update is the first of its rollout, as the fact "first_update" says it: "yes", "no", or "unknown" where the rows may be
+// those of a later mini-batch.
+const (
+	FirstUpdate   = "yes"
+	LaterUpdate   = "no"
+	UnknownUpdate = "unknown"
+)
+
+// OldIsNew demands that the new log-probs are the old ones at the first update of a rollout: both are of the policy that has not moved
+// yet, so that D = new − old is rounding, or the noise between engine and trainer where the old ones are the engine's. Either way
+// D ≈ σ·(1 − p) token by token, with σ as [Discrepancy] measures it and no more than [largestScale]. Of a single row the limit is that
+// too, and 4σ of the step: the median of eight normal errors is beyond 2.7 standard deviations, which is 4σ·0.6745, with a chance of
+// C(8,4)·0.007⁴ = 2e-7.
+//
+// At an update that may be a later one the policy may have moved by any amount. Then it is only looked for old log-probs that the new
+// ones do not follow: no few updates make a policy that has forgotten half of which tokens it was sure of. That is left undetermined.
+func OldIsNew(c *Case) *Assertion {
+	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
+	when, _ := c.Set.Fact("first_update")
+	if lp == nil || old == nil || when != FirstUpdate && when != UnknownUpdate && c.FactOr("old_of_step", 0) == 0 || c.EnumOr("ratio.old", "stored") == "stopgrad_new" {
+		return nil
+	}
+	d, ok := c.Discrepant("logp_old", "logp_new")
+	if !ok || medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 || medianSize(gaps(c, make([]float64, len(lp)), lp, 0, 0)) == 0 {
+		return nil // a placeholder: masks/finite says so
+	}
+	a := &Assertion{Checked: d.Tokens, Note: "new against old at the first update: " + d.String()}
+	if engine, ok := c.Discrepant("logp_old", "logp_gen"); ok && engine.Same && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none") {
+		return nil // weights correct what the engine's stand for
+	}
+	if step := c.FactOr("old_of_step", 0); step > 0 {
+		a.Violations = append(a.Violations, Violation{Row: -1, Col: -1, Fault: "OLD-OTHER-BATCH", Got: d.MeanAbs,
+			Reason: fmt.Sprintf("logp_old of some rows is, bit by bit, what other tokens had at step %g: it is that of an earlier batch (%s)", step, d)})
+		return a
+	}
+	strays := c.strays(lp, old, d.Scale)
+	unlike := d.Tokens >= tellingTokens && correlation(c, old, lp)+4/math.Sqrt(float64(d.Tokens)) < 0.5
+	far := d.Tokens >= tellingTokens && d.Scale > largestScale
+	if when != FirstUpdate {
+		if far && unlike && !c.hasItsCause() {
+			note(&c.Absent, "which update of its rollout this is, whose log-probs logp_new and logp_old have little in common ("+d.String()+"); if it is the first, they must be equal")
+		}
+		return a
+	}
+	// Nothing but rounding is between the two, so that fewer tokens tell a temperature.
+	slope, explains, z := c.tilt(old, lp, few)
+	tilted := math.Abs(slope-1) > 0.05 && z > 8 && explains > 0.9 && d.MeanAbs > 0.01
+	if !far && len(strays) == 0 && !tilted || c.hasItsCause() {
+		return a
+	}
+	say := func(row int, fault, format string, args ...any) {
+		a.Violations = append(a.Violations, Violation{Row: row, Col: -1, Fault: fault, Got: d.MeanAbs, Reason: fmt.Sprintf(format, args...)})
+	}
+	const first = "this is the first update of its rollout, where the policy has not moved and logp_new is logp_old but for rounding"
+	switch {
+	case far && unlike:
+		say(-1, "OLD-OTHER-BATCH", "%s; here they have nothing in common (%s; correlation %.2f): one of the two is of another batch or of other rows", first, d, correlation(c, old, lp))
+	case far:
+		say(-1, "OLD-OTHER-PASS", "%s; here they are further apart than rounding in 16 bits makes them, logit noise %.2g where %g is the largest: %s", first, d.Scale, largestScale, d)
+	case tilted && len(strays) != 1:
+		say(-1, "LOGP-TEMPERATURE", "%s; here logp_new is logp_old at %.3g times its logits (%s): one of the two passes has another temperature", first, slope, d)
+	default:
+		for _, s := range strays {
+			say(s.row, "OLD-ROWS-ROLLED", "%s; row %d has a median |difference| of %.3g where that of the batch is %.3g: its old log-probs are of another row", first, s.row, s.median, d.MeanAbs)
+		}
+	}
+	return a
+}
+
+// hasItsCause reports whether another check has found why new and old log-probs differ.
+func (c *Case) hasItsCause() bool {
+	for _, assert := range []func(*Case) *Assertion{oldAgrees, paddedRows, passTemperature} {
+		if a := assert(c); a != nil && slices.ContainsFunc(a.Violations, func(v Violation) bool { return v.Fault != "" }) {
+			return true
+		}
+	}
+	return false
+}
+
+// stray is a row whose log-probs of two passes are further apart than the others.
+type stray struct {
+	row    int
+	median float64
+}
+
+// strays returns the rows whose noise is beyond 4·scale and largestScale: rows of eight tokens at least.
+func (c *Case) strays(a, b []float64, scale float64) (list []stray) {
+	const least = 8
+	for r := range c.B.Rows {
+		var relative, sizes []float64
+		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+			d, q := math.Abs(b[i]-a[i]), -math.Expm1(min(b[i], 0))
+			if c.B.Mask[i] && q > 0.01 && !math.IsNaN(d) && !math.IsInf(d, 0) {
+				relative, sizes = append(relative, d/(1.22*q)), append(sizes, d)
+			}
+		}
+		if len(relative) >= least && medianSize(relative)/0.6745 > max(4*scale, largestScale) {
+			list = append(list, stray{r, medianSize(sizes)})
+		}
+	}
+	return list
+}
+
+// correlation returns that of two passes over the mask.
+func correlation(c *Case, a, b []float64) float64 {
+	forth, _, _ := line(c, a, b)
+	back, _, _ := line(c, b, a)
+	return math.Copysign(math.Sqrt(max(0, forth*back)), forth)
+}
