@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -61,19 +62,19 @@ var maskFaults = []*Hypothesis{
 			}
 		})},
 	{ID: "LOSS-MASK-TOOL-ABOVE", Checks: []string{"aggregate", "gradient"},
-		Predict: numerator(func(row []bool) {
+		Predict: numerator(mask(func(row []bool) {
 			if first, last := firstLast(row); first >= 0 {
 				for i := first; i <= last; i++ {
 					row[i] = true
 				}
 			}
-		})},
+		}))},
 	{ID: "LOSS-MASK-PADS-ABOVE", Checks: []string{"aggregate", "gradient"},
-		Predict: numerator(func(row []bool) {
+		Predict: numerator(mask(func(row []bool) {
 			for i := range row {
 				row[i] = true
 			}
-		})},
+		}))},
 	{ID: "LOSS-MASKED-BY-ADVANTAGES", Checks: []string{"aggregate", "gradient"},
 		Predict: timesAdvantages},
 	{ID: "LOSS-FIRST-COLUMN", Checks: []string{"aggregate", "gradient"},
@@ -212,6 +213,29 @@ var rewardFaults = []*Hypothesis{
 			}
 			return b, c.Set.WithFact("reward_weights", ones), true
 		}},
+	{ID: "REWARD-WEIGHTS", Checks: []string{"reward/scores"},
+		Title: "the reward functions have each other's weights: the weights are in the reverse order",
+		Input: reweighted(func(w []float64) []float64 { w = slices.Clone(w); slices.Reverse(w); return w })},
+	{ID: "REWARD-WEIGHTS", Checks: []string{"reward/scores"},
+		Title: "the reward functions have each other's weights: the weights are rolled by one",
+		Input: reweighted(func(w []float64) []float64 { return append(slices.Clone(w[1:]), w[0]) })},
+	{ID: "REWARD-WEIGHTS", Checks: []string{"reward/scores"},
+		Title: "the weighted sum is divided by the sum of the weights",
+		Input: reweighted(func(w []float64) []float64 {
+			var sum float64
+			for _, x := range w {
+				sum += x
+			}
+			return mapped(w, func(x float64) float64 { return x / sum })
+		})},
+	{ID: "REWARD-WEIGHTS", Checks: []string{"reward/scores"},
+		Title: "the weighted sum is divided by the number of reward functions",
+		Input: reweighted(func(w []float64) []float64 {
+			return mapped(w, func(x float64) float64 { return x / float64(len(w)) })
+		})},
+	{ID: "REWARD-WEIGHTS", Checks: []string{"reward/scores"},
+		Title: "the weights enter squared",
+		Input: reweighted(func(w []float64) []float64 { return mapped(w, func(x float64) float64 { return x * x }) })},
 	{ID: "SCORE-SHIFT", Checks: []string{"reward/token"},
 		Predict: scoreMoved(1)},
 	{ID: "SCORE-SHIFT", Checks: []string{"reward/token"},
@@ -224,6 +248,30 @@ var rewardFaults = []*Hypothesis{
 		Predict: scoreMoved(-1)},
 	{ID: "SCORE-LOST", Checks: []string{"reward/token"},
 		Input: constant("scores", 0)},
+	{ID: "SCORE-INDEX", Checks: []string{"reward/token"},
+		Title:   "the score stands one token before the last of the response",
+		Predict: scoreAt(func(cells []int, _ int) int { return cells[max(len(cells)-2, 0)] })},
+	{ID: "SCORE-INDEX", Checks: []string{"reward/token"},
+		Title:   "the score stands in the column before the last token of the response",
+		Predict: scoreAt(func(cells []int, _ int) int { return max(cells[len(cells)-1]-1, 0) })},
+	{ID: "SCORE-INDEX", Checks: []string{"reward/token"},
+		Title:   "the score stands in the column of the number of tokens, less 1: a count in place of a position, which is another column where the mask has holes",
+		Predict: scoreAt(func(cells []int, _ int) int { return len(cells) - 1 })},
+	{ID: "SCORE-INDEX", Checks: []string{"reward/token"},
+		Title:   "the score stands in the column of the number of tokens: a count in place of a position",
+		Predict: scoreAt(func(cells []int, cols int) int { return min(len(cells), cols-1) })},
+	{ID: "KL-REWARD-PADS", Checks: []string{"advantage/group"},
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			v := c.Set.Value("kl.place")
+			if v.Kind() != convention.Enum || !strings.HasPrefix(v.Text(), "sequence_reward") {
+				return nil, nil, false
+			}
+			every := make([]bool, len(c.B.Mask))
+			for i := range every {
+				every[i] = true
+			}
+			return c.B.WithMask(every), c.Set, count(c.B.Mask) != float64(len(every))
+		}},
 	{ID: "SCORE-ZERO-MISSING", Checks: []string{"reward/scores"}, Predict: zeroMissing},
 	{ID: "EOS-PENALTY-SIGN", Checks: []string{"reward"},
 		Input: number("eos.penalty", func(x float64) float64 { return -x })},
@@ -257,6 +305,60 @@ func zeroMissing(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	return &q
+}
+
+// reweighted returns the input with other weights of several reward functions.
+func reweighted(change func(w []float64) []float64) input {
+	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		w := c.FactList("reward_weights")
+		if len(w) < 2 {
+			return nil, nil, false
+		}
+		other := change(w)
+		if slices.Equal(w, other) || slices.ContainsFunc(other, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) {
+			return nil, nil, false
+		}
+		list := make([]any, len(other))
+		for i, x := range other {
+			list[i] = x
+		}
+		return c.B, c.Set.WithFact("reward_weights", list), true
+	}
+}
+
+// scoreAt returns the token rewards with the score of every row in another column, which the columns of its tokens and the width give.
+func scoreAt(column func(cells []int, cols int) int) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		b := c.B
+		without := under(constant("scores", 0), c, ch)
+		score := combined(1, ch.Predict(c.Of(b, c.Set)), -1, without)
+		if score == nil || len(score.Want) != len(b.Mask) || b.Cols == 0 {
+			return nil
+		}
+		want, bound := make([]float64, len(score.Want)), make([]float64, len(score.Want))
+		for r := range b.Rows {
+			var cells []int
+			from := -1
+			for t := range b.Cols {
+				i := r*b.Cols + t
+				if b.Mask[i] {
+					cells = append(cells, t)
+				}
+				if score.Want[i] != 0 {
+					if from >= 0 {
+						return nil // a score of every token has no place
+					}
+					from = i
+				}
+			}
+			if from >= 0 && len(cells) > 0 {
+				to := r*b.Cols + column(cells, b.Cols)
+				want[to], bound[to] = score.Want[from], score.Bound[from]
+			}
+		}
+		score.Want, score.Bound = want, bound
+		return combined(1, without, 1, score)
+	}
 }
 
 // scoreMoved returns the token rewards with the part that the score makes moved by some columns.

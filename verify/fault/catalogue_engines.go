@@ -53,7 +53,7 @@ var engineFaults = []*Hypothesis{
 	{ID: "WHITEN-WRONG-AXIS", Checks: []string{"gae/advantage", "advantage"},
 		Predict: byColumn},
 	{ID: "LOSS-MASK-SHIFT-ABOVE", Checks: []string{"aggregate", "gradient"},
-		Predict: numerator(func(row []bool) { copy(row[1:], slices.Clone(row)); row[0] = false })},
+		Predict: numerator(mask(func(row []bool) { copy(row[1:], slices.Clone(row)); row[0] = false }))},
 	{ID: "GRAD-LAST-CHUNK", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(sameInput, c, ch)

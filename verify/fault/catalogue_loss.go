@@ -151,10 +151,7 @@ var lossFaults = []*Hypothesis{
 	{ID: "ADV-SIGN", Checks: []string{"advantage/group", "advantage/return", "gae/advantage"},
 		Title:   "the advantages have the wrong sign: the baseline minus the reward",
 		Predict: opposite},
-	{ID: "POLICY-SIGN", Checks: policyOutputs,
-		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			return combined(-1, policyOnly(sameInput, c, ch), 1, klOnly(c, ch))
-		}},
+	{ID: "POLICY-SIGN", Checks: policyOutputs, Predict: policyTerm(-1, sameInput)},
 	{ID: "LOSS-SIGN", Checks: []string{"preference", "distill"}, Predict: opposite},
 	{ID: "DPO-NO-REFERENCE", Checks: []string{"preference/dpo_loss"}, Input: noReference},
 	{ID: "DPO-NO-REFERENCE", Checks: []string{"preference/dpo_loss"},

@@ -373,6 +373,7 @@ func klMetrics() []*Hypothesis {
 		{"½(log ρ)²", func(d float64) float64 { return d * d / 2 }},
 		{"ρ − 1 − log ρ", func(d float64) float64 { return math.Expm1(d) - d }},
 		{"|log ρ|", math.Abs},
+		{"ρ − 1 + log ρ, with the sign of the log-ratio exchanged", func(d float64) float64 { return math.Expm1(d) + d }},
 		{"−log ρ", func(d float64) float64 { return -d }},
 	} {
 		list = append(list, &Hypothesis{ID: "METRIC-UPDATE-KL", Checks: updateMetrics,

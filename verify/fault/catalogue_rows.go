@@ -293,6 +293,9 @@ func cutOff(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			low, high = min(low, x), max(high, x)
 		}
 	}
+	if low >= high { // one number everywhere is no bound
+		return nil
+	}
 	q := *p
 	q.Want, q.Alt = slices.Clone(p.Want), nil
 	at := [2]int{}

@@ -3,10 +3,12 @@ package fault
 // signFaults are what checks that assert, and compare nothing, may find.
 var signFaults = signs("GRADIENT-NAN",
 	"ADV-NAN",
+	"ADV-ZERO",
 	"NAN-OUTSIDE",
 	"NAN-EMPTY-ROW",
 	"LOGP-FIRST-TOKEN",
 	"OLD-OTHER-PASS",
+	"OLD-OTHER-BATCH",
 	"REF-NOT-POLICY",
 	"REF-IS-POLICY",
 	"ROWS-SWAPPED",

@@ -28,7 +28,7 @@ func (t *trial) edits() []Explanation {
 		return nil // one number of a file, often a fraction of few tokens, fits too much
 	}
 	var list []edit
-	for _, family := range []func(*stage.Outcome) []edit{advantageEdits, lengthEdits, recursionEdits, valueEdits, whiteningEdits, functionEdits, policyEdits, reductionEdits, maskEdits, inputEdits, outputEdits, cellEdits} {
+	for _, family := range []func(*stage.Outcome) []edit{advantageEdits, lengthEdits, recursionEdits, boundEdits, rowEdits, valueEdits, returnEdits, weightEdits, whiteningEdits, klEdits, klInputEdits, functionEdits, policyEdits, ratioEdits, reductionEdits, maskEdits, inputEdits, outputEdits, cellEdits} {
 		list = append(list, family(o)...)
 	}
 	slices.SortStableFunc(list, func(a, b edit) int { return cmp.Compare(a.changes, b.changes) })
@@ -44,5 +44,8 @@ func (t *trial) edits() []Explanation {
 			found = append(found, x)
 		}
 	}
+	slices.SortStableFunc(found, func(a, b Explanation) int { // a factor is true of many bugs
+		return boolToInt(a.Hypothesis.ID == "FACTOR") - boolToInt(b.Hypothesis.ID == "FACTOR")
+	})
 	return found
 }

@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -18,6 +19,7 @@ type advantageForm struct {
 	spreadOf  string // the rows of the spread
 	spread    string
 	eps, sign float64
+	moved     int // 1 + the order in rowMoves in which the differences x_r − b stand in their micro-batch; 0: their own
 }
 
 // declaredForm returns the form of the declared options, false where it is another kind of formula.
@@ -113,7 +115,7 @@ func advantageEdits(o *stage.Outcome) []edit {
 			switch {
 			case s.name == "none":
 				id = "ADV-NOT-SCALED"
-			case s.name[:3] == "std" && declared.spread[:3] == "std":
+			case strings.HasPrefix(s.name, "std") && strings.HasPrefix(declared.spread, "std"):
 				id = "ADV-DDOF"
 			}
 			divided = append(divided, change{id, "they are divided by " + s.title + " where it should be " + titleOf(spreads, declared.spread), func(f *advantageForm) { f.spread = s.name }})
@@ -124,7 +126,13 @@ func advantageEdits(o *stage.Outcome) []edit {
 		epsilons = append(epsilons, change{"ADV-EPS", "the epsilon is missing", func(f *advantageForm) { f.eps = 0 }})
 	}
 	signs := []change{{"ADV-SIGN", "they have the wrong sign", func(f *advantageForm) { f.sign = -1 }}}
-	families := [][]change{rewards, baselines, subtracted, spreadRows, divided, epsilons, signs}
+	var orders []change
+	if declared.spread != "none" { // else all of the advantage is moved
+		for i, m := range rowMoves {
+			orders = append(orders, change{"ADV-ROWS-OF-OTHERS", "their differences from the baseline are those of " + m.title + ", over their own spread", func(f *advantageForm) { f.moved = i + 1 }})
+		}
+	}
+	families := [][]change{rewards, baselines, subtracted, spreadRows, divided, epsilons, signs, orders}
 	var list []edit
 	add := func(changes ...change) {
 		f := declared
@@ -312,8 +320,19 @@ func (f advantageForm) from(in *formInputs) *stage.Prediction {
 		s := 1.0
 		if f.spread != "none" {
 			s = spreadOf(f.spread, x, spreadRows[i]) + f.eps
+			if strings.HasPrefix(f.spread, "1/") { // times what they should be divided by, its epsilon with it
+				s = 1 / (1/spreadOf(f.spread, x, spreadRows[i]) + f.eps)
+			}
 		}
-		a := f.sign * (x[i] - centreOf(f.centre, x, rows[i], i)) / s
+		from := i
+		if f.moved > 0 {
+			file := b.Files[b.File(i)]
+			from = file.Lo + rowMoves[f.moved-1].from(i-file.Lo, file.Hi-file.Lo)
+			for _, j := range rows[from] {
+				size = max(size, math.Abs(x[j]))
+			}
+		}
+		a := f.sign * (x[from] - centreOf(f.centre, x, rows[from], from)) / s
 		off := ((n+4)*c.Unit*size + 2*e) / math.Abs(s)
 		bound := off*(1+math.Abs(a)) + 8*c.Unit*math.Abs(a)
 		lo, hi := i, i+1

@@ -200,12 +200,15 @@ func scopeRows(c *stage.Case, name string) [][]int {
 var centres = []struct{ name, title string }{
 	{"mean", "the mean"}, {"loo", "the mean of the other rows"}, {"none", "nothing"}, {"median", "the median"}, {"lower median", "the lower median"}, {"max", "the largest reward"}, {"min", "the smallest reward"},
 	{"first", "the first reward"}, {"last", "the last reward"}, {"sum", "the sum"}, {"loo n", "the sum of the other rows over the number of all rows"}, {"loo n2", "the mean with the row itself, over n − 1"},
+	{"loo times", "the sum of the other rows times n − 1"}, {"loo sum", "the sum of the other rows"},
 }
 
 var spreads = []struct{ name, title string }{
 	{"none", "nothing"}, {"std1", "the deviation with n − 1"}, {"std0", "the deviation with n"}, {"var1", "the variance with n − 1"}, {"var0", "the variance with n"},
 	{"mad", "the mean absolute deviation"}, {"range", "the range"}, {"rms", "the root mean square"}, {"sem", "the standard error of the mean"}, {"count", "the number of rows"},
 	{"mean", "the mean"}, {"max", "the largest magnitude"}, {"median ad", "the median absolute deviation"}, {"1/std1", "the inverse of the deviation: they are multiplied by it"},
+	{"1/std0", "the inverse of the deviation with n: they are multiplied by it"}, {"std−", "the deviation with n + 1"}, {"√mad0", "the root of the mean absolute deviation"},
+	{"√mad1", "the root of the mean absolute deviation with n − 1"},
 }
 
 func centreOf(name string, x []float64, rows []int, own int) float64 {
@@ -240,6 +243,10 @@ func centreOf(name string, x []float64, rows []int, own int) float64 {
 		return (sum - x[own]) / n
 	case "loo n2":
 		return sum / (n - 1)
+	case "loo times":
+		return (sum - x[own]) * (n - 1)
+	case "loo sum":
+		return sum - x[own]
 	}
 	return 0
 }
@@ -260,6 +267,14 @@ func spreadOf(name string, x []float64, rows []int) float64 {
 		return math.Sqrt(square / (n - 1))
 	case "1/std1":
 		return math.Sqrt((n - 1) / square)
+	case "1/std0":
+		return math.Sqrt(n / square)
+	case "std−":
+		return math.Sqrt(square / (n + 1))
+	case "√mad0":
+		return math.Sqrt(absolute / n)
+	case "√mad1":
+		return math.Sqrt(absolute / (n - 1))
 	case "std0":
 		return math.Sqrt(square / n)
 	case "var1":

@@ -84,6 +84,10 @@ var cellSets = []cellSet{
 		first, _ := firstLast(row)
 		return first >= 0 && t > first && slices.Contains(row[first:t], false)
 	}},
+	{"LOSS-MASK-TOOL", "that follow a hole of the response mask", func(c *stage.Case, r, t, i int) bool {
+		first, _ := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
+		return first >= 0 && t > first && !c.B.Mask[i-1]
+	}},
 }
 
 // cellEdits returns edits of some cells of a per-token output, or rows of a per-row one: on a set of them the number is 0, has the other

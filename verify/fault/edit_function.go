@@ -129,7 +129,7 @@ func whiteningEdits(o *stage.Outcome) []edit {
 		return nil
 	}
 	var list []edit
-	for _, centre := range []struct{ name, title string }{{"mean", ""}, {"none", "the mean is not subtracted"}, {"median", "the median is subtracted, not the mean"}} {
+	for _, centre := range []struct{ name, title string }{{"mean", ""}, {"none", "the mean is not subtracted"}, {"median", "the median is subtracted, not the mean"}, {"lower median", "the lower median is subtracted, not the mean"}} {
 		for _, spread := range []struct{ name, title string }{{"std1", ""}, {"std0", ""}, {"var1", "divided by the variance"}, {"var0", "divided by the variance, of n"}, {"rms", "divided by the root of the second moment, not by the deviation"},
 			{"mad", "divided by the mean absolute deviation"}, {"none", "not divided by the deviation"}, {"max", "divided by the largest magnitude"}} {
 			for _, eps := range []float64{0, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1} {
@@ -159,7 +159,81 @@ func whiteningEdits(o *stage.Outcome) []edit {
 			}
 		}
 	}
-	return list
+	list = append(list, edit{id: "WHITEN-FORM", title: "whitening: another mean is subtracted, and divided by another deviation, than those of the tokens that it is over", changes: mostChanges,
+		predict: whitenedByOthers})
+	return append(list, edit{id: "WHITEN-FORM", title: "whitening: sums over the tokens are divided by the number of all cells, those outside the mask included", changes: 1,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return whitenedOver(c, ch, 0, 0) }})
+}
+
+// whitenedByOthers predicts advantages that are a line in those before whitening, (x − c)/s with s > 0, one line for the whole step. Its
+// two numbers are read off the advantages themselves, and all others must agree with them.
+func whitenedByOthers(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	raw, t := under(option("whiten.scope", "none"), c, ch), c.B.Tensors[ch.Output]
+	if raw == nil || t == nil || len(t.Data) != len(raw.Want) {
+		return nil
+	}
+	low, high, distinct := -1, -1, map[float64]bool{}
+	for i, x := range raw.Want {
+		if len(raw.Want) == len(c.B.Mask) && !c.B.Mask[i] || raw.Judge != nil && !raw.Judge[i] {
+			continue
+		}
+		distinct[x] = true
+		if low < 0 || x < raw.Want[low] {
+			low = i
+		}
+		if high < 0 || x > raw.Want[high] {
+			high = i
+		}
+	}
+	const enough = 12 // numbers, of which two are fitted
+	if len(distinct) < enough {
+		return nil
+	}
+	slope := (t.Data[high] - t.Data[low]) / (raw.Want[high] - raw.Want[low])
+	if !(slope > 0) || math.IsInf(slope, 0) {
+		return nil
+	}
+	return whitenedOver(c, ch, raw.Want[low]-t.Data[low]/slope, 1/slope)
+}
+
+// whitenedOver predicts (x − m)/s; s = 0 asks for sums over the tokens, divided by the number of all cells of the step.
+func whitenedOver(c *stage.Case, ch *stage.Check, m, s float64) *stage.Prediction {
+	raw := under(option("whiten.scope", "none"), c, ch)
+	if raw == nil || len(raw.Want) != len(c.B.Mask) {
+		return nil
+	}
+	var size, most float64
+	var cells []int
+	for i, in := range c.B.Mask {
+		if in {
+			cells = append(cells, i)
+			size, most = max(size, math.Abs(raw.Want[i])), max(most, raw.Bound[i])
+		}
+	}
+	if s == 0 {
+		var n, sum, square float64
+		for _, f := range c.B.Files {
+			n += float64((f.Hi - f.Lo) * f.Cols)
+		}
+		for _, i := range cells {
+			sum += raw.Want[i]
+		}
+		m = sum / n
+		for _, i := range cells {
+			square += float64((raw.Want[i] - m) * (raw.Want[i] - m))
+		}
+		s = math.Sqrt(square/n) + numberOr(c, "whiten.eps", 0)
+	}
+	if !(s > 0) {
+		return nil
+	}
+	p := *raw
+	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
+	for _, i := range cells {
+		a := (raw.Want[i] - m) / s
+		p.Want[i], p.Bound[i] = a, (2*most+16*c.Unit*size)/s*(1+math.Abs(a))+8*c.Unit*math.Abs(a)
+	}
+	return &p
 }
 
 // whitenedAs predicts advantages whitened over all tokens of the step in another way.

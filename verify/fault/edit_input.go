@@ -61,6 +61,15 @@ func inputEdits(o *stage.Outcome) []edit {
 			add("OTHER-TENSOR", name+" is read one token late: that of the token before", shifted(name, 1))
 			add("OTHER-TENSOR", name+" is read one token early: that of the token behind", shifted(name, -1))
 		}
+		if b.Tensors[name].Layout == dump.PerToken && o.Check.Stage != convention.Aggregate {
+			for by, word := range map[int]string{1: "late: that of the token before", -1: "early: that of the token behind"} {
+				list = append(list, edit{id: "OTHER-TENSOR", title: fmt.Sprintf("%s is rolled: read one token %s, the end of the row at its beginning", name, word), changes: 1,
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return rolledRow(name, by, c, ch) }})
+			}
+		}
+		add("OTHER-FORM", name+" is rounded to bfloat16 before it is used", token(name, func(_ *stage.Case, x []float64) []float64 { return mapped(x, toBF16) }))
+		add("OTHER-TENSOR", name+" is read without its fractions, as an integer", token(name, func(_ *stage.Case, x []float64) []float64 { return mapped(x, math.Trunc) }))
+		add("OTHER-TENSOR", name+" is read from the rows in reversed order", reversed(name))
 		add("OTHER-TENSOR", name+" is read from the row before", rolled(name, 1))
 		add("OTHER-TENSOR", name+" is read from the row behind", rolled(name, -1))
 		add("OTHER-TENSOR", name+" is read with the wrong sign", negated(name))
@@ -75,7 +84,7 @@ func inputEdits(o *stage.Outcome) []edit {
 		}
 	}
 	if read("logp_old") && read("logp_new") {
-		for _, k := range []float64{2, 0.5, -1} {
+		for _, k := range []float64{2, 0.5, -1, 3} {
 			in := token("logp_old", func(c *stage.Case, x []float64) []float64 {
 				lp := c.B.Token("logp_new")
 				if len(lp) != len(x) {
@@ -120,6 +129,54 @@ func inputEdits(o *stage.Outcome) []edit {
 		}
 	}
 	return list
+}
+
+// toBF16 rounds to nearest, ties to even, with 8 bits.
+func toBF16(x float64) float64 {
+	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+		return x
+	}
+	_, exp := math.Frexp(x)
+	ulp := math.Ldexp(1, exp-8)
+	return math.RoundToEven(x/ulp) * ulp
+}
+
+// reversed returns the input in which the rows of every file stand in the reversed order.
+func reversed(name string) input {
+	return token(name, func(c *stage.Case, x []float64) []float64 {
+		y, w := make([]float64, len(x)), len(x)/max(c.B.Rows, 1)
+		for _, f := range c.B.Files {
+			for r := f.Lo; r < f.Hi; r++ {
+				from := f.Hi - 1 - (r - f.Lo)
+				copy(y[r*w:(r+1)*w], x[from*w:(from+1)*w])
+			}
+		}
+		return y
+	})
+}
+
+// rolledRow predicts an output for a tensor rolled along its rows. What a dump holds outside the mask may be another number than the program
+// had there: cells that would read one are not judged, and of numbers that a whole row makes nothing is predicted.
+func rolledRow(name string, by int, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b := c.B
+	x := b.Token(name)
+	if x == nil || b.Cols == 0 {
+		return nil
+	}
+	y, known := make([]float64, len(x)), make([]bool, len(x))
+	for i := range y {
+		y[i], known[i] = neighbour(c, x, i, 0, -by)
+	}
+	p := under(perToken(name, y), c, ch)
+	if p == nil || len(p.Want) != len(x) {
+		return nil
+	}
+	q := *p
+	q.Judge = make([]bool, len(x))
+	for i := range x {
+		q.Judge[i] = known[i] && b.Mask[i] && (p.Judge == nil || p.Judge[i])
+	}
+	return &q
 }
 
 // kindOf returns what kind of number an option is: a program takes one coefficient for another, not for a temperature.

@@ -8,10 +8,10 @@ import (
 	"plumbline/verify/stage"
 )
 
-// maskForm is what a program may do to the cells of one row of a mask.
+// maskForm is another mask that a program may have in the place of the right one.
 type maskForm struct {
 	id, title string
-	change    func(row []bool)
+	of        func(c *stage.Case) []bool
 }
 
 // moveRight moves a row by some cells, to the left if negative; what comes in is false.
@@ -24,55 +24,67 @@ func moveRight(by int) func(row []bool) {
 	}
 }
 
+// rollRow moves a row by some cells; what leaves it at one end comes in at the other.
+func rollRow(by int) func(row []bool) {
+	return func(row []bool) {
+		was, n := slices.Clone(row), len(row)
+		for t := range row {
+			row[t] = was[((t-by)%n+n)%n]
+		}
+	}
+}
+
 var maskForms = []maskForm{
-	{"LOSS-MASK-PADS", "the mask is inverted: padding counts, and the response does not", func(row []bool) {
+	{"LOSS-MASK-PADS", "the mask is inverted: padding counts, and the response does not", rowByRow(func(row []bool) {
 		for t := range row {
 			row[t] = !row[t]
 		}
-	}},
-	{"LOSS-MASK-PADS", "padding counts", func(row []bool) {
+	})},
+	{"LOSS-MASK-PADS", "padding counts", rowByRow(func(row []bool) {
 		for t := range row {
 			row[t] = true
 		}
-	}},
-	{"LOSS-MASK-TOOL", "what lies between two tokens of the policy counts", func(row []bool) {
+	})},
+	{"LOSS-MASK-TOOL", "what lies between two tokens of the policy counts", rowByRow(func(row []bool) {
 		if first, last := firstLast(row); first >= 0 {
 			for t := first; t <= last; t++ {
 				row[t] = true
 			}
 		}
-	}},
-	{"LOSS-MASK-SHIFT", "the mask is one token late", moveRight(1)},
-	{"LOSS-MASK-SHIFT", "the mask is two tokens late", moveRight(2)},
-	{"LOSS-MASK-EARLY", "the mask is one token early", moveRight(-1)},
-	{"LOSS-MASK-EARLY", "the mask is two tokens early", moveRight(-2)},
-	{"LOSS-MASK-NO-EOS", "the last token of every response does not count", withoutLast},
-	{"LOSS-MASK-FIRST", "the first token of every response does not count", withoutFirst},
-	{"LOSS-MASK-P1", "one token behind every response counts", oneMore},
-	{"LOSS-MASK-SHIFT", "the mask and the mask one token late must both hold", func(row []bool) {
+	})},
+	{"LOSS-MASK-SHIFT", "the mask is one token late", rowByRow(moveRight(1))},
+	{"LOSS-MASK-SHIFT", "the mask is two tokens late", rowByRow(moveRight(2))},
+	{"LOSS-MASK-EARLY", "the mask is one token early", rowByRow(moveRight(-1))},
+	{"LOSS-MASK-EARLY", "the mask is two tokens early", rowByRow(moveRight(-2))},
+	{"LOSS-MASK-NO-EOS", "the last token of every response does not count", rowByRow(withoutLast)},
+	{"LOSS-MASK-FIRST", "the first token of every response does not count", rowByRow(withoutFirst)},
+	{"LOSS-MASK-P1", "one token behind every response counts", rowByRow(oneMore)},
+	{"LOSS-MASK-SHIFT", "the mask is rolled by one token to the right", rowByRow(rollRow(1))},
+	{"LOSS-MASK-EARLY", "the mask is rolled by one token to the left", rowByRow(rollRow(-1))},
+	{"LOSS-MASK-SHIFT", "the mask and the mask one token late must both hold", rowByRow(func(row []bool) {
 		for t := len(row) - 1; t >= 0; t-- {
 			row[t] = row[t] && t > 0 && row[t-1]
 		}
-	}},
-	{"LOSS-MASK-EARLY", "the mask and the mask one token early must both hold", func(row []bool) {
+	})},
+	{"LOSS-MASK-EARLY", "the mask and the mask one token early must both hold", rowByRow(func(row []bool) {
 		for t := range row {
 			row[t] = row[t] && t+1 < len(row) && row[t+1]
 		}
-	}},
-	{"LOSS-FIRST-COLUMN", "only the first token of every response counts", func(row []bool) {
+	})},
+	{"LOSS-FIRST-COLUMN", "only the first token of every response counts", rowByRow(func(row []bool) {
 		first, _ := firstLast(row)
 		clear(row)
 		if first >= 0 {
 			row[first] = true
 		}
-	}},
-	{"LOSS-MASK-NO-EOS", "only the last token of every response counts", func(row []bool) {
+	})},
+	{"LOSS-MASK-NO-EOS", "only the last token of every response counts", rowByRow(func(row []bool) {
 		_, last := firstLast(row)
 		clear(row)
 		if last >= 0 {
 			row[last] = true
 		}
-	}},
+	})},
 }
 
 // maskEdits returns edits of the mask of a reduction: in sum and count, in the sum alone, in the count alone; of all terms of a loss, of its
@@ -86,19 +98,25 @@ func maskEdits(o *stage.Outcome) []edit {
 	if in, any := otherTermsOff(c); any && (o.Check.ID == "aggregate/loss" || o.Check.ID == "gradient/dlogp") && under(in, c, o.Check) != nil {
 		terms = []string{"", "of the policy term alone ", "of the terms beside the policy's "}
 	}
+	forms := slices.Clone(maskForms)
+	if f := maskOfGradient(o, c); f != nil {
+		forms = append(forms, *f)
+	}
 	var list []edit
-	for _, m := range maskForms {
+	for _, m := range forms {
 		for _, part := range []struct {
 			title   string
 			predict func(*stage.Case, *stage.Check) *stage.Prediction
 		}{
-			{"in sum and count ", func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(mask(m.change), c, ch) }},
-			{"in the sum alone ", numerator(m.change)},
-			{"in the count alone ", counted(func(c *stage.Case, row int, _ float64) float64 {
-				r := slices.Clone(c.B.Mask[row*c.B.Cols : (row+1)*c.B.Cols])
-				m.change(r)
-				return count(r)
-			})},
+			{"in sum and count ", func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(maskOf(m.of), c, ch) }},
+			{"in the sum alone ", numerator(maskOf(m.of))},
+			{"in the count alone ", func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				other := m.of(c)
+				if other == nil {
+					return nil
+				}
+				return counted(func(c *stage.Case, row int, _ float64) float64 { return count(other[row*c.B.Cols : (row+1)*c.B.Cols]) })(c, ch)
+			}},
 		} {
 			for i, term := range terms {
 				list = append(list, edit{id: m.id, title: term + part.title + "another mask: " + m.title, changes: 1,

@@ -30,14 +30,7 @@ func movedEdits(o *stage.Outcome) []edit {
 		id = "ADV-ROWS-OF-OTHERS"
 	}
 	var list []edit
-	for _, m := range []struct {
-		title string
-		from  func(r, n int) int
-	}{
-		{"the row before", func(r, n int) int { return (r + n - 1) % n }},
-		{"the row behind", func(r, n int) int { return (r + 1) % n }},
-		{"the rows in reversed order", func(r, n int) int { return n - 1 - r }},
-	} {
+	for _, m := range rowMoves {
 		for _, whole := range []bool{false, true} {
 			title := fmt.Sprintf("%s are those of %s", o.Check.Output, m.title)
 			if whole {
@@ -172,4 +165,31 @@ func groupFitted(c *stage.Case, ch *stage.Check, times bool) *stage.Prediction {
 		}
 	}
 	return q
+}
+
+// zero explains advantages that are all 0: they were never filled, or multiplied by 0. Many formulas give that, by groups of one row or a bound of 0,
+// and the numbers tell none of them from the others.
+func (t *trial) zero() []Explanation {
+	o := t.levels[0]
+	if o.Check.Output != "advantages" {
+		return nil
+	}
+	for i, x := range o.Got {
+		if (o.Pred.Judge == nil || o.Pred.Judge[i]) && (o.Pred.Judge != nil || len(o.Got) != len(o.Case.B.Mask) || o.Case.B.Mask[i]) && x != 0 {
+			return nil
+		}
+	}
+	h := described(&Hypothesis{ID: "ADV-ZERO", Checks: []string{o.Check.ID}, Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		p := under(sameInput, c, ch)
+		if p == nil {
+			return nil
+		}
+		q := *p
+		q.Want, q.Bound, q.Alt = make([]float64, len(p.Want)), make([]float64, len(p.Want)), nil
+		return &q
+	}})[0]
+	if e, ok := t.try(h, "", h.judge); ok && !e.Lead {
+		return []Explanation{e}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -135,6 +136,18 @@ func surrogateForms() []surrogateForm {
 	twice := func(a float64) float64 { return a * a }
 	with("ADV-FORM", "the clipped side is multiplied by the square of the advantage", func(s *surrogate) { s.second = twice })
 	with("ADV-FORM", "the unclipped side is multiplied by the square of the advantage", func(s *surrogate) { s.first = twice })
+	for _, f := range functions {
+		if f.name == "x²" {
+			continue
+		}
+		with("ADV-FORM", "the clipped side is multiplied by "+f.of("A")+", of the advantage A", func(s *surrogate) { s.second = f.f })
+		with("ADV-FORM", "the unclipped side is multiplied by "+f.of("A")+", of the advantage A", func(s *surrogate) { s.first = f.f })
+	}
+	for _, k := range []float64{0.5, 2} { // a factor on both sides is one of the loss
+		times := func(a float64) float64 { return k * a }
+		with("FACTOR", fmt.Sprintf("the clipped side is multiplied by %g", k), func(s *surrogate) { s.second = times })
+		with("FACTOR", fmt.Sprintf("the unclipped side is multiplied by %g", k), func(s *surrogate) { s.first = times })
+	}
 	with("CLIP-GRADIENT-LEAK", "the gradient passes the clip", func(s *surrogate) { s.leaks = true })
 	with("CLIP-DUAL", "the dual clip is left out", func(s *surrogate) { s.dual = func(float64) bool { return false } })
 	with("CLIP-DUAL-BOTH-SIGNS", "the dual clip is for every advantage", func(s *surrogate) { s.dual = func(float64) bool { return true } })
@@ -183,7 +196,7 @@ func (f surrogateForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		return nil
 	}
 	kind, level := c.Set.Value("loss.kind"), c.Set.Value("ratio.level")
-	if kind.Kind() != convention.Enum || !slices.Contains([]string{"ppo", "gspo"}, kind.Text()) {
+	if kind.Kind() != convention.Enum || !slices.Contains([]string{"ppo", "gspo", "luspo"}, kind.Text()) {
 		return nil
 	}
 	if v := c.Set.Value("ratio.old"); v.Kind() == convention.Enum && v.Text() != "stored" {

@@ -22,6 +22,17 @@ type recursionForm struct {
 	carry     func(gamma, lambda float64) float64
 	reward    func(r []float64, t int) float64
 	cut       func(done bool) (next, carried bool) // whether V' and A_{t+1} count for a token after which an episode ends
+	cutLast   bool                                 // whether cut decides of the last token, too, behind which next_values stands
+	doneLate  bool                                 // done is that of the token before; of the last token it is right
+	hole      holeRule                             // what of a masked column counts
+	forward   bool                                 // the columns of the result stand in the order in which they were computed
+}
+
+// holeRule is what a recursion over all columns takes from those outside the mask, where the declared one passes them by.
+type holeRule struct {
+	all           bool // all columns are visited; the others say how
+	value         bool // V of a masked column is the next value
+	carried, zero bool // A of a masked column is carried, or 0 is
 }
 
 func at(x []float64, t int) float64 {
@@ -41,7 +52,7 @@ var (
 )
 
 func recursionForms() []recursionForm {
-	right := recursionForm{"GAE-RECURSION", "", nextValue, noEnd, ownValue, both2, ownReward, cutBoth}
+	right := recursionForm{id: "GAE-RECURSION", next: nextValue, end: noEnd, own: ownValue, carry: both2, reward: ownReward, cut: cutBoth}
 	with := func(id, title string, change func(*recursionForm)) recursionForm {
 		f := right
 		f.id, f.title = id, title
@@ -69,6 +80,10 @@ func recursionForms() []recursionForm {
 		}),
 		with("GAE-RECURSION", "the next value is left out: δ = r − V", func(f *recursionForm) { f.next = func([]float64, int) float64 { return 0 } }),
 		with("GAE-RECURSION", "the own value is left out: δ = r + γ·V_{t+1}", func(f *recursionForm) { f.own = func([]float64, int) float64 { return 0 } }),
+		with("GAE-RECURSION", "the own value is read without its fraction", func(f *recursionForm) { f.own = func(v []float64, t int) float64 { return math.Trunc(v[t]) } }),
+		with("GAE-RECURSION", "the next value is read without its fraction", func(f *recursionForm) {
+			f.next = func(v []float64, t int) float64 { return math.Trunc(at(v, t+1)) }
+		}),
 		with("GAE-RECURSION", "the value is added: δ = r + γ·V_{t+1} + V", func(f *recursionForm) { f.own = func(v []float64, t int) float64 { return -v[t] } }),
 		with("GAE-RECURSION", "the sign of the next value: δ = r − γ·V_{t+1} − V", func(f *recursionForm) {
 			f.next = func(v []float64, t int) float64 { return -at(v, t+1) }
@@ -94,6 +109,25 @@ func recursionForms() []recursionForm {
 		with("GAE-DONES", "the ends of episodes are ignored", func(f *recursionForm) {
 			f.cut = func(bool) (next, carried bool) { return true, true }
 		}),
+		with("GAE-DONES", "the next value is taken over the end of an episode, that of the last token included", func(f *recursionForm) {
+			f.cut, f.cutLast = func(done bool) (next, carried bool) { return true, !done }, true
+		}),
+		with("GAE-DONES", "the ends of episodes are ignored, that of the last token included", func(f *recursionForm) {
+			f.cut, f.cutLast = func(bool) (next, carried bool) { return true, true }, true
+		}),
+		with("GAE-DONES", "the end of an episode is read one token late: done of the token before", func(f *recursionForm) { f.doneLate = true }),
+		with("GAE-HOLE", "the value of a masked column is taken as the next value, where it should be passed by", func(f *recursionForm) { f.hole = holeRule{all: true, value: true} }),
+		with("GAE-HOLE", "the recursion is cut at masked columns: A_{t+1} is 0 there, where it should be carried over", func(f *recursionForm) {
+			f.hole = holeRule{all: true, zero: true}
+		}),
+		with("GAE-PADS", "A of masked columns is carried, where they should be passed by", func(f *recursionForm) { f.hole = holeRule{all: true, carried: true} }),
+		with("GAE-PADS", "A and V of masked columns are carried, where they should be passed by", func(f *recursionForm) {
+			f.hole = holeRule{all: true, carried: true, value: true}
+		}),
+		with("GAE-HOLE", "the recursion is cut at masked columns: neither A_{t+1} nor the next value is carried over", func(f *recursionForm) {
+			f.hole = holeRule{all: true, zero: true, value: true}
+		}),
+		with("GAE-RECURSION", "the columns are in the reverse order: the list that grew from the last token back is not reversed", func(f *recursionForm) { f.forward = true }),
 		with("GAE-REWARD-EARLY", "the reward is that of the next token", func(f *recursionForm) {
 			f.reward = func(r []float64, t int) float64 { return at(r, t+1) }
 		}),
@@ -163,31 +197,22 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		if last := cells[len(cells)-1]; (last+1)%b.Cols != 0 {
 			behind = value.X[last+1]
 		}
-		var a, e float64
-		for t := len(cells) - 1; t >= 0; t-- {
-			i := cells[t]
-			next := f.next(v, t)
-			if t == len(cells)-1 {
-				if next = f.end(v, behind, gamma); len(bootstrap) == b.Rows && next == 0 {
-					next = bootstrap[r]
-				}
-			}
-			k := k
-			if dones != nil && t+1 < len(cells) {
-				counts, carried := f.cut(dones[i] != 0)
-				if !counts {
-					next = 0
-				}
-				if !carried {
-					k = 0
-				}
-			} else if dones != nil && dones[i] != 0 {
-				next = 0
-			}
-			delta := f.reward(rewards, t) + gamma*next - f.own(v, t)
-			size := math.Abs(rewards[t]) + math.Abs(gamma*next) + math.Abs(v[t]) + math.Abs(k*a)
-			a, e = delta+k*a, math.Abs(k)*e+8*c.Unit*size+reward.E(i)+value.E(i)
-			p.Want[i], p.Bound[i] = a, e
+		if f.hole.all {
+			f.overColumns(c, p, r, reward, value, gamma, k)
+			continue
+		}
+		var done []bool
+		if dones != nil {
+			done = f.doneOf(c, cells, dones)
+		}
+		f.overCells(p, cells, v, rewards, done, behind, bootstrapOf(bootstrap, b.Rows, r), gamma, k, func(i int, size float64) float64 {
+			return 8*c.Unit*size + reward.E(i) + value.E(i)
+		})
+		if f.doneLate && done != nil {
+			f.firstDone(c, p, cells, v, rewards, done, bootstrapOf(bootstrap, b.Rows, r), gamma, k, behind)
+		}
+		if f.forward {
+			turned(p, b.Mask, b.Cols, r, b.Origin[r].Cols)
 		}
 	}
 	if ch.Output == "returns" {

@@ -20,10 +20,14 @@ import (
 type part struct {
 	what string
 	x    []float64 // of every row
+	idle bool      // is another one on this batch
 }
 
 // reductionParts are what programs divide by, and multiply with.
 type reductionParts struct{ keep, length, count, factor []part }
+
+// lengthLimits are numbers that programs take for the shortest or the longest length that a response is divided by.
+var lengthLimits = []float64{2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 100, 128, 256, 512, 1024}
 
 // spreadFiles gives every row the number of its file.
 func spreadFiles(b *dump.Batch, of func(f int) float64) []float64 {
@@ -82,7 +86,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	}
 	add := func(list *[]part, what string, x []float64) {
 		if !slices.ContainsFunc(x, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) || v < 0 }) {
-			*list = append(*list, part{what, x})
+			*list = append(*list, part{what: what, x: x})
 		}
 	}
 	width := spreadFiles(b, func(f int) float64 { return float64(b.Files[f].Cols) })
@@ -90,6 +94,10 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	add(&p.length, "its own tokens", n)
 	add(&p.length, "its tokens + 1", moved(1))
 	add(&p.length, "its tokens − 1", moved(-1))
+	epsilons := []float64{0.01, 0.1, 0.5}
+	for _, e := range epsilons {
+		add(&p.length, fmt.Sprintf("its tokens + %g", e), moved(e))
+	}
 	add(&p.length, "the padded width of its micro-batch", width)
 	add(&p.length, "the padded width of the step", everyRow(b, float64(b.Cols)))
 	add(&p.length, "the longest response of its micro-batch", spreadFiles(b, func(f int) float64 { return longest(inFile(f)) }))
@@ -103,6 +111,16 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		}
 		return x
 	}())
+	for _, k := range lengthLimits {
+		floor, cap := slices.Clone(n), slices.Clone(n)
+		for r, v := range n {
+			floor[r], cap[r] = max(v, k), min(v, k)
+		}
+		for i, x := range [][]float64{floor, cap} {
+			what := fmt.Sprintf("its tokens, at %s %g", [2]string{"least", "most"}[i], k)
+			p.length = append(p.length, part{what, x, slices.Equal(x, n) || len(x) == 0 || slices.Min(x) == slices.Max(x)})
+		}
+	}
 	if prompt := b.Row("prompt_len"); len(prompt) == len(n) {
 		both := make([]float64, len(n))
 		for r := range both {
@@ -123,6 +141,11 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	add(&p.count, "the tokens of the step", everyRow(b, sumOf(n, all)))
 	add(&p.count, "the cells of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(width, inFile(f)) }))
 	add(&p.count, "the cells of the step", everyRow(b, sumOf(width, all)))
+	for _, e := range epsilons {
+		add(&p.count, fmt.Sprintf("the tokens of the micro-batch + %g", e), spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(f)) + e }))
+		add(&p.count, fmt.Sprintf("the rows of the micro-batch + %g", e), spreadFiles(b, func(f int) float64 { return sumOf(ones, inFile(f)) + e }))
+		add(&p.count, fmt.Sprintf("the tokens of the step + %g", e), everyRow(b, sumOf(n, all)+e))
+	}
 	for _, by := range []float64{1, -1} {
 		word := map[float64]string{1: "one more", -1: "one fewer"}[by]
 		add(&p.count, "the tokens of the step, "+word+" of every response", everyRow(b, sumOf(moved(by), all)))
@@ -167,6 +190,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		}
 	}
 	add(&p.keep, "", ones)
+	keep("responses of a single token", func(r int) bool { return n[r] == 1 })
 	keep("responses that were cut off", func(r int) bool { return truncated(c, r) })
 	if a := c.Optional("advantages"); len(a.X) == len(b.Mask) && b.Cols > 0 {
 		first := func(r int) float64 {
@@ -206,6 +230,9 @@ func reductionEdits(o *stage.Outcome) []edit {
 	each := func(do func(choice)) {
 		for k := range p.keep {
 			for l := range p.length {
+				if p.length[l].idle {
+					continue
+				}
 				for n := range p.count {
 					for f := range p.factor {
 						do(choice{k, l, n, f})
@@ -326,6 +353,8 @@ func (p *reductionParts) words(from, to choice) (id, title string) {
 			name("LOSS-MASK-TRUNCATED")
 		case strings.Contains(what, "negative"), strings.Contains(what, "advantage 0"):
 			name("LOSS-MASK-NEGATIVE")
+		case strings.Contains(what, "single token"):
+			name("LOSS-MASK-OTHER")
 		}
 		name("LOSS-MASK-ADVANTAGES")
 	}
@@ -344,6 +373,8 @@ func (p *reductionParts) words(from, to choice) (id, title string) {
 			name("AGG-PAD-DENOMINATOR")
 		case strings.Contains(is, "prompt"):
 			name("AGG-PROMPT-COUNTED")
+		case strings.Contains(is, " + 0."):
+			name("MEAN-EPS")
 		case strings.HasSuffix(is, "1") && is != "1":
 			name("AGG-LENGTH-OFF-BY-ONE")
 		}
@@ -365,6 +396,8 @@ func (p *reductionParts) words(from, to choice) (id, title string) {
 			name("AGG-PAD-DENOMINATOR")
 		case strings.Contains(is, "prompt"):
 			name("AGG-PROMPT-COUNTED")
+		case strings.Contains(is, " + 0."):
+			name("MEAN-EPS")
 		case strings.Contains(is, "of every response"):
 			name("AGG-LENGTH-OFF-BY-ONE")
 		case local(is) && !local(was) && was != "1":
@@ -411,85 +444,4 @@ func rowWeights(c *stage.Case) []float64 {
 		}
 	}
 	return w
-}
-
-// rowPredictor tells fast whether an output is near to what other weights of its rows give: it is linear in them.
-type rowPredictor struct {
-	o    *stage.Outcome
-	c    *stage.Case
-	zero []float64   // of a number per file, with all weights 0
-	of   [][]float64 // of a number per file: what row k of each adds
-}
-
-func newRowPredictor(o *stage.Outcome, c *stage.Case) *rowPredictor {
-	p := &rowPredictor{o: o, c: c}
-	b := c.B
-	if o.Check.Stage == convention.Gradient {
-		if len(o.Pred.Want) != len(b.Mask) {
-			return nil
-		}
-		return p
-	}
-	rows := 0
-	for _, f := range b.Files {
-		rows = max(rows, f.Hi-f.Lo)
-	}
-	const most = 64 // predictions of everything
-	if len(o.Pred.Want) != len(b.Files) || rows > most {
-		return nil
-	}
-	with := func(k int) []float64 {
-		by := make([]float64, b.Rows)
-		for _, f := range b.Files {
-			if k >= 0 && f.Lo+k < f.Hi {
-				by[f.Lo+k] = 1
-			}
-		}
-		q := weighted(b, c, o.Check, by)
-		if q == nil || len(q.Want) != len(b.Files) {
-			return nil
-		}
-		return q.Want
-	}
-	if p.zero = with(-1); p.zero == nil {
-		return nil
-	}
-	for k := range rows {
-		x := with(k)
-		if x == nil {
-			return nil
-		}
-		p.of = append(p.of, x)
-	}
-	return p
-}
-
-// near reports whether the output is within a few limits of what the factors of the rows give.
-func (p *rowPredictor) near(by []float64) bool {
-	o, b := p.o, p.c.B
-	close := func(i int, want float64) bool {
-		limit := o.Limit(i)
-		if h := math.Abs(o.Pred.Want[i]); h > 0 {
-			limit *= max(1, math.Abs(want)/h)
-		}
-		return math.Abs(o.Got[i]-want) <= 4*limit+1e-6*math.Abs(want)
-	}
-	if p.of == nil {
-		for i, w := range o.Pred.Want {
-			if b.Mask[i] && (o.Pred.Judge == nil || o.Pred.Judge[i]) && !close(i, w*by[i/b.Cols]) {
-				return false
-			}
-		}
-		return true
-	}
-	for f, info := range b.Files {
-		want := p.zero[f]
-		for k := range info.Hi - info.Lo {
-			want += by[info.Lo+k] * (p.of[k][f] - p.zero[f])
-		}
-		if !close(f, want) {
-			return false
-		}
-	}
-	return true
 }

@@ -35,13 +35,17 @@ type Hypothesis struct {
 	// Loose is for bugs that make numbers coarse, not other ones: what tells them apart is that the right numbers' bound is left,
 	// and what Predict has looked at, such as a number grid.
 	Loose bool
+
+	// Relative is for bugs that are differences from a value or a form which a configuration declares, as the registry says: they do not
+	// convict a run that declares none.
+	Relative bool
 }
 
 // described fills in what the registry says of the bugs. An id that it does not know is a panic.
 func described(list ...*Hypothesis) []*Hypothesis {
 	for _, h := range list {
 		b := bug.MustFind(h.ID)
-		h.Rows, h.Cause, h.Fix = b.Rows, b.Cause, b.Fix
+		h.Rows, h.Cause, h.Fix, h.Relative = b.Rows, b.Cause, b.Fix, b.Against != ""
 		if h.Title == "" {
 			h.Title = b.Title
 		}
@@ -84,7 +88,8 @@ type Explanation struct {
 	Apart      float64 // how many bounds the healthy prediction is away from the faulty one, at most
 	Outcome    *stage.Outcome
 
-	level int // of the arithmetics of the failure, the finest is 0
+	fitted bool // by a number that nobody writes
+	level  int  // of the arithmetics of the failure, the finest is 0
 }
 
 // apart is the distance in bounds between the healthy and the faulty prediction below which the data cannot tell them apart.
@@ -105,6 +110,9 @@ func Explain(o *stage.Outcome) []Explanation {
 		return nil
 	}
 	t := newTrial(o)
+	if e := t.zero(); e != nil {
+		return e
+	}
 	found := make([][]Explanation, len(all))
 	each(len(all), len(o.Case.B.Mask), func(i int) {
 		h := all[i]
@@ -135,8 +143,11 @@ func Explain(o *stage.Outcome) []Explanation {
 			}
 		}
 	}
-	if len(exact) == 0 {
-		exact = t.edits()
+	if len(exact) == 0 || !slices.ContainsFunc(exact, func(e Explanation) bool { return !e.fitted }) {
+		found := t.edits() // a number that was fitted to this step excludes no formula
+		if len(exact) == 0 || slices.ContainsFunc(found, func(e Explanation) bool { return e.Hypothesis.ID != "FACTOR" }) {
+			exact = found
+		}
 	}
 	if len(exact) > 0 {
 		return finest(exact)
@@ -194,7 +205,8 @@ func ExplainPairs(o *stage.Outcome) []Explanation {
 				continue
 			}
 			pair := &Hypothesis{ID: a.ID + " + " + b.ID, Rows: append(slices.Clone(a.Rows), b.Rows...), Title: a.Title + "; and " + b.Title,
-				Cause: a.Cause + "; " + b.Cause, Fix: a.Fix + "; " + b.Fix, Checks: a.Checks, Input: both(a.Input, b.Input)}
+				Cause: a.Cause + "; " + b.Cause, Fix: a.Fix + "; " + b.Fix, Checks: a.Checks, Input: both(a.Input, b.Input),
+				Relative: a.Relative || b.Relative}
 			if e, ok := t.try(pair, "", pair.judge); ok && !e.Lead {
 				found = append(found, e)
 			}

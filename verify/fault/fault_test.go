@@ -9,6 +9,7 @@ import (
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
+	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
@@ -99,4 +100,19 @@ func TestFactorsThatTie(t *testing.T) {
 	for _, id := range names(fault.Explain(stage.Judge(stage.Find("gradient/dlogp"), b, set))) {
 		require.NotContains(t, id, "FACTOR×", id)
 	}
+}
+
+// A hypothesis is relative to a declaration where the registry says so, and only there.
+func TestRelativeIsTheRegistrysWord(t *testing.T) {
+	relative := 0
+	for _, h := range fault.All() {
+		against := bug.MustFind(h.ID).Against
+		require.Equal(t, against != "", h.Relative, h.ID)
+		if h.Relative {
+			relative++
+		}
+	}
+	require.Greater(t, relative, 10)
+	require.False(t, fault.Find("OLD-RECOMPUTED").Relative)
+	require.True(t, fault.Find("KL-ABSENT").Relative)
 }

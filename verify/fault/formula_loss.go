@@ -10,9 +10,9 @@ import (
 )
 
 // numerator returns a predictor for a mask that is wrong in the sum of a mean and right in its denominator.
-func numerator(change func(row []bool)) func(*stage.Case, *stage.Check) *stage.Prediction {
+func numerator(in input) func(*stage.Case, *stage.Check) *stage.Prediction {
 	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-		b, _, ok := mask(change)(c)
+		b, _, ok := in(c)
 		if !ok {
 			return nil
 		}

@@ -2,7 +2,9 @@ package fault
 
 import (
 	"math"
+	"slices"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -23,7 +25,7 @@ func klForms() []*Hypothesis {
 		{"|x|", "", math.Abs, func(x float64) float64 { return math.Copysign(1, x) }},
 		{"x², without the ½", "", func(x float64) float64 { return x * x }, func(x float64) float64 { return 2 * x }},
 	} {
-		list = append(list, &Hypothesis{ID: "KL-FORMULA", Checks: []string{"kl/token", "gradient/dlogp"},
+		list = append(list, &Hypothesis{ID: "KL-FORMULA", Checks: []string{"kl/token", "token_loss", "aggregate/loss", "aggregate/kl_loss", "gradient/dlogp"},
 			Title: "the estimate of KL is " + f.title,
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				if v := c.Set.Value("kl.kind"); f.kind != "" && (v.Kind() != convention.Enum || v.Text() != f.kind) {
@@ -33,7 +35,14 @@ func klForms() []*Hypothesis {
 			}})
 	}
 	return append(list, &Hypothesis{ID: "KL-CUT-OFF", Checks: []string{"kl/token"},
-		Predict: cutOff})
+		Predict: cutOff}, &Hypothesis{ID: "KL-SIGN", Checks: []string{"kl/token"}, Title: "the estimate of KL has the wrong sign",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			if v := c.Set.Value("kl.kind"); v.Kind() != convention.Enum || v.Text() == "k1" {
+				return nil // −k1 is that of the exchanged policies
+			}
+			p := under(sameInput, c, ch)
+			return combined(-1, p, 0, p)
+		}})
 }
 
 // estimated predicts the estimate of KL by another formula, or the gradient of a loss that has it.
@@ -72,8 +81,15 @@ func estimated(c *stage.Case, ch *stage.Check, value, slope func(x float64) floa
 		}
 		bound[i] = 8 * c.Unit * r * (1 + size) * (1 + math.Exp(math.Abs(x)) + x*x)
 	}
-	if ch.Stage != convention.Gradient {
+	switch ch.Stage {
+	case convention.KL:
 		return &stage.Prediction{Want: want, Bound: bound}
+	case convention.TokenLoss, convention.Aggregate:
+		if c.Has("kl") || ch.Stage == convention.Aggregate && c.Has("token_loss") {
+			return nil // it is read as it was dumped: the slip shows there
+		}
+		none := under(newToken("kl", make([]float64, len(want))), c, ch)
+		return withBound(under(newToken("kl", want), c, ch), combined(1, under(newToken("kl", bound), c, ch), -1, none))
 	}
 	beta := c.Set.Value("kl.beta")
 	if beta.Kind() != convention.Number || place.Text() != "loss" {
@@ -82,7 +98,38 @@ func estimated(c *stage.Case, ch *stage.Check, value, slope func(x float64) floa
 	for i := range want {
 		want[i] *= beta.Num()
 	}
-	return added(under(noKL, c, ch), weightsOf(c, ch), want)
+	p, w := under(noKL, c, ch), weightsOf(c, ch)
+	q := added(p, w, want)
+	for i := range want {
+		if q != nil {
+			q.Bound[i] += math.Abs(w.Want[i]*beta.Num()) * bound[i]
+		}
+	}
+	return q
+}
+
+// newToken returns the input with a per-token tensor that the batch need not have.
+func newToken(name string, x []float64) input {
+	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		b := c.B.With(name, x)
+		t := *b.Tensors[name]
+		t.Layout, t.Width = dump.PerToken, 1
+		b.Tensors[name] = &t
+		return b, c.Set, true
+	}
+}
+
+// withBound returns p with the magnitudes of e added to its bounds, nil if either is nil.
+func withBound(p, e *stage.Prediction) *stage.Prediction {
+	if p == nil || e == nil || len(p.Want) != len(e.Want) {
+		return nil
+	}
+	q := *p
+	q.Bound = slices.Clone(p.Bound)
+	for i, x := range e.Want {
+		q.Bound[i] += math.Abs(x)
+	}
+	return &q
 }
 
 // policyForms are slips in the clipped objective −min(ρA, clip(ρ)A). Each gives the loss of a token, and its derivative by log ρ.

@@ -10,15 +10,11 @@ import (
 
 type input = func(c *stage.Case) (*dump.Batch, *convention.Set, bool)
 
-// mask returns the input with another mask, made from the cells of one row; nothing shows where no cell changes.
-func mask(change func(row []bool)) input {
+// maskOf returns the input with another mask, of rows and columns as the batch has; nil says that there is none.
+func maskOf(of func(c *stage.Case) []bool) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-		b := c.B
-		m := append([]bool(nil), b.Mask...)
-		for r := 0; r < b.Rows && b.Cols > 0; r++ {
-			change(m[r*b.Cols : (r+1)*b.Cols])
-		}
-		if slices.Equal(m, b.Mask) {
+		b, m := c.B, of(c)
+		if m == nil || slices.Equal(m, b.Mask) {
 			return nil, nil, false
 		}
 		set := c.Set
@@ -26,6 +22,19 @@ func mask(change func(row []bool)) input {
 			set = set.WithFact("num_items_in_batch", n*count(m)/count(b.Mask))
 		}
 		return b.WithMask(m), set, true
+	}
+}
+
+// mask returns the input whose mask has every row changed.
+func mask(change func(row []bool)) input { return maskOf(rowByRow(change)) }
+
+func rowByRow(change func(row []bool)) func(c *stage.Case) []bool {
+	return func(c *stage.Case) []bool {
+		m := slices.Clone(c.B.Mask)
+		for r := 0; r < c.B.Rows && c.B.Cols > 0; r++ {
+			change(m[r*c.B.Cols : (r+1)*c.B.Cols])
+		}
+		return m
 	}
 }
 

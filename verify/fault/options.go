@@ -1,6 +1,9 @@
 package fault
 
 import (
+	"slices"
+	"strings"
+
 	"plumbline/verify/bug"
 	"plumbline/verify/stage"
 )
@@ -109,12 +112,30 @@ func OfChange(c stage.Change) (n Named, ok bool) {
 	return Named{}, false
 }
 
-// OfChangeIn is [OfChange] of a change that a check alone asks for: of all tokens in the KL term, and not in the loss, it is another bug.
-func OfChangeIn(check string, c stage.Change) (n Named, ok bool) {
-	if check == "aggregate/kl_loss" && c.Option == "mask.tokens" && c.To.String() == "none" {
-		return *bug.MustFind("KL-OUTSIDE-MASK"), true
+// OfChangeIn is [OfChange] of a change that a check alone asks for, where others that read the option are right under the declared one: of a
+// logged number it is a bug of the log, of all tokens in the KL term and not in the loss one of that term, and of the token losses, which are
+// those of a ratio over sequences, one of that ratio.
+func OfChangeIn(check string, c stage.Change, rightElsewhere bool) (n Named, ok bool) {
+	padded := c.Option == "mask.tokens" && c.To.String() == "none"
+	logged := strings.HasPrefix(check, "scalars/") && rightElsewhere
+	id := ""
+	switch {
+	case check == "aggregate/kl_loss" && padded:
+		id = "KL-OUTSIDE-MASK"
+	case check == "token_loss/policy" && padded:
+		id = "RATIO-MEAN-PADS"
+	case logged && padded && strings.HasSuffix(check, "entropy"):
+		id = "METRIC-ENTROPY-PADS"
+	case logged && padded && slices.Contains(updateMetrics, check):
+		id = "METRIC-APPROX-KL-PADS"
+	case logged && padded:
+		id = "METRIC-PADS"
+	case logged && (c.Option == "clip.low" || c.Option == "clip.high") && slices.Contains(clipMetrics, check):
+		id = "METRIC-CLIP-FRACTION"
+	default:
+		return OfChange(c)
 	}
-	return OfChange(c)
+	return *bug.MustFind(id), true
 }
 
 // RowsOf returns the codes that a bug of that id stands for.

@@ -8,6 +8,7 @@ import (
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
+	"plumbline/verify/tol"
 )
 
 // extraTerms looks for the one tensor of the batch that what is wrong is a multiple of, got − want = k·x, and for one that the
@@ -61,6 +62,7 @@ func (t *trial) extraTerms() []Explanation {
 				h.ID, h.Title = "OTHER-TENSOR", fmt.Sprintf("the numbers are %.6g × %s", k, name)
 			}
 			if e, ok := t.try(described(h)[0], "", h.judge); ok && !e.Lead {
+				e.fitted = rounded(k, 2) != k && !(instead && math.Abs(k-1) < 1e-6)
 				found = append(found, e)
 			}
 		}
@@ -167,19 +169,31 @@ const unnamed = "a number that is none of the run's"
 func (t *trial) solved() []Explanation {
 	o := t.levels[0]
 	var quotients []float64
+	least := 100.0 // bounds that a number must be of to tell a factor
+	if o.Half() {
+		least = 8
+	}
 	for i, w := range o.Pred.Want {
-		if (o.Pred.Judge == nil || o.Pred.Judge[i]) && math.Abs(w) > 100*o.Pred.Bound[i] && !math.IsNaN(o.Got[i]) && !math.IsInf(o.Got[i], 0) {
+		if (o.Pred.Judge == nil || o.Pred.Judge[i]) && math.Abs(w) > least*o.Pred.Bound[i] && !math.IsNaN(o.Got[i]) && !math.IsInf(o.Got[i], 0) {
 			quotients = append(quotients, o.Got[i]/w)
 		}
 	}
-	const least = 6 // that one fitted number explains
-	if len(quotients) < least {
+	const enough = 6 // that one fitted number explains
+	if len(quotients) < enough {
 		return nil
 	}
 	slices.Sort(quotients)
 	k := quotients[len(quotients)/2]
 	if k == 0 || math.Abs(k-1) < 1e-6 || len(o.Pred.Want) != len(o.Case.B.Mask) {
 		return nil
+	}
+	if u := stage.Grid(o.Got); u > tol.U32 { // of numbers rounded to 16 bits what people write is told from its neighbours to three roundings
+		for digits := 1; digits <= 2; digits++ {
+			if short := rounded(k, digits); math.Abs(short-k) <= 3*u*math.Abs(k) {
+				k = short
+				break
+			}
+		}
 	}
 	name := unnamed
 	if exponent := math.Round(math.Log2(math.Abs(k))); math.Abs(exponent) >= 3 && math.Abs(math.Abs(k)-math.Exp2(exponent)) <= 1e-5*math.Abs(k) {

@@ -1,0 +1,131 @@
+package fault
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// scored returns eight responses with holes, whose KL is not 0 outside the mask, the token rewards with the score in a column that a program
+// chooses, and group advantages of scores from which a program takes a sum of the KL.
+func scored(column func(cells []int) int, sum func(kl, m []float64) float64) *dump.Batch {
+	g := rand.New(rand.NewPCG(2, 9))
+	const rows, cols, beta = 8, 9, 0.1
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}, Origin: make([]dump.Origin, rows),
+		Files: []dump.FileInfo{{Lo: 0, Hi: rows, Cols: cols}}}
+	b.Meta.MicroBatches, b.Meta.WorldSize = 1, 1
+	single := func() float64 { return float64(float32(g.NormFloat64())) }
+	kl, rewards, scores, group, adv := make([]float64, rows*cols), make([]float64, rows*cols), make([]float64, rows), make([]float64, rows), make([]float64, rows)
+	net := make([]float64, rows)
+	for r := range rows {
+		scores[r], group[r] = single(), float64(r/4)
+		m := make([]float64, cols)
+		var cells []int
+		for t := range cols {
+			i := r*cols + t
+			kl[i] = single()
+			if b.Mask[i] = t < 8-r%3 && t != 3 && t != 4; b.Mask[i] {
+				m[t], rewards[i] = 1, float64(float32(-beta*kl[i]))
+				cells = append(cells, t)
+			}
+		}
+		if r == 5 { // a response of one token
+			for t := range cols {
+				b.Mask[r*cols+t], rewards[r*cols+t], m[t] = t == 0, 0, 0
+			}
+			m[0], rewards[r*cols] = 1, float64(float32(-beta*kl[r*cols]))
+			cells = []int{0}
+		}
+		i := r*cols + column(cells)
+		rewards[i] = float64(float32(rewards[i] + scores[r]))
+		net[r] = scores[r] - beta*sum(kl[r*cols:(r+1)*cols], m)
+	}
+	for r := range rows {
+		mean := 0.0
+		for j := range 4 {
+			mean += net[r/4*4+j] / 4
+		}
+		adv[r] = float64(float32(net[r] - mean))
+	}
+	for name, x := range map[string][]float64{"kl": kl, "token_rewards": rewards} {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: x, Type: format.F32}
+	}
+	for name, x := range map[string][]float64{"scores": scores, "group_id": group, "advantages": adv} {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerRow, Width: 1, Shape: []int{rows}, Data: x, Type: format.F32}
+	}
+	return b
+}
+
+// A score in another column, and a KL that is summed without the mask, are named by what they are, and not by the mask of the loss.
+func TestPlacesOfRewards(t *testing.T) {
+	under := func(check, profile string, options map[string]string, b *dump.Batch) *stage.Outcome {
+		p, _, err := convention.Lookup(profile)
+		require.NoError(t, err)
+		set := convention.FromProfile(p)
+		for name, x := range options {
+			set = set.With(name, parsed(name, x), "test")
+		}
+		return stage.Judge(stage.Find(check), b, set)
+	}
+	inMask := func(kl, m []float64) (s float64) {
+		for t := range kl {
+			s += kl[t] * m[t]
+		}
+		return s
+	}
+	whole := func(kl, _ []float64) (s float64) {
+		for t := range kl {
+			s += kl[t]
+		}
+		return s
+	}
+	last := func(cells []int) int { return cells[len(cells)-1] }
+	for words, column := range map[string]func(cells []int) int{
+		"one token before the last": func(cells []int) int { return cells[max(len(cells)-2, 0)] },
+		"number of tokens, less 1":  func(cells []int) int { return len(cells) - 1 },
+		"":                          last,
+	} {
+		o := under("reward/token", "verl-ppo@0.9", map[string]string{"kl.place": "token_reward", "kl.beta": "0.1"}, scored(column, inMask))
+		if words == "" {
+			require.Equal(t, check.Pass, o.Verdict)
+			continue
+		}
+		requireName(t, o, "SCORE-INDEX", words)
+	}
+	group := map[string]string{"kl.place": "sequence_reward_before_baseline", "kl.beta": "0.1", "adv.kind": "group", "adv.center": "mean", "adv.scale": "none", "whiten.scope": "none", "reward.clip": "none"}
+	o := under("advantage/group", "trl-rloo@1.16", group, scored(last, whole))
+	requireName(t, o, "KL-REWARD-PADS", "masked cells")
+	for _, e := range Explain(under("advantage/group", "trl-rloo@1.16", group, scored(last, inMask))) {
+		require.NotEqual(t, "KL-REWARD-PADS", e.Hypothesis.ID)
+	}
+}
+
+// A change of an option that a logged number alone asks for is a bug of the log, where the loss is right, and one of the loss elsewhere.
+func TestOfChangeIn(t *testing.T) {
+	change := func(option, from, to string) stage.Change {
+		return stage.Change{Option: option, From: parsed(option, from), To: parsed(option, to)}
+	}
+	pads, clip := change("mask.tokens", "response", "none"), change("clip.low", "0.2", "none")
+	for _, c := range []struct {
+		check string
+		of    stage.Change
+		right bool
+		id    string
+	}{
+		{"scalars/clip_frac", pads, true, "METRIC-PADS"}, {"scalars/clip_frac", pads, false, "LOSS-MASK-PADS"},
+		{"scalars/entropy", pads, true, "METRIC-ENTROPY-PADS"}, {"scalars/ppo_kl", pads, true, "METRIC-APPROX-KL-PADS"},
+		{"scalars/clip_frac", clip, true, "METRIC-CLIP-FRACTION"}, {"token_loss/policy", clip, true, "CLIP-BOUND"},
+		{"token_loss/policy", pads, true, "RATIO-MEAN-PADS"}, {"aggregate/loss", pads, true, "LOSS-MASK-PADS"}, {"aggregate/kl_loss", pads, true, "KL-OUTSIDE-MASK"},
+	} {
+		n, ok := OfChangeIn(c.check, c.of, c.right)
+		require.True(t, ok)
+		require.Equal(t, c.id, n.ID, c.check)
+	}
+}

@@ -1,0 +1,78 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// klEdits returns edits of the estimator k3 = eˣ − x − 1 of x = logp_ref − logp whose terms have other whole numbers before them.
+func klEdits(o *stage.Outcome) []edit {
+	switch o.Check.ID {
+	case "kl/token", "gradient/dlogp", "token_loss/policy", "aggregate/loss", "aggregate/kl_loss":
+	default:
+		return nil
+	}
+	if v := o.Case.Set.Value("kl.kind"); v.Kind() != convention.Enum || v.Text() != "k3" {
+		return nil
+	}
+	var list []edit
+	for a := -1.0; a <= 2; a++ {
+		for b := -2.0; b <= 2; b++ {
+			for n := -2.0; n <= 2; n++ {
+				differ := 0
+				for _, d := range []bool{a != 1, b != -1, n != -1} {
+					if d {
+						differ++
+					}
+				}
+				if differ == 0 || differ > mostChanges || a == 0 && b == 0 && n == 0 || o.Check.Stage == convention.Gradient && n != -1 {
+					continue
+				}
+				value := func(x float64) float64 { return a*math.Exp(x) + b*x + n }
+				if a+n == 0 {
+					value = func(x float64) float64 { return a*math.Expm1(x) + b*x }
+				}
+				slope := func(x float64) float64 { return a*math.Exp(x) + b }
+				list = append(list, edit{id: "KL-FORMULA", title: "the estimate of KL is " + sum(a, b, n) + ", x = logp_ref − logp", changes: differ,
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return estimated(c, ch, value, slope) }})
+			}
+		}
+	}
+	return list
+}
+
+// sum writes a·eˣ + b·x + n without what is 0.
+func sum(a, b, n float64) string {
+	var text string
+	for _, t := range []struct {
+		k    float64
+		what string
+	}{{a, "eˣ"}, {b, "x"}, {n, ""}} {
+		if t.k == 0 {
+			continue
+		}
+		sign := " + "
+		if t.k < 0 {
+			sign = " − "
+		}
+		k := fmt.Sprintf("%g", math.Abs(t.k))
+		if k == "1" && t.what != "" {
+			k = ""
+		} else if t.what != "" {
+			k += "·"
+		}
+		text += sign + k + t.what
+	}
+	return strings.TrimPrefix(strings.Replace(text, " − ", "−", boolToInt(strings.HasPrefix(text, " − "))), " + ")
+}
+
+func boolToInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,119 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/verify/stage"
+)
+
+// bootstrapOf returns what stands behind the last token of a row, 0 where the batch has no such tensor.
+func bootstrapOf(x []float64, rows, r int) float64 {
+	if len(x) != rows {
+		return 0
+	}
+	return x[r]
+}
+
+// doneOf returns after which of the cells of a row an episode ends, as the form reads it.
+func (f recursionForm) doneOf(c *stage.Case, cells []int, dones []float64) []bool {
+	done := make([]bool, len(cells))
+	for t, i := range cells {
+		if done[t] = dones[i] != 0; f.doneLate && t < len(cells)-1 {
+			done[t] = t > 0 && dones[cells[t-1]] != 0
+		}
+	}
+	return done
+}
+
+// overCells fills in the advantages of the cells of one row, from the last one back.
+func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []float64, done []bool, behind, bootstrap, gamma, k float64, rounding func(i int, size float64) float64) {
+	var a, e float64
+	for t := len(cells) - 1; t >= 0; t-- {
+		i, k := cells[t], k
+		next := f.next(v, t)
+		if t == len(cells)-1 {
+			if next = f.end(v, behind, gamma); next == 0 {
+				next = bootstrap
+			}
+		}
+		switch {
+		case done == nil:
+		case t+1 < len(cells) || f.cutLast:
+			counts, carried := f.cut(done[t])
+			if !counts {
+				next = 0
+			}
+			if !carried {
+				k = 0
+			}
+		case done[t]:
+			next = 0
+		}
+		delta := f.reward(rewards, t) + gamma*next - f.own(v, t)
+		size := math.Abs(rewards[t]) + math.Abs(gamma*next) + math.Abs(v[t]) + math.Abs(k*a)
+		a, e = delta+k*a, math.Abs(k)*e+rounding(i, size)
+		p.Want[i], p.Bound[i] = a, e
+	}
+}
+
+// firstDone decides whether an episode ended before the first token of a row, which the rows do not say: by the dumped returns, of which the
+// first is one of two numbers. Without them none ended.
+func (f recursionForm) firstDone(c *stage.Case, p *stage.Prediction, cells []int, v, rewards []float64, done []bool, bootstrap, gamma, k, behind float64) {
+	ret := c.Optional("returns").X
+	if len(ret) != len(c.B.Mask) || len(cells) < 2 {
+		return
+	}
+	first := cells[0]
+	q := &stage.Prediction{Want: slices.Clone(p.Want), Bound: slices.Clone(p.Bound)}
+	other := slices.Clone(done)
+	other[0] = true
+	f.overCells(q, cells, v, rewards, other, behind, bootstrap, gamma, k, func(int, float64) float64 { return 0 })
+	if a := ret[first] - v[0]; math.Abs(a-q.Want[first]) < math.Abs(a-p.Want[first]) {
+		p.Want[first] = q.Want[first]
+	}
+}
+
+// overColumns fills in the advantages of one row where all its columns are visited:
+//
+//	g_t = r_t + γ·V' − V_t + k·A';  V' and A' of the column before are V_t and g_t in the mask, and by the rule of the form outside it
+func (f recursionForm) overColumns(c *stage.Case, p *stage.Prediction, r int, reward, value stage.Input, gamma, k float64) {
+	b := c.B
+	w := b.Origin[r].Cols
+	if w <= 0 || w > b.Cols {
+		w = b.Cols
+	}
+	var next, a, e float64
+	for t := w - 1; t >= 0; t-- {
+		i := r*b.Cols + t
+		g := reward.X[i] + gamma*next - value.X[i] + k*a
+		bound := math.Abs(k)*e + 8*c.Unit*(math.Abs(reward.X[i])+math.Abs(gamma*next)+math.Abs(value.X[i])+math.Abs(k*a)) + reward.E(i) + value.E(i)
+		p.Want[i], p.Bound[i] = g, bound
+		if b.Mask[i] || f.hole.value {
+			next = value.X[i]
+		}
+		switch {
+		case b.Mask[i] || f.hole.carried:
+			a, e = g, bound
+		case f.hole.zero:
+			a, e = 0, 0
+		}
+	}
+}
+
+// turned reverses the columns of a row of which a masked column has what is carried over it: 0 behind the last token.
+func turned(p *stage.Prediction, mask []bool, cols, r, w int) {
+	if w <= 0 || w > cols {
+		w = cols
+	}
+	lo, hi := r*cols, r*cols+w
+	var a, e float64
+	for i := hi - 1; i >= lo; i-- {
+		if mask[i] {
+			a, e = p.Want[i], p.Bound[i]
+		}
+		p.Want[i], p.Bound[i] = a, e
+	}
+	slices.Reverse(p.Want[lo:hi])
+	slices.Reverse(p.Bound[lo:hi])
+}

@@ -1,0 +1,169 @@
+package fault
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// rolledOut returns a rollout of eight rows of twelve columns, with holes or with ends of episodes, and the advantages that a program makes
+// of rewards r, values v, mask m, and d, which is 1 where an episode ends after a column.
+func rolledOut(holes bool, program func(r, v, m, d []float64, next float64) []float64) *dump.Batch {
+	g := rand.New(rand.NewPCG(5, 8))
+	const rows, cols = 8, 12
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}, Origin: make([]dump.Origin, rows),
+		Files: []dump.FileInfo{{Lo: 0, Hi: rows, Cols: cols}}}
+	b.Meta.MicroBatches, b.Meta.WorldSize = 1, 1
+	single := func() float64 { return float64(float32(g.NormFloat64())) }
+	at := map[string][]float64{"token_rewards": nil, "values": nil, "returns": nil, "advantages": nil, "dones": nil}
+	for name := range at {
+		at[name] = make([]float64, rows*cols)
+	}
+	next := make([]float64, rows)
+	for row := range rows {
+		m := make([]float64, cols)
+		for t := range cols {
+			i := row*cols + t
+			if b.Mask[i] = !holes || t < 10-row%4 && t != 4 && t != 5; b.Mask[i] {
+				m[t] = 1
+			}
+			if b.Mask[i] {
+				at["token_rewards"][i] = single()
+			}
+			at["values"][i] = single()
+			if !holes && g.Float64() < 0.3 {
+				at["dones"][i] = 1
+			}
+		}
+		lo, hi := row*cols, (row+1)*cols
+		if !holes {
+			next[row] = single()
+		}
+		adv := program(at["token_rewards"][lo:hi], at["values"][lo:hi], m, at["dones"][lo:hi], next[row])
+		for t, a := range adv {
+			at["advantages"][lo+t] = float64(float32(a))
+			at["returns"][lo+t] = float64(float32(a + at["values"][lo+t]))
+		}
+	}
+	for name, x := range at {
+		if name == "dones" && holes {
+			continue
+		}
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: x, Type: format.F32}
+	}
+	if !holes {
+		b.Tensors["next_values"] = &dump.Tensor{Name: "next_values", Layout: dump.PerRow, Width: 1, Shape: []int{rows}, Data: next, Type: format.F32}
+	}
+	return b
+}
+
+const testGamma, testLambda = 0.97, 0.9
+
+// overHoles is the recursion over all columns, with the next value and the advantage of a masked column taken by two rules.
+func overHoles(value, advantage func(own, behind, m float64) float64) func(r, v, m, d []float64, next float64) []float64 {
+	return func(r, v, m, _ []float64, _ float64) []float64 {
+		a := make([]float64, len(r))
+		var nextValue, last float64
+		for t := len(r) - 1; t >= 0; t-- {
+			g := r[t] + testGamma*nextValue - v[t] + testGamma*testLambda*last
+			nextValue, last = value(v[t], nextValue, m[t]), advantage(g, last, m[t])
+			a[t] = last
+		}
+		return a
+	}
+}
+
+// overEnds is the recursion of an environment's steps, with two rules for which flag cuts the next value and the advantage behind.
+func overEnds(next, carried func(d []float64, t int) float64) func(r, v, m, d []float64, behind float64) []float64 {
+	return func(r, v, _, d []float64, behind float64) []float64 {
+		a := make([]float64, len(r))
+		var last float64
+		for t := len(r) - 1; t >= 0; t-- {
+			nextValue := behind
+			if t+1 < len(r) {
+				nextValue = v[t+1]
+			}
+			last = r[t] + testGamma*nextValue*(1-next(d, t)) - v[t] + testGamma*testLambda*(1-carried(d, t))*last
+			a[t] = last
+		}
+		return a
+	}
+}
+
+// A recursion over holes or ends of episodes with one rule wrong is named by that rule, and a right one passes.
+func TestRecursionEdits(t *testing.T) {
+	passedBy := func(own, behind, m float64) float64 { return own*m + (1-m)*behind }
+	raw := func(own, _, _ float64) float64 { return own }
+	reset := func(own, _, m float64) float64 { return own * m }
+	right := func(d []float64, t int) float64 { return d[t] }
+	none := func([]float64, int) float64 { return 0 }
+	before := func(d []float64, t int) float64 {
+		switch {
+		case t == len(d)-1:
+			return d[t]
+		case t == 0:
+			return 0
+		}
+		return d[t-1]
+	}
+	turnedRound := func(program func(r, v, m, d []float64, next float64) []float64) func(r, v, m, d []float64, next float64) []float64 {
+		return func(r, v, m, d []float64, next float64) []float64 {
+			a := program(r, v, m, d, next)
+			for i, j := 0, len(a)-1; i < j; i, j = i+1, j-1 {
+				a[i], a[j] = a[j], a[i]
+			}
+			return a
+		}
+	}
+	for _, c := range []struct {
+		name, profile, id, words string
+		holes                    bool
+		of                       func(r, v, m, d []float64, next float64) []float64
+	}{
+		{"value of a hole", "verl-ppo@0.9", "GAE-HOLE", "taken as the next value", true, overHoles(raw, passedBy)},
+		{"cut at a hole", "verl-ppo@0.9", "GAE-HOLE", "A_{t+1} is 0 there", true, overHoles(passedBy, reset)},
+		{"over padding", "verl-ppo@0.9", "GAE-PADS", "A of masked columns", true, overHoles(passedBy, raw)},
+		{"not reversed", "verl-ppo@0.9", "GAE-RECURSION", "reverse order", true, turnedRound(overHoles(passedBy, passedBy))},
+		{"right over holes", "verl-ppo@0.9", "", "", true, overHoles(passedBy, passedBy)},
+		{"flag of the step before", "cleanrl@020cf0e", "GAE-DONES", "one token late", false, overEnds(before, before)},
+		{"not in δ", "cleanrl@020cf0e", "GAE-DONES", "the next value is taken over the end", false, overEnds(none, right)},
+		{"not carried", "cleanrl@020cf0e", "GAE-DONES", "A_{t+1} is carried over", false, overEnds(right, none)},
+		{"right over ends", "cleanrl@020cf0e", "", "", false, overEnds(right, right)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, _, err := convention.Lookup(c.profile)
+			require.NoError(t, err)
+			set := convention.FromProfile(p)
+			for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9", "whiten.scope": "none"} {
+				set = set.With(name, parsed(name, x), "test")
+			}
+			for _, id := range []string{"gae/returns", "gae/advantage"} {
+				o := stage.Judge(stage.Find(id), rolledOut(c.holes, c.of), set)
+				if c.id == "" {
+					require.Equal(t, check.Pass, o.Verdict, id)
+				} else {
+					requireName(t, o, c.id, c.words)
+				}
+			}
+		})
+	}
+	t.Run("noise", func(t *testing.T) {
+		p, _, err := convention.Lookup("verl-ppo@0.9")
+		require.NoError(t, err)
+		noise := rand.New(rand.NewPCG(1, 2))
+		requireNoName(t, stage.Judge(stage.Find("gae/returns"), rolledOut(true, func(r, _, _, _ []float64, _ float64) []float64 {
+			a := make([]float64, len(r))
+			for t := range a {
+				a[t] = noise.NormFloat64()
+			}
+			return a
+		}), convention.FromProfile(p)))
+	})
+}

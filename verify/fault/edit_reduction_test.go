@@ -1,0 +1,100 @@
+package fault
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// The mean over responses of means over their tokens, with a length that is no length of the response: it is named by what it is divided by.
+func TestReductionEdits(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"agg.kind": "seq_mean_token_mean", "agg.denominator": "micro", "agg.div_ga": "false", "kl.beta": "0", "mean.eps": "0"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	mean := func(length func(n float64) float64) func(x []float64, mask []bool, rows, cols int) float64 {
+		return func(x []float64, mask []bool, rows, cols int) (all float64) {
+			for r := range rows {
+				var sum, n float64
+				for i := r * cols; i < (r+1)*cols; i++ {
+					if mask[i] {
+						sum, n = sum+x[i], n+1
+					}
+				}
+				all += sum / length(n) / float64(rows)
+			}
+			return all
+		}
+	}
+	c := stage.Find("aggregate/pg_loss")
+	require.Equal(t, check.Pass, stage.Judge(c, summed(mean(func(n float64) float64 { return n })), set).Verdict)
+	for words, length := range map[string]func(n float64) float64{
+		"every response is divided by its tokens, at least 4, not by its own tokens": func(n float64) float64 { return max(n, 4) },
+		"every response is divided by its tokens, at most 4, not by its own tokens":  func(n float64) float64 { return min(n, 4) },
+		"every response is divided by √ of its tokens, not by its own tokens":        math.Sqrt,
+		"every response is divided by its tokens + 1, not by its own tokens":         func(n float64) float64 { return n + 1 },
+	} {
+		t.Run(words, func(t *testing.T) {
+			b := summed(mean(length))
+			b.Meta.DLogpScale = 1 // the weights of rows are those of the gradient
+			o := stage.Judge(c, b, set)
+			require.Equal(t, check.Fail, o.Verdict)
+			var titles []string
+			for _, e := range reductionEdits(o) {
+				h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{c.ID}, Predict: e.predict})[0]
+				if x, ok := newTrial(o).try(h, "", h.judge); ok && !x.Lead && e.changes == 1 {
+					titles = append(titles, e.title)
+				}
+			}
+			require.Equal(t, []string{words}, slices.Compact(titles)) // what is not replaced has several names that are equal here
+		})
+	}
+}
+
+// A mask that loses its last token, or its first, where it says which responses have any, leaves out those of a single token and counts them.
+func TestSingleTokens(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"agg.kind": "seq_mean_token_mean", "agg.denominator": "micro", "agg.div_ga": "false", "kl.beta": "0", "mean.eps": "0"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	step := func(least float64) *stage.Outcome {
+		b := summed(func([]float64, []bool, int, int) float64 { return 0 })
+		for _, r := range []int{1, 5} {
+			for i := r*b.Cols + 1; i < (r+1)*b.Cols; i++ {
+				b.Mask[i] = false
+			}
+		}
+		x, n := b.Tensors["token_loss"].Data, tokensOf(b, b.Mask)
+		var loss float64
+		for i, m := range b.Mask {
+			if r := i / b.Cols; m && n[r] >= least {
+				loss += x[i] / n[r] / float64(b.Rows)
+			}
+		}
+		b.Tensors["pg_loss"].Data = []float64{float64(float32(loss))}
+		b.Meta.DLogpScale = 1
+		return stage.Judge(stage.Find("aggregate/pg_loss"), b, set)
+	}
+	require.Equal(t, check.Pass, step(1).Verdict)
+	o := step(2)
+	require.Equal(t, check.Fail, o.Verdict)
+	var titles []string
+	for _, e := range reductionEdits(o) {
+		h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{o.Check.ID}, Predict: e.predict})[0]
+		if x, ok := newTrial(o).try(h, "", h.judge); ok && !x.Lead && e.changes == 1 {
+			require.Equal(t, "LOSS-MASK-OTHER", e.id)
+			titles = append(titles, e.title)
+		}
+	}
+	require.Equal(t, []string{"responses of a single token have no loss, and are counted"}, slices.Compact(titles))
+}
