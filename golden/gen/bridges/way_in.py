@@ -20,6 +20,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(HERE, "..", "..", ".."))
 BIN = os.path.dirname(sys.executable)
 EXAMPLE = os.path.join(ROOT, "examples", "trl_grpo.py")
+LOOP = os.path.join(ROOT, "examples", "torch_loop.py")
+NOTEBOOK = f"""
+import json
+for cell in json.load(open({os.path.join(ROOT, 'examples', 'judge.ipynb')!r}, encoding="utf-8"))["cells"]:
+    if cell["cell_type"] == "code":
+        exec("".join(cell["source"]))
+print("EXECUTED")
+"""
 GAE = ["--set", "gae.gamma=0.99", "--set", "gae.lambda=0.95", "--set", "kl.beta=0.05", "--set", "kl.kind=k1"]  # of verl's driver
 DDOF = ("std_rewards = nanstd(rewards.view(-1, num_generations), dim=1)", "std_rewards = rewards.view(-1, num_generations).std(dim=1, correction=0)")
 
@@ -82,7 +90,7 @@ def main():
         ranks = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29641", EXAMPLE, "3"]
         # name, command, environment, exit code, words that the output has, words that it has not
         trials = [
-            ("trl, clean", [*run, EXAMPLE], {}, 0, ["checks on 2 steps agree with TRL 1.16.0"], ["could not be dumped"]),
+            ("trl, clean", [*run, EXAMPLE], {}, 0, ["steps agree with TRL 1.16.0", "of 4 steps dumped"], ["could not be dumped"]),
             ("trl, every step", [*run, "--every", "1", EXAMPLE], {}, 0, ["checks on 4 steps agree", "4 of 4 steps dumped"], []),
             ("trl, bug: std over n", [*run, EXAMPLE], buggy, 1, ["ADV-DDOF"], []),
             ("trl, bug, stopped", [*run, "--stop", "--every", "1", EXAMPLE, "4000"], buggy, 1, ["ADV-DDOF", "stopped at the first failure"], []),
@@ -94,11 +102,16 @@ def main():
             ("verl, clean", [*run, toy("verl_toy.py"), "-"], {}, 0, ["agree with verl 0.9.1"], []),
             ("verl, bug: bounds exchanged", [*run, toy("verl_toy.py"), "-", "--bug", "clip_bounds_swapped"], {}, 1, ["CLIP-SIDES-SWAPPED"], []),
             ("verl ppo, bug: no half", [*run, *GAE, toy("verl_toy.py"), "-", "--ppo", "--bug", "value_loss_no_half"], {}, 1, ["VALUE-NO-HALF"], []),
+            ("verl in a worker of Ray", [*run, toy("ray_toy.py")], {}, 0, ["another process hooked", "agree with verl 0.9.1"], []),
+            ("verl in a worker of Ray, bug", [*run, toy("ray_toy.py"), "--bug", "clip_bounds_swapped"], {}, 1, ["another process hooked", "CLIP-SIDES-SWAPPED"], []),
             ("openrlhf, clean", [*run, toy("openrlhf_toy.py"), "-", "x"], {}, 0, ["agree with OpenRLHF 0.11.2"], []),
             ("openrlhf, bug: sign of the KL", [*run, toy("openrlhf_toy.py"), "-", "x", "--bug", "kl_sign"], {}, 1, ["KL-SIGN"], []),
             ("pytest, clean", [*test, "--plumbline", "test_clean.py"], {}, 0, ["2 passed"], []),
             ("pytest, bug in a loop", [*test, "test_bug.py", "-k", "loop"], {}, 1, ["AssertionError: ADV-DDOF:"], []),
             ("pytest, bug in TRL", [*test, "--plumbline", "test_clean.py"], buggy, 1, ["test_trl - AssertionError: ADV-DDOF:", "1 failed, 1 passed"], []),
+            ("plain loop, clean", ["bash", "-c", f"{sys.executable} {LOOP} loop && {run[0]} dump loop --profile trl-grpo@1.16"], {}, 0, ["agree with TRL 1.16.0"], []),
+            ("plain loop, bug: std over n", ["bash", "-c", f"{sys.executable} {LOOP} loop-bug --bug && {run[0]} dump loop-bug --profile trl-grpo@1.16"], {}, 1, ["ADV-DDOF"], []),
+            ("notebook", [sys.executable, "-c", NOTEBOOK], {}, 0, ["ADV-DDOF", "EXECUTED"], []),
             ("nothing to hook", [*run, "--", sys.executable, "-c", "print(1)"], {}, 5, ["nothing was dumped"], []),
             ("command fails", [*run, "--", sys.executable, "-c", "raise SystemExit(7)"], {}, 7, ["exit code 7"], []),
         ]

@@ -22,6 +22,10 @@ PPO = ["ppo", "--config", "config_debug", "training.output_dir=out", "training.s
        "ppo.learning_rate=1e-5", "ppo.min_lr=0", "training.total_ppo_steps=10"]
 GRPO = ["grpo", "out_dir=out", "max_iters=6", "block_size=16", "batch_size=1", "group_size=4", "gradient_accumulation_steps=2", "eval_samples=0", "save_interval=1000"]
 SHIELDED = ["shielded", "--config", "shielded_toy", "output_dir=out", "steps=12", "ppo_batch=8", "micro_batch_size=4", "sim_batch=8", "max_new_tokens=12"]
+# other sizes and seeds than those above
+PPO3 = PPO + ["ppo.rollout_samples=12", "ppo.batch_size=12", "dataset.max_gen_length=8", "ppo.learning_rate=3e-5", "ppo.epochs=2", "training.total_ppo_steps=14", "training.seed=90210"]
+GRPO2 = GRPO + ["max_iters=7", "block_size=32", "batch_size=2", "mask_ratio=0.25", "seed=90210"]
+ARC2 = ["arc", "output_dir=out", "tasks=8", "log_every=1", "save_every=0", "cache_every=1", "seed=90210"]
 ARC = ["arc", "output_dir=out", "tasks=6", "log_every=1", "save_every=0", "cache_every=1"]
 
 UPDATE = "reference/rl/update.go"
@@ -47,6 +51,7 @@ ROWS = [
     ("A3-beta", "A3", SHIELDED + ["kl_beta=0.001"], []),
     ("A7-sign", "A7", SHIELDED + ["steps=40", "ppo_batch=16"],
      [(s, "	a.adv = rl.Broadcast(nil, white,", "	for i := range white {\n		white[i] = -white[i]\n	}\n	a.adv = rl.Broadcast(nil, white,")]),
+    ("A6-devices", "A6", ["shielded", "--config", "shielded_toy", "output_dir=out", "steps=2", "int8=true", "device_map=auto", "gpus=2"], []),
     ("A10-detached", "A10", SHIELDED + ["grad_flow_every=1"], [(s, "return Slopes{LogProbs: res.DLogp}", "return Slopes{LogProbs: make([]float64, len(res.DLogp))}")]),
     ("H1-zeros", "H1", SHIELDED, [(s, "a.gen, a.old, a.ref = padded(gen, cols), now.LogProbs, ref", "a.gen, a.old, a.ref = padded(gen, cols), make([]float64, len(now.LogProbs)), ref"),
                                   (s, "!(math.Abs(ratioLow-1) < 1e-3", "math.IsNaN(pg) && !(math.Abs(ratioLow-1) < 1e-3")]),
@@ -64,6 +69,10 @@ ROWS = [
     ("B8-scoring", "B8", GRPO + ["max_iters=2"], slow(g, "	mean, std := meanStd(m.rewards)\n	m.seconds[3]", .8)),
     ("B9-loss", "B9", GRPO + ["max_iters=2", "gradient_accumulation_steps=1"], slow(g, "		m.seconds[4] = env.Clock() - start", 2.3)),
     ("B10-kl", "B10", GRPO + ["learning_rate=1e-2", "warmup_iters=0", "kl_beta=5", "max_iters=10", "mask_ratio=0.5", "block_size=32"], []),
+    ("B6-cost", "B6", GRPO2 + ["gradient_accumulation_steps=4", "max_iters=2"], []),
+    ("H7c-option", "H7c", GRPO2 + ["kl_estimator=k1", "learning_rate=2e-3", "warmup_iters=0", "max_iters=10"], []),
+    ("B11-time", "B11", ["grpo", "--config", "grpo_quick", "out_dir=out", "time_limit_s=0.05"], []),
+    ("B11-loss", "B1", ["grpo", "--config", "grpo_quick", "out_dir=out"], [(g, "1 - min(max(y, 0), 1)", "1 - min(max(y, 1), 1)")]),
     ("H5-position", "H5", GRPO, [(g, "		if !on {\n			lp[i] = 0", "		if !on || i%c.BlockSize != 0 {\n			lp[i] = 0"), KLCHECK]),
     ("H7a-dropout", "H7a", GRPO, [("internal/bind/masked.go", "	n := m.frozen.On(&ad.Tape{}, nil)\n	return logitsOf(x, n.Logits(n.Forward(input(x)).Hidden))",
                                  "	n := m.frozen.On(&ad.Tape{}, nil)\n	return logitsOf(x, ad.Scale(n.Logits(n.Forward(input(x)).Hidden), 0.9))"), KLCHECK]),
@@ -76,6 +85,11 @@ ROWS = [
     ("C7-low", "C7", PPO + ["ppo.learning_rate=1e-3", "ppo.kl_coeff=0", "ppo.epochs=2", "ppo.vf_coeff=0.5", "training.total_ppo_steps=40", "ppo.warmup_steps=80", "ppo.clip_ratio=0.9"], []),
     ("C7-high", "C7", PPO + ["ppo.learning_rate=1e-9", "ppo.kl_coeff=100", "training.total_ppo_steps=60", "ppo.epochs=1"], []),
     ("C8-entropy", "C8", PPO + ["ppo.entropy_coeff=1", "ppo.learning_rate=1e-3", "ppo.kl_coeff=0", "training.total_ppo_steps=60", "ppo.epochs=1"], [(UPDATE, "u.DEntropy[i] = float64(o.EntropyCoeff*u.DEntropy[i])", "u.DEntropy[i] = -float64(o.EntropyCoeff*u.DEntropy[i])")]),
+    ("RATIO-FIRST-old", "RATIO-FIRST", PPO3 + ["ppo.gradient_accumulation_steps=3"], [(p, "	r.old, r.values, r.ref = now.LogProbs, now.Values, ref\n", "	r.old, r.values, r.ref = now.LogProbs, now.Values, ref\n	for i := range r.old {\n		r.old[i] *= 0.9\n	}\n")]),
+    ("H13d-leftover", "H13d", PPO3 + ["ppo.gradient_accumulation_steps=2"],
+     [(p, "	result := rl.UpdateEpoch{Steps:", "	micros = micros[:len(micros)/c.Accumulation*c.Accumulation]\n	result := rl.UpdateEpoch{Steps:"),
+      (p, "	perEpoch := len(rl.PlanUpdates((c.RolloutSamples+c.MiniBatch-1)/c.MiniBatch, c.Accumulation, nil))", "	perEpoch := (c.RolloutSamples + c.MiniBatch - 1) / c.MiniBatch / c.Accumulation")]),
+    ("C18-epochs", "C18", PPO + ["ppo.epochs=1"], []),
     ("C9-skip", "C9", PPO, [(p, "		for epoch := range c.Epochs {\n", "		if reward == 0 {\n			fmt.Fprintln(env.Out, \"All rewards are zero, skipping the PPO update\")\n			return nil\n		}\n		for epoch := range c.Epochs {\n")]),
     ("C10-sign", "C10", PPO + ["training.total_ppo_steps=220", "ppo.epochs=1", "ppo.rollout_samples=4", "ppo.learning_rate=1e-4", "dataset.prompt_format=Question: {question}\\nAnswer:"],
      [(p, "	return r, err\n}\n\n// update makes", "	for i := range r.advantages {\n		r.advantages[i] = -r.advantages[i]\n	}\n	return r, err\n}\n\n// update makes")]),
@@ -84,13 +98,19 @@ ROWS = [
     ("C13-range", "C13", PPO + ["ppo.clip_ratio=0.0005", "ppo.learning_rate=1e-4"], []),
     ("C14-value", "C14", PPO + ["ppo.vf_coeff=3000"], []),
     ("C15-unstable", "C15", PPO + ["ppo.vf_coeff=1000", "ppo.learning_rate=1e-4", "training.total_ppo_steps=20"], []),
+    ("H13c-sampler", "RATIO-FIRST", PPO + ["generation.temperature=0.5", "generation.logprobs=processed", "training.total_ppo_steps=8", "ppo.gradient_accumulation_steps=2"],
+     [(p, "	r.old, r.values, r.ref = now.LogProbs, now.Values, ref\n", "	r.old, r.values, r.ref = slices.Clone(r.gen), now.Values, ref\n")]),
     ("C16-clip", "C16", PPO + ["ppo.max_grad_norm=0"], []),
     ("C17-greedy", "C17", PPO + ["generation.do_sample=false"], []),
     ("LOSS-SUM-ppo", "LOSS-SUM", PPO, [(UPDATE, "policy.Loss + float64(o.VFCoeff*value.Loss) + float64(o.EntropyCoeff*entropy),", "policy.Loss/2 + float64(o.VFCoeff*value.Loss) + float64(o.EntropyCoeff*entropy),")]),
     ("ENTROPY-RANGE-sum", "ENTROPY-RANGE", PPO, [(UPDATE, '{"policy/entropy", -entropy}', '{"policy/entropy", entropy}')]),
 
+    ("D6-encoder", "D6", ARC2 + ["epochs=1"], [(a, "	b.encoderMS = milliseconds(at)", "	time.Sleep(150 * time.Millisecond)\n	b.encoderMS = milliseconds(at)")]),
+    ("D8-norm", "D8", ARC2 + ["epochs=2", "max_grad_norm=0"], [(a, "	b.qwen = gradNorm(params, encoderPrefix)", "	b.qwen = 1e5 * gradNorm(params, encoderPrefix)")]),
     ("D2-no-grad", "D2", ARC + ["epochs=20"], [(a, "b.fresh = true\n	prompt := net.PromptOf(r.agent.Encode(s.sentence()))", "b.fresh = true\n	made := net.PromptOf(r.agent.Encode(s.sentence()))\n	prompt := tape.Const(made.Data(), len(made.Data()))")]),
     ("D17-hook", "D17", ARC + ["epochs=2", "grad_check=true"], [(a, "b.fresh = true\n	prompt := net.PromptOf(r.agent.Encode(s.sentence()))", "b.fresh = true\n	made := net.PromptOf(r.agent.Encode(s.sentence()))\n	prompt := tape.Const(made.Data(), len(made.Data()))")]),
+    ("D20-first", "D20", ["arc", "output_dir=out", "tasks=6", "log_every=10", "save_every=0", "cache_every=1", "epochs=1", "max_batches=20"],
+     [(a, "b.fresh = true\n	prompt := net.PromptOf(r.agent.Encode(s.sentence()))", "b.fresh = true\n	made := net.PromptOf(r.agent.Encode(s.sentence()))\n	prompt := tape.Const(made.Data(), len(made.Data()))")]),
     ("D4-weight", "D4", ARC + ["epochs=3"], [(a, "b.factor = 0.5 + 0.5*b.mask", "b.factor = b.mask")]),
     ("D5-scale", "D5", ARC + ["epochs=2", "reward_scale=0.001"], []),
     ("D7-curriculum", "D7", ARC + ["epochs=1", 'curriculum=1.0'], []),
@@ -101,7 +121,7 @@ ROWS = [
     ("D13-frozen", "D13", ARC + ["epochs=4", "agent_lr=0", "qwen_lr=0", "policy_lr=0"], []),
     ("D19-lr", "D19", ARC + ["epochs=2", "agent_lr=5", "qwen_lr=0.5"], []),
 ]
-ONLY = {"D10-nan": "log.txt", "D4-weight": "metrics.jsonl"}
+ONLY = {"D8-norm": "log.txt", "D20-first": "log.txt", "D6-encoder": "metrics.jsonl", "D10-nan": "log.txt", "D4-weight": "metrics.jsonl"}
 
 
 def read(path):

@@ -382,7 +382,9 @@ def run(case, folder):
                         )
                         if o.get("beta"):
                             t["logp_ref"] = x["ref"]
-                        if not packed:
+                        if packed:  # a number for each sequence, in the order of the segments
+                            t.update(scores=b["score"][sel], group_id=b["group"][sel])
+                        else:
                             t.setdefault("advantages", x["adv"])
                             t["sample_id"] = x["sample"].to(torch.int32)
                             if loop != "tokens":

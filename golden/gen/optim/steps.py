@@ -1,0 +1,90 @@
+"""Steps of real optimisers, as dumps: torch.optim on a small regression, right and with a bug of its use each.
+
+    python golden/gen/optim/steps.py golden/steps        (torch 2.15.0, numpy 2.4.6)
+
+Each case is a folder of four dumps: the gradient before clipping, the weights before the step and the update of three tensors, the rate
+and the norm as transformers.Trainer logs them (the rate behind the scheduler's step, the norm that clip_grad_norm_ returns).
+"""
+import hashlib
+import json
+import pathlib
+import sys
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "cmd/verify/wheel"))
+import plumbline  # noqa: E402
+
+SEED, STEPS, LR, CLIP = 20, 4, 1e-3, 0.5
+
+
+def case(folder, name, make=None, fault=None, options=None, dtype=torch.float32, schedule=None, clip=CLIP):
+    torch.manual_seed(SEED)
+    params = {"layer.weight": torch.randn(24, 8) * 0.3, "layer.bias": torch.randn(8) * 0.1, "v_head.weight": torch.randn(1, 24) * 0.2}
+    params = {k: v.to(dtype).requires_grad_() for k, v in params.items()}
+    trained = list(params.values())
+    if fault == "no-head":
+        trained = trained[:2]
+    make = make or (lambda p: torch.optim.AdamW(p, lr=LR, weight_decay=0.01))
+    optimizer = make(trained)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule or (lambda step: 1.0))
+    late = None
+    for step in range(1, STEPS + 1):
+        x, y, z = torch.randn(16, 24).to(dtype), torch.randn(16, 8).to(dtype), torch.randn(16, 1).to(dtype)
+        optimizer.zero_grad()
+        params["v_head.weight"].grad = None
+        loss = ((x @ params["layer.weight"] + params["layer.bias"] - y) ** 2).mean() + ((x @ params["v_head.weight"].T - z) ** 2).mean()
+        loss.backward()
+        grads = {k: v.grad.clone() for k, v in params.items()}
+        before = {k: v.detach().clone() for k, v in params.items()}
+        if fault == "step-first":  # the gradients of this step are used by the next one
+            for k, v in params.items():
+                v.grad = late[k] if late else None
+            late = grads
+        if fault == "unclipped":
+            norm = torch.nn.utils.get_total_norm([g for g in grads.values()])
+        elif fault == "each-tensor":
+            norm = torch.nn.utils.get_total_norm([g for g in grads.values()])
+            for p in params.values():
+                torch.nn.utils.clip_grad_norm_([p], clip)
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(list(params.values()), clip)
+        if fault == "norm-after":
+            norm = torch.nn.utils.get_total_norm([p.grad for p in params.values()])
+        if fault == "made-anew":
+            optimizer = make(trained)
+        optimizer.step()
+        if fault == "twice":
+            optimizer.step()
+        scheduler.step()
+        tensors = {"response_mask": torch.ones(1, 1, dtype=torch.bool)}
+        for k, v in params.items():
+            tensors.update({f"grad/{k}": grads[k], f"weights/{k}": before[k], f"update/{k}": v.detach() - before[k]})
+        plumbline.dump(str(folder / name / f"step_{step}.safetensors"), step=step, rank=0, world_size=1, micro_batch=0, micro_batches=1, algorithm="grpo", run=name,
+                       options={"optim.kind": "adamw", "optim.lr": LR, "optim.eps": 1e-8, "optim.clip_norm": CLIP, **(options or {})},
+                       scalars={"lr": float(scheduler.get_last_lr()[0]), "grad_norm": float(norm)}, **tensors)
+
+
+def main(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    case(folder, "adamw")
+    case(folder, "adamw-fused", lambda p: torch.optim.AdamW(p, lr=LR, weight_decay=0.01, fused=True))
+    case(folder, "adamw-loop-warm", lambda p: torch.optim.AdamW(p, lr=LR, betas=(0.9, 0.95), foreach=False), schedule=lambda step: min(1, step / 3))
+    case(folder, "adam", lambda p: torch.optim.Adam(p, lr=LR, weight_decay=0.01), options={"optim.kind": "adam"})
+    case(folder, "sgd", lambda p: torch.optim.SGD(p, lr=LR, momentum=0.9), options={"optim.kind": "sgd"})
+    case(folder, "bfloat16", dtype=torch.bfloat16)
+    case(folder, "bug-l2", lambda p: torch.optim.Adam(p, lr=LR, weight_decay=0.1))
+    case(folder, "bug-rate", lambda p: torch.optim.AdamW(p, lr=LR / 3, weight_decay=0.01), options={"optim.schedule": "constant"})
+    case(folder, "bug-ascent", lambda p: torch.optim.AdamW(p, lr=LR, maximize=True))
+    for fault in ["no-head", "step-first", "unclipped", "each-tensor", "norm-after", "made-anew", "twice"]:
+        case(folder, "bug-" + fault, fault=fault, clip=0.05 if fault == "each-tensor" else CLIP,
+             options={"optim.clip_norm": 0.05} if fault == "each-tensor" else None)
+    files = sorted(p for p in folder.rglob("*.safetensors"))
+    manifest = {"producer": "golden/gen/optim/steps.py", "seed": SEED, "versions": {"torch": torch.__version__.split("+")[0]},
+                "sha256": {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}}
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))
