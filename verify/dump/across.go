@@ -23,6 +23,11 @@ var acrossChecks = []*stage.Check{
 		Formula: "logp_old of a row is the same, bit by bit, in every update that uses the row", Source: "Schulman et al. 2017: π_old samples the rollout; V08 (P162)",
 		Fix:    "compute the old log-probs once per rollout, before its first update, and store them with the rows",
 		Assert: func(c *stage.Case) *stage.Assertion { return kept(c, "logp_old", "OLD-RECOMPUTED") }},
+	{ID: acrossFirst, Stage: convention.Ratio, Output: "logp_old", Title: "at the first update of a rollout the new log-probs are the old ones",
+		Formula: "logp_new − logp_old ≈ σ·(1 − p) before the policy has moved, σ ≤ 0.5 and that of each row ≤ 4 σ of the step; logp_old of a row is not that of other tokens at an earlier step",
+		Source:  "Schulman et al. 2017: π_old is the policy before the first update; V02, V08 (P023, P160)",
+		Fix:     "take the old log-probs of the rows that are trained on, by the pass that trains: same weights, mask, temperature, no dropout",
+		Assert:  stage.OldIsNew},
 	{ID: "across/gen", Stage: convention.Ratio, Output: "logp_gen", Title: "a row keeps the engine's log-probs over the updates of its rollout",
 		Formula: "logp_gen of a row is the same, bit by bit, in every update that uses the row", Source: "the engine sampled the row once",
 		Fix:    "store what the engine reported with the rows, and permute it with them",
@@ -35,6 +40,9 @@ var acrossChecks = []*stage.Check{
 
 // before marks the tensors of a batch that hold what earlier steps had for its rows, NaN where no step had them.
 const before = "earlier/"
+
+// acrossFirst is judged of a step by itself: what the steps before say of it is which update it is.
+const acrossFirst = "across/first"
 
 func isAcross(c *stage.Check) bool { return strings.HasPrefix(c.ID, "across/") }
 
@@ -160,7 +168,10 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 		return
 	}
 	h := &s.history
-	earlier, begins := h.recall(n, v.b)
+	if line := h.others(n); line != "" {
+		addLine(&s.input.same.ids, line)
+	}
+	earlier, begins, fresh := h.recall(n, v.b)
 	if begins {
 		h.rollouts++
 	}
@@ -168,6 +179,8 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 	if begins && h.rollouts > 1 && n.Alike {
 		h.alike++
 	}
+	which := h.which(n, set, begins, fresh, n.Step == s.rollout.origin)
+	kept := h.keptOld(n)
 	read := func() (*dump.Batch, error) {
 		b, err := v.whole()
 		if err != nil {
@@ -196,6 +209,10 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 	about := func(later, accused bool) string { return fmt.Sprintf("%s, later %t, moved %t", page, later, accused) }
 	for _, t := range s.tracks {
 		if !isAcross(t.check) {
+			continue
+		}
+		if t.check.ID == acrossFirst {
+			s.firstUpdate(t, v, set, which, kept)
 			continue
 		}
 		full.key, full.dress = page, dressed(h.moved, h.learnt, later, h.alike)

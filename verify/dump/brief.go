@@ -18,7 +18,7 @@ var pipeline = []struct {
 	name   string
 	groups []string
 }{{"masks", []string{"masks", "input"}}, {"logp", []string{"logp", "agreement", "first_step"}}, {"reward", []string{"reward"}}, {"adv", []string{"advantage", "gae"}}, {"KL", []string{"kl"}},
-	{"ratio", []string{"ratio"}}, {"token", []string{"token_loss", "preference", "distill"}}, {"loss", []string{"aggregate"}}, {"grad", []string{"gradient"}}, {"log", []string{"scalars"}}}
+	{"ratio", []string{"ratio"}}, {"token", []string{"token_loss", "preference", "distill"}}, {"loss", []string{"aggregate"}}, {"grad", []string{"gradient"}}, {"log", []string{"scalars"}}, {"opt", []string{"update"}}}
 
 func groupOf(id string) string {
 	group, _, _ := strings.Cut(id, "/")
@@ -29,14 +29,14 @@ func groupOf(id string) string {
 // number from what it is the mean of.
 func after(later, earlier string) bool {
 	of := map[string][]string{"gradient": {"aggregate", "token_loss", "ratio"}, "aggregate": {"aggregate", "token_loss"}, "scalars": {"aggregate", "token_loss", "kl", "ratio", "reward"}, "gae": {"gae"}, "agreement": {"agreement", "logp"}}
-	return slices.Contains(of[groupOf(later)], groupOf(earlier))
+	return slices.Contains(of[groupOf(later)], groupOf(earlier)) || later == "scalars/grad_norm" && groupOf(earlier) == "update"
 }
 
 // brief makes causes of results: what one bug breaks in several places is one finding.
 func (s *session) brief(r *Report) *check.Brief {
 	b := &check.Brief{Head: s.head()}
 	if r.Coverage != nil {
-		b.Coverage = r.Coverage.String()
+		b.Coverage, b.Unread = r.Coverage.String(), r.Coverage.unreadText()
 	}
 	judged := 0
 	for i := range r.Results {

@@ -17,6 +17,7 @@ type Coverage struct {
 	Seen, Of int      // bugs that would show, of those that the algorithm can have
 	Untested []string // what nothing in the run exercises, and how it would be
 	Raise    []Raise  // what would show more bugs, the most first
+	Unread   []string // logged numbers that no check reads
 }
 
 // Raise is a tensor that was not dumped and how many more bugs would show with it, at most.
@@ -34,14 +35,20 @@ func (c *Coverage) String() string {
 	for _, u := range c.Untested {
 		text += "; " + u
 	}
-	if len(c.Raise) > 0 {
-		var more []string
-		for _, r := range c.Raise {
-			more = append(more, fmt.Sprintf("%s: up to +%d", r.Tensor, r.Bugs))
-		}
-		text += "; " + strings.Join(more, ", ")
+	for _, r := range c.Raise {
+		text += fmt.Sprintf("; %s: up to +%d", r.Tensor, r.Bugs)
 	}
 	return text
+}
+
+// unreadText says which logged numbers no check reads, "" if there are none.
+func (c *Coverage) unreadText() string {
+	n := len(c.Unread)
+	if n == 0 {
+		return ""
+	}
+	const most = 8
+	return fmt.Sprintf("%d logged %s not read (%s%s)", n, map[bool]string{true: "number is", false: "numbers are"}[n == 1], strings.Join(c.Unread[:min(n, most)], ", "), map[bool]string{true: ", …"}[n > most])
 }
 
 // sightCells bounds the cells of a batch on which it is tried which bugs would show.
@@ -142,6 +149,7 @@ func (s *session) coverage() *Coverage {
 	slices.SortStableFunc(c.Raise, func(a, b Raise) int { return b.Bugs - a.Bugs })
 	c.Raise = c.Raise[:min(len(c.Raise), 3)]
 	c.Untested = s.exercise.reasons()
+	c.Unread = s.unread()
 	return c
 }
 

@@ -17,6 +17,7 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
+	"plumbline/verify/update"
 )
 
 // Options of a judgement.
@@ -67,7 +68,7 @@ func Infos() []check.Info {
 	for _, c := range all() {
 		infos = append(infos, info(c))
 	}
-	return infos
+	return append(infos, update.Infos...)
 }
 
 func all() []*stage.Check { return slices.Concat(acrossChecks, stage.All(), firstStepChecks) }
@@ -196,32 +197,37 @@ type session struct {
 	override []string
 	declared bool
 	steps    []int
-	said     map[string]bool // lines that are there already
-	remarks  map[string]int  // how often a thing was to be said
-	present  map[string]bool // tensors that some step had
+	said     map[string]bool   // lines that are there already
+	remarks  map[string]int    // how often a thing was to be said
+	present  map[string]bool   // tensors that some step had
+	scalars  map[string]string // logged numbers, and the checks that read them
 	suggest  *convention.Profile
 	algo     string
 
-	minis   int // steps over which the rows of a rollout were shuffled, where nobody says it
-	rollout rollout
-	history history
-	formats numberFormats
-	input   input
+	minis       int // steps over which the rows of a rollout were shuffled, where nobody says it
+	rollout     rollout
+	generations map[int]float64 // tokens of the generation batches, by their first steps
+	passes      map[int]int     // by the steps that are declared to make a pass over the rows, those that do
+	history     history
+	formats     numberFormats
+	input       input
 
 	overview *overview // nil: the steps were not looked at yet
+	length   float64   // that sums over tokens are divided by, where nobody declares it and the numbers give it; 0: not known
 	weights  []any     // of the reward functions, where nobody declares them and the scores give them
 
 	common dump.Meta // of the first file
 	where  string    // the folder of the files
 	files  int
 
+	optimizer     optimizer
 	exercise      idleness
 	samples       []sample // to try every bug on
 	sampledRatios bool     // one of them has ratios other than 1
 }
 
 func newSession(run Source, o Options) (*session, error) {
-	s := &session{ctx: context.Background(), ledger: &ledger{}, run: run, o: o, set: &convention.Set{}, said: map[string]bool{}, remarks: map[string]int{}, present: map[string]bool{}}
+	s := &session{ctx: context.Background(), ledger: &ledger{}, run: run, o: o, set: &convention.Set{}, said: map[string]bool{}, remarks: map[string]int{}, present: map[string]bool{}, scalars: map[string]string{}}
 	common := run.Common()
 	name := o.Profile
 	if name == "" && !o.Infer {
@@ -326,15 +332,23 @@ func (s *session) options(v *view) (*convention.Set, error) {
 		set, changed = set.Over(stronger)
 		s.overridden(changed)
 	}
+	if n := spanOf(set); n > 1 {
+		if pass := s.passOf(n); pass < n {
+			set = set.WithFact("num_mini_batches", float64(pass))
+			s.say(fmt.Sprintf("the rows of a rollout come again after %s: of the %d declared, the others are epochs", steps(pass, "step"), n))
+		}
+	}
 	if s.minis > 1 && stage.Updates(set) == 1 {
 		if _, said := set.Fact("num_mini_batches"); !said {
 			set = set.WithFact("num_mini_batches", float64(s.minis))
-			s.say(fmt.Sprintf("the rows of a rollout are shuffled over %d steps, as sample_id and group_id show", s.minis))
+			s.say(fmt.Sprintf("the rows of a rollout are shuffled over %d steps, as the groups show", s.minis))
 		}
 	}
+	set = s.withGeneration(v, set)
 	if s.profile == nil {
-		set = s.solved(s.weighted(v, set))
+		set = s.solved(s.weighted(v, masked(set)))
 	}
+	set = s.lengthened(b, set)
 	for _, n := range b.Notes {
 		s.remark("note: ", n)
 	}
@@ -402,8 +416,9 @@ func (s *session) step(v *view, n *StepNotes, first bool) error {
 	for _, name := range n.Names {
 		s.present[name] = true
 	}
-	s.input.look(n)
+	s.input.look(n, &v.b.Meta)
 	s.exercise.add(n)
+	s.logs(v.b)
 	if s.o.Brief {
 		s.watch(v, set)
 	}
@@ -425,7 +440,35 @@ func (s *session) step(v *view, n *StepNotes, first bool) error {
 		return err
 	}
 	s.observe(v, n, set)
+	if s.ledger.write == nil { // a shard has not the steps before its own: who merges reads the first ones
+		if err := s.optimizer.see(v, n, set); err != nil {
+			return err
+		}
+	}
 	return s.err
+}
+
+// logs takes down which checks read the logged numbers of a step.
+func (s *session) logs(b *dump.Batch) {
+	const most = 256
+	for i := range b.Files {
+		for _, x := range b.Files[i].Scalars {
+			if _, known := s.scalars[x.Name]; !known && len(s.scalars) < most {
+				s.scalars[x.Name] = stage.ReadsScalar(b.Meta.Framework, x.Name)
+			}
+		}
+	}
+}
+
+// unread returns the logged numbers that no check reads, or none for want of what they are made of.
+func (s *session) unread() (names []string) {
+	for name, id := range s.scalars {
+		if id == "" || slices.ContainsFunc(s.tracks, func(t *track) bool { return t.check.ID == id && !t.seen }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func (s *session) failed() bool {

@@ -400,7 +400,7 @@ var edits = []edit{
 				return 0
 			})
 		})
-	}, "scalars/clip_frac", "CLIP-BOUND", "as if clip.low none"},
+	}, "scalars/clip_frac", "METRIC-CLIP-FRACTION", "as if clip.low none"},
 }
 
 func sum(x []float64) (s float64) {

@@ -32,10 +32,21 @@ var expressions = map[string]string{
 	"kl.kind=abs":                  "(logp - logp_ref).abs()",
 }
 
+// capped is a weight under tis.high, of which only the number differs.
+func capped(value string) string {
+	if value == "none" {
+		return "w = exp(d)"
+	}
+	return "w = exp(d).clamp(max=" + value + ")"
+}
+
 // code fills in what the program computes and what is due: from the options of an explanation, else from the bug.
 func code(f *check.Finding, e *check.Explanation, whose string) {
 	for _, o := range e.Options {
 		f.Yours, f.Theirs = expressions[o.Option+"="+o.Value], expressions[o.Option+"="+o.Declared]
+		if o.Option == "tis.high" {
+			f.Yours, f.Theirs = capped(o.Value), capped(o.Declared)
+		}
 		if f.Yours != "" && f.Theirs != "" {
 			f.Whose = whose
 			return

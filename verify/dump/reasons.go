@@ -70,9 +70,10 @@ func assignments(options []check.OptionChange) string {
 }
 
 // convention fills in the other options that fit: a convention where the framework can be configured so, else a bug.
-func (t *track) convention(res *check.Result, declared *convention.Profile) {
+func (t *track) convention(res *check.Result, declared *convention.Profile, s *session) {
 	why := &t.why
 	res.Verdict = check.Convention
+	why.fits = knownFirst(why.fits)
 	var found []check.Explanation
 	for _, f := range why.fits {
 		e := check.Explanation{Evidence: "then the rule holds"}
@@ -84,15 +85,18 @@ func (t *track) convention(res *check.Result, declared *convention.Profile) {
 			origin := t.first.Case.Set.Origin(c.Option)
 			e.Options = append(e.Options, check.OptionChange{Option: c.Option, Value: c.To.String(), Declared: c.From.String(), Origin: origin})
 			parts = append(parts, fmt.Sprintf("%s %s where %s", c.Option, c.To, says(c, origin)))
-			if n, ok := fault.OfChangeIn(t.check.ID, c); ok && e.Fault == "" {
+			if n, ok := t.nameOf(c, s); ok && e.Fault == "" {
 				e.Fault, e.Rows = n.ID, n.Rows
 			}
 		}
-		e.Title = strings.Join(parts, ", ")
+		e.Title = strings.Join(parts, ", ") + orWorldSize(f.Changes, t.first.Case)
 		if has := havers(f.Changes, declared); len(has) > 0 {
 			e.Evidence += "; legal in " + strings.Join(has, ", ")
 		}
 		found = append(found, e)
+	}
+	if found[0].Fault != "LOSS-MASK-PADS" && slices.ContainsFunc(why.fits[0].Changes, func(c stage.Change) bool { return c.Option == "mask.tokens" }) {
+		res.Explanations = slices.DeleteFunc(res.Explanations, func(e check.Explanation) bool { return e.Fault == "LOSS-MASK-PADS" }) // the same numbers by their other name
 	}
 	res.Explanations = append(found, res.Explanations...)
 	best := res.Explanations[0]
@@ -123,6 +127,53 @@ func (t *track) convention(res *check.Result, declared *convention.Profile) {
 	if len(configured) > 0 {
 		res.Fix += "; where the run is configured to do " + strings.Join(configured, ", ") + ", judge it with its configuration (--config)"
 	}
+}
+
+// knownFirst puts the first of as many changes that the registry knows each before one of which it knows nothing: that another kind of formula
+// is the same there says less than the part that is wrong.
+func knownFirst(fits []stage.Fit) []stage.Fit {
+	known := func(f stage.Fit) bool {
+		return !slices.ContainsFunc(f.Changes, func(c stage.Change) bool { _, ok := fault.OfChange(c); return !ok })
+	}
+	if len(fits) == 0 || fits[0].Whole || known(fits[0]) {
+		return fits
+	}
+	at := slices.IndexFunc(fits, func(f stage.Fit) bool { return !f.Whole && len(f.Changes) == len(fits[0].Changes) && known(f) })
+	if at < 0 {
+		return fits
+	}
+	return slices.Concat(fits[at:at+1], fits[:at], fits[at+1:])
+}
+
+// orWorldSize says that a division by the accumulation steps is one by the number of ranks, too, where both are the same number.
+func orWorldSize(changes []stage.Change, c *stage.Case) string {
+	world := float64(c.B.Meta.WorldSize)
+	if world < 2 || c.FactOr("gradient_accumulation_steps", float64(c.B.Meta.MicroBatches)) != world ||
+		!slices.ContainsFunc(changes, func(x stage.Change) bool { return x.Option == "agg.div_ga" }) {
+		return ""
+	}
+	if slices.ContainsFunc(changes, func(x stage.Change) bool { return x.Option == "agg.div_ga" && x.To.String() == "true" }) {
+		return fmt.Sprintf(", or divided by the world size, which is %g, too", world)
+	}
+	return fmt.Sprintf(", or multiplied by the world size, which is %g, too", world)
+}
+
+// nameOf returns what the registry knows of a change of an option that t asks for. A mean over padding in a ratio over sequences shows in
+// the token losses, and then, too, in what is made of the ratio.
+func (t *track) nameOf(c stage.Change, s *session) (fault.Named, bool) {
+	right, id := false, t.check.ID
+	for _, u := range s.tracks {
+		if u.silent || u.worst == nil || u.check.Predict == nil || strings.HasPrefix(u.check.ID, "scalars/") {
+			continue
+		}
+		switch {
+		case len(u.failing) == 0:
+			right = right || slices.Contains(u.worst.Case.Read, c.Option) || c.Option == "mask.tokens" && u.check.Stage == convention.Aggregate
+		case u.check.ID == "token_loss/policy" && c.Option == "mask.tokens" && slices.ContainsFunc(u.why.fits, func(f stage.Fit) bool { return slices.Contains(f.Changes, c) }):
+			id = u.check.ID
+		}
+	}
+	return fault.OfChangeIn(id, c, right)
 }
 
 // says tells what declared an option, and which value: "the dump (loss_type=grpo) says true".

@@ -71,6 +71,11 @@ func (s *session) report() *Report {
 		}
 		r.Results = append(r.Results, res)
 	}
+	logs := slices.IndexFunc(r.Results, func(res check.Result) bool { return groupOf(res.Check) == "scalars" })
+	if logs < 0 {
+		logs = len(r.Results)
+	}
+	r.Results = slices.Insert(r.Results, logs, s.optimizer.results(s)...)
 	r.Results = append(append(s.input.results(s.o.Selection), r.Results...), unseen...)
 	r.Lines = append(s.formatLines(), r.Lines...)
 	if fits := s.profilesThatFit(); fits != "" {
@@ -238,7 +243,7 @@ func (t *track) failure(res *check.Result, s *session) {
 	if o.Rules != nil {
 		t.asserted(res, o, s)
 		if len(t.why.fits) > 0 {
-			t.convention(res, s.closed)
+			t.convention(res, s.closed, s)
 		}
 		return
 	}
@@ -264,7 +269,7 @@ func (t *track) failure(res *check.Result, s *session) {
 	why := &t.why
 	switch {
 	case len(why.fits) > 0:
-		t.convention(res, s.closed)
+		t.convention(res, s.closed, s)
 	case why.coarse != nil && why.coarse.Few:
 		res.Verdict = check.Undetermined
 		finding += fmt.Sprintf("; too few to tell from rounding, had this stage run in %s", why.coarse.Arithmetic)

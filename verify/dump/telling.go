@@ -116,3 +116,39 @@ func (s *session) telling(t *track, u unit) unit {
 	}
 	return other
 }
+
+// mostSolved bounds the cells that numbers are solved from.
+const mostSolved = 1 << 19
+
+// solve returns the options that the numbers of several steps together give a check of which nobody declares anything, u the first of them.
+func (s *session) solve(t *track, u unit) []stage.Fit {
+	if s.profile != nil || s.o.FirstFailure || len(u.b.Missing) > 0 {
+		return nil
+	}
+	steps := []stage.Step{{B: u.b, Set: u.set}}
+	cells := len(u.b.Mask)
+	for _, step := range spread(t.solvable(s), stage.SolvedSteps) {
+		if step == u.b.Meta.Step {
+			continue
+		}
+		if cells += len(u.b.Mask); cells > mostSolved {
+			break
+		}
+		other, err := s.unit(s.ctx, t, step)
+		if err != nil {
+			return nil // the step is read once more, and the error is reported then
+		}
+		if len(other.b.Missing) == 0 && (other.b.Tensors[t.check.Output] != nil || t.check.Output == "" || u.b.Tensors[t.check.Output] == nil) {
+			steps = append(steps, stage.Step{B: other.b, Set: other.set})
+		}
+	}
+	return stage.Solve(t.check, steps)
+}
+
+// solvable are the steps that a check can be judged on: those of the run, or of a check on pooled steps none but that at hand.
+func (t *track) solvable(s *session) []int {
+	if t.pooled {
+		return nil
+	}
+	return s.run.Steps()
+}

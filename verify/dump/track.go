@@ -121,7 +121,9 @@ func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 		}
 		u := s.telling(t, unit{b, set})
 		t.searchedAt = u.b.Meta.Step
-		t.fits, t.all = t.complete(u.b, u.set, s)
+		if t.fits, t.all = s.solve(t, u), true; len(t.fits) == 0 {
+			t.fits, t.all = t.complete(u.b, u.set, s)
+		}
 		t.searched = true
 		if u.b == b && len(t.fits) > 0 {
 			if s.ledger.write != nil { // each is judged again by who knows the steps before

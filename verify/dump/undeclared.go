@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
@@ -102,6 +103,45 @@ func (s *session) solved(set *convention.Set) *convention.Set {
 	return set
 }
 
+// ofMask is the origin of what the mask of a dump says, which declares nothing else.
+const ofMask = "response_mask"
+
+// masked returns set with the response mask as what counts, where nobody says it: by the format a cell outside the mask is no action of the
+// policy. That some programs sum over every cell, and mean it, is theirs to declare.
+func masked(set *convention.Set) *convention.Set {
+	const option = "mask.tokens"
+	if set.Value(option).Kind() != convention.Unknown {
+		return set
+	}
+	v, err := convention.Parse(option, "response")
+	if err != nil {
+		panic("dump: " + err.Error())
+	}
+	return set.With(option, v, ofMask)
+}
+
+// lengthened returns set with the constant that sums over tokens are divided by, where nobody declares it and the first step that has numbers
+// gives it. verl takes the padded width where it has no loss_scale_factor, which is then nothing left to declare.
+func (s *session) lengthened(b *dump.Batch, set *convention.Set) *convention.Set {
+	for _, fact := range []string{"loss_scale_factor", "max_completion_length"} {
+		if _, said := set.Fact(fact); said {
+			return set
+		}
+	}
+	if s.profile != nil && s.profile.Framework == "verl" {
+		return set
+	}
+	if s.length == 0 {
+		if s.length = stage.LengthConstant(b, set); s.length > 0 {
+			s.say(fmt.Sprintf("sums over tokens are divided by %.6g, which nobody declares, by the gradients and losses of step %d", s.length, b.Meta.Step))
+		}
+	}
+	if s.length == 0 {
+		return set
+	}
+	return set.WithFact("loss_scale_factor", s.length)
+}
+
 // nobodySaid reports whether the first explanation contradicts only profiles that stood in for a declaration.
 func (t *track) nobodySaid() bool {
 	if len(t.why.against) > 0 || len(t.why.fits) == 0 {
@@ -120,7 +160,7 @@ func (t *track) readsDeclared() bool {
 	set := t.first.Case.Set
 	return slices.ContainsFunc(t.first.Case.Read, func(name string) bool {
 		origin := set.Origin(name)
-		return set.Value(name).Known() && origin != "search" && !strings.Contains(origin, "@") && !strings.Contains(origin, "/") // of a profile, of another check
+		return set.Value(name).Known() && origin != "search" && origin != ofMask && !strings.Contains(origin, "@") && !strings.Contains(origin, "/") // of a profile, of another check
 	})
 }
 
@@ -140,26 +180,46 @@ func (t *track) openNumbers() []string {
 		if err != nil || o.Type != convention.NumberType && o.Type != convention.OrNoneType && o.Type != convention.PairType {
 			continue
 		}
-		if origin := t.first.Case.Set.Origin(name); origin == "" || strings.Contains(origin, "@") {
+		if origin := t.first.Case.Set.Origin(name); (origin == "" || strings.Contains(origin, "@")) && !t.ruledOut(name) {
 			open = append(open, name)
 		}
 	}
 	return open
 }
 
-// relative are bugs, by the first parts of their ids, that are differences from a value or a form which a declaration gives: what they make of
-// one configuration is what another one asks for. ADV-CENTER and ADV-SPREAD take one number per group from the data, as every estimator with
-// a baseline or a scale of its own does.
-var relative = []string{"ADV-CENTER", "ADV-SPREAD", "ADV-EPS", "ADV-DDOF", "ADV-NOT-", "ADV-BATCH-STD", "ADV-GROUP-STD", "WHITEN-", "VALUE-CLIP-", "VALUE-COEF-",
-	"BETA-MISSING", "KL-ABSENT", "KL-BETA", "ENTROPY-MISSING", "CLIP-BOUND", "CLIP-ABSENT", "CLIP-DUAL", "CLIP-RANGE", "GAE-NO-LAMBDA", "OTHER-OPTION", "FACTOR"}
+// governors are the options that say whether a number is used at all.
+var governors = map[string]string{"whiten.eps": "whiten.scope", "eos.penalty": "eos.rule", "adv.eps": "adv.scale", "clip.dual": "loss.kind", "kl.beta": "kl.place"}
 
-// convicted reports whether a bug explains the failure whatever the run was configured with: it is not [relative], and its bounds are not too
+// ruledOut reports whether no value of a number gives what failed: its governor is declared to have none, or whitening, which is a line
+// a·x + b of all tokens of its scope, cannot have made them, or the rule for responses without an end, which changes such responses and
+// their groups only, would have had to change others.
+func (t *track) ruledOut(name string) bool {
+	c := t.first.Case
+	if by, ok := governors[name]; ok && c.Set.Value(by).Kind() == convention.Enum && c.Set.Value(by).Text() == "none" {
+		if origin := c.Set.Origin(by); origin != "" && origin != "search" && !strings.Contains(origin, "@") {
+			return true
+		}
+	}
+	switch name {
+	case "whiten.eps":
+		return stage.NotALine(t.first)
+	case "eos.penalty":
+		return stage.EndedRowsWrong(t.first)
+	}
+	return false
+}
+
+// convicted reports whether a bug explains the failure whatever the run was configured with: it is not relative to a declaration, and its bounds are not too
 // wide to judge, as those of numbers in 16 bits may be. A formula near the right one fits these, while the right one, whose numbers nobody
-// declares, was not found: the failure then says that a search was incomplete. What no bug explains is not decided here.
+// declares, was not found: the failure then says that a search was incomplete. What no bug explains is not decided here. Of a logged number
+// one explanation that is relative is enough: what a log averages is what its program says it does.
 func (t *track) convicted() bool {
 	bugs := slices.DeleteFunc(slices.Clone(t.why.faults), func(e fault.Explanation) bool { return e.Lead || e.Hypothesis == nil })
+	if groupOf(t.check.ID) == "scalars" && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative }) {
+		return false
+	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
-		return !coarse && !slices.ContainsFunc(relative, func(begin string) bool { return strings.HasPrefix(e.Hypothesis.ID, begin) })
+		return !coarse && !e.Hypothesis.Relative
 	})
 }

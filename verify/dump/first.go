@@ -1,0 +1,125 @@
+package dump
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"math"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// which says which update of its rollout a step is, by stage.FirstUpdate and its like. It is the first one of the run if the run begins
+// with it; one behind a later pass over the rows before, whose rows nobody has seen; and every one of new rows where a rollout is declared
+// to be one mini-batch of one epoch: of more epochs, the first may be in steps that were not dumped. Any other step of new rows may be a
+// later mini-batch.
+func (h *history) which(n *StepNotes, set *convention.Set, begins, fresh, origin bool) string {
+	follows, again := n.Step == h.last+1 && !origin, h.lastAgain
+	h.last, h.lastAgain = n.Step, !begins
+	switch {
+	case h.asynchronous, !begins:
+		return stage.LaterUpdate
+	case origin && n.Step <= 1, fresh && follows && again, fresh && stage.OneUpdate(set) && oneEpoch(set):
+		return stage.FirstUpdate
+	}
+	return stage.UnknownUpdate
+}
+
+func oneEpoch(set *convention.Set) bool {
+	v := set.Value("optim.epochs")
+	return v.Kind() == convention.Number && v.Num() == 1
+}
+
+// firstUpdate judges a step by which update it is, and by the earlier step whose old log-probs it has, 0 if there is none. A shard does not
+// know what was before its steps, and judges each case.
+func (s *session) firstUpdate(t *track, v *view, set *convention.Set, which string, kept int) {
+	as := func(which string, kept int) *view {
+		w := *v
+		w.key = fmt.Sprintf("%s, update %s, old of %d", v.key, which, kept)
+		w.dress = func(set *convention.Set) *convention.Set {
+			return set.WithFact("first_update", which).WithFact("old_of_step", float64(kept))
+		}
+		return &w
+	}
+	if s.ledger.write != nil {
+		for _, other := range []string{stage.FirstUpdate, stage.LaterUpdate, stage.UnknownUpdate} {
+			if other != which || kept != 0 {
+				s.judge(t.check, as(other, 0), set)
+			}
+		}
+	}
+	t.add(as(which, kept), set, s)
+}
+
+// oldOf is where the old log-probs of some tokens were seen.
+type oldOf struct {
+	step int
+	ids  uint64
+}
+
+// start is the beginning of a row: its old log-probs and its tokens, by their digests; 0 of what tells nothing.
+type start struct{ LogP, IDs uint64 }
+
+const (
+	startTokens = 8       // of a row that are compared
+	startValues = 4       // of them that differ at least: what a sure policy gives to all tokens tells no rows apart
+	mostOlds    = 1 << 18 // rows that are remembered
+)
+
+// starts digests the beginnings of the rows; nil where no tokens are known.
+func starts(b *dump.Batch) []start {
+	old := b.Token("logp_old")
+	if b.Token("response_ids") == nil && b.Tensors["input_ids"] == nil {
+		return nil
+	}
+	rows := make([]start, b.Rows)
+	for r := range rows {
+		values, ids := fnv.New64a(), fnv.New64a()
+		differ, n := map[float64]bool{}, 0
+		for t := 0; t < b.Cols && n < startTokens; t++ {
+			i := r*b.Cols + t
+			id, ok := b.TokenID(r, t)
+			if !b.Mask[i] || !ok {
+				continue
+			}
+			n++
+			binary.Write(ids, binary.LittleEndian, int64(id))
+			if old != nil && !math.IsNaN(old[i]) {
+				differ[old[i]] = true
+				binary.Write(values, binary.LittleEndian, old[i])
+			}
+		}
+		if n == startTokens {
+			rows[r].IDs = ids.Sum64()
+			if len(differ) >= startValues {
+				rows[r].LogP = values.Sum64()
+			}
+		}
+	}
+	return rows
+}
+
+// keptOld returns the earlier step whose old log-probs two rows of a step or more have bit by bit, of other tokens; 0 if there is none.
+// Equal tokens behind equal prompts have equal log-probs; eight of other tokens have not. Then it takes the step's rows down.
+func (h *history) keptOld(n *StepNotes) int {
+	if h.olds == nil || len(h.olds) > mostOlds {
+		h.olds = map[uint64]oldOf{}
+	}
+	count := map[int]int{}
+	found := 0
+	for _, r := range n.Starts {
+		if o, ok := h.olds[r.LogP]; ok && r.LogP != 0 && o.ids != r.IDs && o.step != n.Step {
+			if count[o.step]++; count[o.step] >= 2 {
+				found = o.step
+			}
+		}
+	}
+	for _, r := range n.Starts {
+		if r.LogP != 0 {
+			h.olds[r.LogP] = oldOf{n.Step, r.IDs}
+		}
+	}
+	return found
+}

@@ -1,0 +1,54 @@
+package dump_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/dump"
+)
+
+// TRL 1.16's dapo loss of a generation batch that feeds two steps is divided by half of the tokens of both, whether the dump says
+// num_items_in_batch or not. The tokens of the step are the bug that they would be elsewhere, and half of a batch decides nothing.
+func TestTokensOfAGenerationBatch(t *testing.T) {
+	lengths := [][]int{{3, 9, 4, 5}, {8, 8, 7, 2}, {1, 2, 9, 9}, {6, 6, 6, 9}}
+	tokens := []float64{21, 25, 21, 27}
+	run := func(divisor func(step int) float64) (list dump.Batches) {
+		const rows, cols = 4, 9
+		for step, lens := range lengths {
+			b := &dumpfile.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dumpfile.Tensor{}}
+			b.Files = []dumpfile.FileInfo{{Name: "step", Hi: rows, Cols: cols}}
+			no := false
+			b.Meta = dumpfile.Meta{Step: step + 1, WorldSize: 1, MicroBatches: 1, DLogpScale: 1, Framework: "trl", Version: "1.16.0", Algorithm: "grpo", TokenLossIncludesKL: &no,
+				Options: []dumpfile.Option{{Name: "loss_type", Value: "dapo"}, {Name: "beta", Value: 0.0}, {Name: "steps_per_generation", Value: 2.0}, {Name: "gradient_accumulation_steps", Value: 1.0}}}
+			loss, sum := make([]float64, rows*cols), 0.0
+			for r, n := range lens {
+				b.Origin = append(b.Origin, dumpfile.Origin{Row: r})
+				for c := range n {
+					i := r*cols + c
+					b.Mask[i], loss[i] = true, float64(i%7)-2.5
+					sum += loss[i]
+				}
+			}
+			b.Tensors["token_loss"] = &dumpfile.Tensor{Name: "token_loss", Layout: dumpfile.PerToken, Width: 1, Shape: []int{rows, cols}, Data: loss, Type: format.F32}
+			b.Tensors["loss"] = &dumpfile.Tensor{Name: "loss", Layout: dumpfile.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(sum / divisor(step)))}, Type: format.F32}
+			list = append(list, b)
+		}
+		return list
+	}
+	verdict := func(b dump.Batches) check.Verdict {
+		r, err := dump.Judge(t.Context(), b, dump.Options{Profile: "trl-grpo@1.16", Selection: check.Selection{Select: []string{"aggregate/loss"}}})
+		require.NoError(t, err)
+		require.Len(t, r.Results, 1)
+		return r.Results[0].Verdict
+	}
+	right := run(func(step int) float64 { return (tokens[step/2*2] + tokens[step/2*2+1]) / 2 })
+	wrong := run(func(step int) float64 { return tokens[step] })
+	require.Equal(t, check.Pass, verdict(right))
+	require.Equal(t, check.Convention, verdict(wrong)) // of the micro-batch, as other releases have it
+	require.Equal(t, check.Undetermined, verdict(right[:1]))
+	require.Equal(t, check.Undetermined, verdict(right[1:2]))
+}
