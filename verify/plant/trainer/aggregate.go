@@ -51,7 +51,7 @@ func (r *run[F]) valueSpanMask() []bool {
 			case r.o.valueMask == "none" || r.plant == "VALUE-MASK":
 				m[lo+t] = true
 			case r.o.valueMask == "p1":
-				m[lo+t] = last >= 0 && t <= last+1
+				m[lo+t] = t <= last+1 // TRL: padding_mask_p1 = response_idxs > sequence_lengths + 1, and −1 is the length of an empty one
 			default:
 				m[lo+t] = r.counts(lo + t)
 			}

@@ -23,7 +23,7 @@ func (r *run[F]) rowValues(row int) (v []F, valid []bool) {
 		}
 	}
 	extra := 0
-	if r.o.valueSpan == "p1" && last >= 0 {
+	if r.o.valueSpan == "p1" {
 		extra = 1
 	}
 	for t := range valid {

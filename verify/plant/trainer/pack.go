@@ -28,6 +28,9 @@ func (r *run[F]) pack() (*dump.Batch, *convention.Set) {
 		b.Meta.MaskedFill = &fill
 	}
 	b.Meta.ComputeDType = r.Compute.String()
+	if r.Round != nil {
+		b.Meta.ComputeDType = format.F32.String()
+	}
 	if r.FirstStep {
 		b.Meta.Step = 0
 	}

@@ -33,6 +33,11 @@ type Config struct {
 	DType   format.DType // of stored float tensors: F64, F32 or BF16. Default F32
 	Compute format.DType // F32, or BF16: every operation rounds. Default F32; a DType of F64 computes in F64
 
+	// Round, with a DType of F64, makes what it likes of the result of every operation, which a correct program may have off by so many
+	// unit roundoffs of its format: for an adversary that looks for the largest error. Operations without a rounding, as x + 0 and
+	// products by powers of two, are left out. What is dumped is float64, and declared to be computed in float32.
+	Round func(x, units float64) float64
+
 	Seed      uint64
 	Holes     bool // tool output stands between the policy's own tokens
 	Logits    bool // logits are dumped, of the policy being trained
@@ -97,7 +102,7 @@ func train(c Config, plant, data string) (*dump.Batch, *convention.Set) {
 func step[F float32 | float64](c Config, plant, data string) (*dump.Batch, *convention.Set) {
 	r := &run[F]{
 		Config: c, o: settingsOf(c.Set), plant: plant, data: data,
-		unit: unit[F]{bf16: c.Compute == format.BF16},
+		unit: unit[F]{bf16: c.Compute == format.BF16, turn: c.Round},
 	}
 	r.world = newWorld(c, r.o, data)
 	if plant == "ROWS-REPEATED" {
