@@ -41,6 +41,20 @@ func (w *walk) cause() (id, why string) {
 		if logp {
 			return paddingSeen, "the ids are equal"
 		}
+	case "packing":
+		switch {
+		case logp && w.at.x != nil:
+			first, later := w.at.behind(d.name)
+			if first == 0 && later > 0 {
+				return packSeen, fmt.Sprintf("the sequences that begin a packed row agree, and %d of those behind another one do not", later)
+			}
+			return paddingSeen, "the ids are equal, and sequences that begin a packed row differ as well"
+		case d.kind == derived && w.at.x != nil:
+			if id, why := w.at.shares(); id != "" {
+				return id, why
+			}
+			return meanOfMeans, "all that goes into it is equal"
+		}
 	case "permute":
 		if logp {
 			return "ROWS-SWAPPED", "the same tokens have other log-probs in another order"
@@ -75,6 +89,33 @@ func (w *walk) cause() (id, why string) {
 	return idRuns, ""
 }
 
+// behind counts the rows whose log-probs differ by more than rounding: those that begin a row of both files, and those that stand behind
+// another sequence in one of them.
+func (p *pairing) behind(name string) (first, later int) {
+	u := math.Max(unit(p.x), unit(p.y))
+	x, y := p.x.Token(name), p.y.Token(name)
+	for k, r := range p.ra {
+		s, differ := p.rb[k], false
+		for i := range min(len(p.ca[k]), len(p.cb[k])) {
+			v, w := x[r*p.x.Cols+p.ca[k][i]], y[s*p.y.Cols+p.cb[k][i]]
+			differ = differ || !(math.Abs(v-w) <= passLimit(u, v, w))
+		}
+		switch {
+		case !differ:
+		case p.x.Origin[r].Col > 0 || p.y.Origin[s].Col > 0:
+			later++
+		default:
+			first++
+		}
+	}
+	return first, later
+}
+
+// passLimit is how far two forward passes of roundoff u may be apart in the log-prob of a token; see [pairing.compare].
+func passLimit(u, v, w float64) float64 {
+	return 8*math.Sqrt2*stage.OrdinaryScale*u/tol.UB*-math.Expm1(min(v, w, 0)) + 64*u*max(1, math.Abs(v))
+}
+
 // begin counts the tokens that rows of two runs begin with alike, and says whether their log-probs differ by more than rounding.
 func (p *pairing) begin() (n int, differ bool) {
 	u := math.Max(unit(p.x), unit(p.y))
@@ -90,8 +131,7 @@ func (p *pairing) begin() (n int, differ bool) {
 			for _, name := range []string{"logp_old", "logp_gen", "logp_new"} {
 				if x, y := p.x.Token(name), p.y.Token(name); x != nil && y != nil {
 					v, w := x[r*p.x.Cols+p.ca[k][i]], y[s*p.y.Cols+p.cb[k][i]]
-					limit := 8*math.Sqrt2*stage.OrdinaryScale*u/tol.UB*-math.Expm1(min(v, w, 0)) + 64*u*max(1, math.Abs(v))
-					differ = differ || !(math.Abs(v-w) <= limit)
+					differ = differ || !(math.Abs(v-w) <= passLimit(u, v, w))
 					break
 				}
 			}

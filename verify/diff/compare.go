@@ -71,7 +71,8 @@ func pair(x, y *dump.Batch, byContent bool) (p pairing, why string) {
 		p.ra, p.rb = append(p.ra, r), append(p.rb, r)
 	}
 	if byContent {
-		ka, kb := keys(x), keys(y)
+		both := promptLengths(x) != nil && promptLengths(y) != nil
+		ka, kb := keys(x, both), keys(y, both)
 		if ka == nil || kb == nil {
 			return p, "rows cannot be paired: neither run has response_ids (or input_ids and prompt_len)"
 		}
@@ -92,12 +93,15 @@ func pair(x, y *dump.Batch, byContent bool) (p pairing, why string) {
 	return p, ""
 }
 
-// keys are what rows are paired by: prompt length and tokens, and behind a bar the reward and the first log-prob, which put equal rows
+// promptLengths are those of the rows, nil where a dump has none.
+func promptLengths(b *dump.Batch) []float64 { return b.Row("prompt_len") }
+
+// keys are what rows are paired by: prompt length, where both runs have it, and tokens, and behind a bar the reward and the first log-prob, which put equal rows
 // in an order.
-func keys(b *dump.Batch) (list []string) {
+func keys(b *dump.Batch, prompts bool) (list []string) {
 	var lengths []float64
-	if t := b.Tensors["prompt_len"]; t != nil && t.Layout == dump.PerRow {
-		lengths = t.Data
+	if prompts {
+		lengths = promptLengths(b)
 	}
 	for r := range b.Rows {
 		var s strings.Builder

@@ -21,6 +21,7 @@ const (
 	dropoutOn    = "DROPOUT-ON"
 	paddingSeen  = "PADDING-SEEN"
 	batchSeen    = "BATCH-SEEN"
+	packSeen     = "PACK-SEEN"
 	rngLost      = "RNG-LOST"
 	dataLost     = "DATA-ORDER-LOST"
 	weightsLost  = "WEIGHTS-LOST"
@@ -46,6 +47,8 @@ var own = []check.FaultInfo{
 		Fix: "hand attention_mask and position_ids to every pass"},
 	{ID: batchSeen, Title: "log-probs of a row depend on the other rows of its batch", Cause: "a mask of packed rows that is missing, a state that is kept, dropout, a quantisation with outliers of the batch", Source: "P154, V07, V20",
 		Fix: "compare a row alone with the same row in its batch; reset states; use an attention mask of blocks for packed rows"},
+	{ID: packSeen, Title: "log-probs of a sequence depend on what is packed before it", Cause: "attention crosses the borders of packed sequences, positions run on over them, or a log-prob is taken from the last token of the sequence before", Source: "P084, P096, P154, V07, V20",
+		Fix: "hand cu_seqlens or a mask of blocks to attention, positions that begin at 0 in every sequence, and shift within sequences"},
 	{ID: rngLost, Title: "the resumed run draws other tokens than the one that was not interrupted", Cause: "the random state is not in the checkpoint, or is restored before something else draws from it", Source: "V29",
 		Fix: "save and restore the states of Python, NumPy, torch and CUDA, and of the sampler"},
 	{ID: dataLost, Title: "the resumed run goes on with other prompts", Cause: "the data loader restarts at the beginning, or one step off, or the random state that shuffles is lost", Source: "P072, P135, V29",
@@ -70,6 +73,7 @@ var relations = []relationInfo{
 	{"repeat", "the same run twice gives the same numbers", "seed everything; eval() where log-probs are taken"},
 	{"partition", "the same rows in another partition into micro-batches or ranks give the same numbers", "divide by the tokens of the step, not of the micro-batch"},
 	{"padding", "the same rows with other padding, or packed, give the same numbers", "hand attention mask and positions to every pass"},
+	{"packing", "the same rows packed behind one another give the numbers of padded ones", "attention, positions, shifts and denominators must end where a sequence ends"},
 	{"permute", "the same rows in another order give the same numbers", "undo every sort before tensors are used together"},
 	{"resume", "a run that was saved and resumed gives the numbers of the one that was not", "save weights, optimizer, schedule, random state and position of the data"},
 	{"toggle", "a run with an option changed gives other numbers", "look for where the option is read"},
@@ -85,7 +89,7 @@ func Infos() []check.Info {
 			Source: "V13, V20", Fix: "compare the code and the options that make the first tensor that differs"},
 	}
 	for _, r := range relations {
-		info := check.Info{Name: "diff/" + r.name, Doc: r.doc + "\n\n" + bound, Source: map[string]string{"repeat": "V11", "partition": "V20", "padding": "V07", "permute": "V07", "resume": "V29", "toggle": "V33"}[r.name], Fix: r.fix}
+		info := check.Info{Name: "diff/" + r.name, Doc: r.doc + "\n\n" + bound, Source: map[string]string{"repeat": "V11", "partition": "V20", "padding": "V07", "packing": "V07, V20", "permute": "V07", "resume": "V29", "toggle": "V33"}[r.name], Fix: r.fix}
 		for _, f := range own[1:] {
 			if relationOf[f.ID] == r.name {
 				info.Faults = append(info.Faults, f)
@@ -97,7 +101,7 @@ func Infos() []check.Info {
 }
 
 // relationOf is where a bug is described; others may name it, too.
-var relationOf = map[string]string{notRepeated: "repeat", dropoutOn: "repeat", paddingSeen: "padding", batchSeen: "partition", oneSided: "partition", rngLost: "resume", dataLost: "resume", weightsLost: "resume", momentsLost: "resume", stateLost: "resume", ignored: "toggle"}
+var relationOf = map[string]string{notRepeated: "repeat", dropoutOn: "repeat", paddingSeen: "padding", batchSeen: "partition", packSeen: "packing", oneSided: "partition", rngLost: "resume", dataLost: "resume", weightsLost: "resume", momentsLost: "resume", stateLost: "resume", ignored: "toggle"}
 
 // bound is how much two runs that must agree may differ, in words; see limits.
 const bound = "Ids, masks and scores are equal. Log-probs are within 8·√2·σ·(1 − p), σ the rounding of a forward pass in the declared format; what is computed from n of them within 2·n·u of its size and 8 times what its inputs differ by. " +
@@ -106,7 +110,7 @@ const bound = "Ids, masks and scores are equal. Log-probs are within 8·√2·σ
 // Relation is what two runs must keep.
 type Relation struct{ Name, Option string }
 
-// ParseRelation reads repeat, partition, padding, permute, resume or toggle=OPTION.
+// ParseRelation reads repeat, partition, padding, packing, permute, resume or toggle=OPTION.
 func ParseRelation(s string) (Relation, error) {
 	name, option, given := strings.Cut(s, "=")
 	var names []string

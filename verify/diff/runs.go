@@ -98,7 +98,7 @@ func span(steps []int) string {
 // step compares one step and reports whether to go on.
 func (w *walk) step(x, y *dump.Batch, p *pool) bool {
 	rel := w.o.Relation.Name
-	byContent := rel == "partition" || rel == "padding" || rel == "permute"
+	byContent := rel == "partition" || rel == "padding" || rel == "packing" || rel == "permute"
 	pr, why := pair(x, y, byContent)
 	if w.compare == 0 {
 		w.options = changedOptions(x, y)

@@ -201,6 +201,15 @@ type Op struct {
 	Case             func(seed uint64, i int) Case // those that Check runs
 	Takes            func(c Case) bool             // nil: all
 	Faults           []Planted
+	under            func(Contract) Op
+}
+
+// Under returns o under the contract of a variant of the processor.
+func (o Op) Under(variant string) Op {
+	if o.under == nil {
+		return o
+	}
+	return o.under(ContractOf(variant))
 }
 
 // Planted is a fault of an op: Check must report a failure.
@@ -219,6 +228,9 @@ func (s *Spec[F]) On(terms Terms, f F) Op {
 		CheckCase: func(c Case) *Report { return s.checkCase(f, terms, c) },
 		Case:      func(seed uint64, i int) Case { return s.draw(terms, seed, i) },
 		Takes:     terms.Takes,
+	}
+	if terms.Contract != Device {
+		o.under = func(k Contract) Op { return s.On(Terms{Contract: k, Takes: terms.Takes}, f) }
 	}
 	if terms.Contract == Device && s.DeviceBound != "" {
 		o.Bound = s.DeviceBound

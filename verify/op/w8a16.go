@@ -14,8 +14,8 @@ type W8A16DXFunc = func(dx []float32, lddx int, dy []float32, lddy int, w []int8
 // W8A16 is the linear layer of bfloat16 activations and int8 weights.
 var W8A16 = &Spec[W8A16Func]{
 	Name:        "bf16.W8A16",
-	Doc:         "y_ij = Σ_k bf16(x_ik)·w_jk · scale_j + bias_j, the sum a float32 chain in the order of k",
-	Bound:       "bit by bit the chain; against float64 |scale|·(k·u·S + k·2⁻¹⁴⁹) + u·|y|, S = Σ|bf16(x)·w|",
+	Doc:         "y_ij = Σ_k bf16(x_ik)·w_jk · scale_j + bias_j, the sum a float32 chain in the order of k (AMX: in steps of 32, even and odd k apart)",
+	Bound:       "bit by bit that sum; against float64 |scale|·(k·u·S + k·2⁻¹⁴⁹) + u·|y|, S = Σ|bf16(x)·w|",
 	DeviceBound: "|scale|·2u·(k + k/8 + 1)·S + u·|y|, S = Σ|bf16(x)·w|",
 	Source:      "reference/quant Linear in mode W8A16",
 	Families:    append([]string{Tie, Tiny}, plain...),
@@ -34,14 +34,18 @@ var W8A16 = &Spec[W8A16Func]{
 		}
 		out := Output[float32](t, m, n, stride(n, pad))
 		f(out.Data, out.LD, x.Data, x.LD, w.Data, w.LD, scale.Data, bias, m, n, k)
+		read := make([]float32, k) // a row of x as it is read
 		for i := range m {
+			for l := range k {
+				read[l] = roundBF16(x.At(i, l))
+			}
+			sum := t.contract.orderOf(k, func(l int) float32 { return x.At(i, l) })
+			rounded := func(l int) float32 { return read[l] }
 			for j := range n {
-				var s float32
+				s := sum(0, k, rounded, func(l int) float32 { return float32(w.At(j, l)) })
 				var ref, size float64
-				for l := range k {
-					a, b := roundBF16(x.At(i, l)), float32(w.At(j, l))
-					s = fma32(a, b, s)
-					p := float64(a) * float64(b)
+				for l, a := range read {
+					p := float64(a) * float64(w.At(j, l))
 					ref += p
 					size += math.Abs(p)
 				}
@@ -56,7 +60,7 @@ var W8A16 = &Spec[W8A16Func]{
 					exact += float64(bias[j])
 					bound += u32 * (math.Abs(exact) + bound)
 				}
-				if t.contract == Processor {
+				if t.contract != Device {
 					Equal(t, "y", out.At(i, j), want, i, j)
 				}
 				t.Within("y", float64(out.At(i, j)), exact, bound*(1+8*u32), i, j)
@@ -98,8 +102,8 @@ func scales(c Case, tensor uint64) func(i int) float32 {
 // W8A16DX is the gradient of that layer for its activations.
 var W8A16DX = &Spec[W8A16DXFunc]{
 	Name:        "bf16.W8A16DX",
-	Doc:         "dx_ik = (accumulate ? dx_ik : 0) + Σ_j bf16(dy_ij·scale_j)·w_jk, a float32 chain in the order of j",
-	Bound:       "bit by bit the chain; against float64 n·u·S + n·2⁻¹⁴⁹, S = |dx| + Σ|bf16(dy·scale)·w|",
+	Doc:         "dx_ik = (accumulate ? dx_ik : 0) + Σ_j bf16(dy_ij·scale_j)·w_jk, a float32 chain in the order of j (AMX: in steps of 32, even and odd j apart)",
+	Bound:       "bit by bit that sum; against float64 n·u·S + n·2⁻¹⁴⁹, S = |dx| + Σ|bf16(dy·scale)·w|",
 	DeviceBound: "2u·(n + n/8 + 1)·S, and u·|dx| where it is added",
 	Source:      "reference/quant Linear Backward",
 	Families:    append([]string{Tie, Tiny}, plain...),
@@ -127,19 +131,24 @@ var W8A16DX = &Spec[W8A16DXFunc]{
 			}
 		}
 		f(out.Data, out.LD, dy.Data, dy.LD, w.Data, w.LD, scale.Data, m, n, k, accumulate)
+		read := make([]float32, n) // a row of dy as it is read
 		for i := range m {
+			scaled := func(j int) float32 { return float32(dy.At(i, j) * scale.Data[j]) }
+			for j := range n {
+				read[j] = roundBF16(scaled(j))
+			}
+			sum := t.contract.orderOf(n, scaled, old[i*k:][:k]...)
+			rounded := func(j int) float32 { return read[j] }
 			for l := range k {
-				s := old[i*k+l]
-				ref, size := float64(s), math.Abs(float64(s))
-				for j := range n {
-					g, b := roundBF16(float32(dy.At(i, j)*scale.Data[j])), float32(w.At(j, l))
-					s = fma32(g, b, s)
-					p := float64(g) * float64(b)
+				s := sum(old[i*k+l], n, rounded, func(j int) float32 { return float32(w.At(j, l)) })
+				ref, size := float64(old[i*k+l]), math.Abs(float64(old[i*k+l]))
+				for j, g := range read {
+					p := float64(g) * float64(w.At(j, l))
 					ref += p
 					size += math.Abs(p)
 				}
 				bound := float64(n) * ((u32+u64)*size + eta32) * (1 + 8*u32)
-				if t.contract == Processor {
+				if t.contract != Device {
 					Equal(t, "dx", out.At(i, l), s, i, l)
 				} else {
 					bound = (tensorCore(n)*size+float64(n)*eta32+u32*math.Abs(ref))*(1+8*u32) + eta32

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -315,41 +314,6 @@ func shorten(s string, n int) string {
 		return string(r[:n]) + "…"
 	}
 	return strings.Join(strings.Fields(s), " ")
-}
-
-// ParseConfig reads lines of "key=value", and YAML as far as it is maps of scalars: keys of nested maps are joined by dots.
-// lines are where they stand, from 1.
-func ParseConfig(text string) (config map[string]string, lines map[string]int) {
-	config, lines = map[string]string{}, map[string]int{}
-	var path []string
-	var depth []int
-	for i, line := range strings.Split(text, "\n") {
-		if k := strings.Index(line, " #"); k >= 0 {
-			line = line[:k]
-		}
-		trimmed := strings.TrimSpace(line)
-		if trimmed == "" || strings.HasPrefix(trimmed, "#") || strings.HasPrefix(trimmed, "-") {
-			continue
-		}
-		indent := len(line) - len(strings.TrimLeft(line, " "))
-		for len(depth) > 0 && depth[len(depth)-1] >= indent {
-			depth, path = depth[:len(depth)-1], path[:len(path)-1]
-		}
-		key, value, ok := strings.Cut(trimmed, ":")
-		if eq := strings.Index(trimmed, "="); eq > 0 && (!ok || eq < len(key)) {
-			key, value = trimmed[:eq], trimmed[eq+1:]
-		} else if !ok {
-			continue
-		}
-		key, value = strings.Trim(strings.TrimSpace(key), `"'`), strings.Trim(strings.TrimSpace(value), `"',`)
-		if value == "" {
-			depth, path = append(depth, indent), append(path, key)
-			continue
-		}
-		name := strings.Join(append(slices.Clone(path), key), ".")
-		config[name], lines[name] = value, i+1
-	}
-	return config, lines
 }
 
 // Symptoms returns the ids that the report of logs may name.

@@ -21,7 +21,7 @@ func (s *Setup) validateAutocast() error {
 	switch {
 	case s.Autocast == "":
 	case !slices.Contains(Autocasts, s.Autocast):
-		return usage("--autocast %q: want bfloat16 or float16", s.Autocast)
+		return usage("--autocast %q: want bfloat16 or float16%s", s.Autocast, near(s.Autocast, "bfloat16", "float16"))
 	case s.Stack != HF:
 		return usage("--autocast: the plumbline stack has none")
 	case s.Int8 || s.NF4:

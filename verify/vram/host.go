@@ -198,7 +198,7 @@ func (s *Setup) validatePolicy() error {
 	case s.Stack != Plumbline:
 		return usage("--policy %s: it says what computes in --stack plumbline", s.Policy)
 	case !slices.Contains(Policies, s.Policy):
-		return usage("--policy %q: want one of %s", s.Policy, strings.Join(Policies, ", "))
+		return usage("--policy %q: want one of %s%s", s.Policy, strings.Join(Policies, ", "), near(s.Policy, Policies...))
 	case strings.HasPrefix(s.Policy, "accel") && s.Rank == 0:
 		return usage("--policy %s: the kernels train an adapter: give --lora-r and --targets", s.Policy)
 	}

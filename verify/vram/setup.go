@@ -95,6 +95,14 @@ func (e *UsageError) Error() string { return e.msg }
 
 func usage(msg string, args ...any) error { return &UsageError{fmt.Sprintf(msg, args...)} }
 
+// near is the end of a message about a word that is none of the known ones.
+func near(word string, known ...string) string {
+	if n := check.Similar(word, known); n != "" {
+		return fmt.Sprintf("; did you mean %q?", n)
+	}
+	return ""
+}
+
 // Validate returns a *UsageError that names the first flag that cannot be.
 func (s *Setup) Validate() error {
 	if s.Model == nil {
@@ -116,13 +124,13 @@ func (s *Setup) Validate() error {
 	case s.kind() == "":
 		return usage("--model %s: model_type %q has no formulas here; those of %s have", s.Model.Name, s.Model.Type, strings.Join(Types, ", "))
 	case !slices.Contains(Stacks, s.Stack):
-		return usage("--stack %q: want hf or plumbline", s.Stack)
+		return usage("--stack %q: want hf or plumbline%s", s.Stack, near(string(s.Stack), "hf", "plumbline"))
 	case s.DType != "" && Widths[s.DType] == 0:
-		return usage("--dtype %q: want float16, bfloat16 or float32", s.DType)
+		return usage("--dtype %q: want float16, bfloat16 or float32%s", s.DType, near(s.DType, "float16", "bfloat16", "float32"))
 	case s.Optimiser != "" && !slices.Contains(Optimisers, s.Optimiser):
-		return usage("--optimizer %q: want one of %s", s.Optimiser, strings.Join(Optimisers, ", "))
+		return usage("--optimizer %q: want one of %s%s", s.Optimiser, strings.Join(Optimisers, ", "), near(s.Optimiser, Optimisers...))
 	case !slices.Contains([]string{"", FusedHead, FusedTorch}, s.Head):
-		return usage("--head %q: want %s, %s, or nothing for logits all at once", s.Head, FusedHead, FusedTorch)
+		return usage("--head %q: want %s, %s, or nothing for logits all at once%s", s.Head, FusedHead, FusedTorch, near(s.Head, FusedHead, FusedTorch))
 	case s.NF4 && s.Int8:
 		return usage("--nf4 and --int8: want one of the two")
 	case s.NF4 && s.Stack == Plumbline:
@@ -134,7 +142,7 @@ func (s *Setup) Validate() error {
 	case s.VLLM > 0 && !(s.Bytes > 0):
 		return usage("--vllm %g needs --device, the memory of the device: 80GiB", s.VLLM)
 	case !slices.Contains([]string{"", "eager", "sdpa"}, s.Attention):
-		return usage("--attention %q: want eager or sdpa", s.Attention)
+		return usage("--attention %q: want eager or sdpa%s", s.Attention, near(s.Attention, "eager", "sdpa"))
 	case s.Attention == "sdpa" && s.Model.Type == "gptj":
 		return usage("--attention sdpa: GPT-J has none (transformers@5.23.0): eager attention is what it runs without flash_attention_2")
 	case s.Int8 && s.Rank == 0:
