@@ -25,7 +25,7 @@ func printBugs(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	out.WriteString(bugPage)
 	for _, b := range bugs() {
-		fmt.Fprintf(out, "\n## %s\n\n%s.\n\n", b.ID, prose.Replace(strings.ToUpper(b.Title[:1])+b.Title[1:]))
+		fmt.Fprintf(out, "\n## %s\n\n%s.\n\n", b.ID, prose.Replace(capital(b.Title)))
 		item := func(name, text string) {
 			if text != "" {
 				fmt.Fprintf(out, "- %s: %s\n", name, text)
@@ -35,6 +35,7 @@ func printBugs(w io.Writer) error {
 		item("effect on training", prose.Replace(b.Effect))
 		item("fix", prose.Replace(b.Fix))
 		item("a dump shows it in", strings.Join(quoted(b.checks), ", "))
+		item("a dump shows it", b.Shows)
 		item("the value of an option", strings.Join(quoted(b.options), ", "))
 		for _, row := range b.Rows {
 			c := bug.FindCode(row)
@@ -49,6 +50,14 @@ func printBugs(w io.Writer) error {
 		}
 	}
 	return out.Flush()
+}
+
+// capital begins a sentence. A formula keeps its letters: β and Γ are not Β and γ.
+func capital(text string) string {
+	if text[0] < 'a' || text[0] > 'z' {
+		return text
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
 }
 
 // quoted returns names as code.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"plumbline/internal/format"
 	"plumbline/verify/check"
 	"plumbline/verify/checkpoint"
-	checkpointplant "plumbline/verify/plant/checkpoint"
 	"plumbline/verify/report"
 )
 
@@ -75,7 +73,7 @@ moved since an earlier checkpoint. Elements are read once, in pieces. Pickles ar
 			}
 			for _, n := range needs {
 				if !slices.Contains(checkpoint.Needable, n) {
-					return usageError{fmt.Sprintf("--needs %q: want one of %s", n, strings.Join(checkpoint.Needable, ", "))}
+					return usageError{fmt.Sprintf("--needs %q: want one of %s%s", n, strings.Join(checkpoint.Needable, ", "), near(n, checkpoint.Needable))}
 				}
 			}
 			prepare, err := demands(size, maxSize, model, needs)
@@ -276,37 +274,4 @@ func printPlan(cmd *cobra.Command, name string, targets []string, rank int, size
 	w := cmd.OutOrStdout()
 	fmt.Fprintf(w, "%s: %d layers, hidden %d; an adapter has r·(in + out) numbers per module, and a header of about 130 bytes per tensor\n\n", m.Name, m.Layers, m.Hidden)
 	return report.Table(w, header, table)
-}
-
-// checkpointFaults plants the faults of folders.
-func checkpointFaults(cmd *cobra.Command, seed uint64, healthy int) (wrong bool, err error) {
-	planted, err := checkpointplant.PlantAll(seed)
-	if err != nil {
-		return false, err
-	}
-	kills := make([]report.Kill, len(planted))
-	missed := 0
-	for i, p := range planted {
-		kills[i] = report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.First}
-		if !p.Caught {
-			missed++
-		}
-	}
-	r := rand.New(rand.NewPCG(seed, 1<<33))
-	alarms := 0
-	for i := range healthy {
-		if err := cmd.Context().Err(); err != nil {
-			return false, err
-		}
-		family, in := checkpointplant.Healthy(r, i)
-		results, err := checkpoint.Suite.Run(in, check.Selection{})
-		if err != nil {
-			return false, err
-		}
-		if a := checkpointplant.Alarm(family, results); a != "" {
-			alarms++
-			fmt.Fprintln(cmd.ErrOrStderr(), "false alarm:", a)
-		}
-	}
-	return missed+alarms > 0, report.Matrix(cmd.OutOrStdout(), kills, healthy, alarms)
 }

@@ -29,6 +29,7 @@ type demoCase struct {
 	plot  bool
 	exit  int
 	fault string // named by an explanation
+	only  string // check of the projection; "" for all
 }
 
 var demoCases = []demoCase{
@@ -38,7 +39,7 @@ var demoCases = []demoCase{
 		paths: projection.Paths{Basis: "q.npy", Grads: []string{"g.npy"}, Projected: []string{"g_projected.npy"}}},
 	{title: "a basis in which one column is scaled by 1.001", exit: check.ExitFail, fault: "BASIS-COLUMN-SCALED",
 		paths: projection.Paths{Basis: "q_column_scaled.npy"}},
-	{title: "a projection that does nothing", exit: check.ExitFail, fault: "H2",
+	{title: "a projection that does nothing", exit: check.ExitFail, fault: "H2", only: "projection/no-op",
 		paths: projection.Paths{Basis: "q.npy", Grads: []string{"g.npy"}, Projected: []string{"g.npy"}}},
 	{title: "an adapter trained by Adam on projected gradients", exit: check.ExitFail, fault: "H3a",
 		paths: projection.Paths{Basis: "q.npy", Adapter: "lora_leak", Init: "lora_init"}},
@@ -164,8 +165,8 @@ func runDemo(cmd *cobra.Command, c demoCase, dir, plot string, verbose bool) (bo
 			clean(&b.Findings[i].Where, &b.Findings[i].Title, &b.Findings[i].Evidence)
 		}
 	}
-	out := cmd.OutOrStdout()
-	if err := r.Write(out, report.Options{Format: "human", Color: colored(cmd), Verbose: verbose, Width: columns(out), ASCII: terminal(out) && !utf8Locale()}); err != nil {
+	out, brief := cmd.OutOrStdout(), !verbose && c.dump == "" // with what passed it is more than a screen
+	if err := r.Write(out, report.Options{Format: "human", Color: colored(cmd), Verbose: verbose, Quiet: brief, Details: brief, Width: columns(out), ASCII: terminal(out) && !utf8Locale()}); err != nil {
 		return false, err
 	}
 	return r.Exit == c.exit && named, nil
@@ -190,7 +191,11 @@ func demoProjection(cmd *cobra.Command, r *report.Report, c demoCase, dir, plot 
 	if !c.plot {
 		plot = ""
 	}
-	return judgeFiles(cmd.Context(), cmd.ErrOrStderr(), paths, &output{}, r, func(*projection.Input) {}, func(in *projection.Input) error {
+	var out output
+	if c.only != "" {
+		out.sel.Select = []string{c.only}
+	}
+	return judgeFiles(cmd.Context(), cmd.ErrOrStderr(), paths, &out, r, func(*projection.Input) {}, func(in *projection.Input) error {
 		return writeExtras(in, r, plot, "")
 	})
 }

@@ -81,7 +81,7 @@ repeat, partition, padding, permute and resume must agree, up to rounding with a
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&relation, "relation", "", "what two runs must keep: repeat, partition, padding, permute, resume; or break: toggle=OPTION")
+	f.StringVar(&relation, "relation", "", "what two runs must keep: repeat, partition, padding, packing, permute, resume; or break: toggle=OPTION")
 	f.StringVar(&o.Tensor, "tensor", "", "of two runs: the log-probs that are compared token by token (default: logp_new, else logp_old, else logp_gen)")
 	f.StringVar(&words, "tokenizer", "", "tokenizer.json: the worst tokens are printed as text, too")
 	f.BoolVar(&o.Redact, "redact", false, "no token ids and no text in the report")

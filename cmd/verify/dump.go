@@ -114,6 +114,7 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 				if err := judgeRun(cmd.Context(), run, o, configs, &out, r); err != nil {
 					return err
 				}
+				placeOptions(r.Results, configs)
 				repeatSteps(r.Results, stepRange)
 				return nil
 			}()

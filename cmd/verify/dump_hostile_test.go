@@ -214,7 +214,7 @@ func TestDumpTrouble(t *testing.T) {
 		{name: "a micro-batch is missing, no profile", make: without("step_0002_mb_1.safetensors"), code: 6, says: "UNDETERMINED", not: "FAIL"},
 		{name: "a rank is missing, and every file divides by its own tokens", make: cleanRun(set("world_size", 2)), args: "--profile " + trlProfile, code: 6, says: "missing: rank 1 of 2", not: "FAIL"},
 		{name: "a rank is missing, and groups and denominators span both", make: firstRank("trl-grpo/clean/dapo_two_ranks"), args: "--profile " + trlProfile, code: 6, says: "missing: rank 1 of 2", not: "FAIL"},
-		{name: "a rank of verl is missing", make: firstRank("verl/clean/grpo_two_ranks"), args: "--profile verl-grpo@0.9", code: 6, says: "over which its sums may run (rank 1 of 2", not: "FAIL"},
+		{name: "a rank of verl is missing", make: firstRank("verl/clean/grpo_two_ranks"), args: "--profile verl-grpo@0.9", code: 6, says: "the files missing from the step (rank 1 of 2", not: "FAIL"},
 		{name: "a rank of verl is missing, no profile", make: firstRank("verl/clean/grpo_two_ranks"), code: 6, says: "missing: rank 1 of 2", not: "FAIL"},
 		{name: "a step is missing", make: func(t testing.TB, dir string) {
 			without("step_0002_mb_1.safetensors")(t, dir)
@@ -319,7 +319,7 @@ func TestDumpInterrupted(t *testing.T) {
 // What cannot be written is exit code 3; in JSON an error stands in the report.
 func TestDumpOutputThatFails(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
-		t.Skip("no /dev/full on this system")
+		untried(t, "no /dev/full on this system")
 	}
 	_, stderr, code := verify(t, ".", "dump", filepath.Join(trlRuns, "clean", "grpo"), "--profile", trlProfile, "-o", "/dev/full")
 	require.Equal(t, 3, code)

@@ -25,11 +25,13 @@ func newExplain() *cobra.Command {
 		Use:   "explain ID",
 		Short: "prints the formula, the source, the faults and the fix of a check, or what a fault is",
 		Long: `verify explain takes the id of a check (advantage/group), of a fault (AGG-GA-MISSING, H3a), or a code that they cite (P012, V19), with
-the faults that stand for it. verify explain dump prints the format of a dump.`,
+the faults that stand for it; the name of an option (clip.low), with its values, what each profile has, and the faults that other values
+are; the name of a metric of a log (approx_kl). verify explain dump prints the format of a dump.`,
 		Example: `  verify explain basis/orthonormal
   verify explain advantage/group
   verify explain AGG-GA-MISSING
   verify explain P012
+  verify explain clip.low
   verify explain dump
   verify explain --schema > report.schema.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,7 +48,7 @@ the faults that stand for it. verify explain dump prints the format of a dump.`,
 			w := screenOf(cmd)
 			defer w.Close()
 			if len(args) != 1 {
-				return usageError{"explain takes the id of a check or a fault, or a row of the catalogue (verify list prints the checks)"}
+				return usageError{"explain takes the id of a check or a fault, an option, a metric, or a row of the catalogue (verify list prints the checks)"}
 			}
 			if args[0] == "dump" {
 				_, err := io.WriteString(w, dump.Description())
@@ -83,6 +85,10 @@ func explain(w io.Writer, id string) error {
 			}
 		}
 	}
+	if o, err := convention.Find(id); err == nil {
+		found = true
+		printOption(w, o)
+	}
 	for _, m := range symptom.Meanings(id) {
 		found = true
 		printMeaning(w, m)
@@ -110,9 +116,9 @@ func explain(w io.Writer, id string) error {
 		return usageError{fmt.Sprintf("no code %s; did you mean %q?", id, nearest)}
 	}
 	if check.Similar(id, explainable()) == "" {
-		return usageError{fmt.Sprintf("no check or fault %.64q (verify list prints the checks, verify faults the faults)", id)}
+		return usageError{fmt.Sprintf("no check, fault, option or metric %.64q (verify list prints the checks, verify faults the faults)", id)}
 	}
-	return usageError{fmt.Sprintf("no check or fault %.64q; did you mean %q?", id, nearest)}
+	return usageError{fmt.Sprintf("no check, fault, option or metric %.64q; did you mean %q?", id, nearest)}
 }
 
 // catalogueRow is the form of the codes.
@@ -144,6 +150,9 @@ func explainable() []string {
 	}
 	for _, s := range bug.Symptoms() {
 		ids = append(ids, s.ID)
+	}
+	for _, o := range convention.Options() {
+		ids = append(ids, o.Name)
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)
@@ -212,6 +221,7 @@ func (b *seen) print(w io.Writer) {
 	line("fix", b.Fix)
 	line("options", strings.Join(b.options, ", "))
 	line("looked for", strings.Join(b.checks, ", "))
+	line("shows", b.Shows)
 	for i, row := range b.Rows {
 		c := bug.FindCode(row)
 		line([]string{"seen as", ""}[min(i, 1)], strings.Join(append([]string{row + ", " + c.Text}, c.Links()...), "  "))
@@ -229,6 +239,45 @@ func fields(w io.Writer) func(name, text string) {
 			fmt.Fprintf(w, "%-12s %s\n", name, text)
 		}
 	}
+}
+
+// printOption prints what an option decides, which profiles have which of its values, and which bugs other values are.
+func printOption(w io.Writer, o *convention.Option) {
+	fmt.Fprintf(w, "%s  %s\n\n", o.Name, o.Doc)
+	line := fields(w)
+	line("values", o.Legal())
+	line("source", o.Source)
+	var stages []string
+	for _, s := range o.Stages {
+		stages = append(stages, string(s))
+	}
+	line("read by", strings.Join(stages, ", "))
+	var order []string
+	profiles := map[string][]string{}
+	for _, p := range convention.AllProfiles() {
+		for _, s := range p.Settings() {
+			if s.Option.Name != o.Name || s.Value.Kind() == convention.NotApplicable {
+				continue
+			}
+			value := s.String()
+			if profiles[value] == nil {
+				order = append(order, value)
+			}
+			profiles[value] = append(profiles[value], p.Name)
+		}
+	}
+	for i, value := range order {
+		line([]string{"profiles", ""}[min(i, 1)], value+": "+strings.Join(profiles[value], ", "))
+	}
+	var ids []string
+	for _, b := range bugs() {
+		if slices.Contains(b.options, o.Name) {
+			ids = append(ids, b.ID)
+		}
+	}
+	line("bugs", strings.Join(ids, ", "))
+	line("declare", fmt.Sprintf("verify dump RUN --set %s=VALUE, or among the options of the dump", o.Name))
+	fmt.Fprintln(w)
 }
 
 // printCode prints what a code stands for.

@@ -16,13 +16,16 @@ import (
 	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/checkpoint"
 	"plumbline/verify/convention"
 	"plumbline/verify/dump"
+	checkpointplant "plumbline/verify/plant/checkpoint"
 	dumpplant "plumbline/verify/plant/dump"
 	projectionplant "plumbline/verify/plant/projection"
 	"plumbline/verify/plant/trainer"
 	"plumbline/verify/projection"
 	"plumbline/verify/report"
+	"plumbline/verify/vram"
 )
 
 func newFaults() *cobra.Command {
@@ -55,9 +58,12 @@ is false.`,
 				return usageError{"--healthy: want a number of inputs, 0 or more"}
 			}
 			for _, s := range suites {
-				if s != "projection" && s != "dump" && s != "checkpoint" && s != "vram" {
-					return usageError{fmt.Sprintf("--suite %q: want projection, checkpoint, vram or dump", s)}
+				if all := []string{"projection", "checkpoint", "vram", "dump"}; !slices.Contains(all, s) {
+					return usageError{fmt.Sprintf("--suite %q: want projection, checkpoint, vram or dump%s", s, near(s, all))}
 				}
+			}
+			if profile != "" && ownDump == "" {
+				return usageError{"--profile is that of --dump; faults are planted under fixed profiles, or with --all under every one"}
 			}
 			out := cmd.OutOrStdout()
 			w := screenOf(cmd)
@@ -70,29 +76,17 @@ is false.`,
 				return report.Table(w, []string{"row", "why no plant stands for it"}, leftOutRows())
 			}
 			bad := false
-			if slices.Contains(suites, "projection") {
-				wrong, err := projectionFaults(cmd, seed, healthy)
-				if err != nil {
-					return err
+			for _, name := range []string{"projection", "checkpoint", "vram", "dump"} {
+				if !slices.Contains(suites, name) {
+					continue
 				}
-				bad = bad || wrong
-			}
-			if slices.Contains(suites, "checkpoint") {
-				wrong, err := checkpointFaults(cmd, seed, healthy)
-				if err != nil {
-					return err
+				var wrong bool
+				var err error
+				if s, ok := sweeps[name]; ok {
+					wrong, err = s.run(cmd, seed, healthy)
+				} else {
+					wrong, err = dumpFaults(cmd, seed, healthy, all)
 				}
-				bad = bad || wrong
-			}
-			if slices.Contains(suites, "vram") {
-				wrong, err := vramFaults(cmd, seed, healthy)
-				if err != nil {
-					return err
-				}
-				bad = bad || wrong
-			}
-			if slices.Contains(suites, "dump") {
-				wrong, err := dumpFaults(cmd, seed, healthy, all)
 				if err != nil {
 					return err
 				}
@@ -115,36 +109,82 @@ is false.`,
 	return cmd
 }
 
-func projectionFaults(cmd *cobra.Command, seed uint64, healthy int) (wrong bool, err error) {
-	planted, err := projectionplant.PlantAll(seed)
+// sweep plants the faults of one suite, and judges healthy inputs.
+type sweep struct {
+	stream uint64 // of the random numbers of the healthy inputs
+	plant  func(seed uint64) ([]report.Kill, error)
+	alarm  func(r *rand.Rand, i int) (string, error) // judges the i-th healthy input; "" where nothing fails
+}
+
+var sweeps = map[string]sweep{
+	"projection": {1 << 32,
+		func(seed uint64) ([]report.Kill, error) {
+			planted, err := projectionplant.PlantAll(seed)
+			return kills(planted, func(p projectionplant.Planted) report.Kill {
+				return report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.Named}
+			}), err
+		},
+		func(r *rand.Rand, _ int) (string, error) {
+			s := projectionplant.RandomScenario(r)
+			results, err := projection.Suite.Run(s.Draw(r), check.Selection{})
+			return projectionplant.Alarm(s, results), err
+		}},
+	"checkpoint": {1 << 33,
+		func(seed uint64) ([]report.Kill, error) {
+			planted, err := checkpointplant.PlantAll(seed)
+			return kills(planted, func(p checkpointplant.Planted) report.Kill {
+				return report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.First}
+			}), err
+		},
+		func(r *rand.Rand, i int) (string, error) {
+			family, in := checkpointplant.Healthy(r, i)
+			results, err := checkpoint.Suite.Run(in, check.Selection{})
+			return checkpointplant.Alarm(family, results), err
+		}},
+	"vram": {1 << 34,
+		func(seed uint64) ([]report.Kill, error) {
+			planted, err := vram.PlantAll(seed)
+			return kills(planted, func(p vram.Planted) report.Kill {
+				return report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.Named}
+			}), err
+		},
+		func(r *rand.Rand, _ int) (string, error) {
+			in := vram.Healthy(r)
+			results, err := vram.Suite.Run(in, check.Selection{})
+			return vram.Alarm(in, results), err
+		}},
+}
+
+func kills[P any](planted []P, of func(P) report.Kill) (list []report.Kill) {
+	for _, p := range planted {
+		list = append(list, of(p))
+	}
+	return list
+}
+
+// run prints which faults were caught. wrong says whether one was not, or a healthy input failed.
+func (s sweep) run(cmd *cobra.Command, seed uint64, healthy int) (wrong bool, err error) {
+	list, err := s.plant(seed)
 	if err != nil {
 		return false, err
 	}
-	kills := make([]report.Kill, len(planted))
-	missed := 0
-	for i, p := range planted {
-		kills[i] = report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.Named}
-		if !p.Caught {
-			missed++
-		}
-	}
-	r := rand.New(rand.NewPCG(seed, 1<<32))
+	wrong = slices.ContainsFunc(list, func(k report.Kill) bool { return !k.Caught })
+	r := rand.New(rand.NewPCG(seed, s.stream))
 	alarms := 0
-	for range healthy {
+	for i := range healthy {
 		if err := cmd.Context().Err(); err != nil {
 			return false, err
 		}
-		s := projectionplant.RandomScenario(r)
-		results, err := projection.Suite.Run(s.Draw(r), check.Selection{})
+		a, err := s.alarm(r, i)
 		if err != nil {
 			return false, err
 		}
-		if a := projectionplant.Alarm(s, results); a != "" {
+		if a != "" {
 			alarms++
 			fmt.Fprintln(cmd.ErrOrStderr(), "false alarm:", a)
 		}
 	}
-	return missed+alarms > 0, report.Matrix(cmd.OutOrStdout(), kills, healthy, alarms)
+	return wrong || alarms > 0, report.Matrix(cmd.OutOrStdout(), list, healthy, alarms)
 }
 
 func leftOutRows() [][]string {

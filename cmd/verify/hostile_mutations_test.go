@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -155,7 +156,11 @@ func TestMutatedFiles(t *testing.T) {
 		}
 		require.NoError(t, os.RemoveAll(here))
 	}
-	t.Logf("%d mutated files, by exit code: %v", total, codes)
+	runtime.GC()
+	var held runtime.MemStats
+	runtime.ReadMemStats(&held)
+	t.Logf("%d mutated files, by exit code: %v; %d MB of heap are held at the end", total, codes, held.HeapAlloc>>20)
+	require.Less(t, held.HeapAlloc, uint64(64<<20), "what one file took is given back before the next")
 	require.Greater(t, codes[4], total/10, "files are refused")
 	require.Greater(t, codes[0]+codes[1]+codes[5]+codes[6], total/50, "files are read to the end: mutations that every header check stops try nothing else")
 }

@@ -247,7 +247,7 @@ func TestInterruptedDigest(t *testing.T) {
 	path := filepath.Join(dir, "q.npy")
 	require.NoError(t, os.WriteFile(path, npy.Header(format.F32, []int{5_000_000_000, 2}), 0o666))
 	if err := os.Truncate(path, 40_000_000_000+128); err != nil {
-		t.Skipf("no sparse files here: %v", err)
+		untried(t, "no sparse files: "+err.Error())
 	}
 	s := start(t, dir, "--basis", "q.npy")
 	time.Sleep(300 * time.Millisecond)

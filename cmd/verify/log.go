@@ -61,7 +61,7 @@ what a metric of that name is in each program.`,
 				return err
 			}
 			if !slices.Contains(runlog.Kinds, o.Kind) {
-				return usageError{fmt.Sprintf("--kind %q: want one of %s", o.Kind, strings.Join(runlog.Kinds, ", "))}
+				return usageError{fmt.Sprintf("--kind %q: want one of %s%s", o.Kind, strings.Join(runlog.Kinds, ", "), near(o.Kind, runlog.Kinds))}
 			}
 			if o.Vocab < 0 || o.Vocab == 1 {
 				return usageError{fmt.Sprintf("--vocab %d: want the size of a vocabulary", o.Vocab)}
@@ -129,7 +129,7 @@ what a metric of that name is in each program.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Kind, "kind", "auto", "program that wrote the log: "+strings.Join(runlog.Kinds, ", "))
-	f.StringArrayVar(&configs, "config", nil, "options of the run: YAML of maps, or lines of OPTION=VALUE; effective_config.yaml beside a log is read without it")
+	f.StringArrayVar(&configs, "config", nil, "options of the run: YAML, JSON, or lines of OPTION=VALUE; effective_config.yaml beside a log is read without it")
 	f.StringArrayVar(&set, "set", nil, "OPTION=VALUE, stronger than any other: kl_beta=0.1, reward_weights=[1,0.5]")
 	f.IntVar(&o.Vocab, "vocab", 0, "size of the vocabulary: an entropy is at most its logarithm")
 	f.BoolVar(&follow, "follow", false, "watch logs that grow: findings go to stderr as they are seen, the report comes at an interrupt or a stall, with its own exit code")

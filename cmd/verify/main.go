@@ -18,15 +18,19 @@ import (
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/checkpoint"
-	"plumbline/verify/convention"
 	"plumbline/verify/diff"
 	"plumbline/verify/dump"
 	"plumbline/verify/projection"
-	"plumbline/verify/report"
 	"plumbline/verify/vram"
 )
 
-func main() { os.Exit(cli.Run(newRoot(), os.Args[1:], exitCode)) }
+func main() {
+	root := newRoot()
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], cobra.ShellCompRequestCmd) {
+		completeValues(root)
+	}
+	os.Exit(cli.Run(root, os.Args[1:], exitCode))
+}
 
 // usageError is an error of the command line.
 type usageError struct{ msg string }
@@ -91,7 +95,6 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 	cli.WithCompletion(root, func(msg string) error { return usageError{msg} })
 	cli.WithMan(root)
 	wrapHelp(root)
-	completeValues(root)
 	return root
 }
 
@@ -107,45 +110,4 @@ func newVersion() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")
 	return cmd
-}
-
-// completeValues completes the values of flags: profiles, checks, options, formats.
-func completeValues(root *cobra.Command) {
-	ids := func(cmd *cobra.Command) (ids []string) {
-		for _, g := range suites() {
-			if g.Command == cmd.Name() {
-				ids = append(ids, names(g.Checks)...)
-			}
-		}
-		return ids
-	}
-	fixed := func(list ...string) func(*cobra.Command) []string {
-		return func(*cobra.Command) []string { return list }
-	}
-	values := map[string]func(*cobra.Command) []string{
-		"color": fixed(colorModes...), "format": fixed(report.Formats...), "fail-on": fixed("fail", "warn"),
-		"profile": func(*cobra.Command) []string { return append(convention.ProfileNames(), "none") },
-		"select":  ids, "ignore": ids, "require": ids, "suite": fixed("projection", "checkpoint", "vram", "dump"),
-		"set": func(*cobra.Command) (list []string) {
-			for _, o := range convention.Options() {
-				list = append(list, o.Name+"=")
-			}
-			return list
-		},
-	}
-	for _, cmd := range append(root.Commands(), root) {
-		for flag, list := range values {
-			if cmd.Flag(flag) == nil || flag == "color" && cmd != root {
-				continue
-			}
-			directive := cobra.ShellCompDirectiveNoFileComp
-			if flag == "set" {
-				directive |= cobra.ShellCompDirectiveNoSpace
-			}
-			// an error says that a completion is there already, which stands
-			_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-				return list(cmd), directive
-			})
-		}
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
+	"plumbline/cmd/internal/built"
 	"plumbline/verify/report"
 )
 
@@ -29,9 +30,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binaryPath = filepath.Join(dir, "verify")
-	build := exec.Command("go", "build", "-o", binaryPath, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building verify: %v\n%s", err, out)
+	if err := built.Program(binaryPath, "."); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	code := m.Run()
@@ -281,8 +281,8 @@ func TestOutputFiles(t *testing.T) {
 	}
 	svg, err := os.ReadFile(filepath.Join(dir, "p.svg"))
 	require.NoError(t, err)
-	for _, text := range []string{"Projection Components", "Basis Vector Index", "Absolute Projection Magnitude", "before", "after", "tolerance 1e-05"} {
-		require.Contains(t, string(svg), text)
+	for _, text := range []string{"Projection Components", "Basis Vector Index", "Absolute Projection Magnitude", "before", "after", "tolerance 1e-05", "14 PASS"} {
+		require.Equal(t, 1, strings.Count(string(svg), ">"+text+"<"), text)
 	}
 	_, _, code = verify(t, dir, "projection", "--basis", "q.npy", "--grad", "g.npy", "--plot", "p.html")
 	require.Equal(t, 1, code)
@@ -291,6 +291,8 @@ func TestOutputFiles(t *testing.T) {
 	for _, loads := range []string{"<script", "<link", "@import", " src=", "srcset", "url("} {
 		require.NotContains(t, string(html), loads, "the page must load nothing")
 	}
+	require.Contains(t, string(html), "FAIL gradient/component: 0.0835, limit 1e-05")
+	require.Equal(t, 1, strings.Count(string(html), ">Projection Components<")-strings.Count(string(html), "<title>Projection Components<"), "the picture on a page has no title of its own")
 
 	// A repaired basis passes, in the type of the file.
 	_, _, code = verify(t, dir, "projection", "--basis", "q_equal_columns.npy", "--orthonormalize", "repaired.npy")
@@ -350,6 +352,9 @@ func TestOtherCommands(t *testing.T) {
 		{"explain basis/orthonormal", "max|QᵀQ − I| < tol", 0},
 		{"explain dump", "∂loss/∂logp_new", 0},
 		{"explain h3a", "optimiser's leak", 0},
+		{"explain clip.low", "lower bound of the ratio", 0},
+		{"explain adv.ddof", "ADV-DDOF", 0},
+		{"explain clip.lwo", `did you mean "clip.low"?`, 2},
 		{"explain basis/orthonormall", "basis/orthonormal", 2},
 		{"explain", "id of a check", 2},
 		{"explain xyzzyxyzzy", "(verify list prints the checks", 2},

@@ -79,7 +79,7 @@ specification promises all bits. Kernels that have changed since make their case
 			}
 			for _, v := range append(slices.Clone(variants), required...) {
 				if known := append(slices.Clone(accel.Levels), deviceVariants...); !slices.Contains(known, v) {
-					return usageError{fmt.Sprintf("no variant is named %q; there are %s", v, strings.Join(known, ", "))}
+					return usageError{fmt.Sprintf("no variant is named %q; there are %s%s", v, strings.Join(known, ", "), near(v, known))}
 				}
 			}
 			j := opsJob{seed: seed, cases: cases, speed: speed, variants: variants, pattern: pattern}
@@ -126,7 +126,7 @@ specification promises all bits. Kernels that have changed since make their case
 				}
 			}
 			if matched == 0 {
-				return usageError{fmt.Sprintf("--run %q matches none of %s", run, strings.Join(names, ", "))}
+				return usageError{fmt.Sprintf("--run %q matches none of %s%s", run, strings.Join(names, ", "), near(run, names))}
 			}
 			if faults {
 				return opFaults(cmd, j)
@@ -321,6 +321,9 @@ func (j *opsJob) demanded(r *report.Report) (rows [][]string) {
 			continue
 		}
 		reason := noVariant
+		if !unwritten(name) {
+			reason = "none of the ops and variants that were run"
+		}
 		if slices.Contains(deviceVariants, name) {
 			reason = "--variant " + name + " was not asked for"
 			if name == onGPU {
@@ -359,9 +362,9 @@ func tableAndExit(cmd *cobra.Command, r *report.Report, header []string, rows []
 func (j *opsJob) judge(k kernel, variant string, result *check.Result) *op.Report {
 	var done *op.Report
 	if j.one != nil {
-		done = k.CheckCase(*j.one)
+		done = k.Under(variant).CheckCase(*j.one)
 	} else {
-		done = k.Check(j.seed, j.cases, false)
+		done = k.Under(variant).Check(j.seed, j.cases, false)
 	}
 	*result = j.result(k.Op, variant, done)
 	return done

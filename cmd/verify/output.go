@@ -48,10 +48,10 @@ func (o *output) register(cmd *cobra.Command) {
 // validate looks at the flags before anything is read.
 func (o *output) validate(ids []string) error {
 	if !slices.Contains(report.Formats, o.format) {
-		return usageError{fmt.Sprintf("--format %q: want one of %s", o.format, strings.Join(report.Formats, ", "))}
+		return usageError{fmt.Sprintf("--format %q: want one of %s%s", o.format, strings.Join(report.Formats, ", "), near(o.format, report.Formats))}
 	}
 	if o.failOn != "fail" && o.failOn != "warn" {
-		return usageError{fmt.Sprintf("--fail-on %q: want fail or warn", o.failOn)}
+		return usageError{fmt.Sprintf("--fail-on %q: want fail or warn%s", o.failOn, near(o.failOn, []string{"fail", "warn"}))}
 	}
 	if o.file == "-" { // as no file is
 		o.file = ""

@@ -100,7 +100,7 @@ func TestProfilesJSON(t *testing.T) {
 	require.Len(t, got.Profiles, 1)
 	decode("verl-ppo@0.8", "verl-ppo@0.9")
 	require.Len(t, got.Profiles, 2)
-	require.Equal(t, []string{"ratio.len_eps", "agg.div_batch"}, *got.Differences)
+	require.Equal(t, []string{"ratio.len_eps", "agg.div_batch", "agg.div_ga"}, *got.Differences)
 	decode("trl-ppo@1.9", "trl-ppo@1.12")
 	require.Equal(t, []string{}, *got.Differences)
 }

@@ -54,7 +54,7 @@ The limit is relative: max|Qᵀv| / max(1, ‖v‖) < tol.`,
 				return usageError{fmt.Sprintf("--tol %g: want a number between 0 and 1", tolerance)}
 			}
 			if !slices.Contains([]string{"", "flat", "side"}, kind) {
-				return usageError{fmt.Sprintf("--kind %q: want flat or side", kind)}
+				return usageError{fmt.Sprintf("--kind %q: want flat or side%s", kind, near(kind, []string{"flat", "side"}))}
 			}
 			if err := out.validate(names(projection.Suite.Infos())); err != nil {
 				return err
@@ -208,7 +208,7 @@ func writeExtras(in *projection.Input, r *report.Report, plot, repair string) er
 			return usageError{"--plot: there are no components to draw; give --grad, --update or --adapter of the basis's length"}
 		}
 		r.Lines = append(r.Lines, "picture: components of "+name)
-		b := report.Bars{Title: "Projection Components", XLabel: "Basis Vector Index", YLabel: "Absolute Projection Magnitude", Limit: in.Limit(), LimitName: "tolerance"}
+		b := report.Bars{Title: "Projection Components", XLabel: "Basis Vector Index", YLabel: "Absolute Projection Magnitude", Limit: in.Limit(), LimitName: "tolerance", Verdict: r.Verdict()}
 		for _, s := range series {
 			b.Series = append(b.Series, report.Series{Name: s.Name, Values: s.Values})
 		}

@@ -101,11 +101,30 @@ func TestCompletion(t *testing.T) {
 		{"profiles ", "trl-grpo@1.16"},
 		{"explain ", "ADV-DDOF"},
 		{"export ", "openrlhf"},
+		{"ops --variant ", "avx512vnni"},
+		{"ops --require ", "amx"},
+		{"ops --run ", "f32.Softmax"},
+		{"vram --model ", "gpt-j-6b"},
+		{"vram --critic ", "same"},
+		{"vram --optimizer ", "adamw8bit"},
+		{"vram --head ", "trl-fused"},
+		{"checkpoint --plan ", "llama-3.2-1b"},
+		{"checkpoint --needs ", "value-head"},
+		{"log --kind ", "openrlhf"},
+		{"diff --relation ", "toggle="},
+		{"shard-plan --engine ", "slurm"},
+		{"projection --kind ", "side"},
+		{"profiles --format ", "json"},
+		{"golden --entry ", "policy_loss"},
 	} {
 		out, errs, code := verify(t, t.TempDir(), append([]string{"__complete"}, strings.Split(c.args, " ")...)...)
 		require.Zero(t, code, errs)
 		require.Contains(t, strings.Split(out, "\n"), c.want, c.args)
 	}
-	out, _, _ := verify(t, t.TempDir(), "__complete", "dump", "--set", "")
+	out, _, _ := verify(t, t.TempDir(), "__complete", "profiles", "--format", "")
+	require.NotContains(t, out, "junit", "it has two")
+	out, _, _ = verify(t, t.TempDir(), "__complete", "log", "--set", "")
+	require.NotContains(t, out, "adv.ddof", "the options of logs are others")
+	out, _, _ = verify(t, t.TempDir(), "__complete", "dump", "--set", "")
 	require.Equal(t, len(convention.Options()), strings.Count(out, "=\n"))
 }

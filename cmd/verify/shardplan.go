@@ -81,7 +81,7 @@ A shard that exits with 3 (its environment) is tried again, up to 3 times; the o
 func (p *shardPlan) validate(engine string) error {
 	switch {
 	case !slices.Contains([]string{"kubernetes", "slurm"}, engine):
-		return usageError{fmt.Sprintf("--engine %q: want kubernetes or slurm", engine)}
+		return usageError{fmt.Sprintf("--engine %q: want kubernetes or slurm%s", engine, near(engine, []string{"kubernetes", "slurm"}))}
 	case p.shards < 1 || p.shards > 100_000:
 		return usageError{fmt.Sprintf("--shards %d: want 1 to 100000", p.shards)}
 	case p.parallel < 0:

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -59,7 +58,7 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 			case model == "":
 				return s.Validate()
 			case !slices.Contains([]string{"adapter", "copy"}, reference):
-				return usageError{fmt.Sprintf("--reference %q: want adapter (the base with its adapter off) or copy", reference)}
+				return usageError{fmt.Sprintf("--reference %q: want adapter (the base with its adapter off) or copy%s", reference, near(reference, []string{"adapter", "copy"}))}
 			case !slices.Contains([]string{"16", "int8"}, cache):
 				return usageError{fmt.Sprintf("--kv %q: want 16 (bits, as the weights) or int8", cache)}
 			}
@@ -239,34 +238,4 @@ func describePlan(r *report.Report, in *vram.Input, formulas bool) {
 
 func sizes(bytes float64) string {
 	return fmt.Sprintf("%9.3f GB %9.3f GiB", bytes/1e9, bytes/(1<<30))
-}
-
-// vramFaults plants the faults of configurations.
-func vramFaults(cmd *cobra.Command, seed uint64, healthy int) (wrong bool, err error) {
-	planted, err := vram.PlantAll(seed)
-	if err != nil {
-		return false, err
-	}
-	kills := make([]report.Kill, len(planted))
-	missed := 0
-	for i, p := range planted {
-		kills[i] = report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.Named}
-		if !p.Caught {
-			missed++
-		}
-	}
-	r := rand.New(rand.NewPCG(seed, 1<<34))
-	alarms := 0
-	for range healthy {
-		in := vram.Healthy(r)
-		results, err := vram.Suite.Run(in, check.Selection{})
-		if err != nil {
-			return false, err
-		}
-		if a := vram.Alarm(in, results); a != "" {
-			alarms++
-			fmt.Fprintln(cmd.ErrOrStderr(), "false alarm:", a)
-		}
-	}
-	return missed+alarms > 0, report.Matrix(cmd.OutOrStdout(), kills, healthy, alarms)
 }
