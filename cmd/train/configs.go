@@ -40,14 +40,22 @@ func openConfig(name string) ([]byte, error) {
 	return nil, err
 }
 
-// listConfigs prints the embedded configurations, each with the comment that it begins with.
-func listConfigs(out io.Writer) error {
+// configNames are the names of the embedded configurations.
+func configNames() (names []string) {
 	entries, err := configs.ReadDir("configs")
 	if err != nil {
-		return err
+		panic("train: " + err.Error()) // they are part of the program
 	}
 	for _, e := range entries {
-		text, err := configs.ReadFile("configs/" + e.Name())
+		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
+	}
+	return names
+}
+
+// listConfigs prints the embedded configurations, each with the comment that it begins with.
+func listConfigs(out io.Writer) error {
+	for _, name := range configNames() {
+		text, err := configs.ReadFile("configs/" + name + ".yaml")
 		if err != nil {
 			return err
 		}
@@ -55,7 +63,7 @@ func listConfigs(out io.Writer) error {
 		for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan() && strings.HasPrefix(lines.Text(), "#"); {
 			about = append(about, strings.TrimSpace(lines.Text()[1:]))
 		}
-		fmt.Fprintf(out, "%-14s %s\n", strings.TrimSuffix(e.Name(), ".yaml"), strings.Join(about, " "))
+		fmt.Fprintf(out, "%-14s %s\n", name, strings.Join(about, " "))
 	}
 	return nil
 }

@@ -56,6 +56,7 @@ models of train ppo, sft and grpo_causal and the adapters of train shielded need
 		},
 	}
 	cmd.Flags().StringVar(&from, "model", "", "folder of a run or of its final model, or tiny_masked, tiny_judge: the embedded ones")
+	offer(cmd, "model", func() []string { return []string{bind.TinyMasked, bind.TinyJudge} })
 	cmd.Flags().StringVar(&to, "output", "", "folder to write, empty or not there")
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 // withKeys adds the keys of a trainer to its help, with what they are under the configuration of --config or without one. of returns
 // the keys and the configuration that is read without one; trainer is what the configuration says of itself.
 func (f *trainFlags) withKeys(cmd *cobra.Command, of func(trainer string) (keys *config.Settings, fallback string)) {
+	f.complete(cmd, of)
 	help := cmd.HelpFunc()
 	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
 		help(c, args)

@@ -307,7 +307,7 @@ func TestConfigurations(t *testing.T) {
 	require.Contains(t, errs, "C1")
 	errs, code = run("--config", "absent.yaml")
 	require.Equal(t, 2, code)
-	require.Equal(t, "train: config not found: absent.yaml\n", errs)
+	require.Equal(t, "train: config not found: absent.yaml (train --list-configs)\n", errs)
 	bad := filepath.Join(t.TempDir(), "rows.jsonl")
 	write(t, bad, `{"question": "1+1", "answer": "#### 2"}`+"\n"+`{"answer": "#### 2"}`+"\n")
 	errs, code = run("dataset.name=" + bad)

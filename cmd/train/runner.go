@@ -76,13 +76,13 @@ func (f *trainFlags) accelerated() (bool, error) {
 		f.mode = lora.W8A16
 		return true, nil
 	case name != policyAccel:
-		return false, usageError{fmt.Sprintf("--policy %s: %s", f.policy, wantPolicy)}
+		return false, usageError{fmt.Sprintf("--policy %s: %s%s", f.policy, wantPolicy, near(f.policy, policies))}
 	case !given:
 		mode = lora.W8A16.String()
 	}
 	var err error
 	if f.mode, err = lora.ParseMode(mode); err != nil {
-		return false, usageError{fmt.Sprintf("--policy %s: %s", f.policy, wantPolicy)}
+		return false, usageError{fmt.Sprintf("--policy %s: %s%s", f.policy, wantPolicy, near(f.policy, policies))}
 	}
 	return true, nil
 }
@@ -119,7 +119,7 @@ func (f *trainFlags) settle(s *config.Settings, fallback string, overrides []str
 	}
 	if err := s.ReadFile(name); err != nil {
 		if errors.Is(err, fs.ErrNotExist) && !strings.Contains(err.Error(), "defaults") {
-			return usageError{"config not found: " + name}
+			return usageError{"config not found: " + name + near(name, configNames()) + " (train --list-configs)"}
 		}
 		return usageError{err.Error()}
 	}
@@ -299,7 +299,7 @@ func (x *session) load(name string, l train.LoRA, seed uint64, o bind.Options) e
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("model.name: %w", err)
+		return fmt.Errorf("model.name: %w%s", err, near(name, bind.EmbeddedNames()))
 	case err != nil:
 		return err
 	}

@@ -66,6 +66,7 @@ in each _ of the prompt, all of them in one pass; a judge gives its verdict. It 
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.model, "model", "", "folder of a model of Hugging Face or of a run, or GGUF file")
+	offer(cmd, "model", sampleModels)
 	flags.StringVar(&f.adapter, "adapter", "", "folder of a LoRA adapter of PEFT for that model")
 	flags.StringVar(&f.prompt, "prompt", "", "text to continue; with --chat the message of a user to answer")
 	flags.IntSliceVar(&f.promptIDs, "prompt-ids", nil, "token ids to continue, in place of --prompt")
@@ -126,6 +127,9 @@ func (f *sampleFlags) run(cmd *cobra.Command) error {
 	}
 	defer done()
 	m, err := refmodel.Open(path, refmodel.Options{Adapter: f.adapter, NoTokenizer: bare})
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w%s", err, near(f.model, sampleModels()))
+	}
 	if err != nil {
 		return err
 	}
