@@ -58,7 +58,7 @@ func Run(root *cobra.Command, args []string, exitCode func(error) int) (code int
 			code = check.ExitInternal
 		}
 	}()
-	debug.SetGCPercent(25) // memory is mostly a few large arrays: collecting often is cheap and keeps the peak low
+	pace()
 	out := &output{File: os.Stdout}
 	root.SetArgs(args)
 	root.SetOut(out)
