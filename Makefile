@@ -11,7 +11,7 @@ STATICCHECK = v0.8.2
 CACHE      ?= $(if $(filter Darwin,$(shell uname)),$(HOME)/Library/Caches,$(or $(XDG_CACHE_HOME),$(HOME)/.cache))
 REAL_MODEL ?= $(CACHE)/plumbline/smollm2
 
-.PHONY: laws hostile html help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers man ci cluster-bench cluster-sim cluster-faults
+.PHONY: mutants compare laws hostile html help build quick test vet lint unfused purego v3 race slow learn fuzz bench race-peers bench-table golden models runs real-model wheel wheels wheeltest bridges ptx cu gpu-bundle strangers man ci cluster-bench cluster-sim cluster-faults
 
 help:           ## print the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -48,24 +48,26 @@ lint:           ## staticcheck, at a pinned version
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK) -tags slow ./...
 
 unfused:        ## the reference compiled for arm64 holds no fused multiply-add: its bits are the same everywhere
-	@out=$$(GOARCH=arm64 $(GO) build -a -gcflags='plumbline/reference/...=-S' ./reference/... 2>&1 | grep -E 'FN?M(ADD|SUB)[SD]' || true); \
+	@out=$$(GOARCH=arm64 $(GO) build -gcflags='plumbline/reference/...=-S' ./reference/... 2>&1 | grep -E 'FN?M(ADD|SUB)[SD]' || true); \
 	  if [ -n "$$out" ]; then echo "$$out"; echo "write float64(a*b) + c"; exit 1; fi
 
-# The simulator of CUDA kernels has no assembly and no goroutines, and takes a minute: once is enough.
-PORTABLE = $$($(GO) list ./... | grep -v accel/cuda)
+# What a step has to run beside go test ./..., and why no more, is in cmd/internal/tested. make vet has vetted it.
+TESTED = $$($(GO) run ./cmd/internal/tested
+AGAIN  = $(GO) test -vet=off -timeout 40m
 
-purego:         ## the short tests without assembly
-	$(GO) test -short -timeout 30m -tags purego $(PORTABLE)
+purego:         ## the short tests that reach assembly, without it
+	$(AGAIN) -short -tags purego $(TESTED) purego)
+	$(AGAIN) -short -tags purego -run '^Test(Ops|Accelerated|Lockstep|Simulated|Policy)' ./cmd/verify ./cmd/train
 
-v3:             ## the short tests compiled for GOAMD64=v3, where the compiler may fuse multiply-adds
-	GOAMD64=v3 $(GO) test -short -timeout 30m $(PORTABLE)
+v3:             ## the short tests of packages in which the compiler fuses multiply-adds for GOAMD64=v3, compiled so; none in the reference
+	GOAMD64=v3 $(AGAIN) -short $(TESTED) v3)
 
-race:           ## the short tests under the race detector
-	$(GO) test -race -short -timeout 30m $(PORTABLE)
+race:           ## the short tests of packages that start goroutines, and of those above them, under the race detector
+	$(AGAIN) -race -short $(TESTED) race)
 
-slow:           ## laws with 10,000 cases each, large bases, time and memory
-	$(GO) test -timeout 40m ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
-	CHECKS=$(CHECKS) PLANTS=$(PLANTS) $(GO) test -tags slow -timeout 60m ./...
+slow:           ## laws with 10,000 cases each, and the tests of the tag slow: large bases, time and memory
+	$(AGAIN) ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
+	CHECKS=$(CHECKS) PLANTS=$(PLANTS) $(AGAIN) -tags slow -timeout 60m $(TESTED) slow)
 
 LAWS = $$(grep -rlE '^\s"pgregory.net/rapid"$$' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
 laws:           ## every law with CHECKS new cases, drawn anew at every call (hours)
@@ -75,23 +77,35 @@ learn:          ## three seeds of every trainer learn, where make slow tries one
 	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy|Reproducible' ./cmd/train
 
 # A time can end in "context deadline exceeded" where nothing failed (a race in Go's coordinator); a number of runs, 20000x, cannot.
+# Of every package one program, with the coverage that guides a fuzzer compiled in.
 fuzz:           ## every fuzz target for FUZZTIME (2m, or a number of runs: 20000x)
-	@set -e; for pkg in $$($(GO) list ./internal/... ./verify/...); do \
-	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+	for pkg in $$(grep -rlE '^func Fuzz' --include='*_test.go' internal verify | xargs -n 1 dirname | sort -u); do \
+	  $(GO) test -vet=off -c -fuzz . -o "$$dir/fuzz" ./$$pkg; \
+	  for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]*' $$pkg/*_test.go | cut -c 6-); do \
 	    echo "$$pkg $$target $(FUZZTIME)"; \
-	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x $$pkg; \
+	    (cd $$pkg && "$$dir/fuzz" -test.run '^$$' -test.fuzz "^$$target\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 10x \
+	      -test.fuzzcachedir "$$($(GO) env GOCACHE)/fuzz/plumbline/$$pkg"); \
 	  done; done
 
 HOSTILE ?= 6000
 hostile:        ## mutated files through every command that reads them, faults of system calls, and the fixed hostile cases (Linux, strace)
 	@command -v strace > /dev/null || { echo "strace is missing, and with it faults at every open, write, fsync, close and rename: apt-get install strace"; exit 1; }
-	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Mutated|Hostile|OutputIntoFIFO|Injected' ./cmd/verify
-	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 30m -v -run 'Agree|Hostile|Links|MemoryBefore|ManyTiny' ./cmd/train
+	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 3h -v -run 'Mutated|Hostile|Output|Permission|ClosedPipe|Injected' ./cmd/verify
+	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 3h -v -run 'Agree|Hostile|Links|MemoryBefore|ManyTiny|LostOutput|Injected' ./cmd/train
 
 html:           ## pages of a failing and a healthy run in headless Chromium: no request, no console error, keys, light and dark, wide and narrow
 	@command -v chromium > /dev/null || { echo "Chromium is missing: apt-get install chromium"; exit 1; }
 	$(GO) vet -tags browser ./cmd/verify
 	$(GO) test -count=1 -tags browser -run Browser ./cmd/verify
+
+MUTANTS ?= 200
+MUTANTS_LOG ?= mutants.jsonl
+mutants:        ## a sample of MUTANTS small faults in reference, verify and internal/format: which do the short tests let live (hours; goes on from MUTANTS_LOG)
+	$(GO) run ./cmd/mutants -n $(MUTANTS) -log $(MUTANTS_LOG)
+
+compare:        ## OLD=commit: what that version of verify says of the goldens against what this tree says: exit codes, verdicts, numbers, texts
+	$(GO) run ./cmd/compare $(OLD)
 
 bench:          ## benchmarks in Go's format
 	$(GO) test -run '^$$' -bench . ./...
@@ -197,6 +211,11 @@ strangers: build ## the bench of strangers, made anew and judged: trainers writt
 	$(STRANGERS)/venv/bin/python golden/gen/strangers/wheels.py $(STRANGERS)/wheels
 	OMP_NUM_THREADS=1 $(STRANGERS)/venv/bin/python golden/gen/strangers/run.py $(STRANGERS)/cases --wheels $(STRANGERS)/wheels
 	$(STRANGERS)/venv/bin/python golden/gen/strangers/judge.py bin/verify $(STRANGERS)/cases $(STRANGERS)/rows.json --publish $(STRANGERS)/open
+
+.PHONY: outside
+outside: build  ## seven more programs of strangers and their bugs, after make strangers, which makes the environment: cases and verdicts
+	WHEELS=$(STRANGERS)/wheels OMP_NUM_THREADS=1 $(STRANGERS)/venv/bin/python golden/gen/strangers/outside/make.py $(STRANGERS)/outside
+	$(STRANGERS)/venv/bin/python golden/gen/strangers/outside/grade.py bin/verify $(STRANGERS)/outside $(STRANGERS)/outside.json
 
 MUSEUM ?= $(or $(TMPDIR),/tmp)/plumbline-museum
 

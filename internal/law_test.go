@@ -24,14 +24,14 @@ var law = []struct {
 	{"plumbline/accel/cuda", []string{"plumbline/internal/rng", "plumbline/internal/arch", "plumbline/internal/format/", "plumbline/accel/", "golang.org/x/sys/", "github.com/ebitengine/purego", "gorgonia.org/cu"}},
 	{"plumbline/accel/", []string{"plumbline/internal/rng", "plumbline/internal/arch", "plumbline/internal/format/", "plumbline/accel/", "golang.org/x/sys/"}},
 	{"plumbline/verify/tol", nil},
-	{"plumbline/verify/check", []string{"plumbline/verify/tol"}},
+	{"plumbline/verify/check", []string{"plumbline/verify/tol", "plumbline/internal/words"}},
 	{"plumbline/verify/bug", nil},
 	{"plumbline/verify/symptom", []string{"plumbline/verify/bug", "plumbline/internal/format/"}}, // rules over logged numbers: trainers judge theirs by them, too
 	{"plumbline/verify/report", []string{"plumbline/verify/check", "plumbline/internal/format", "github.com/olekukonko/tablewriter/", "gonum.org/v1/plot/"}},
 	{"plumbline/verify/vram", []string{"plumbline/verify/check", "plumbline/internal/arch", "plumbline/internal/format/"}},
 	{"plumbline/verify/plant/", []string{"plumbline/verify/", "plumbline/reference/", "plumbline/internal/arch", "plumbline/internal/format/", "plumbline/internal/rng"}}, // what tests the checks
-	{"plumbline/verify/", []string{"plumbline/verify/tol", "plumbline/verify/check", "plumbline/verify/stage", "plumbline/verify/convention", "plumbline/verify/fault/", "plumbline/verify/bug", "plumbline/verify/symptom",
-		"plumbline/reference/", "plumbline/internal/format/", "plumbline/internal/rng", "plumbline/internal/arch", "plumbline/internal/assets", "plumbline/internal/tokenizer", "plumbline/internal/pretrained", "plumbline/internal/refmodel", "plumbline/golden"}},
+	{"plumbline/verify/", []string{"plumbline/verify/tol", "plumbline/verify/check", "plumbline/verify/stage", "plumbline/verify/update", "plumbline/verify/convention", "plumbline/verify/fault/", "plumbline/verify/bug", "plumbline/verify/symptom",
+		"plumbline/reference/", "plumbline/internal/format/", "plumbline/internal/rng", "plumbline/internal/words", "plumbline/internal/arch", "plumbline/internal/assets", "plumbline/internal/tokenizer", "plumbline/internal/pretrained", "plumbline/internal/refmodel", "plumbline/golden"}},
 	{"plumbline/golden", []string{"plumbline/internal/format/"}},
 	{"plumbline/internal/arch", nil},
 	{"plumbline/internal/format", []string{"plumbline/internal/format/", "plumbline/internal/arch"}}, // hf reads a config.json into arch.Config
@@ -40,6 +40,7 @@ var law = []struct {
 	{"plumbline/internal/memory", nil},
 	{"plumbline/internal/refmodel", []string{"plumbline/internal/arch", "plumbline/internal/memory", "plumbline/internal/format/", "plumbline/internal/pretrained", "plumbline/reference/"}},
 	{"plumbline/internal/rng", nil},
+	{"plumbline/internal/words", nil},
 	{"plumbline/internal/assets", nil},
 	{"plumbline/internal/train", []string{"plumbline/reference/rl", "plumbline/reference/optim", "plumbline/reference/linalg", "plumbline/reference/ad", "plumbline/reference/nn", "plumbline/reference/sampling", "plumbline/reference/quant", "plumbline/internal/", "plumbline/verify/symptom"}},
 	{"plumbline/internal/bind", []string{"plumbline/accel/", "plumbline/reference/", "plumbline/internal/"}},

@@ -27,9 +27,17 @@ func TestLocks(t *testing.T) {
 			for _, file := range files {
 				source, err := os.ReadFile(file)
 				require.NoError(t, err)
-				found = found || strings.Contains(string(source), "\nfunc "+lock[2]+"(t *testing.T) {")
+				_, body, has := strings.Cut(string(source), "\nfunc "+lock[2]+"(t *testing.T) {")
+				body, _, _ = strings.Cut(body, "\n}\n")
+				for before, _, skips := strings.Cut(body, "t.Skip"); skips; skips = false {
+					require.Contains(t, before, `os.Getenv("CI")`, "hole %d: %s can be skipped in CI", i+1, lock[2])
+				}
+				found = found || has
 			}
 			require.True(t, found, "hole %d: %s has no %s", i+1, lock[1], lock[2])
 		}
 	}
+	ci, err := os.ReadFile("../.ci/run")
+	require.NoError(t, err)
+	require.Regexp(t, `(?m)^export CI=`, string(ci), "a lock that cannot be tried fails where CI is set")
 }
