@@ -1,0 +1,260 @@
+package update
+
+import (
+	"math"
+
+	"plumbline/verify/tol"
+)
+
+// rule is an optimiser, right or wrong.
+type rule struct {
+	kind                   string // adamw, adam, adam_tf1, sgd
+	beta1, beta2, eps      float64
+	decay                  float64 // NaN: solved for, with the rate
+	clip                   float64 // bound of the norm of the dumped gradients, +Inf: none
+	perTensor, uncorrected bool    // the bound is held by each tensor; no bias correction
+	anew                   bool    // the moments are 0 before every step
+	late                   int     // the gradient of so many steps before is used
+	twice                  bool    // the step is taken twice
+	flat                   bool    // decay is not multiplied by the rate
+}
+
+// fit is how a rule fares on a run.
+type fit struct {
+	rule
+	rates  []float64 // of each step, solved by least squares
+	apart  []float64 // uncertainty of the rates
+	decays []float64 // rate·decay of each step, where it was solved
+	worst  float64   // |Δ|/bound
+	at     int       // the pair of the worst element, and the element
+	elem   int
+	want   float64
+	seen   int // elements whose bound is less than a quarter of their update
+	of     int // elements
+}
+
+// fits judges a rule, up to the first step that it does not give: update u of every element of every step against −a·(D + λ·w), where D is the direction of the rule and the rate a of
+// the step, the one number that a schedule may change, is solved by least squares, with a·λ beside it where the decay is unknown.
+//
+// Roundings of a step in float32, u its roundoff, are carried along with the moments, to twice the count of torch's operations, whose
+// order differs between its loops and its fused kernels:
+//
+//	e_m ← β₁e_m + (1−β₁)e_g + 4u(|m| + (1−β₁)|g−m|),   e_v ← β₂e_v + 2(1−β₂)|g|e_g + 6u(β₂v + (1−β₂)g²) + 2⁻¹⁴⁹
+//	e_D = (e_m + |m|·(e_d + 4u·d)/d₋)/d₋ + 4u|D|,      d = √v/√c₂ + ε, e_d = √((v + e_v)/c₂) − √(v/c₂), d₋ = d − e_d
+//
+// and e_g = unit of the stored gradient times |g|, with that of the norm where it was clipped. The bound of an element is |a|·e_D with
+// that of a and the roundings of the weights.
+func (r rule) fits(run []*pair, per []int) *fit {
+	f := &fit{rule: r}
+	n := len(run[0].g)
+	m, v, em, ev := make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
+	dir, ed := make([]float64, n), make([]float64, n)
+	var past [][]float64
+	const u = 2 * tol.U32
+	t := 0
+	for i, p := range run {
+		g := p.g
+		if past = append(past, g); r.late > 0 {
+			if i < r.late {
+				f.rates, f.apart, f.decays = append(f.rates, math.NaN()), append(f.apart, math.NaN()), append(f.decays, math.NaN())
+				g = make([]float64, n) // a first step on gradients that are not there yet
+			} else {
+				g = past[i-r.late]
+			}
+		}
+		factors := r.factors(run, i, per)
+		if r.anew {
+			clear(m)
+			clear(v)
+			clear(em)
+			clear(ev)
+			t = 0
+		}
+		if r.late > 0 && i < r.late {
+			continue
+		}
+		steps := 1
+		if r.twice {
+			steps = 2
+		}
+		clear(dir)
+		clear(ed)
+		for range steps {
+			t++
+			c1, c2 := 1-math.Pow(r.beta1, float64(t)), 1-math.Pow(r.beta2, float64(t))
+			if r.uncorrected {
+				c1, c2 = 1, 1
+			}
+			for j := range g {
+				x := g[j] * factors[j]
+				eg := (p.unitG + 16*u) * math.Abs(x)
+				if factors[j] == 1 {
+					eg = p.unitG * math.Abs(x)
+				}
+				if r.kind == "adam" && r.decay != 0 {
+					if p.w == nil {
+						f.worst = math.Inf(1) // the weights are in the moments
+						return f
+					}
+					x += r.decay * p.w[j]
+					eg += 2 * u * (math.Abs(x) + math.Abs(r.decay*p.w[j]))
+				}
+				if r.kind == "sgd" {
+					m[j] = r.beta1*m[j] + x
+					em[j] = r.beta1*em[j] + eg + 2*u*(math.Abs(m[j])+math.Abs(x))
+					dir[j] += m[j]
+					ed[j] += em[j]
+					continue
+				}
+				em[j] = r.beta1*em[j] + (1-r.beta1)*eg + 2*u*(math.Abs(m[j])+(1-r.beta1)*math.Abs(x-m[j]))
+				m[j] = r.beta1*m[j] + (1-r.beta1)*x
+				ev[j] = r.beta2*ev[j] + 2*(1-r.beta2)*math.Abs(x)*eg + 3*u*(r.beta2*v[j]+(1-r.beta2)*x*x) + tol.Eta32
+				v[j] = r.beta2*v[j] + (1-r.beta2)*x*x
+				mj, root, eps := m[j]/c1, math.Sqrt(v[j]/c2), r.eps
+				if r.kind == "adam_tf1" {
+					eps = r.eps / math.Sqrt(c2)
+				}
+				d := root + eps
+				eRoot := math.Sqrt((v[j]+ev[j])/c2) - root
+				low := max(root-eRoot, 0) + eps
+				if d == 0 || low == 0 {
+					if mj != 0 {
+						ed[j] = math.Inf(1)
+					}
+					continue
+				}
+				one := mj / d
+				dir[j] += one
+				ed[j] += (em[j]/c1+math.Abs(mj)*(eRoot+2*u*d)/low)/low + 2*u*math.Abs(one)
+			}
+		}
+		if f.step(run, i, dir, ed); f.worst > 1 {
+			return f
+		}
+	}
+	return f
+}
+
+// factors are what clipping by the norm multiplies each element of a gradient with.
+func (r rule) factors(run []*pair, i int, per []int) []float64 {
+	p := run[max(0, i-r.late)]
+	out := make([]float64, len(p.g))
+	for j := range out {
+		out[j] = 1
+	}
+	if math.IsInf(r.clip, 1) {
+		return out
+	}
+	if !r.perTensor {
+		norm := p.norm
+		if p.logged > norm { // of parameters that are not in the dump, too
+			norm = p.logged
+		}
+		if c := r.clip / (norm + 1e-6); c < 1-2e-6 { // what was clipped already is at the bound
+			for j := range out {
+				out[j] = c
+			}
+		}
+		return out
+	}
+	at := 0
+	for _, n := range per {
+		var sum float64
+		for _, x := range p.g[at : at+n] {
+			sum += x * x
+		}
+		if c := r.clip / (math.Sqrt(sum) + 1e-6); c < 1 {
+			for j := at; j < at+n; j++ {
+				out[j] = c
+			}
+		}
+		at += n
+	}
+	return out
+}
+
+// step solves the rate of a step and compares its elements.
+func (f *fit) step(run []*pair, i int, dir, ed []float64) {
+	p := run[i]
+	times := 1.0
+	if f.twice {
+		times = 2
+	}
+	if p.u == nil {
+		f.rates, f.apart, f.decays = append(f.rates, math.NaN()), append(f.apart, math.NaN()), append(f.decays, math.NaN())
+		return
+	}
+	decay := f.decay
+	if f.kind == "adam" { // its decay is in the direction
+		decay = 0
+	}
+	var dd, dw, ww, ud, uw, noise float64
+	for j, d := range dir {
+		if math.IsInf(ed[j], 1) {
+			continue
+		}
+		x := d
+		if !math.IsNaN(decay) && !f.flat {
+			x += times * decay * p.w[j]
+		}
+		y := p.u[j]
+		if f.flat && !math.IsNaN(decay) {
+			y += decay * p.w[j]
+		}
+		dd, dw, ww = dd+x*x, dw+x*p.w[j], ww+p.w[j]*p.w[j]
+		ud, uw = ud+y*x, uw+y*p.w[j]
+		noise += math.Abs(x) * p.noise[j]
+	}
+	a, b := 0.0, 0.0
+	switch det := dd*ww - dw*dw; {
+	case dd == 0:
+	case math.IsNaN(decay) && det > 1e-9*dd*ww:
+		a, b = -(ud*ww-uw*dw)/det, -(uw*dd-ud*dw)/det
+	default:
+		a = -ud / dd
+	}
+	apart := 0.0
+	if dd > 0 {
+		var spread float64
+		for j, d := range dir {
+			if !math.IsInf(ed[j], 1) {
+				spread += math.Abs(d) * ed[j]
+			}
+		}
+		apart = (noise + math.Abs(a)*spread) / dd
+	}
+	f.rates, f.apart, f.decays = append(f.rates, a), append(f.apart, apart), append(f.decays, b)
+	for j, d := range dir {
+		if math.IsInf(ed[j], 1) {
+			continue
+		}
+		want := -a * d
+		size := math.Abs(d)
+		if !math.IsNaN(decay) {
+			k := times * decay
+			if !f.flat {
+				k *= a
+			}
+			want -= k * p.w[j]
+			size += math.Abs(decay * p.w[j])
+		} else {
+			want -= b * p.w[j]
+		}
+		bound := math.Abs(a)*ed[j] + apart*size + p.noise[j] + 4*tol.U32*math.Abs(want)
+		f.of++
+		if bound < 0.25*math.Abs(p.u[j]) {
+			f.seen++
+		}
+		if e := math.Abs(p.u[j] - want); e > 0 {
+			if ratio := e / bound; !(ratio <= f.worst) {
+				f.worst, f.at, f.elem, f.want = ratio, i, j, want
+			}
+		}
+	}
+}
+
+// holds reports whether the rule gives all numbers of the run, and whether these could have told it from another one.
+func (f *fit) holds() bool { return f.worst <= 1 }
+
+// tells reports whether at least a tenth of the elements are known well enough.
+func (f *fit) tells() bool { return f.of > 0 && f.seen >= max(8, f.of/10) }
