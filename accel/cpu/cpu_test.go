@@ -2,6 +2,7 @@ package cpu_test
 
 import (
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -29,6 +30,46 @@ func TestRun(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Calls at once and calls within tasks share the goroutines that wait for work; none may take another's tasks for its own, or end before
+// its own are done.
+func TestRunsAtOnce(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	for _, procs := range []int{2, 4} {
+		runtime.GOMAXPROCS(procs)
+		var callers sync.WaitGroup
+		for caller := range 4 {
+			callers.Go(func() {
+				for round := range 500 {
+					var sum, inner atomic.Int64
+					n := 1 + (round*7+caller)%9
+					cpu.Run(n, func(i int) {
+						sum.Add(int64(i) + 1)
+						cpu.Run(3, func(int) { inner.Add(1) })
+					})
+					if got := sum.Load(); got != int64(n*(n+1)/2) {
+						t.Errorf("caller %d, round %d: tasks add up to %d of %d", caller, round, got, n*(n+1)/2)
+					}
+					if got := inner.Load(); got != int64(3*n) {
+						t.Errorf("caller %d, round %d: %d inner tasks of %d", caller, round, got, 3*n)
+					}
+					if round%100 == 0 {
+						if p := raisedBy(func() { cpu.Run(5, func(i int) { panic(caller) }) }); p != caller {
+							t.Errorf("caller %d raised %v", caller, p)
+						}
+					}
+				}
+			})
+		}
+		callers.Wait()
+	}
+}
+
+func raisedBy(f func()) (p any) {
+	defer func() { p = recover() }()
+	f()
+	return nil
 }
 
 func TestSplit(t *testing.T) {
