@@ -390,6 +390,10 @@ var edits = []edit{
 			return mean
 		})
 	}, "scalars/entropy", "METRIC-ROW-MEANS", ""},
+	{"log-probs under the name of entropy", verlGRPO, "verl-grpo@0.9", func(b *dumpfile.Batch) {
+		lp := b.Token("logp_new")
+		logged(b, "entropy", func(lo, hi int) float64 { return meanOf(b, lo, hi, func(i int) float64 { return lp[i] }) })
+	}, "scalars/entropy", "METRIC-OF-OTHER", "the mean of logp_new over the tokens"},
 	{"one side of the clip fraction", verlGRPO, "verl-grpo@0.9", func(b *dumpfile.Batch) {
 		lp, old, a := b.Token("logp_new"), b.Token("logp_old"), b.Token("advantages")
 		logged(b, "clip_frac", func(lo, hi int) float64 {

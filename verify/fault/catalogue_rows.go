@@ -298,22 +298,24 @@ func cutOff(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	}
 	q := *p
 	q.Want, q.Alt = slices.Clone(p.Want), nil
-	at := [2]int{}
+	at, within := [2]int{}, 0
 	for i, w := range p.Want {
 		if !judged(i) {
 			continue
 		}
-		if w > high+4*p.Bound[i] {
+		switch {
+		case w > high+4*p.Bound[i]:
 			q.Want[i] = high
 			at[1]++
-		}
-		if w < low-4*p.Bound[i] {
+		case w < low-4*p.Bound[i]:
 			q.Want[i] = low
 			at[0]++
+		case w != 0:
+			within++
 		}
 	}
 	round := func(x float64) bool { return x*4 == math.Trunc(x*4) }
-	if at[0]+at[1] == 0 || at[0] == 1 && !round(low) || at[1] == 1 && !round(high) {
+	if at[0]+at[1] == 0 || at[0] == 1 && !round(low) || at[1] == 1 && !round(high) || within == 0 { // what holds every number is a factor or a sign
 		return nil
 	}
 	return &q

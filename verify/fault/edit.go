@@ -24,11 +24,16 @@ const mostChanges = 2
 // edits tries the edits of the stage.
 func (t *trial) edits() []Explanation {
 	o := t.levels[0]
+	families := []func(*stage.Outcome) []edit{
+		advantageEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, rowEdits, valueEdits, returnEdits, toGoEdits, weightEdits, lossWeightEdits,
+		whiteningEdits, klEdits, klWeightEdits, klInputEdits, functionEdits, policyEdits, lossEdits, normalisedAgain, ratioEdits, termEdits, entropyEdits,
+		reductionEdits, maskEdits, inputEdits, outputEdits, cellEdits,
+	}
 	if strings.HasPrefix(o.Check.Output, "scalars/") {
-		return nil // one number of a file, often a fraction of few tokens, fits too much
+		families = []func(*stage.Outcome) []edit{scalarEdits} // one number of a file, often a fraction of few tokens, fits too much
 	}
 	var list []edit
-	for _, family := range []func(*stage.Outcome) []edit{advantageEdits, lengthEdits, recursionEdits, boundEdits, rowEdits, valueEdits, returnEdits, weightEdits, whiteningEdits, klEdits, klInputEdits, functionEdits, policyEdits, ratioEdits, reductionEdits, maskEdits, inputEdits, outputEdits, cellEdits} {
+	for _, family := range families {
 		list = append(list, family(o)...)
 	}
 	slices.SortStableFunc(list, func(a, b edit) int { return cmp.Compare(a.changes, b.changes) })

@@ -84,6 +84,9 @@ var scopes = []struct{ name, id, title string }{
 	{"file", "ADV-GROUPS-PER-FILE", "the micro-batch"},
 	{"rank", "ADV-GROUPS-PER-RANK", "the rank"},
 	{"all", "ADV-ONE-GROUP", "all rows of the step"},
+	{"half blocks", "ADV-WRONG-GROUPS", "num_generations/2 consecutive rows: half a group"},
+	{"double blocks", "ADV-WRONG-GROUPS", "2·num_generations consecutive rows: two groups as one"},
+	{"alternate", "ADV-WRONG-GROUPS", "every other row of the group"},
 	{"tiled", "ADV-OTHER-GROUP", "the r-th group for row r, of k groups in turn: repeated as a block, not row by row"},
 	{"tiled in file", "ADV-OTHER-GROUP", "the groups of the micro-batch in turn: repeated as a block, not row by row"},
 	{"solved", "ADV-WRONG-GROUPS", "other rows than those of group_id: the advantages show them"},
@@ -147,6 +150,12 @@ func scopeRows(c *stage.Case, name string) [][]int {
 			return [3]float64{float64(f), float64((r - b.Files[f].Lo) % max(generations, 1))}
 		case "rank stride":
 			return [3]float64{float64(rank(r)), float64(place[r] % groupsOf(func(s int) bool { return rank(s) == rank(r) }))}
+		case "half blocks":
+			return [3]float64{float64(r / max(generations/2, 1))}
+		case "double blocks":
+			return [3]float64{float64(r / max(2*generations, 1))}
+		case "alternate":
+			return [3]float64{id[r], float64(r % 2)}
 		case "file group":
 			return [3]float64{float64(f), id[r]}
 		case "rank group":
@@ -158,7 +167,7 @@ func scopeRows(c *stage.Case, name string) [][]int {
 		}
 		return [3]float64{}
 	}
-	if (name == "blocks" || name == "generations" || name == "file generations") && generations < 2 {
+	if slices.Contains([]string{"blocks", "half blocks", "double blocks", "generations", "file generations"}, name) && generations < 2 {
 		return nil
 	}
 	if name == "solved" {
@@ -199,7 +208,8 @@ func scopeRows(c *stage.Case, name string) [][]int {
 // statistics are what programs subtract from a reward, and divide by.
 var centres = []struct{ name, title string }{
 	{"mean", "the mean"}, {"loo", "the mean of the other rows"}, {"none", "nothing"}, {"median", "the median"}, {"lower median", "the lower median"}, {"max", "the largest reward"}, {"min", "the smallest reward"},
-	{"first", "the first reward"}, {"last", "the last reward"}, {"sum", "the sum"}, {"loo n", "the sum of the other rows over the number of all rows"}, {"loo n2", "the mean with the row itself, over n − 1"},
+	{"first", "the first reward"}, {"last", "the last reward"},
+	{"first half", "the mean of the first half of the rows"}, {"second half", "the mean of the second half of the rows"}, {"sum", "the sum"}, {"loo n", "the sum of the other rows over the number of all rows"}, {"loo n2", "the mean with the row itself, over n − 1"},
 	{"loo times", "the sum of the other rows times n − 1"}, {"loo sum", "the sum of the other rows"},
 }
 
@@ -237,6 +247,15 @@ func centreOf(name string, x []float64, rows []int, own int) float64 {
 		return x[rows[0]]
 	case "last":
 		return x[rows[len(rows)-1]]
+	case "first half", "second half":
+		part, half := rows[:len(rows)/2], 0.0
+		if name == "second half" {
+			part = rows[len(rows)/2:]
+		}
+		for _, i := range part {
+			half += x[i] / float64(len(part))
+		}
+		return half
 	case "sum":
 		return sum
 	case "loo n":

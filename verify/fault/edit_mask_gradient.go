@@ -30,16 +30,26 @@ func maskOfGradient(o *stage.Outcome, c *stage.Case) *maskForm {
 		return nil // a token without a gradient may be one that another clip cuts off
 	}
 	was := c.B.Mask
+	var fits []cellSet
 	for _, s := range append(slices.Clone(cellSets), ofToken(c, now, known), ofPosition(c.B, now, known)) {
-		if s.in != nil && s.id != "EXTRA-TERM" && leavesOut(was, now, known, s.of(c, false)) {
-			return &maskForm{s.id, "without tokens " + s.title + ", by the gradients", func(c *stage.Case) []bool {
-				m := s.of(c, false)
-				for i, in := range m {
-					m[i] = c.B.Mask[i] && !in
-				}
-				return m
-			}}
+		if s.in != nil && s.id != "EXTRA-TERM" && leavesOut(was, now, known, s.of(c, false)) && !slices.ContainsFunc(fits, func(t cellSet) bool { return t.id == s.id }) {
+			fits = append(fits, s)
 		}
+	}
+	if len(fits) > 0 {
+		name, title := fits[0].id, fits[0].title
+		for _, s := range fits[1:] {
+			if name != "LOSS-MASK-FIRST" || s.id != "LOSS-MASK-OTHER" { // before the second token is the first one
+				name, title = "LOSS-MASK-OTHER", title+", or "+s.title // sets that are the same on these data
+			}
+		}
+		return &maskForm{name, "without tokens " + title + ", by the gradients", func(c *stage.Case) []bool {
+			m := fits[0].of(c, false)
+			for i, in := range m {
+				m[i] = c.B.Mask[i] && !in
+			}
+			return m
+		}}
 	}
 	id := "LOSS-MASK-OTHER"
 	if inHoles(c.B, was, now) {

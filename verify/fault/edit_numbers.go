@@ -42,7 +42,8 @@ func boundEdits(o *stage.Outcome) []edit {
 }
 
 // rowed are the tensors whose rows may be those of others, and the bug that this is.
-var rowed = []struct{ tensor, id string }{{"is_weights", "IS-ROWS"}, {"logp_ref", "KL-REFERENCE-ROWS"}, {"values", "VALUES-OF-OTHER-ROWS"}}
+var rowed = []struct{ tensor, id string }{{"is_weights", "IS-ROWS"}, {"logp_ref", "KL-REFERENCE-ROWS"}, {"values", "VALUES-OF-OTHER-ROWS"},
+	{"logp_old", "OLD-ROWS-ROLLED"}, {"advantages", "ADV-ROWS-OF-OTHERS"}}
 
 // rowEdits returns edits in which every row reads the row of another response: a tensor that was not permuted with its mini-batch.
 func rowEdits(o *stage.Outcome) []edit {
@@ -50,7 +51,7 @@ func rowEdits(o *stage.Outcome) []edit {
 	for _, f := range rowed {
 		b := o.Case.B
 		t, out := b.Tensors[f.tensor], b.Tensors[o.Check.Output]
-		if t == nil || out == nil || t.Layout != dump.PerToken || out.Layout != dump.PerToken || f.tensor == o.Check.Output || b.Rows > 128 || made[f.tensor] > made[o.Check.Output] {
+		if t == nil || out == nil || t.Width > 1 || t.Layout != dump.PerToken && t.Layout != dump.PerRow || out.Layout != dump.PerToken || f.tensor == o.Check.Output || b.Rows > 128 || made[f.tensor] > made[o.Check.Output] {
 			continue
 		}
 		list = append(list, edit{id: f.id, title: f.tensor + " is that of other rows: it was not permuted with the rest of the batch", changes: 1,
@@ -64,7 +65,7 @@ func rowEdits(o *stage.Outcome) []edit {
 func matchedRows(name string, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	const least = 24 // tokens of rows that are not their own
 	b := c.B
-	x, got := b.Token(name), b.Token(ch.Output)
+	x, got := c.Optional(name).X, b.Token(ch.Output)
 	if len(x) != len(b.Mask) || len(got) != len(b.Mask) || b.Rows < 4 || b.Cols == 0 {
 		return nil
 	}

@@ -22,6 +22,7 @@ type surrogate struct {
 	always        bool                        // −A·dual is the loss of every A < 0
 	clipped       func(plain, c float64) bool // which of the two losses is taken
 	leaks         bool                        // the gradient passes the clip
+	detached      int                         // the side without a gradient, 1 or 2; 0: none
 	dual          func(a float64) bool        // advantages that the dual clip is for
 	delta         bool
 }
@@ -46,8 +47,15 @@ func (s *surrogate) of(d, a float64, o tokenBounds) (loss, slope float64) {
 		bounded, dBounded = 1, 0
 	}
 	loss, slope = -s.first(a)*plain, -s.first(a)*dPlain
-	if c := -s.second(a) * bounded; s.clipped(loss, c) {
-		loss, slope = c, -s.second(a)*dBounded
+	switch c := -s.second(a) * bounded; {
+	case s.clipped(loss, c):
+		if loss, slope = c, -s.second(a)*dBounded; s.detached == 2 {
+			slope = 0
+		}
+	case s.detached > 0 && c == loss: // the maximum of two equal sides gives each of them half of the gradient
+		slope /= 2
+	case s.detached == 1:
+		slope = 0
 	}
 	if o.dual > 0 && s.dual(a) && (loss > -a*o.dual || s.always) {
 		loss, slope = -a*o.dual, 0
@@ -149,6 +157,8 @@ func surrogateForms() []surrogateForm {
 		with("FACTOR", fmt.Sprintf("the unclipped side is multiplied by %g", k), func(s *surrogate) { s.first = times })
 	}
 	with("CLIP-GRADIENT-LEAK", "the gradient passes the clip", func(s *surrogate) { s.leaks = true })
+	with("CLIP-DETACHED", "the clipped side of the maximum is detached: where both sides are equal, half of the gradient is lost", func(s *surrogate) { s.detached = 2 })
+	with("CLIP-DETACHED", "the unclipped side of the maximum is detached: half of the gradient is lost within the bounds, and all of it beyond them", func(s *surrogate) { s.detached = 1 })
 	with("CLIP-DUAL", "the dual clip is left out", func(s *surrogate) { s.dual = func(float64) bool { return false } })
 	with("CLIP-DUAL-BOTH-SIGNS", "the dual clip is for every advantage", func(s *surrogate) { s.dual = func(float64) bool { return true } })
 	with("CLIP-DUAL", "the dual clip is for positive advantages, not for negative ones", func(s *surrogate) { s.dual = func(a float64) bool { return a > 0 } })

@@ -26,6 +26,7 @@ type recursionForm struct {
 	doneLate  bool                                 // done is that of the token before; of the last token it is right
 	hole      holeRule                             // what of a masked column counts
 	forward   bool                                 // the columns of the result stand in the order in which they were computed
+	fromFirst bool                                 // the loop runs from the first token on, and carries what stands before
 }
 
 // holeRule is what a recursion over all columns takes from those outside the mask, where the declared one passes them by.
@@ -128,6 +129,11 @@ func recursionForms() []recursionForm {
 			f.hole = holeRule{all: true, zero: true, value: true}
 		}),
 		with("GAE-RECURSION", "the columns are in the reverse order: the list that grew from the last token back is not reversed", func(f *recursionForm) { f.forward = true }),
+		with("GAE-RECURSION", "the loop runs from the first token on, not from the last one back: A of the token before is carried", func(f *recursionForm) { f.fromFirst = true }),
+		with("GAE-RECURSION", "the loop runs from the first token on, not from the last one back: A and V of the token before are carried", func(f *recursionForm) {
+			f.fromFirst, f.next = true, func(v []float64, t int) float64 { return at(v, t-1) }
+			f.end = func(v []float64, _, _ float64) float64 { return at(v, len(v)-2) }
+		}),
 		with("GAE-REWARD-EARLY", "the reward is that of the next token", func(f *recursionForm) {
 			f.reward = func(r []float64, t int) float64 { return at(r, t+1) }
 		}),

@@ -29,7 +29,11 @@ func (f recursionForm) doneOf(c *stage.Case, cells []int, dones []float64) []boo
 // overCells fills in the advantages of the cells of one row, from the last one back.
 func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []float64, done []bool, behind, bootstrap, gamma, k float64, rounding func(i int, size float64) float64) {
 	var a, e float64
-	for t := len(cells) - 1; t >= 0; t-- {
+	for s := range cells {
+		t := len(cells) - 1 - s
+		if f.fromFirst {
+			t = s
+		}
 		i, k := cells[t], k
 		next := f.next(v, t)
 		if t == len(cells)-1 {

@@ -151,6 +151,13 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		add(&p.count, "the tokens of the step, "+word+" of every response", everyRow(b, sumOf(moved(by), all)))
 		add(&p.count, "the tokens of the micro-batch, "+word+" of every response", spreadFiles(b, func(f int) float64 { return sumOf(moved(by), inFile(f)) }))
 	}
+	for _, one := range []float64{1, -1} {
+		word := map[float64]string{1: " + 1", -1: " − 1"}[one]
+		add(&p.count, "the tokens of the micro-batch"+word, spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(f)) + one }))
+		add(&p.count, "the tokens of the step"+word, everyRow(b, sumOf(n, all)+one))
+		add(&p.count, "the rows of the micro-batch"+word, spreadFiles(b, func(f int) float64 { return sumOf(ones, inFile(f)) + one }))
+		add(&p.count, "the rows of the step"+word, everyRow(b, float64(b.Rows)+one))
+	}
 	add(&p.count, "num_items_in_batch", everyRow(b, c.FactOr("num_items_in_batch", math.NaN())))
 	add(&p.count, "num_generations", everyRow(b, c.FactOr("num_generations", math.NaN())))
 	if id := b.Row("group_id"); id != nil {

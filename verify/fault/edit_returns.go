@@ -53,7 +53,7 @@ func returnEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "gae/returns" {
 		return nil
 	}
-	var list []edit
+	list := []edit{{id: "OTHER-FORM", title: "the returns are normalised: every one is (R − c)/s of the right R, with one c and one s", changes: mostChanges, predict: normalisedReturns}}
 	for _, f := range returnForms {
 		id := "OTHER-FORM"
 		switch {

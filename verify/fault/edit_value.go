@@ -31,6 +31,23 @@ func clippedWithin(v, lo, hi, r float64) (loss, slope float64) {
 	return loss, slope
 }
 
+// largerSquare returns the larger of the squares of v and of a bounded value that moves with it; of equal ones that of v.
+func largerSquare(v, bounded, moves, r float64) (loss, slope float64) {
+	loss, slope = square(v, r)
+	if l, s := square(bounded, r); l > loss {
+		return l, s * moves
+	}
+	return loss, slope
+}
+
+// heldWithin returns x held within ±c, and its derivative.
+func heldWithin(x, c float64) (held, moves float64) {
+	if x < -c || x > c {
+		return min(max(x, -c), c), 0
+	}
+	return x, 1
+}
+
 func valueForms() []valueForm {
 	forms := []valueForm{
 		{"VALUE-CLIP-ALWAYS", "the square of the clipped value alone", func(v, old, r, c float64) (float64, float64) {
@@ -86,6 +103,36 @@ func valueForms() []valueForm {
 		}},
 		{"VALUE-CLIP-FORM", "the absolute error in place of its square", func(v, _, r, _ float64) (float64, float64) {
 			return math.Abs(v - r), math.Copysign(1, v-r)
+		}},
+		{"VALUE-CLIP-FORM", "the old value is clipped around the new one, not the new one around the old", func(v, old, r, c float64) (float64, float64) {
+			bounded, moves := min(max(old, v-c), v+c), 1.0
+			if bounded == old {
+				moves = 0
+			}
+			return largerSquare(v, bounded, moves, r)
+		}},
+		{"VALUE-CLIP-FORM", "the clipped change is added to the new value: v + clip(v − V)", func(v, old, r, c float64) (float64, float64) {
+			step, moves := heldWithin(v-old, c)
+			return largerSquare(v, v+step, 1+moves, r)
+		}},
+		{"VALUE-CLIP-FORM", "the clipped change has the wrong sign: V − clip(v − V)", func(v, old, r, c float64) (float64, float64) {
+			step, moves := heldWithin(v-old, c)
+			return largerSquare(v, old-step, -moves, r)
+		}},
+		{"VALUE-CLIP-FORM", "the clipped change stands alone, without the old value: clip(v − V)", func(v, old, r, c float64) (float64, float64) {
+			step, moves := heldWithin(v-old, c)
+			return largerSquare(v, step, moves, r)
+		}},
+		{"VALUE-CLIP-FORM", "the clipped value is detached: where both squares are equal, half of the gradient is lost", func(v, old, r, c float64) (float64, float64) {
+			loss, slope := square(v, r)
+			bounded := min(max(v, old-c), old+c)
+			switch l, _ := square(bounded, r); {
+			case l > loss:
+				return l, 0
+			case bounded == v:
+				slope /= 2
+			}
+			return loss, slope
 		}},
 		{"VALUE-CLIP-FORM", "the gradient passes the clip", func(v, old, r, c float64) (float64, float64) {
 			loss, slope := square(v, r)

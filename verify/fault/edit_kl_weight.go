@@ -1,0 +1,105 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// klWeightEdits returns edits in which the estimate of KL is multiplied by another power of the ratio than declared: none where there is no
+// correction, and the first where kl.grad is is_corrected.
+func klWeightEdits(o *stage.Outcome) []edit {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	if o.Check.ID != "kl/token" && o.Check.ID != "gradient/dlogp" || c.B.Token("logp_new") == nil || c.B.Token("logp_old") == nil {
+		return nil
+	}
+	place, grad := c.Set.Value("kl.place"), c.Set.Value("kl.grad")
+	if place.Kind() != convention.Enum || place.Text() != "loss" || grad.Kind() != convention.Enum || c.EnumOr("ratio.level", "token") != "token" {
+		return nil
+	}
+	declared := map[string]float64{"naive": 0, "is_corrected": 1}
+	right, ok := declared[grad.Text()]
+	if !ok {
+		return nil
+	}
+	words := func(power float64) string {
+		switch power {
+		case 0:
+			return "1"
+		case 1:
+			return "the ratio ρ"
+		case -1:
+			return "the inverse ratio 1/ρ"
+		}
+		return fmt.Sprintf("ρ to the %g", power)
+	}
+	var list []edit
+	for _, power := range []float64{-2, -1, -0.5, 0, 0.5, 1, 2} {
+		if power == right && o.Check.Stage == convention.KL {
+			continue
+		}
+		for _, detached := range []bool{false, true} {
+			title := fmt.Sprintf("the estimate of KL is multiplied by %s, where it should be by %s", words(power), words(right))
+			switch {
+			case detached && (power == 0 || o.Check.Stage == convention.KL):
+				continue
+			case detached:
+				title += ", and that is detached"
+			}
+			list = append(list, edit{id: "KL-GRAD", title: title, changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					return klTimesPower(power, power-right, detached, c, ch)
+				}})
+		}
+	}
+	return list
+}
+
+// klTimesPower predicts the estimate of KL times ρ^more, or the gradient of a loss whose KL term is E·ρ^power, E the estimate alone:
+//
+//	ρ^power·(E' + power·E), without the second term where the power is detached
+func klTimesPower(power, more float64, detached bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
+	if lp == nil || old == nil {
+		return nil
+	}
+	rho := func(i int, power float64) (x, e float64) {
+		d := lp[i] - old[i]
+		x = math.Exp(power * d)
+		return x, x * (4 + math.Abs(power)*(2+math.Abs(lp[i])+math.Abs(old[i]))) * c.Unit
+	}
+	if ch.Stage == convention.KL {
+		p := under(sameInput, c, ch)
+		if p == nil || len(p.Want) != len(lp) {
+			return nil
+		}
+		q := *p
+		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		for i := range q.Want {
+			x, e := rho(i, more)
+			q.Want[i], q.Bound[i] = q.Want[i]*x, q.Bound[i]*x+math.Abs(q.Want[i])*e
+		}
+		return &q
+	}
+	beta := numberOr(c, "kl.beta", 0)
+	plain := c.Of(c.B, c.Set.With("kl.grad", parsed("kl.grad", "naive"), "hypothesis"))
+	rest := under(noKL, c, ch)
+	term, estimate, weights := combined(1, under(sameInput, plain, ch), -1, rest), under(sameInput, plain, stage.Find("kl/token")), weightsOf(c, ch)
+	if term == nil || estimate == nil || weights == nil || len(term.Want) != len(lp) || len(estimate.Want) != len(lp) || len(weights.Want) != len(lp) {
+		return nil
+	}
+	for i := range term.Want {
+		x, e := rho(i, power)
+		g, b := term.Want[i], term.Bound[i]
+		if !detached {
+			w := beta * weights.Want[i]
+			g += w * power * estimate.Want[i]
+			b += math.Abs(w*power)*estimate.Bound[i] + math.Abs(beta*power*estimate.Want[i])*weights.Bound[i]
+		}
+		term.Want[i], term.Bound[i] = g*x, b*x+math.Abs(g)*e
+	}
+	return combined(1, rest, 1, term)
+}

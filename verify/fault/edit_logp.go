@@ -1,0 +1,205 @@
+package fault
+
+import (
+	"math"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// vocabularyForm is another number that a program makes of the logits x of a token, where its log-prob or its entropy should be. t is the
+// temperature, and z = x/t.
+type vocabularyForm struct {
+	id, title string
+	of        func(x []float64, id int, t float64) float64
+}
+
+// logSumExp returns ln Σ e to the k·x.
+func logSumExp(x []float64, k float64) float64 {
+	top := math.Inf(-1)
+	for _, v := range x {
+		top = max(top, k*v)
+	}
+	var sum float64
+	for _, v := range x {
+		sum += math.Exp(k*v - top)
+	}
+	return top + math.Log(sum)
+}
+
+// overVocabulary sums f of the log-probs and the logits of a token, divided by the temperature.
+func overVocabulary(x []float64, t float64, f func(logp, z float64) float64) (sum float64) {
+	lse := logSumExp(x, 1/t)
+	for _, v := range x {
+		if lp := v/t - lse; !math.IsInf(lp, -1) {
+			sum += f(lp, v/t)
+		}
+	}
+	return sum
+}
+
+func entropyOf(x []float64, t float64) float64 {
+	return overVocabulary(x, t, func(lp, _ float64) float64 { return -math.Exp(lp) * lp })
+}
+
+var logpForms = []vocabularyForm{
+	{"LOGP-FORM", "the logit itself: no log-sum-exp is subtracted", func(x []float64, id int, t float64) float64 { return x[id] / t }},
+	{"LOGP-FORM", "the logit less twice the log-sum-exp", func(x []float64, id int, t float64) float64 { return x[id]/t - 2*logSumExp(x, 1/t) }},
+	{"LOGP-FORM", "the logit plus the log-sum-exp", func(x []float64, id int, t float64) float64 { return x[id]/t + logSumExp(x, 1/t) }},
+	{"LOGP-FORM", "the negative of the log-sum-exp, without the logit", func(x []float64, _ int, t float64) float64 { return -logSumExp(x, 1/t) }},
+	{"LOGP-FORM", "the logit less the largest one, not less the log-sum-exp", func(x []float64, id int, t float64) float64 {
+		most := math.Inf(-1)
+		for _, v := range x {
+			most = max(most, v)
+		}
+		return (x[id] - most) / t
+	}},
+	{"LOGP-FORM", "the probability, not its logarithm", func(x []float64, id int, t float64) float64 { return math.Exp(x[id]/t - logSumExp(x, 1/t)) }},
+	{"LOGP-FORM", "the negative log-probability: a cross-entropy", func(x []float64, id int, t float64) float64 { return logSumExp(x, 1/t) - x[id]/t }},
+	{"LOGP-FORM", "the logarithm to the base of 2", func(x []float64, id int, t float64) float64 { return (x[id]/t - logSumExp(x, 1/t)) / math.Ln2 }},
+	{"LOGP-FORM", "the logarithm to the base of 10", func(x []float64, id int, t float64) float64 { return (x[id]/t - logSumExp(x, 1/t)) / math.Ln10 }},
+	{"LOGP-FORM", "the log-softmax of the probabilities: the softmax is taken twice", func(x []float64, id int, t float64) float64 {
+		p, lse := make([]float64, len(x)), logSumExp(x, 1/t)
+		for j, v := range x {
+			p[j] = math.Exp(v/t - lse)
+		}
+		return p[id] - logSumExp(p, 1)
+	}},
+	{"LOGP-FORM", "the log-prob of the likeliest token, not of the one that was sampled", func(x []float64, _ int, t float64) float64 {
+		most := math.Inf(-1)
+		for _, v := range x {
+			most = max(most, v)
+		}
+		return most/t - logSumExp(x, 1/t)
+	}},
+	{"LOGP-FORM", "the mean log-prob over the vocabulary", func(x []float64, _ int, t float64) float64 {
+		return overVocabulary(x, t, func(lp, _ float64) float64 { return lp }) / float64(len(x))
+	}},
+	{"LOGP-FORM", "the negative of the entropy", func(x []float64, _ int, t float64) float64 { return -entropyOf(x, t) }},
+	{"LOGP-TEMPERATURE", "of logits that are multiplied by the temperature, not divided", func(x []float64, id int, t float64) float64 { return x[id]*t - logSumExp(x, t) }},
+	{"LOGP-TEMPERATURE", "of logits that are not divided by the temperature", func(x []float64, id int, _ float64) float64 { return x[id] - logSumExp(x, 1) }},
+	{"LOGP-TEMPERATURE", "of logits that are divided by the root of the temperature", func(x []float64, id int, t float64) float64 {
+		return x[id]/math.Sqrt(t) - logSumExp(x, 1/math.Sqrt(t))
+	}},
+	{"LOGP-TEMPERATURE", "that of temperature 1, divided by the temperature afterwards", func(x []float64, id int, t float64) float64 { return (x[id] - logSumExp(x, 1)) / t }},
+	{"LOGP-TEMPERATURE", "that of temperature 1, multiplied by the temperature afterwards", func(x []float64, id int, t float64) float64 { return (x[id] - logSumExp(x, 1)) * t }},
+	{"LOGP-TEMPERATURE", "with the temperature in the logit alone, not in the log-sum-exp", func(x []float64, id int, t float64) float64 { return x[id]/t - logSumExp(x, 1) }},
+	{"LOGP-TEMPERATURE", "with the temperature in the log-sum-exp alone, not in the logit", func(x []float64, id int, t float64) float64 { return x[id] - logSumExp(x, 1/t) }},
+}
+
+var entropyForms = []vocabularyForm{
+	{"ENTROPY-FORM", "Σ p·ln p, without the minus", func(x []float64, _ int, t float64) float64 { return -entropyOf(x, t) }},
+	{"ENTROPY-FORM", "−ln p of the token that was sampled", func(x []float64, id int, t float64) float64 { return logSumExp(x, 1/t) - x[id]/t }},
+	{"ENTROPY-FORM", "ln p of the token that was sampled", func(x []float64, id int, t float64) float64 { return x[id]/t - logSumExp(x, 1/t) }},
+	{"ENTROPY-FORM", "−p·ln p of the token that was sampled", func(x []float64, id int, t float64) float64 {
+		lp := x[id]/t - logSumExp(x, 1/t)
+		return -math.Exp(lp) * lp
+	}},
+	{"ENTROPY-FORM", "the mean of −p·ln p over the vocabulary, not the sum", func(x []float64, _ int, t float64) float64 { return entropyOf(x, t) / float64(len(x)) }},
+	{"ENTROPY-FORM", "−Σ ln p, without the probabilities", func(x []float64, _ int, t float64) float64 {
+		return -overVocabulary(x, t, func(lp, _ float64) float64 { return lp })
+	}},
+	{"ENTROPY-FORM", "the mean of −ln p over the vocabulary, without the probabilities", func(x []float64, _ int, t float64) float64 {
+		return -overVocabulary(x, t, func(lp, _ float64) float64 { return lp }) / float64(len(x))
+	}},
+	{"ENTROPY-FORM", "−Σ p·z of the logits z, without their log-sum-exp", func(x []float64, _ int, t float64) float64 {
+		return -overVocabulary(x, t, func(lp, z float64) float64 { return math.Exp(lp) * z })
+	}},
+	{"ENTROPY-FORM", "the log-sum-exp of the logits alone", func(x []float64, _ int, t float64) float64 { return logSumExp(x, 1/t) }},
+	{"ENTROPY-FORM", "in bits", func(x []float64, _ int, t float64) float64 { return entropyOf(x, t) / math.Ln2 }},
+	{"ENTROPY-FORM", "divided by ln V, as a share of the largest one", func(x []float64, _ int, t float64) float64 { return entropyOf(x, t) / math.Log(float64(len(x))) }},
+	{"ENTROPY-FORM", "e to the entropy, the perplexity", func(x []float64, _ int, t float64) float64 { return math.Exp(entropyOf(x, t)) }},
+	{"ENTROPY-FORM", "1 − Σ p²", func(x []float64, _ int, t float64) float64 {
+		return 1 - overVocabulary(x, t, func(lp, _ float64) float64 { return math.Exp(2 * lp) })
+	}},
+	{"ENTROPY-TEMPERATURE", "of logits that are multiplied by the temperature, not divided", func(x []float64, _ int, t float64) float64 { return entropyOf(x, 1/t) }},
+}
+
+// logpEdits returns edits of log-probs and entropies where the logits are there.
+func logpEdits(o *stage.Outcome) []edit {
+	what, forms := "log-prob", logpForms
+	switch o.Check.ID {
+	case "logp/new":
+	case "logp/entropy":
+		what, forms = "entropy", entropyForms
+	default:
+		return nil
+	}
+	var list []edit
+	for _, f := range forms {
+		list = append(list, edit{id: f.id, title: "the " + what + " of a token is " + f.title, changes: 1, predict: f.predict})
+	}
+	if what == "log-prob" {
+		for _, overRows := range []bool{false, true} {
+			axis := map[bool]string{false: "the positions of the row", true: "the rows of the micro-batch"}[overRows]
+			list = append(list, edit{id: "LOGP-FORM", title: "the softmax of a log-prob is taken over " + axis + ", not over the vocabulary", changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return softmaxOver(overRows, c, ch) }})
+		}
+	}
+	return list
+}
+
+// predict predicts a number of the logits of every token. Of the size of the largest logit and of the log-sum-exp, each form takes at most V
+// terms of at most 8 roundings, as the right number does, whose bound has what errors of the logits do.
+func (f vocabularyForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	z := c.B.Tensors["logits"]
+	t := numberOr(c, "logp.temperature", 1) + numberOr(c, "logp.temp_eps", 0)
+	if v := c.Set.Value("entropy.logits"); ch.Output == "entropy" && v.Kind() == convention.Enum && v.Text() == "unscaled" {
+		t = 1
+	}
+	p := under(sameInput, c, ch)
+	if z == nil || z.Layout != dump.PerToken || p == nil || len(p.Want) != len(c.B.Mask) || len(z.Data) != len(p.Want)*z.Width || !(t > 0) {
+		return nil
+	}
+	q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want)), Judge: p.Judge, Scale: 1}
+	for i := range q.Want {
+		if p.Judge != nil && !p.Judge[i] || !c.B.Mask[i] {
+			continue
+		}
+		x := z.Data[i*z.Width : (i+1)*z.Width]
+		id, ok := c.B.TokenID(i/c.B.Cols, i%c.B.Cols)
+		if ch.Output != "entropy" && !ok || id < 0 || id >= len(x) {
+			return nil
+		}
+		w := f.of(x, id, t)
+		size := math.Abs(logSumExp(x, 1/t)) + math.Abs(x[id]/t) + math.Abs(w)
+		q.Want[i], q.Bound[i] = w, 4*p.Bound[i]*max(1, math.Abs(w))+64*c.Unit*size
+	}
+	return q
+}
+
+// softmaxOver predicts log-probs whose softmax is taken over the positions of a row, or over the rows of a file, of the logit of the token.
+func softmaxOver(rows bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b, z := c.B, c.B.Tensors["logits"]
+	t := numberOr(c, "logp.temperature", 1) + numberOr(c, "logp.temp_eps", 0)
+	p := under(sameInput, c, ch)
+	if z == nil || z.Layout != dump.PerToken || p == nil || len(p.Want) != len(b.Mask) || len(z.Data) != len(p.Want)*z.Width || !(t > 0) {
+		return nil
+	}
+	q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want)), Judge: p.Judge, Scale: 1}
+	for i, m := range b.Mask {
+		if !m {
+			continue
+		}
+		r, col := i/b.Cols, i%b.Cols
+		id, ok := b.TokenID(r, col)
+		if !ok || id < 0 || id >= z.Width {
+			return nil
+		}
+		file := b.Files[b.File(r)]
+		var other []float64
+		if rows {
+			for s := file.Lo; s < file.Hi; s++ {
+				other = append(other, z.Data[(s*b.Cols+col)*z.Width+id])
+			}
+		} else {
+			for s := range min(b.Cols, max(file.Cols, 1)) {
+				other = append(other, z.Data[(r*b.Cols+s)*z.Width+id])
+			}
+		}
+		w := z.Data[i*z.Width+id]/t - logSumExp(other, 1/t)
+		q.Want[i], q.Bound[i] = w, 4*p.Bound[i]+64*c.Unit*(math.Abs(w)+math.Abs(z.Data[i*z.Width+id]/t))
+	}
+	return q
+}

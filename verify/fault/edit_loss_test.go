@@ -1,0 +1,178 @@
+package fault
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// perTokenOf writes a tensor of the log-probs and the advantage of every token.
+func perTokenOf(b *dump.Batch, name string, of func(lp, old, a float64) float64) *dump.Batch {
+	lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages")
+	x := make([]float64, len(lp))
+	for i := range x {
+		x[i] = float64(float32(of(lp[i], old[i], adv[i/b.Cols])))
+	}
+	b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+	return b
+}
+
+func clippedLoss(t *testing.T, more ...string) *convention.Set {
+	t.Helper()
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	list := append([]string{"clip.low", "0.2", "clip.high", "0.28", "kl.beta", "0", "agg.kind", "token", "agg.denominator", "micro", "agg.div_ga", "false"}, more...)
+	for i := 0; i < len(list); i += 2 {
+		set = set.With(list[i], parsed(list[i], list[i+1]), "test")
+	}
+	return set
+}
+
+// A policy term that is another loss, as of probabilities or of a ratio that is detached, is named by its formula.
+func TestLossEdits(t *testing.T) {
+	set := clippedLoss(t)
+	right := func(lp, old, a float64) float64 {
+		r := math.Exp(lp - old)
+		return math.Max(-a*r, -a*math.Max(0.8, math.Min(r, 1.28)))
+	}
+	plain := func() *dump.Batch { return updated(func(float64, float64) float64 { return 0 }) }
+	c := stage.Find("token_loss/policy")
+	require.Equal(t, check.Pass, stage.Judge(c, perTokenOf(plain(), "token_loss", right), set).Verdict)
+	for _, f := range []struct {
+		words string
+		of    func(lp, old, a float64) float64
+	}{
+		{"without a ratio", func(lp, _, a float64) float64 { return -a * lp }},
+		{"the ratio ρ detached", func(lp, old, a float64) float64 { return -a * math.Exp(lp-old) * lp }},
+		{"the clipped ratio detached", func(lp, old, a float64) float64 { return -a * math.Max(0.8, math.Min(math.Exp(lp-old), 1.28)) * lp }},
+		{"of the probability", func(lp, _, a float64) float64 { return -a * math.Exp(lp) }},
+		{"−A·(p_new − p_old)", func(lp, old, a float64) float64 { return -a * (math.Exp(lp) - math.Exp(old)) }},
+		{"the mean of the clipped", func(lp, old, a float64) float64 {
+			r := math.Exp(lp - old)
+			return -a * (r + math.Max(0.8, math.Min(r, 1.28))) / 2
+		}},
+	} {
+		t.Run(f.words, func(t *testing.T) {
+			requireName(t, stage.Judge(c, perTokenOf(plain(), "token_loss", f.of), set), "LOSS-KIND", f.words)
+		})
+	}
+	noise := rand.New(rand.NewPCG(1, 2))
+	t.Run("noise", func(t *testing.T) {
+		requireNoName(t, stage.Judge(c, perTokenOf(plain(), "token_loss", func(float64, float64, float64) float64 { return noise.NormFloat64() }), set))
+	})
+}
+
+// A side of the maximum that is detached takes half of the gradient with it where both are equal, as torch.maximum shares it out.
+func TestClipDetached(t *testing.T) {
+	set := clippedLoss(t)
+	for side, words := range map[int]string{1: "the unclipped side", 2: "the clipped side"} {
+		slope := func(detached int) func(d, a float64) float64 {
+			return func(d, a float64) float64 {
+				r := math.Exp(d)
+				bounded := math.Max(0.8, math.Min(r, 1.28))
+				plain, c := -a*r, -a*bounded
+				var own, clip float64 // the gradients of the sides
+				if detached != 1 {
+					own = -a * r
+				}
+				if detached != 2 && bounded == r {
+					clip = -a * r
+				}
+				switch {
+				case c > plain:
+					return clip
+				case c == plain:
+					return (own + clip) / 2
+				}
+				return own
+			}
+		}
+		judge := func(detached int) *stage.Outcome {
+			b := updated(func(d, a float64) float64 {
+				return math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28)))
+			})
+			b.Meta.DLogpScale = 1
+			b.Tensors["dlogp"] = sloped(b, slope(detached))
+			return stage.Judge(stage.Find("gradient/dlogp"), b, set)
+		}
+		require.Equal(t, check.Pass, judge(0).Verdict)
+		requireName(t, judge(side), "CLIP-DETACHED", words)
+	}
+}
+
+// A gradient of one size everywhere that has the wrong sign, or a factor, is not one that was cut off.
+func TestCutOffNeedsNumbersWithin(t *testing.T) {
+	set := clippedLoss(t)
+	r := rand.New(rand.NewPCG(2, 3))
+	b := updated(func(d, a float64) float64 {
+		return math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28)))
+	})
+	copy(b.Token("logp_old"), b.Token("logp_new"))
+	for i := range b.Row("advantages") {
+		b.Row("advantages")[i] = 1
+	}
+	b.Meta.DLogpScale = 1
+	b.Tensors["dlogp"] = sloped(b, func(float64, float64) float64 { return 1 + 0x1p-22*r.Float64() })
+	for _, e := range Explain(stage.Judge(stage.Find("gradient/dlogp"), b, set)) {
+		require.NotEqual(t, "GRAD-CUT-OFF", e.Hypothesis.ID)
+	}
+}
+
+// A loss that reads the old log-probs, or the advantages, of other rows of the step is named by the tensor, whatever the permutation.
+func TestLossOfOtherRows(t *testing.T) {
+	set := clippedLoss(t)
+	rows := []int{5, 2, 7, 0, 1, 6, 4, 3}
+	loss := func(d, a float64) float64 {
+		return math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28)))
+	}
+	for _, f := range []struct{ id, tensor string }{{"OLD-ROWS-ROLLED", "logp_old"}, {"ADV-ROWS-OF-OTHERS", "advantages"}} {
+		b := updated(func(float64, float64) float64 { return 0 })
+		lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages")
+		for i := range lp {
+			r := i / b.Cols
+			other := rows[r]*b.Cols + i%b.Cols
+			if f.tensor == "logp_old" {
+				b.Token("token_loss")[i] = float64(float32(loss(lp[i]-old[other], adv[r])))
+			} else {
+				b.Token("token_loss")[i] = float64(float32(loss(lp[i]-old[i], adv[rows[r]])))
+			}
+		}
+		requireName(t, stage.Judge(stage.Find("token_loss/policy"), b, set), f.id, f.tensor+" is that of other rows")
+	}
+}
+
+// The weights that a loss applies are told from those of the rollout, which are right.
+func TestLossWeights(t *testing.T) {
+	set := clippedLoss(t, "tis.level", "token", "tis.rule", "truncate_upper", "tis.high", "1.2")
+	loss := func(d, a float64) float64 {
+		return math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28)))
+	}
+	judge := func(weight func(lp, old, gen, w float64) float64) *stage.Outcome {
+		r := rand.New(rand.NewPCG(31, 32))
+		b := updated(func(float64, float64) float64 { return 0 })
+		lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages")
+		gen, w := make([]float64, len(lp)), make([]float64, len(lp))
+		for i := range lp {
+			gen[i] = float64(float32(old[i] + 0.3*r.NormFloat64()))
+			w[i] = float64(float32(math.Min(math.Exp(old[i]-gen[i]), 1.2)))
+			b.Token("token_loss")[i] = float64(float32(weight(lp[i], old[i], gen[i], w[i]) * loss(lp[i]-old[i], adv[i/b.Cols])))
+		}
+		for name, x := range map[string][]float64{"logp_gen": gen, "is_weights": w} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+		}
+		return stage.Judge(stage.Find("token_loss/policy"), b, set)
+	}
+	require.Equal(t, check.Pass, judge(func(_, _, _, w float64) float64 { return w }).Verdict)
+	requireName(t, judge(func(lp, _, gen, _ float64) float64 { return math.Min(math.Exp(lp-gen), 1.2) }), "IS-NEW-FOR-OLD", "within the declared bounds")
+	requireName(t, judge(func(_, old, gen, _ float64) float64 { return math.Exp(old - gen) }), "IS-CLAMP-MISSING", "without a bound")
+	requireName(t, judge(func(_, _, _, w float64) float64 { return 1 / w }), "IS-INVERTED", "inverses")
+}

@@ -1,0 +1,213 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// lossTerm is a term of a loss beside the policy's, which a program may reduce in its own way.
+type lossTerm struct {
+	id, word, coefficient, tensor string
+	sign                          float64 // with which it is in the loss
+}
+
+var lossTerms = []lossTerm{
+	{"KL-AGGREGATION", "KL", "kl.beta", "kl", 1},
+	{"ENTROPY-AGGREGATION", "entropy", "entropy.coef", "entropy", -1},
+}
+
+// sizes are what a reduction counts for a row of n tokens.
+type sizes struct {
+	n                              float64 // tokens of the row
+	tokens, rows, cells            float64 // of its micro-batch
+	stepTokens, stepRows, stepCell float64
+}
+
+// reductions are the weights of a token in the reductions that people write. The last one takes in what lies outside the mask.
+var reductions = []struct {
+	title  string
+	weight func(s sizes) float64
+	pads   bool
+}{
+	{"the mean over the tokens of the micro-batch", func(s sizes) float64 { return 1 / s.tokens }, false},
+	{"the mean over the tokens of the step", func(s sizes) float64 { return 1 / s.stepTokens }, false},
+	{"the mean of the means of the responses of the micro-batch", func(s sizes) float64 { return 1 / (s.n * s.rows) }, false},
+	{"the mean of the means of the responses of the step", func(s sizes) float64 { return 1 / (s.n * s.stepRows) }, false},
+	{"the mean of the sums of the responses of the micro-batch", func(s sizes) float64 { return 1 / s.rows }, false},
+	{"the mean of the sums of the responses of the step", func(s sizes) float64 { return 1 / s.stepRows }, false},
+	{"the sum over all tokens", func(sizes) float64 { return 1 }, false},
+	{"the sum of the means of the responses", func(s sizes) float64 { return 1 / s.n }, false},
+	{"the mean over all cells of the micro-batch, masked ones as 0", func(s sizes) float64 { return 1 / s.cells }, false},
+	{"the mean over all cells of the step, masked ones as 0", func(s sizes) float64 { return 1 / s.stepCell }, false},
+	{"the plain mean over all cells, padding included", func(s sizes) float64 { return 1 / s.cells }, true},
+}
+
+// termEdits returns edits in which a term of the loss is reduced in another way than declared, and the rest of the loss is right.
+func termEdits(o *stage.Outcome) []edit {
+	if o.Check.ID != "aggregate/loss" && o.Check.ID != "gradient/dlogp" {
+		return nil
+	}
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	ga, world := c.FactOr("gradient_accumulation_steps", float64(max(c.B.Meta.MicroBatches, 1))), max(float64(c.B.Meta.WorldSize), 1)
+	factors := []struct {
+		title string
+		k     float64
+	}{{"", 1}, {", divided by the accumulation steps", 1 / ga}, {", times the number of ranks", world}, {", divided by the number of ranks", 1 / world}}
+	var list []edit
+	for _, t := range lossTerms {
+		if !t.apart(c, o.Check) {
+			continue
+		}
+		for i := range reductions {
+			for k, f := range factors {
+				if k > 0 && f.k == 1 {
+					continue
+				}
+				list = append(list, edit{id: t.id, title: fmt.Sprintf("the %s term is reduced in its own way: %s%s", t.word, reductions[i].title, f.title), changes: 1,
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return t.reduced(i, f.k, c, ch) }})
+			}
+		}
+	}
+	return list
+}
+
+// apart reports whether the term can be told from the rest of the loss.
+func (t lossTerm) apart(c *stage.Case, ch *stage.Check) bool {
+	if numberOr(c, t.coefficient, 0) == 0 {
+		return false
+	}
+	if t.tensor != "kl" {
+		return ch.ID == "aggregate/loss"
+	}
+	place, includes := c.Set.Value("kl.place"), c.B.Meta.TokenLossIncludesKL
+	if place.Kind() != convention.Enum || place.Text() != "loss" || c.EnumOr("kl.under_is_weight", "outside") == "inside" && c.Has("is_weights") {
+		return false
+	}
+	return ch.Stage == convention.Gradient || !c.Has("token_loss") || includes != nil && !*includes
+}
+
+// sizesOf returns what reductions count for every row.
+func sizesOf(b *dump.Batch) []sizes {
+	n := tokensOf(b, b.Mask)
+	list := make([]sizes, b.Rows)
+	var all sizes
+	for f, file := range b.Files {
+		s := sizes{rows: float64(file.Hi - file.Lo)}
+		for r := file.Lo; r < file.Hi; r++ {
+			s.tokens += n[r]
+		}
+		width := b.Files[f].Cols
+		if width <= 0 {
+			width = b.Cols
+		}
+		s.cells = s.rows * float64(width)
+		all.stepTokens, all.stepRows, all.stepCell = all.stepTokens+s.tokens, all.stepRows+s.rows, all.stepCell+s.cells
+		for r := file.Lo; r < file.Hi; r++ {
+			list[r] = s
+			list[r].n = n[r]
+		}
+	}
+	for r := range list {
+		list[r].stepTokens, list[r].stepRows, list[r].stepCell = all.stepTokens, all.stepRows, all.stepCell
+	}
+	return list
+}
+
+// reduced predicts the loss, or its gradient, with the term reduced by other weights. A sum of n products is off by (n + 4)·u of their sizes.
+func (t lossTerm) reduced(at int, factor float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b, form := c.B, reductions[at]
+	coef := t.sign * numberOr(c, t.coefficient, 0)
+	rest := under(number(t.coefficient, func(float64) float64 { return 0 }), c, ch)
+	if rest == nil || b.Cols == 0 {
+		return nil
+	}
+	size := sizesOf(b)
+	weight := func(r int) float64 {
+		if w := factor * form.weight(size[r]); size[r].n > 0 && !math.IsInf(w, 0) && !math.IsNaN(w) {
+			return w
+		}
+		return 0
+	}
+	if ch.Stage == convention.Gradient {
+		all, was := under(sameInput, c, ch), rowWeights(c)
+		term := combined(1, all, -1, rest)
+		if was == nil || term == nil || len(term.Want) != len(b.Mask) {
+			return nil
+		}
+		for i := range term.Want {
+			k := 0.0
+			if w := was[i/b.Cols]; w != 0 {
+				k = weight(i/b.Cols) / w
+			}
+			term.Want[i] *= k
+			term.Bound[i] = math.Abs(k)*term.Bound[i] + 4*c.Unit*math.Abs(term.Want[i])
+		}
+		p := combined(1, rest, 1, term)
+		if form.pads {
+			p.Judge = slices.Clone(b.Mask) // nobody knows the slope of padding
+		}
+		return p
+	}
+	in := c.Of(b, c.Set).Token(t.tensor)
+	if len(in.X) != len(b.Mask) || len(rest.Want) != len(b.Files) || form.pads && b.Token(t.tensor) == nil {
+		return nil
+	}
+	p := *rest
+	p.Want, p.Bound, p.Alt = slices.Clone(rest.Want), slices.Clone(rest.Bound), nil
+	for f, file := range b.Files {
+		var sum, all, e, n float64
+		for i := file.Lo * b.Cols; i < file.Hi*b.Cols; i++ {
+			if inside := i%b.Cols < file.Cols || file.Cols <= 0; b.Mask[i] || form.pads && inside {
+				w := weight(i / b.Cols)
+				if form.pads {
+					w = factor * form.weight(size[i/b.Cols])
+				}
+				sum, all, e, n = sum+float64(w*in.X[i]), all+math.Abs(w*in.X[i]), e+math.Abs(w)*in.E(i), n+1
+			}
+		}
+		p.Want[f] += coef * sum
+		p.Bound[f] += math.Abs(coef)*((n+4)*c.Unit*all+e) + 2*c.Unit*math.Abs(p.Want[f])
+	}
+	return &p
+}
+
+// entropyEdits returns edits of the entropy term whose entropies are something else.
+func entropyEdits(o *stage.Outcome) []edit {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	if o.Check.ID != "aggregate/entropy_loss" && (o.Check.ID != "aggregate/loss" || numberOr(c, "entropy.coef", 0) == 0) {
+		return nil
+	}
+	var list []edit
+	for _, f := range []struct {
+		title string
+		of    func(lp float64) float64
+	}{
+		{"−logp_new of the sampled tokens", func(lp float64) float64 { return -lp }},
+		{"logp_new of the sampled tokens", func(lp float64) float64 { return lp }},
+		{"−p·logp_new of the sampled tokens", func(lp float64) float64 { return -math.Exp(lp) * lp }},
+	} {
+		list = append(list, edit{id: "ENTROPY-FORM", title: "the entropy term is made of " + f.title + ", not of entropies", changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				lp := c.B.Token("logp_new")
+				if lp == nil {
+					return nil
+				}
+				p := under(newToken("entropy", mapped(lp, f.of)), c, ch)
+				if p == nil {
+					return nil
+				}
+				q := *p
+				q.Bound = slices.Clone(p.Bound)
+				for i, w := range p.Want {
+					q.Bound[i] += 16 * c.Unit * math.Abs(w)
+				}
+				return &q
+			}})
+	}
+	return list
+}

@@ -1,0 +1,78 @@
+package fault
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/stage"
+)
+
+// A KL term, or an entropy bonus, that is reduced by weights of its own is named by them, in the loss and in the gradient; and a bonus that is
+// made of log-probs by that.
+func TestTermEdits(t *testing.T) {
+	const beta, coef = 0.1, 0.02
+	set := clippedLoss(t, "kl.beta", "0.1", "kl.kind", "k3", "kl.place", "loss", "kl.grad", "naive", "kl.agg", "same", "entropy.coef", "0.02", "entropy.agg", "same",
+		"kl.under_is_weight", "outside", "tis.level", "none", "mean.eps", "0")
+	includes := false
+	noise := rand.New(rand.NewPCG(21, 22))
+	// The token mean of the loss, and the KL and the entropies as the program reduces them.
+	judge := func(id string, kl, entropy func(n, rows, tokens, cells float64) float64, bonus func(h, lp float64) float64) *stage.Outcome {
+		b := updated(func(d, a float64) float64 {
+			return math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28)))
+		})
+		for r := range b.Rows {
+			for c := b.Cols - 1 - r%3; c < b.Cols; c++ {
+				b.Mask[r*b.Cols+c] = false
+			}
+		}
+		b.Meta.TokenLossIncludesKL, b.Meta.DLogpScale = &includes, 1
+		r := rand.New(rand.NewPCG(8, 9))
+		lp, old, adv, loss := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("token_loss")
+		ref, k, h, g := make([]float64, len(lp)), make([]float64, len(lp)), make([]float64, len(lp)), make([]float64, len(lp))
+		n := tokensOf(b, b.Mask)
+		tokens, cells := count(b.Mask), float64(len(b.Mask))
+		var total float64
+		for i := range lp {
+			ref[i] = float64(float32(lp[i] + 0.6*r.NormFloat64()))
+			x := ref[i] - lp[i]
+			k[i], h[i] = float64(float32(math.Exp(x)-x-1)), float64(float32(math.Abs(r.NormFloat64())))
+			if !b.Mask[i] {
+				continue
+			}
+			row := i / b.Cols
+			wk, we := kl(n[row], float64(b.Rows), tokens, cells), entropy(n[row], float64(b.Rows), tokens, cells)
+			total += loss[i]/tokens + beta*wk*k[i] - coef*we*bonus(h[i], lp[i])
+			d, a := lp[i]-old[i], adv[row]
+			if c := math.Max(0.8, math.Min(math.Exp(d), 1.28)); !(-a*c > -a*math.Exp(d)) {
+				g[i] = -a * math.Exp(d) / tokens
+			}
+			g[i] = float64(float32(g[i] + beta*wk*(1-math.Exp(x))))
+		}
+		for name, x := range map[string][]float64{"logp_ref": ref, "kl": k, "entropy": h, "dlogp": g} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+		}
+		b.Tensors["loss"] = &dump.Tensor{Name: "loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(total))}, Type: format.F32}
+		return stage.Judge(stage.Find(id), b, set)
+	}
+	mean := func(_, _, tokens, _ float64) float64 { return 1 / tokens }
+	sums := func(_, rows, _, _ float64) float64 { return 1 / rows }
+	means := func(n, rows, _, _ float64) float64 { return 1 / (n * rows) }
+	own := func(h, _ float64) float64 { return h }
+	for _, id := range []string{"aggregate/loss", "gradient/dlogp"} {
+		require.Equal(t, check.Pass, judge(id, mean, mean, own).Verdict, id)
+		requireName(t, judge(id, sums, mean, own), "KL-AGGREGATION", "the mean of the sums of the responses")
+		requireName(t, judge(id, means, mean, own), "KL-AGGREGATION", "the mean of the means of the responses")
+	}
+	requireName(t, judge("aggregate/loss", mean, sums, own), "ENTROPY-AGGREGATION", "the mean of the sums of the responses")
+	requireName(t, judge("aggregate/loss", mean, mean, func(_, lp float64) float64 { return -lp }), "ENTROPY-FORM", "−logp_new")
+	t.Run("noise", func(t *testing.T) {
+		w := noise.Float64()
+		requireNoName(t, judge("aggregate/loss", func(n, _, _, _ float64) float64 { return w / (n * n * n) }, mean, own))
+	})
+}

@@ -1,0 +1,169 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// toGoForms are what programs make of rewards to go R_t = r_t + γ·R_{t+1}, of the rewards of the tokens of one response.
+var toGoForms = []struct {
+	id, title string
+	of        func(r []float64, gamma float64) []float64
+}{
+	{"ADV-FORM", "the loop runs from the first token on, not from the last one back: R_t = r_t + γ·R_{t−1}", func(r []float64, gamma float64) []float64 {
+		y := make([]float64, len(r))
+		for t := range r {
+			y[t] = r[t] + gamma*at(y, t-1)
+		}
+		return y
+	}},
+	{"ADV-FORM", "the returns are in the reverse order: the list that grew from the last token back is not reversed", func(r []float64, gamma float64) []float64 {
+		y := toGo(r, gamma)
+		slices.Reverse(y)
+		return y
+	}},
+	{"ADV-FORM", "the reward of the own token is left out: R_t = γ·R_{t+1}", func(r []float64, gamma float64) []float64 {
+		y := toGo(r, gamma)
+		for t := range y {
+			y[t] -= r[t]
+		}
+		return y
+	}},
+	{"ADV-FORM", "nothing is summed over the future: R_t = r_t", func(r []float64, _ float64) []float64 { return slices.Clone(r) }},
+	{"ADV-FORM", "the discount counts from the first token: R_t = Σ γ^s·r_s over s ≥ t", func(r []float64, gamma float64) []float64 {
+		y, g := slices.Clone(r), 1.0
+		for t := range y {
+			y[t] *= g
+			g *= gamma
+		}
+		return toGo(y, 1)
+	}},
+	{"ADV-FORM", "every token has the discounted return of the first one", func(r []float64, gamma float64) []float64 {
+		y := toGo(r, gamma)
+		for t := range y {
+			y[t] = y[0]
+		}
+		return y
+	}},
+	{"ADV-FORM", "the mean of the rewards to come, not their sum", func(r []float64, gamma float64) []float64 {
+		y := toGo(r, gamma)
+		for t := range y {
+			y[t] /= float64(len(y) - t)
+		}
+		return y
+	}},
+}
+
+func toGo(r []float64, gamma float64) []float64 {
+	y := make([]float64, len(r))
+	for t := len(r) - 1; t >= 0; t-- {
+		y[t] = r[t] + gamma*at(y, t+1)
+	}
+	return y
+}
+
+// toGoEdits returns edits of the returns of REINFORCE.
+func toGoEdits(o *stage.Outcome) []edit {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	if kind := c.Set.Value("adv.kind"); o.Check.ID != "advantage/return" || kind.Kind() != convention.Enum || kind.Text() != "rfpp" {
+		return nil
+	}
+	if v := c.Set.Value("rfpp.mode"); v.Kind() != convention.Enum || v.Text() != "return_to_go" {
+		return nil
+	}
+	var list []edit
+	for _, f := range toGoForms {
+		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return returned(f.of, c, ch) }})
+	}
+	return list
+}
+
+// returned predicts advantages of other returns: those of rewards without a future, whitened as declared. Returns of n tokens have n sums.
+func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b := c.B
+	reward := b.Token("token_rewards")
+	if len(reward) != len(b.Mask) || b.Cols == 0 {
+		return nil
+	}
+	x, most := make([]float64, len(reward)), 0.0
+	for r := range b.Rows {
+		var cells []int
+		var own []float64
+		size := 0.0
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if b.Mask[i] {
+				cells, own, size = append(cells, i), append(own, reward[i]), size+math.Abs(reward[i])
+			}
+		}
+		for t, y := range of(own, numberOr(c, "gae.gamma", 1)) {
+			x[cells[t]] = y
+		}
+		most = max(most, 2*float64(len(own)+4)*c.Unit*size)
+	}
+	rewards := perToken("token_rewards", x)
+	p := under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		b, set, ok := rewards(c)
+		return b, set.With("gae.gamma", convention.NumberValue(0), "hypothesis"), ok
+	}, c, ch)
+	if p == nil || len(p.Want) != len(x) {
+		return nil
+	}
+	scale := 1.0 // of the whitening
+	lo, hi, wlo, whi := math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)
+	for i, m := range b.Mask {
+		if m {
+			lo, hi, wlo, whi = min(lo, x[i]), max(hi, x[i]), min(wlo, p.Want[i]), max(whi, p.Want[i])
+		}
+	}
+	if hi > lo {
+		scale = (whi - wlo) / (hi - lo)
+	}
+	q := *p
+	q.Bound, q.Alt = slices.Clone(p.Bound), nil
+	for i, w := range q.Want {
+		q.Bound[i] += scale*most*(2+math.Abs(w)) + 8*c.Unit*math.Abs(w)
+	}
+	return &q
+}
+
+// normalisedReturns predicts returns that are a line in the right ones, (R − c)/s with s > 0, one line for the whole step. Its two numbers
+// are read off the returns themselves, and all others must agree with them.
+func normalisedReturns(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	p, got := under(sameInput, c, ch), c.B.Token(ch.Output)
+	if p == nil || len(p.Want) != len(c.B.Mask) || len(got) != len(p.Want) {
+		return nil
+	}
+	low, high, distinct := -1, -1, map[float64]bool{}
+	for i, m := range c.B.Mask {
+		if !m {
+			continue
+		}
+		distinct[p.Want[i]] = true
+		if low < 0 || p.Want[i] < p.Want[low] {
+			low = i
+		}
+		if high < 0 || p.Want[i] > p.Want[high] {
+			high = i
+		}
+	}
+	const enough = 12 // numbers, of which two are fitted
+	if len(distinct) < enough {
+		return nil
+	}
+	slope := (got[high] - got[low]) / (p.Want[high] - p.Want[low])
+	if !(slope > 0) || math.IsInf(slope, 0) {
+		return nil
+	}
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	size := max(math.Abs(p.Want[low]), math.Abs(p.Want[high]))
+	for i := range q.Want {
+		q.Want[i] = got[low] + slope*(p.Want[i]-p.Want[low])
+		q.Bound[i] = slope*(4*q.Bound[i]+2*(p.Bound[low]+p.Bound[high])+16*c.Unit*size) + 16*c.Unit*math.Abs(q.Want[i])
+	}
+	return &q
+}

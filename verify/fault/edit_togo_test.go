@@ -1,0 +1,110 @@
+package fault
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// Rewards to go that are summed in the wrong direction, or by the wrong powers of the discount, are named by that.
+func TestToGoEdits(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"adv.kind": "rfpp", "rfpp.mode": "return_to_go", "gae.gamma": "0.97", "whiten.scope": "none"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	judge := func(of func(r []float64) []float64) *stage.Outcome {
+		b := rolledOut(true, func(r, _, m, _ []float64, _ float64) []float64 {
+			var own []float64
+			for t, x := range r {
+				if m[t] > 0 {
+					own = append(own, x)
+				}
+			}
+			y, a := of(own), make([]float64, len(r))
+			for t, k := 0, 0; t < len(r); t++ {
+				if m[t] > 0 {
+					a[t] = y[k]
+					k++
+				}
+			}
+			return a
+		})
+		delete(b.Tensors, "values")
+		delete(b.Tensors, "returns")
+		return stage.Judge(stage.Find("advantage/return"), b, set)
+	}
+	right := func(r []float64) []float64 {
+		y := make([]float64, len(r))
+		var g float64
+		for t := len(r) - 1; t >= 0; t-- {
+			g = r[t] + testGamma*g
+			y[t] = g
+		}
+		return y
+	}
+	require.Equal(t, check.Pass, judge(right).Verdict)
+	requireName(t, judge(func(r []float64) []float64 {
+		y := make([]float64, len(r))
+		var g float64
+		for t := range r {
+			g = r[t] + testGamma*g
+			y[t] = g
+		}
+		return y
+	}), "ADV-FORM", "from the first token on")
+	requireName(t, judge(func(r []float64) []float64 {
+		y := right(r)
+		for i, j := 0, len(y)-1; i < j; i, j = i+1, j-1 {
+			y[i], y[j] = y[j], y[i]
+		}
+		return y
+	}), "ADV-FORM", "not reversed")
+}
+
+// Returns that were normalised are the right ones on a line.
+func TestNormalisedReturns(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9", "whiten.scope": "none"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	passedBy := func(own, behind, m float64) float64 { return own*m + (1-m)*behind }
+	b := rolledOut(true, overHoles(passedBy, passedBy))
+	c := stage.Find("gae/returns")
+	require.Equal(t, check.Pass, stage.Judge(c, b, set).Verdict)
+	ret := b.Token("returns")
+	for i := range ret {
+		ret[i] = float64(float32((ret[i] - 0.31) / 1.7))
+	}
+	requireName(t, stage.Judge(c, b, set), "OTHER-FORM", "the returns are normalised")
+}
+
+// A loop from the first token on, where it should run from the last one back.
+func TestRecursionFromFirst(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9", "whiten.scope": "none"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	b := rolledOut(true, func(r, v, m, _ []float64, _ float64) []float64 {
+		a := make([]float64, len(r))
+		var before, last float64
+		for t := range r {
+			if m[t] > 0 {
+				last = r[t] + testGamma*before - v[t] + testGamma*testLambda*last
+				before = v[t]
+			}
+			a[t] = last
+		}
+		return a
+	})
+	requireName(t, stage.Judge(stage.Find("gae/returns"), b, set), "GAE-RECURSION", "A and V of the token before")
+}

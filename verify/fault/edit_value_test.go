@@ -1,0 +1,76 @@
+package fault
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// A value loss whose clipped value is made in another way is named by that, in the loss and in its gradient.
+func TestValueForms(t *testing.T) {
+	const clip = 0.2
+	p, _, err := convention.Lookup("cleanrl@020cf0e")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"value.clip": "0.2", "value.coef": "0.5", "whiten.scope": "none"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	held := func(x float64) float64 { return math.Max(-clip, math.Min(x, clip)) }
+	judge := func(id string, bounded func(v, old float64) float64, detached bool) *stage.Outcome {
+		r := rand.New(rand.NewPCG(41, 42))
+		b := updated(func(float64, float64) float64 { return 0 })
+		n := len(b.Mask)
+		v, old, ret, g := make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
+		var loss float64
+		for i := range v {
+			old[i] = float64(float32(r.NormFloat64()))
+			v[i] = float64(float32(old[i] + 0.3*r.NormFloat64()))
+			ret[i] = float64(float32(old[i] + r.NormFloat64()))
+			square := func(v float64) (plain, c float64) {
+				plain, c = v-ret[i], bounded(v, old[i])-ret[i]
+				return plain * plain, c * c
+			}
+			plain, c := square(v[i])
+			loss += 0.5 * math.Max(plain, c) / float64(n)
+			const h = 1e-6 // the slope of the larger one
+			pu, cu := square(v[i] + h)
+			pd, cd := square(v[i] - h)
+			slope := (pu - pd) / (2 * h)
+			switch {
+			case c > plain && detached:
+				slope = 0
+			case c > plain:
+				slope = (cu - cd) / (2 * h)
+			case c == plain && detached:
+				slope /= 2
+			}
+			g[i] = float64(float32(0.5 * 0.5 * slope / float64(n)))
+		}
+		for name, x := range map[string][]float64{"values": old, "values_new": v, "returns": ret, "dvalues": g} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+		}
+		b.Tensors["value_loss"] = &dump.Tensor{Name: "value_loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(loss))}, Type: format.F32}
+		return stage.Judge(stage.Find(id), b, set)
+	}
+	right := func(v, old float64) float64 { return math.Max(old-clip, math.Min(v, old+clip)) }
+	for _, id := range []string{"aggregate/value_loss", "gradient/dvalues"} {
+		require.Equal(t, check.Pass, judge(id, right, false).Verdict, id)
+		for words, of := range map[string]func(v, old float64) float64{
+			"around the new one":     func(v, old float64) float64 { return math.Max(v-clip, math.Min(old, v+clip)) },
+			"added to the new value": func(v, old float64) float64 { return v + held(v-old) },
+			"has the wrong sign":     func(v, old float64) float64 { return old - held(v-old) },
+			"without the old value":  func(v, old float64) float64 { return held(v - old) },
+		} {
+			requireName(t, judge(id, of, false), "VALUE-CLIP-FORM", words)
+		}
+	}
+	requireName(t, judge("gradient/dvalues", right, true), "VALUE-CLIP-FORM", "detached")
+}
