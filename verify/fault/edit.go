@@ -25,8 +25,8 @@ const mostChanges = 2
 func (t *trial) edits() []Explanation {
 	o := t.levels[0]
 	families := []func(*stage.Outcome) []edit{
-		advantageEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, rowEdits, valueEdits, returnEdits, toGoEdits, weightEdits, lossWeightEdits,
-		whiteningEdits, klEdits, klWeightEdits, klInputEdits, functionEdits, policyEdits, lossEdits, normalisedAgain, ratioEdits, termEdits, entropyEdits,
+		advantageEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, valueEdits, returnEdits, toGoEdits, weightEdits, lossWeightEdits,
+		whiteningEdits, klEdits, klWeightEdits, klInputEdits, functionEdits, policyEdits, lossEdits, normalisedAgain, ratioEdits, rowEdits, termEdits, entropyEdits,
 		reductionEdits, maskEdits, inputEdits, outputEdits, cellEdits,
 	}
 	if strings.HasPrefix(o.Check.Output, "scalars/") {

@@ -1,9 +1,11 @@
 package fault
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -16,6 +18,7 @@ import (
 //
 // and the slope of the loss is multiplied by f'/f of the log-ratio, since it is L'(x)·f' where the right formula has L'(x)·x.
 type ratioForm struct {
+	id    string // "" is RATIO-FORM
 	title string
 	log   func(d float64) (y, slope float64) // ln f, and f'/f
 	a, b  func(c *stage.Case) []float64      // nil: as they should be
@@ -112,7 +115,11 @@ func ratioOperands(c *stage.Case) []ratioForm {
 			list = append(list, ratioForm{title: "the ratio reads " + s.title + " where logp_new should be", log: func(d float64) (float64, float64) { return d, 0 }, a: s.of})
 		}
 		if s.title != "logp_old" {
-			list = append(list, ratioForm{title: "the ratio reads " + s.title + " where logp_old should be", log: plainLog, b: s.of})
+			id := ""
+			if strings.HasPrefix(s.title, "logp_old of ") {
+				id = "OLD-ROWS-ROLLED"
+			}
+			list = append(list, ratioForm{id: id, title: "the ratio reads " + s.title + " where logp_old should be", log: plainLog, b: s.of})
 		}
 	}
 	return list
@@ -165,7 +172,7 @@ func ratioEdits(o *stage.Outcome) []edit {
 	}
 	var list []edit
 	for _, f := range append(ratioForms(least, most), ratioOperands(c)...) {
-		list = append(list, edit{id: "RATIO-FORM", title: f.title, changes: 1, predict: f.predict})
+		list = append(list, edit{id: cmp.Or(f.id, "RATIO-FORM"), title: f.title, changes: 1, predict: f.predict})
 	}
 	return list
 }
