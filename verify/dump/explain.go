@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"plumbline/internal/format/dump"
@@ -378,6 +379,9 @@ func (t *track) decide(closed bool) {
 	if u := stage.Grid(t.first.Got); u > tol.U32 {
 		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return rounding(f, u) })
 	}
+	if slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
+		t.why.fits = slices.DeleteFunc(t.why.fits, fitted)
+	}
 	if len(t.why.fits) > 0 && several(t.why.fits[0]) && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
 		t.why.fits = nil
 	}
@@ -399,6 +403,17 @@ func rounding(f stage.Fit, u float64) bool {
 	return len(f.Changes) > 0 && !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
 		return c.From.Kind() != convention.Number || c.To.Kind() != convention.Number || math.Abs(c.To.Num()-c.From.Num()) > 2*u*math.Abs(c.From.Num())
 	})
+}
+
+// fitted reports whether a fit is a coefficient of a number that nobody writes, to four digits: it was solved for, and a bug that gives the same
+// numbers has none to choose.
+func fitted(f stage.Fit) bool {
+	if len(f.Changes) != 1 || f.Changes[0].To.Kind() != convention.Number || !slices.Contains([]string{"kl.beta", "entropy.coef", "value.coef"}, f.Changes[0].Option) {
+		return false
+	}
+	x := f.Changes[0].To.Num()
+	short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 4, 64), 64)
+	return err != nil || math.Abs(short-x) > 1e-6*math.Abs(x)
 }
 
 // mostChanged is the number of declared options that an explanation may contradict.

@@ -36,6 +36,11 @@ func (t *trial) edits() []Explanation {
 	for _, family := range families {
 		list = append(list, family(o)...)
 	}
+	return t.fitting(list)
+}
+
+// fitting returns those of the edits that reproduce the output, of those of the fewest changes that any of them does with.
+func (t *trial) fitting(list []edit) []Explanation {
 	slices.SortStableFunc(list, func(a, b edit) int { return cmp.Compare(a.changes, b.changes) })
 	var found []Explanation
 	least := mostChanges
@@ -43,7 +48,7 @@ func (t *trial) edits() []Explanation {
 		if e.changes > least {
 			break
 		}
-		h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{o.Check.ID}, Predict: e.predict})[0]
+		h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{t.levels[0].Check.ID}, Predict: e.predict})[0]
 		if x, ok := t.try(h, "", h.judge); ok && !x.Lead {
 			least = e.changes
 			found = append(found, x)

@@ -16,7 +16,7 @@ var (
 	usual  = []float64{0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1, 1.5, 2, 3, 4, 5, 10, 20}
 )
 
-// boundEdits returns edits of a bound that is another usual number, or off by a factor of ten.
+// boundEdits returns edits of a bound that is another usual number, or off by a factor of ten or two.
 func boundEdits(o *stage.Outcome) []edit {
 	switch o.Check.Stage {
 	case convention.TokenLoss, convention.Aggregate, convention.Gradient:
@@ -29,7 +29,7 @@ func boundEdits(o *stage.Outcome) []edit {
 		if v.Kind() != convention.Number || !slices.Contains(o.Case.Read, name) {
 			continue
 		}
-		for _, x := range append(slices.Clone(usual), 10*v.Num(), v.Num()/10) {
+		for _, x := range append(slices.Clone(usual), 10*v.Num(), v.Num()/10, 2*v.Num(), v.Num()/2) {
 			if x == v.Num() {
 				continue
 			}

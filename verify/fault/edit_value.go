@@ -162,13 +162,12 @@ func valueForms() []valueForm {
 				return scale * loss, scale * slope
 			}})
 		}
-		forms = append(forms, valueForm{"VALUE-CLIP-FORM", fmt.Sprintf("the Huber loss with δ = %g in place of the square", delta), func(v, _, r, _ float64) (float64, float64) {
-			d := v - r
-			if math.Abs(d) <= delta {
-				return d * d / 2, d
-			}
-			return delta * (math.Abs(d) - delta/2), math.Copysign(delta, d)
-		}})
+		for _, scale := range []float64{1, 2} {
+			forms = append(forms, valueForm{"VALUE-CLIP-FORM", fmt.Sprintf("%g times the Huber loss with δ = %g in place of the square, without a clip", scale, delta), func(v, _, r, _ float64) (float64, float64) {
+				loss, slope := huber(v - r)
+				return scale * loss, scale * slope
+			}})
+		}
 	}
 	return forms
 }

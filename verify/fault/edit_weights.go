@@ -83,8 +83,9 @@ var lossWeights = []struct {
 		return weightsWithin(c, c.B.Token("logp_old"), c.B.Token("logp_gen"), false)
 	}},
 	{"IS-INVERTED", "their inverses", func(_ *stage.Case, w []float64) []float64 { return mapped(w, func(x float64) float64 { return 1 / x }) }},
-	{"IS-NORMALISED", "their mean over the micro-batch", func(c *stage.Case, w []float64) []float64 { return meansOver(c, w, false) }},
-	{"IS-LEVEL", "their mean over the response", func(c *stage.Case, w []float64) []float64 { return meansOver(c, w, true) }},
+	{"IS-NORMALISED", "their mean over the tokens of the micro-batch", func(c *stage.Case, w []float64) []float64 { return meansOver(c, w, false, false) }},
+	{"IS-NORMALISED", "their mean over all cells of the micro-batch", func(c *stage.Case, w []float64) []float64 { return meansOver(c, w, false, true) }},
+	{"IS-LEVEL", "their mean over the response", func(c *stage.Case, w []float64) []float64 { return meansOver(c, w, true, false) }},
 	{"RATIO-FORM", "their square roots", func(_ *stage.Case, w []float64) []float64 { return mapped(w, math.Sqrt) }},
 }
 
@@ -104,14 +105,14 @@ func weightsWithin(c *stage.Case, a, b []float64, bounded bool) []float64 {
 	return w
 }
 
-// meansOver returns the mean of x over the tokens of a row, or of a micro-batch, at each of them.
-func meansOver(c *stage.Case, x []float64, rows bool) []float64 {
+// meansOver returns the mean of x over the tokens of a row, or of a micro-batch or all its cells, at each of them.
+func meansOver(c *stage.Case, x []float64, rows, pads bool) []float64 {
 	b := c.B
 	y := slices.Clone(x)
 	mean := func(lo, hi int) {
 		var sum, n float64
 		for i := lo * b.Cols; i < hi*b.Cols; i++ {
-			if b.Mask[i] {
+			if b.Mask[i] || pads && (b.Origin[i/b.Cols].Cols <= 0 || i%b.Cols < b.Origin[i/b.Cols].Cols) {
 				sum, n = sum+x[i], n+1
 			}
 		}
