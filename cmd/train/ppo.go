@@ -23,7 +23,12 @@ func newPPO() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ppo [--config FILE] [key=value ...]",
 		Short: "PPO with a value head on questions with a number as the answer",
+		Long: `ppo trains a model with a value head by PPO, on lines of GSM8K or on generated additions.
+
+Without --config it is config_debug: the embedded model learns to answer, and its reward rises by that. config_right is the run in which it
+learns to be right: the share of right answers to questions it was not trained on rises, with --policy accel:f32 in a minute or two of one core.`,
 		Example: `  train ppo
+  train ppo --config config_right --policy accel:f32
   train ppo --verify training.total_ppo_steps=2 training.output_dir=outputs/try
   train ppo --config config_debug dataset.name=gsm8k.jsonl lora.r=4`,
 		RunE: func(cmd *cobra.Command, overrides []string) error {

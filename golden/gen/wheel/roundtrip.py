@@ -6,6 +6,7 @@ what verify says of golden dumps arrives as objects; what cannot be dumped is on
 run by `make wheeltest` in an environment with the wheel, numpy, ml_dtypes and safetensors; torch and JAX are tried where
 they are installed. Prints what was compared and what was not, exits 1 on the first difference.
 """
+import contextlib
 import json
 import os
 import resource
@@ -293,6 +294,43 @@ def judging(dumps):
     expect(out.returncode == 2 and "nowhere" in out.stderr, "python -m plumbline")
 
 
+def sharing():
+    """A session without every= keeps to its share of the time, on the wall and of the processor, whatever a dump costs and what is judged between."""
+    from plumbline import _session
+
+    def spends(dump, judge, period=1, counted=True):
+        clock = types.SimpleNamespace(wall=0.0, busy=0.0)
+
+        def takes(seconds):
+            clock.wall, clock.busy = clock.wall + seconds, clock.busy + seconds
+
+        _session.time, _session._busy = types.SimpleNamespace(perf_counter=lambda: clock.wall), lambda: clock.busy
+        session, own, dumped = _session.Session(fresh()), 0.0, 0
+        session.period = period
+        for step in range(1, 3001):
+            clock.wall, clock.busy = clock.wall + 1, clock.busy + 0.5  # of the step itself
+            if step in session:
+                takes(dump)
+                session.write(lambda *_: None, __file__, {}, {})
+                with session.spending() if counted else contextlib.nullcontext():
+                    takes(judge)
+                own, dumped = own + dump + judge, dumped + 1
+        first = max(_session.FIRST, period)
+        return dumped, max(own - first * (dump + judge), 0) / (clock.busy - own)
+
+    kept = _session.time, _session._busy
+    try:
+        for dump, judge, period in ((0.001, 0, 1), (0.02, 0, 1), (0.4, 0, 1), (5, 0, 1), (0.05, 2, 1), (0.1, 0, 4), (5, 0, 4), (900, 0, 1)):
+            dumped, share = spends(dump, judge, period)
+            expect(share <= _session.SHARE, f"dumps of {dump} s, judged in {judge} s, take {100 * share:.1f} %")
+            might = min(3000, _session.SHARE * 1500 / (dump + judge))
+            expect(dumped >= 0.9 * might - period, f"dumps of {dump} s, judged in {judge} s: {dumped} of {might:.0f} steps that there was time for")
+        expect(spends(0.05, 2, counted=False)[1] > _session.SHARE, "judging that nobody counts is over the share: this test sees it")
+    finally:
+        _session.time, _session._busy = kept
+    done.append("the share of a session")
+
+
 if __name__ == "__main__":
     UMASK = os.umask(0o022)
     os.umask(UMASK)
@@ -309,6 +347,7 @@ if __name__ == "__main__":
                 continue
             arrays()
         judging(sys.argv[1])
+        sharing()
     finally:
         shutil.rmtree(ROOT)
     for what in sorted(set(done)):

@@ -146,7 +146,8 @@ def costs(records):
     size, files, steps = sum(r["bytes"] for r in records), sum(r["files"] for r in records), max(r["steps"] for r in records)
     share = worst["elapsed"] - worst["seconds"]
     lines = [f"plumbline: {steps} of {steps + max(r['skipped'] for r in records)} steps dumped, {files} files, {size / 1e6:.1f} MB; "
-             f"{1000 * worst['seconds'] / worst['steps']:.1f} ms each" + (f", {100 * worst['seconds'] / share:.1f} % of the time of the steps" if share > 0 else "")]
+             f"{1000 * worst['seconds'] / worst['steps']:.1f} ms each" + (f", {100 * worst['seconds'] / share:.1f} % of the time of the steps" if share > 0 else "")
+             + (f" (the first {worst['first']} are dumped whatever they cost)" if 0 < share * 0.05 < worst["seconds"] and worst["steps"] <= worst["first"] else "")]
     full = [r["full"] for r in records if r["full"] is not None]
     if full:
         lines.append(f"plumbline: the size limit was reached: nothing after step {min(full)} is dumped (limit=)")

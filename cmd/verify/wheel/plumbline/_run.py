@@ -176,7 +176,7 @@ def watch(child, folder, flags):
             if out.returncode == 1:
                 end(child)
                 return True
-        wait = max(0.5, 5 * (time.monotonic() - began))  # judging takes a sixth of one processor at most
+        wait = max(0.5, 20 * (time.monotonic() - began))  # judging takes 5 % of one processor at most
 
 
 def whole(path):

@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
+import resource
 import sys
 import time
 import warnings
@@ -40,7 +42,7 @@ class Session:
         now = time.perf_counter()
         self._missed()
         if self._began is None:
-            self._began, self._busy_began = now, time.process_time()
+            self._began, self._busy_began = now, _busy()
         if self._last is None or step < self._last:
             self._runs, self._block = self._runs + 1, None
         block = (step - 1) // self.period
@@ -52,7 +54,7 @@ class Session:
             self.skipped += not self._choice
         self._last, self._now = step, now
         if self._choice:
-            self._asked, self._busy_asked, self._pending = time.perf_counter(), time.process_time(), step
+            self._asked, self._busy_asked, self._pending = time.perf_counter(), _busy(), step
         return self._choice
 
     def _wanted(self, block, now):
@@ -65,8 +67,8 @@ class Session:
             return block % self.every == 0
         if self._steps < max(FIRST, self.period):
             return True
-        clocks = (self.spent, now - self._began), (self._busy, time.process_time() - self._busy_began)
-        return all(spent * (1 + 1 / self._steps) <= SHARE * (elapsed - spent) for spent, elapsed in clocks)
+        clocks = (self.spent, now - self._began), (self._busy, _busy() - self._busy_began)
+        return all(spent * (1 + self.period / self._steps) <= SHARE * (elapsed - spent) for spent, elapsed in clocks)
 
     def _agree(self, block, wanted):
         """What the first of the ranks to ask decides holds for all: a step that some leave out cannot be judged."""
@@ -87,7 +89,7 @@ class Session:
         if run not in self.runs:
             self.runs.append(run)
         self.spent += time.perf_counter() - self._asked
-        self._busy += time.process_time() - self._busy_asked
+        self._busy += _busy() - self._busy_asked
         if self.files % 16 == 1:
             self._record()
 
@@ -97,10 +99,20 @@ class Session:
             self._pending = None
             self._record()
 
+    @contextlib.contextmanager
+    def spending(self):
+        """What is done within, judging while training waits, counts as dumping does: the next steps are dumped the later for it."""
+        wall, busy = time.perf_counter(), _busy()
+        try:
+            yield
+        finally:
+            self.spent += time.perf_counter() - wall
+            self._busy += _busy() - busy
+
     def cost(self):
         elapsed = 0 if self._began is None else self._now - self._began
         return {"steps": self._steps, "files": self.files, "bytes": self.bytes, "seconds": self.spent, "elapsed": elapsed if self._steps + self.skipped > 2 else 0, "skipped": self.skipped,
-                "lost": self.lost, "full": self.full}
+                "first": max(FIRST, self.period) if self.every is None else 0, "lost": self.lost, "full": self.full}
 
     def _end(self):
         self._missed()
@@ -115,6 +127,12 @@ class Session:
             os.replace(self.costs + ".part", self.costs)
         except OSError as e:
             warnings.warn(f"plumbline: {self.costs}: {e}")
+
+
+def _busy():
+    """Seconds that processors were busy with this process, and with those that it has waited for."""
+    waited = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + waited.ru_utime + waited.ru_stime
 
 
 def _world():

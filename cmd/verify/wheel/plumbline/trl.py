@@ -1,6 +1,7 @@
 """TRL's GRPOTrainer: GRPOTrainer(…, callbacks=[PlumblineCallback()]), or plumbline run, which needs no line of yours."""
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -38,7 +39,7 @@ class PlumblineCallback(transformers.TrainerCallback):
 
     folder   of the dumps; every run has a folder run-… in it
     every, rows, limit   see Session: by default the first two steps and then as many as take 5 % of the time, 1 GB in all
-    stop     judge after every step that was dumped and end training at the first failure
+    stop     judge after every step that was dumped, within the same share of the time, and end training at the first failure
     profile, flags   of verify dump: profile="trl-grpo@1.16", set={"adv.ddof": 0}, …
 
     The verdict is printed, goes to W&B and TensorBoard where the trainer reports to them, and stays in `verdict` (.exit, .text).
@@ -55,16 +56,19 @@ class PlumblineCallback(transformers.TrainerCallback):
         _session.begin(self.session)
 
     def on_step_end(self, args, state, control, **_):
-        if self.stop and self._fails():
-            control.should_training_stop = True
+        if not self.stop:
+            return
+        due, self._judged = self.session.files > self._judged and bool(self.session.runs), self.session.files
+        with self.session.spending() if due else contextlib.nullcontext():
+            if self._fails(due):
+                control.should_training_stop = True
 
-    def _fails(self):
-        """Whether the run has failed by now; with several ranks the first says it to all."""
+    def _fails(self, due):
+        """Whether the run has failed by now; with several ranks the first judges and says it to all, whoever of them lost a dump."""
         d = getattr(sys.modules.get("torch"), "distributed", None)
         several = d is not None and d.is_available() and d.is_initialized() and d.get_world_size() > 1
         failed = [False]
-        if (not several or d.get_rank() == 0) and self.session.files > self._judged and self.session.runs:
-            self._judged = self.session.files
+        if due and (not several or d.get_rank() == 0):
             try:
                 failed = [_check.check(self.session.runs[-1], **self.flags).exit == 1]
             except _check.VerifyError as e:
