@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/config"
 )
 
@@ -13,20 +14,21 @@ import (
 // the keys and the configuration that is read without one; trainer is what the configuration says of itself.
 func (f *trainFlags) withKeys(cmd *cobra.Command, of func(trainer string) (keys *config.Settings, fallback string)) {
 	f.complete(cmd, of)
-	help := cmd.HelpFunc()
 	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
-		help(c, args)
+		c.Root().HelpFunc()(c, args)
+		w := cli.Screen(c)
+		defer w.Close()
 		s, name := of(trainerOf(f.config, nil))
 		s.Open = openConfig
 		if f.config != "" {
 			name = f.config
 		}
 		if s.ReadFile(name) != nil || s.Resolve() != nil {
-			fmt.Fprintf(c.OutOrStdout(), "\n%s cannot be read as a configuration of %s.\n", name, c.CommandPath())
+			fmt.Fprintf(w, "\n%s cannot be read as a configuration of %s.\n", name, c.CommandPath())
 			return
 		}
-		fmt.Fprintf(c.OutOrStdout(), "\nKeys, as they are in --config %s. KEY=VALUE is stronger than TRAIN_KEY=VALUE in the environment (A__B for a.b), and that than\nthe configuration.\n", name)
-		printKeys(c.OutOrStdout(), s)
+		fmt.Fprintf(w, "\nKeys, as they are in --config %s. KEY=VALUE is stronger than TRAIN_KEY=VALUE in the environment (A__B for a.b), and that than the configuration.\n", name)
+		printKeys(w, s)
 	})
 }
 

@@ -76,7 +76,8 @@ exist; 3 internal error or environment; 4 malformed or refused input file; 130 i
 			case len(args) > 0:
 				return usageError{cli.UnknownCommand(cmd, args[0])}
 			case list:
-				return listConfigs(cmd.OutOrStdout())
+				w := cli.Screen(cmd)
+				return errors.Join(listConfigs(w), w.Close())
 			case version:
 				return cli.PrintVersion(cmd.OutOrStdout(), cmd.Name(), asJSON)
 			case asJSON:
@@ -93,5 +94,6 @@ exist; 3 internal error or environment; 4 malformed or refused input file; 130 i
 	root.AddCommand(newSample(), newPPO(), newShielded(), newGRPO(), newArc(), newSFT(), newExport(), newWorker())
 	cli.WithCompletion(root, func(msg string) error { return usageError{msg} })
 	cli.WithMan(root)
+	cli.WrapHelp(root)
 	return root
 }

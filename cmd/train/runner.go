@@ -176,7 +176,7 @@ func (f *trainFlags) start(cmd *cobra.Command, dir string, keep int, s *config.S
 		return nil, err
 	}
 	x := &session{flags: f, Env: train.Env{Run: run, Out: cmd.OutOrStdout(), ConfigSHA: s.SHA256(without...), Warn: warn}, release: func() { run.Close() }}
-	x.Progress = progress(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()), time.Now)
+	x.Progress = progress(cmd.ErrOrStderr(), cli.Terminal(cmd.ErrOrStderr()) && os.Getenv("TERM") != "dumb", time.Now)
 	if f.verify {
 		x.Observe = observer(cmd.Context(), f.keep)
 	}

@@ -77,7 +77,7 @@ a broken training run. Exit 0 if every finding is the expected one.`,
 			if err := errors.Join(extract("projection", dir), extract("demo", filepath.Join(dir, "dumps"))); err != nil {
 				return err
 			}
-			w := screenOf(cmd)
+			w := cli.Screen(cmd)
 			defer w.Close()
 			right := 0
 			var summary []string
@@ -166,7 +166,7 @@ func runDemo(cmd *cobra.Command, c demoCase, dir, plot string, verbose bool) (bo
 		}
 	}
 	out, brief := cmd.OutOrStdout(), !verbose && c.dump == "" // with what passed it is more than a screen
-	if err := r.Write(out, report.Options{Format: "human", Color: colored(cmd), Verbose: verbose, Quiet: brief, Details: brief, Width: columns(out), ASCII: terminal(out) && !utf8Locale()}); err != nil {
+	if err := r.Write(out, report.Options{Format: "human", Color: colored(cmd), Verbose: verbose, Quiet: brief, Details: brief, Width: cli.Columns(out), ASCII: cli.Terminal(out) && !utf8Locale()}); err != nil {
 		return false, err
 	}
 	return r.Exit == c.exit && named, nil

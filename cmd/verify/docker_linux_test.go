@@ -99,6 +99,7 @@ func imageOf(t *testing.T) image {
 				_, err := os.Stat(filepath.Join(context, source))
 				require.NoError(t, err)
 			}
+		case word == "RUN" && rest == "go mod download": // the one instruction that needs the network; what a build needs of it is in the cache
 		case word == "RUN" && !last:
 			cmd := exec.Command("sh", "-c", absolute.ReplaceAllString(rest, "${1}"+stage+"/"))
 			cmd.Dir = context
@@ -213,7 +214,7 @@ func TestDockerfile(t *testing.T) {
 	require.Zero(t, code, out)
 	require.Contains(t, out, "7 of 7 as expected")
 
-	require.NoError(t, os.CopyFS(filepath.Join(work, "run"), os.DirFS("../../golden/demo/clean")))
+	require.NoError(t, os.CopyFS(work, os.DirFS("../../golden/demo/clean")))
 	out, code = img.runs(t, img.entrypoint, "dump", ".")
 	require.Zero(t, code, out)
 	require.Contains(t, out, "agree with TRL 1.16.0")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/format/dump"
 	"plumbline/verify/bug"
 	"plumbline/verify/check"
@@ -45,7 +46,7 @@ are; the name of a metric of a log (approx_kl). verify explain dump prints the f
 				}
 				return printBugs(cmd.OutOrStdout())
 			}
-			w := screenOf(cmd)
+			w := cli.Screen(cmd)
 			defer w.Close()
 			if len(args) != 1 {
 				return usageError{"explain takes the id of a check or a fault, an option, a metric, or a row of the catalogue (verify list prints the checks)"}

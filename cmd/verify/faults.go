@@ -66,7 +66,7 @@ is false.`,
 				return usageError{"--profile is that of --dump; faults are planted under fixed profiles, or with --all under every one"}
 			}
 			out := cmd.OutOrStdout()
-			w := screenOf(cmd)
+			w := cli.Screen(cmd)
 			cmd.SetOut(w)
 			defer func() { w.Close(); cmd.SetOut(out) }()
 			if ownDump != "" {

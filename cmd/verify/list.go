@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/verify/checkpoint"
 	"plumbline/verify/diff"
 	"plumbline/verify/dump"
@@ -26,7 +27,7 @@ func newList() *cobra.Command {
 		Short: "prints every check",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			w := screenOf(cmd)
+			w := cli.Screen(cmd)
 			return errors.Join(report.List(w, suites()), w.Close())
 		},
 	}

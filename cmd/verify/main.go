@@ -94,7 +94,7 @@ environment; 4 malformed or refused input file; 5 nothing was checked; 6 undeter
 	root.AddCommand(newDump(), newMerge(), newShardPlan(), newDiff(), newLog(), newProjection(), newCheckpoint(), newVRAM(), newOps(), newDemo(), newList(), newExplain(), newFaults(), newProfiles(), newGolden(), newMuseum(), newExport(), newVersion())
 	cli.WithCompletion(root, func(msg string) error { return usageError{msg} })
 	cli.WithMan(root)
-	wrapHelp(root)
+	cli.WrapHelp(root)
 	return root
 }
 

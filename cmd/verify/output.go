@@ -134,7 +134,7 @@ func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) e
 		r.Lines = append(r.Lines, changes...)
 	}
 	stdout := cmd.OutOrStdout()
-	opt := report.Options{Format: o.format, Verbose: o.verbose, Quiet: o.quiet, Color: o.file == "" && colored(cmd), Width: columns(stdout), ASCII: o.file == "" && terminal(stdout) && !utf8Locale()}
+	opt := report.Options{Format: o.format, Verbose: o.verbose, Quiet: o.quiet, Color: o.file == "" && colored(cmd), Width: cli.Columns(stdout), ASCII: o.file == "" && cli.Terminal(stdout) && !utf8Locale()}
 	write := func(w io.Writer) error { return r.Write(w, opt) }
 	var err error
 	if o.file != "" {
@@ -152,25 +152,13 @@ func (o *output) emit(cmd *cobra.Command, r *report.Report, started time.Time) e
 	return nil
 }
 
-func terminal(w io.Writer) bool {
-	f, ok := w.(interface {
-		Stat() (os.FileInfo, error)
-		Name() string
-	})
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && info.Mode()&os.ModeDevice != 0 && f.Name() != os.DevNull
-}
-
 // progress returns a function that shows how far a long pass is: a line that is rewritten on a terminal, a plain line
 // every 10 seconds elsewhere. A pass of less than a second shows nothing. What is counted is called what.
 func progress(w io.Writer, quiet bool, what string) (show func(pass string, done, total int), end func()) {
 	if quiet {
 		return nil, func() {}
 	}
-	live := terminal(w) && os.Getenv("TERM") != "dumb"
+	live := cli.Terminal(w) && os.Getenv("TERM") != "dumb"
 	started := time.Now()
 	last, drawn := started, false
 	show = func(pass string, done, total int) {

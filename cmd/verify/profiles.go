@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/verify/convention"
 	"plumbline/verify/report"
 )
@@ -44,7 +45,7 @@ A value is a number or a name; none: there is such a thing and it is off; ?: not
 			if form == "json" {
 				return profilesJSON(cmd.OutOrStdout(), named)
 			}
-			w := screenOf(cmd)
+			w := cli.Screen(cmd)
 			defer w.Close()
 			switch {
 			case len(named) == 0:

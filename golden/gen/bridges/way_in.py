@@ -43,6 +43,16 @@ trl_grpo.main(6)
 print("VERDICT", seen.verdict.exit, seen.verdict.headline, "STEPS", seen.session.cost()["steps"], "LOST", seen.session.cost()["lost"])
 """ % os.path.dirname(EXAMPLE)
 
+TRL = """
+import sys
+sys.path.insert(0, %r)
+import trl_grpo
+model, tokenizer, prompts = trl_grpo.toy()
+model.save_pretrained("tiny")
+tokenizer.save_pretrained("tiny")
+prompts.to_json("prompts/train.jsonl")
+""" % os.path.dirname(EXAMPLE)
+
 PYTEST = """
 import numpy as np, sys
 sys.path.insert(0, %r)
@@ -86,15 +96,22 @@ def main():
         for name, text in (("callback.py", CALLBACK), ("test_clean.py", PYTEST.replace("DDOF", "1")), ("test_bug.py", PYTEST.replace("DDOF", "0"))):
             with open(name, "w", encoding="utf-8") as f:
                 f.write(text)
+        subprocess.run([sys.executable, "-c", TRL], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        shutil.copy(EXAMPLE, ".")  # its reward
+        command = [os.path.join(BIN, "trl"), "grpo", *("--model_name_or_path tiny --dataset_name prompts --reward_funcs trl_grpo.digits --output_dir out --use_cpu true --bf16 false "
+                   "--report_to none --save_strategy no --max_steps 3 --learning_rate 4e-4 --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --num_generations 4 "
+                   "--max_completion_length 20").split()]
         run, test = [os.path.join(BIN, "plumbline"), "run"], [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         ranks = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29641", EXAMPLE, "3"]
-        # name, command, environment, exit code, words that the output has, words that it has not
+        # name, command line, environment, exit code, words that the output has, words that it has not
         trials = [
             ("trl, clean", [*run, EXAMPLE], {}, 0, ["steps agree with TRL 1.16.0", "of 4 steps dumped"], ["could not be dumped"]),
             ("trl, every step", [*run, "--every", "1", EXAMPLE], {}, 0, ["checks on 4 steps agree", "4 of 4 steps dumped"], []),
             ("trl, bug: std over n", [*run, EXAMPLE], buggy, 1, ["ADV-DDOF"], []),
             ("trl, bug, stopped", [*run, "--stop", "--every", "1", EXAMPLE, "4000"], buggy, 1, ["ADV-DDOF", "stopped at the first failure"], []),
             ("trl, two ranks", [*run, "--every", "1", *ranks], {}, 0, ["agree with TRL 1.16.0", "3 of 3 steps dumped, 12 files"], ["could not be dumped"]),
+            ("trl grpo", [*run, "--every", "1", "--", *command], {}, 0, ["agree with TRL 1.16.0", "3 of 3 steps dumped"], ["could not be dumped"]),
+            ("trl grpo, bug", [*run, "--", *command], buggy, 1, ["ADV-DDOF"], []),
             ("trl, rows", [*run, "--rows", "2", EXAMPLE], {}, 0, ["agree with TRL"], ["✗"]),
             ("trl, size limit", [*run, "--every", "1", "--limit", "30KB", EXAMPLE], {}, 0, ["the size limit was reached"], []),
             ("trl, callback", [sys.executable, "callback.py", "calls"], {}, 0, ["VERDICT 0", "STEPS 6 LOST []"], []),
@@ -115,12 +132,12 @@ def main():
             ("nothing to hook", [*run, "--", sys.executable, "-c", "print(1)"], {}, 5, ["nothing was dumped"], []),
             ("command fails", [*run, "--", sys.executable, "-c", "raise SystemExit(7)"], {}, 7, ["exit code 7"], []),
         ]
-        for name, command, env, code, words, never in trials:
+        for name, line, env, code, words, never in trials:
             if a.only not in name:
                 continue
             count += 1
             started = time.time()
-            done = subprocess.run(command, env=dict(os.environ, OMP_NUM_THREADS="1", COLUMNS="160", TERM="dumb", PLUMBLINE_STRICT="", **env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            done = subprocess.run(line, env=dict(os.environ, OMP_NUM_THREADS="1", COLUMNS="160", TERM="dumb", PLUMBLINE_STRICT="", **env), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             missing = [w for w in words if w not in " ".join(done.stdout.split())] + [f"not {w}" for w in never if w in done.stdout]
             ok = done.returncode == code and not missing
             cost = [x for x in done.stdout.splitlines() if " ms each" in x]
