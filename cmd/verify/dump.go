@@ -46,7 +46,9 @@ open is searched, and the options and profiles that fit are named. What fails is
 by a bug of the catalogue, by a common factor, or by arithmetic in 16 bits.
 
 Nothing is green by accident: files that are missing, names that nobody reads, files of two runs and a profile of another framework
-are findings (input/…, exit 6; --ignore input takes them as they are), and a run of which nothing was judged but masks is exit 5.`,
+are findings (input/…, exit 6; --ignore input takes them as they are), and a run of which nothing was judged but masks is exit 5.
+
+Of a folder that holds run-… folders, as the hooks write them, the newest is judged, and with it the newest in critic/, if there is one.`,
 		Example: `  verify dump run/ --profile trl-grpo@1.16
   verify dump run/step_000003.safetensors --set adv.ddof=0
   verify dump run/ --infer
@@ -112,6 +114,9 @@ are findings (input/…, exit 6; --ignore input takes them as they are), and a r
 					return writeShard(cmd, run, o, mine, args, configs, to)
 				}
 				if err := judgeRun(cmd.Context(), run, o, configs, &out, r); err != nil {
+					return err
+				}
+				if err := judgeCritic(cmd.Context(), args, reader, wanted, o, configs, &out, r); err != nil {
 					return err
 				}
 				placeOptions(r.Results, configs)

@@ -59,10 +59,7 @@ func (s *session) brief(r *Report) *check.Brief {
 		b.Findings = append(b.Findings, f)
 	}
 	b.Findings = withoutPatterns(b.Findings)
-	order := []check.Verdict{check.Fail, check.Convention, check.Undetermined, check.Warn}
-	slices.SortStableFunc(b.Findings, func(x, y check.Finding) int {
-		return slices.Index(order, x.Verdict) - slices.Index(order, y.Verdict)
-	})
+	worstFirst(b.Findings)
 	const long = 24 // of a path on the one line of a clean run
 	name := s.where
 	if len(name) > long {
@@ -72,6 +69,46 @@ func (s *session) brief(r *Report) *check.Brief {
 	b.Stages = stagesOf(r.Results)
 	b.Next = s.next(b.Findings)
 	return b
+}
+
+func worstFirst(found []check.Finding) {
+	order := []check.Verdict{check.Fail, check.Convention, check.Undetermined, check.Warn}
+	slices.SortStableFunc(found, func(x, y check.Finding) int {
+		return slices.Index(order, x.Verdict) - slices.Index(order, y.Verdict)
+	})
+}
+
+// AddBrief adds what is said of another run, a part of the same training, to what b says. results are those of both; place says where its
+// own stand among them, -1 for one that is left out.
+func AddBrief(b, its *check.Brief, results []check.Result, place []int, whose string) {
+	for _, f := range its.Findings {
+		var kept []int
+		for _, i := range f.Results {
+			if place[i] >= 0 {
+				kept = append(kept, place[i])
+			}
+		}
+		if kept == nil {
+			continue
+		}
+		if i := slices.IndexFunc(b.Findings, func(x check.Finding) bool { return x.Name == f.Name && x.Verdict == f.Verdict && x.Title == f.Title }); i >= 0 {
+			b.Findings[i].Results = append(b.Findings[i].Results, kept...)
+			continue
+		}
+		f.Where, f.Results = strings.TrimSpace(whose+": "+f.Where), kept
+		b.Findings = append(b.Findings, f)
+	}
+	worstFirst(b.Findings)
+	b.Clean += "; " + whose + ": " + its.Clean
+	b.Coverage += "; " + whose + ": " + its.Coverage
+	b.Stages = stagesOf(results)
+	if len(b.Findings) > 0 {
+		b.Next = slices.DeleteFunc(b.Next, func(c string) bool { return strings.HasPrefix(c, "verify explain ") })
+		b.Next = append([]string{"verify explain " + b.Findings[0].Name}, b.Next...)
+		if len(its.Findings) > 0 {
+			b.Next = append(b.Next, its.Next[len(its.Next)-1])
+		}
+	}
 }
 
 // withoutPatterns puts what two passes' disagreement looks like under the finding that recomputed the log-probs, if there is one: that
@@ -232,7 +269,7 @@ func (s *session) explained(f *check.Finding, res *check.Result, t *track) {
 		}
 	}
 	for _, x := range res.Explanations[1:] {
-		if x.Lead || x.Fault == e.Fault && len(x.Options) == 0 || x.Fault == "FACTOR" && name != "" { // a name says more than the factor that it is
+		if x.Lead || x.Fault == e.Fault && (len(x.Options) == 0 || slices.Equal(x.Options, e.Options)) || x.Fault == "FACTOR" && name != "" { // a name says more than the factor that it is
 			continue
 		}
 		n, text := titleOf(&x)
