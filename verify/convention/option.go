@@ -185,7 +185,7 @@ var index = sync.OnceValue(func() *optionIndex {
 	for _, group := range []struct {
 		options []Option
 		few     bool
-	}{{statistics, false}, {rewards, false}, {groups, false}, {klOptions, false}, {losses, false}, {preferences, true}, {aggregation, false}, {afterwards, false}, {projections, true}} {
+	}{{statistics, false}, {rewards, false}, {groups, false}, {klOptions, false}, {losses, false}, {preferences, true}, {aggregation, false}, {afterwards, false}, {optimisers, true}, {projections, true}} {
 		for _, option := range group.options {
 			o := &option // a copy: the tables stay as they are written
 			if _, twice := x.at[o.Name]; twice {

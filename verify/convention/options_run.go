@@ -29,6 +29,14 @@ var afterwards = []Option{
 	{"int8.const", EnumType, []string{"exact", "dequant", "cuda", "torch_default"}, Any, "1/127 and 1/127², 7.874015718698502e-3, 6.200012e-05, 6.200124e-05", "2.13, 3.6", nil},
 }
 
+// optimisers are the numbers of an optimiser that the tables of some systems do not name; see [optionIndex].
+var optimisers = []Option{
+	{"optim.beta1", NumberType, []string{"0.9"}, Unit, "decay of Adam's first moment, momentum of SGD", "torch.optim.AdamW@2.15.0 betas", nil},
+	{"optim.beta2", NumberType, []string{"0.95", "0.999"}, Unit, "decay of Adam's second moment", "torch.optim.AdamW@2.15.0 betas", nil},
+	{"optim.weight_decay", NumberType, []string{"0", "0.01"}, NotNegative, "decay of the weights; in adam and sgd it is added to the gradient", "torch.optim.AdamW@2.15.0 weight_decay", nil},
+	{"optim.no_decay", EnumType, []string{"none", "biases_and_norms"}, Any, "tensors that the decay leaves out", "transformers 5.23 get_decay_parameter_names; OpenRLHF 0.11.2 get_optimizer_grouped_parameters", nil},
+}
+
 // projections are the options of projected gradients, which one framework has; see [optionIndex].
 var projections = []Option{
 	{"proj.against", EnumType, []string{"original", "updated"}, Any, "PCGrad: projected against the other gradients as they were, or as already projected", "3.6", nil},

@@ -26,9 +26,10 @@ func (n *StepNotes) trained() bool {
 
 // optimizer collects what the first steps say of their optimiser; the steps are read again where notes alone are known.
 type optimizer struct {
-	run  update.Run
-	set  *convention.Set // of the first step
-	full bool
+	run   update.Run
+	set   *convention.Set // of the first step
+	micro int             // micro-batches of a step
+	full  bool
 }
 
 // see takes down what a step has.
@@ -41,7 +42,7 @@ func (o *optimizer) see(v *view, n *StepNotes, set *convention.Set) error {
 		return err
 	}
 	if o.set == nil {
-		o.set = set
+		o.set, o.micro = set, b.Meta.MicroBatches
 	}
 	o.full = !o.run.Add(stepOf(b))
 	return nil
@@ -70,6 +71,7 @@ func stepOf(b *dump.Batch) *update.Step {
 		switch to := &s.Tensors[i]; prefix {
 		case "grad":
 			to.Grad, to.Parts = v, (t.Files+len(ranks)-1)/len(ranks)
+			to.Dims = len(t.Shape)
 		case "update":
 			to.Update = v
 		default:
@@ -101,19 +103,27 @@ func logged(b *dump.Batch, names ...string) float64 {
 }
 
 // results judges what was seen. Numbers of a profile are defaults of its release, which a run may have changed without a word in its
-// dump: they convict nobody.
+// dump: other ones are a convention. Rate and schedule are everybody's own, and a default of them says nothing.
 func (o *optimizer) results(s *session) []check.Result {
 	if o.set == nil {
 		return nil
 	}
 	d := update.Undeclared()
-	said := func(option string) (convention.Value, bool) {
-		v := o.set.Value(option)
-		return v, v.Kind() != convention.Unknown && !(s.profile != nil && o.set.Origin(option) == s.profile.Name)
+	d.From, d.Fixed = map[string]string{}, map[string]bool{}
+	ofProfile := func(option string) bool { return s.profile != nil && o.set.Origin(option) == s.profile.Name }
+	known := func(option string) bool {
+		kind := o.set.Value(option).Kind()
+		if kind == convention.Unknown || kind == convention.NotApplicable {
+			return false
+		}
+		if ofProfile(option) {
+			d.From[option], d.Fixed[option] = s.profile.Name, !configurable(s.profile, option)
+		}
+		return true
 	}
 	number := func(option string, to *float64) {
-		if v, ok := said(option); ok && v.Kind() == convention.Number {
-			*to = v.Num()
+		if known(option) && o.set.Value(option).Kind() == convention.Number {
+			*to = o.set.Value(option).Num()
 		}
 	}
 	fact := func(name string, to *float64) {
@@ -123,22 +133,32 @@ func (o *optimizer) results(s *session) []check.Result {
 			}
 		}
 	}
-	if v := o.set.Value("optim.kind"); v.Kind() == convention.Enum {
-		d.Kind = v.String()
+	if known("optim.kind") {
+		d.Kind = o.set.Value("optim.kind").String()
 	}
-	if v, ok := said("optim.schedule"); ok {
-		d.Constant = v.String() == "constant"
+	if known("optim.schedule") && !ofProfile("optim.schedule") {
+		d.Schedule = o.set.Value("optim.schedule").String()
+		d.Constant = d.Schedule == "constant"
 	}
-	number("optim.lr", &d.Rate)
+	if !ofProfile("optim.lr") {
+		number("optim.lr", &d.Rate)
+	}
 	number("optim.eps", &d.Eps)
-	if v, ok := said("optim.clip_norm"); ok {
-		if d.Clip = math.Inf(1); v.Kind() == convention.Number {
-			d.Clip = v.Num()
+	number("optim.beta1", &d.Beta1)
+	number("optim.beta2", &d.Beta2)
+	number("optim.weight_decay", &d.Decay)
+	if known("optim.no_decay") {
+		d.Spare = o.set.Value("optim.no_decay").String()
+	}
+	if known("optim.clip_norm") {
+		if d.Clip = math.Inf(1); o.set.Value("optim.clip_norm").Kind() == convention.Number {
+			d.Clip = o.set.Value("optim.clip_norm").Num()
 		}
 	}
-	fact("adam_beta1", &d.Beta1)
-	fact("adam_beta2", &d.Beta2)
-	fact("weight_decay", &d.Decay)
+	fact("max_steps", &d.Steps)
+	fact("warmup_steps", &d.WarmUp)
+	d.Micro = float64(o.micro)
+	fact("gradient_accumulation_steps", &d.Micro)
 	var kept []check.Result
 	for _, res := range update.Judge(&o.run, d) {
 		if s.o.Selection.Takes(res.Check) {
@@ -147,4 +167,18 @@ func (o *optimizer) results(s *session) []check.Result {
 		}
 	}
 	return kept
+}
+
+// configurable reports whether some configuration of the profile's framework sets the option. Every framework takes the bound of the norm
+// and the decay as arguments.
+func configurable(p *convention.Profile, option string) bool {
+	if option == "optim.clip_norm" || option == "optim.weight_decay" {
+		return true
+	}
+	set, err := p.Setting(option)
+	if err != nil || set.Value.Kind() != convention.Number {
+		return true
+	}
+	other, err := convention.Parse(option, "0.123")
+	return err != nil || p.Possible(option, other)
 }

@@ -17,6 +17,8 @@ func TestOptimizerSteps(t *testing.T) {
 	names := map[string]string{
 		"bug-l2": "OPTIM-L2", "bug-rate": "OPTIM-RATE", "bug-ascent": "OPTIM-ASCENT", "bug-no-head": "OPTIM-PARAM-MISSED", "bug-step-first": "OPTIM-LATE",
 		"bug-unclipped": "OPTIM-CLIP-MISSING", "bug-each-tensor": "OPTIM-CLIP-TENSOR", "bug-norm-after": "OPTIM-NORM-CLIPPED", "bug-made-anew": "OPTIM-RESET", "bug-twice": "OPTIM-TWICE",
+		"bug-betas": "OPTIM-DECLARED", "bug-cleanrl-eps": "OPTIM-DECLARED", "bug-schedule": "OPTIM-SCHEDULE", "bug-decay-sign": "OPTIM-DECAY-SIGN",
+		"bug-clip-value": "OPTIM-CLIP-VALUE", "bug-clip-scaled": "OPTIM-CLIP-SCALED", "bug-kept": "OPTIM-GRAD-KEPT",
 	}
 	folders, err := os.ReadDir("../../golden/steps")
 	require.NoError(t, err)

@@ -12,12 +12,27 @@ type rule struct {
 	beta1, beta2, eps      float64
 	decay                  float64 // NaN: solved for, with the rate
 	clip                   float64 // bound of the norm of the dumped gradients, +Inf: none
+	spare                  spare   // which tensors do not decay
 	perTensor, uncorrected bool    // the bound is held by each tensor; no bias correction
+	byValue                bool    // the bound is held by each element
+	root                   int     // eps inside the root: 1 beside the corrected moment, 2 beside the uncorrected one
+	ahead                  int     // the bias correction counts so many steps more
+	frozen                 bool    // the bias correction is that of the first step
+	summed                 bool    // gradients are added to those of the steps before, which nobody set to 0
 	anew                   bool    // the moments are 0 before every step
 	late                   int     // the gradient of so many steps before is used
 	twice                  bool    // the step is taken twice
 	flat                   bool    // decay is not multiplied by the rate
 }
+
+// spare says which tensors a decay leaves out.
+type spare int
+
+const (
+	spareNone    spare = iota
+	spareNames         // biases and norms, by name, as transformers.Trainer and OpenRLHF do
+	spareVectors       // every tensor of one dimension
+)
 
 // fit is how a rule fares on a run.
 type fit struct {
@@ -31,6 +46,10 @@ type fit struct {
 	want   float64
 	seen   int // elements whose bound is less than a quarter of their update
 	of     int // elements
+	solved []string
+	rest   []float64 // u − want of every element, where the solver asks for it
+	keep   bool
+	masked [2][]float64 // weights that decay, of the step; and which elements decay
 }
 
 // fits judges a rule, up to the first step that it does not give: update u of every element of every step against −a·(D + λ·w), where D is the direction of the rule and the rate a of
@@ -44,34 +63,44 @@ type fit struct {
 //
 // and e_g = unit of the stored gradient times |g|, with that of the norm where it was clipped. The bound of an element is |a|·e_D with
 // that of a and the roundings of the weights.
-func (r rule) fits(run []*pair, per []int) *fit {
-	f := &fit{rule: r}
+func (r rule) fits(s *sample) *fit { return r.follow(s, 1, false) }
+
+// follow is fits up to the first step whose worst element is beyond most; keep asks for the differences of all elements.
+func (r rule) follow(s *sample, most float64, keep bool) *fit {
+	run := s.list
+	f := &fit{rule: r, keep: keep}
 	n := len(run[0].g)
 	m, v, em, ev := make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
 	dir, ed := make([]float64, n), make([]float64, n)
-	var past [][]float64
+	f.masked[1] = r.decaying(s)
+	sum := make([]float64, n) // of gradients that nobody sets to 0
 	const u = 2 * tol.U32
 	t := 0
 	for i, p := range run {
 		g := p.g
-		if past = append(past, g); r.late > 0 {
-			if i < r.late {
-				f.rates, f.apart, f.decays = append(f.rates, math.NaN()), append(f.apart, math.NaN()), append(f.decays, math.NaN())
-				g = make([]float64, n) // a first step on gradients that are not there yet
-			} else {
-				g = past[i-r.late]
+		if r.late > 0 {
+			if i < r.late { // a first step on gradients that are not there yet
+				f.skip()
+				continue
 			}
+			g = run[i-r.late].g
 		}
-		factors := r.factors(run, i, per)
+		var factors []float64
+		if r.summed {
+			if factors = r.total(s, i, sum); factors == nil {
+				f.worst = math.Inf(1) // the norm of the sum is not known
+				return f
+			}
+			g = sum
+		} else {
+			factors = r.factors(s, i)
+		}
 		if r.anew {
 			clear(m)
 			clear(v)
 			clear(em)
 			clear(ev)
 			t = 0
-		}
-		if r.late > 0 && i < r.late {
-			continue
 		}
 		steps := 1
 		if r.twice {
@@ -81,23 +110,21 @@ func (r rule) fits(run []*pair, per []int) *fit {
 		clear(ed)
 		for range steps {
 			t++
-			c1, c2 := 1-math.Pow(r.beta1, float64(t)), 1-math.Pow(r.beta2, float64(t))
-			if r.uncorrected {
-				c1, c2 = 1, 1
-			}
+			c1, c2 := r.corrections(t)
 			for j := range g {
 				x := g[j] * factors[j]
 				eg := (p.unitG + 16*u) * math.Abs(x)
 				if factors[j] == 1 {
 					eg = p.unitG * math.Abs(x)
 				}
-				if r.kind == "adam" && r.decay != 0 {
+				if (r.kind == "adam" || r.kind == "sgd") && r.decay != 0 {
 					if p.w == nil {
 						f.worst = math.Inf(1) // the weights are in the moments
 						return f
 					}
-					x += r.decay * p.w[j]
-					eg += 2 * u * (math.Abs(x) + math.Abs(r.decay*p.w[j]))
+					l := r.decay * f.masked[1][j]
+					x += l * p.w[j]
+					eg += 2 * u * (math.Abs(x) + math.Abs(l*p.w[j]))
 				}
 				if r.kind == "sgd" {
 					m[j] = r.beta1*m[j] + x
@@ -110,12 +137,18 @@ func (r rule) fits(run []*pair, per []int) *fit {
 				m[j] = r.beta1*m[j] + (1-r.beta1)*x
 				ev[j] = r.beta2*ev[j] + 2*(1-r.beta2)*math.Abs(x)*eg + 3*u*(r.beta2*v[j]+(1-r.beta2)*x*x) + tol.Eta32
 				v[j] = r.beta2*v[j] + (1-r.beta2)*x*x
-				mj, root, eps := m[j]/c1, math.Sqrt(v[j]/c2), r.eps
-				if r.kind == "adam_tf1" {
+				mj, below, eps := m[j]/c1, v[j]/c2, r.eps
+				switch {
+				case r.root == 1:
+					below, eps = below+r.eps, 0
+				case r.root == 2:
+					below, eps = (v[j]+r.eps)/c2, 0
+				case r.kind == "adam_tf1":
 					eps = r.eps / math.Sqrt(c2)
 				}
+				root := math.Sqrt(below)
 				d := root + eps
-				eRoot := math.Sqrt((v[j]+ev[j])/c2) - root
+				eRoot := math.Sqrt(below+ev[j]/c2) - root
 				low := max(root-eRoot, 0) + eps
 				if d == 0 || low == 0 {
 					if mj != 0 {
@@ -128,24 +161,58 @@ func (r rule) fits(run []*pair, per []int) *fit {
 				ed[j] += (em[j]/c1+math.Abs(mj)*(eRoot+2*u*d)/low)/low + 2*u*math.Abs(one)
 			}
 		}
-		if f.step(run, i, dir, ed); f.worst > 1 {
+		if f.step(run, i, dir, ed); f.worst > most {
 			return f
 		}
 	}
 	return f
 }
 
-// factors are what clipping by the norm multiplies each element of a gradient with.
-func (r rule) factors(run []*pair, i int, per []int) []float64 {
-	p := run[max(0, i-r.late)]
+// corrections are what m and v are divided by in step t.
+func (r rule) corrections(t int) (c1, c2 float64) {
+	switch {
+	case r.uncorrected:
+		return 1, 1
+	case r.frozen:
+		t = 1
+	}
+	t += r.ahead
+	return 1 - math.Pow(r.beta1, float64(t)), 1 - math.Pow(r.beta2, float64(t))
+}
+
+// decaying is 1 for every element whose tensor decays, 0 for the others.
+func (r rule) decaying(s *sample) []float64 {
+	out := make([]float64, len(s.of))
+	for j, k := range s.of {
+		if !s.groups[k].spared(r.spare) {
+			out[j] = 1
+		}
+	}
+	return out
+}
+
+// factors are what clipping multiplies each element of a gradient with.
+func (r rule) factors(s *sample, i int) []float64 {
+	p := s.list[max(0, i-r.late)]
 	out := make([]float64, len(p.g))
 	for j := range out {
 		out[j] = 1
 	}
-	if math.IsInf(r.clip, 1) {
-		return out
-	}
-	if !r.perTensor {
+	switch {
+	case math.IsInf(r.clip, 1):
+	case r.byValue:
+		for j, x := range p.g {
+			if math.Abs(x) > r.clip {
+				out[j] = r.clip / math.Abs(x)
+			}
+		}
+	case r.perTensor:
+		for j, k := range s.of {
+			if c := r.clip / (p.norms[k] + 1e-6); c < 1 {
+				out[j] = c
+			}
+		}
+	default:
 		norm := p.norm
 		if p.logged > norm { // of parameters that are not in the dump, too
 			norm = p.logged
@@ -155,22 +222,44 @@ func (r rule) factors(run []*pair, i int, per []int) []float64 {
 				out[j] = c
 			}
 		}
-		return out
-	}
-	at := 0
-	for _, n := range per {
-		var sum float64
-		for _, x := range p.g[at : at+n] {
-			sum += x * x
-		}
-		if c := r.clip / (math.Sqrt(sum) + 1e-6); c < 1 {
-			for j := at; j < at+n; j++ {
-				out[j] = c
-			}
-		}
-		at += n
 	}
 	return out
+}
+
+// total adds the gradient of step i to sum, which clipping had scaled in place, and returns the factors of clipping it: nil where its
+// norm cannot be told, since only a part of the elements is kept and none is logged.
+func (r rule) total(s *sample, i int, sum []float64) []float64 {
+	p := s.list[i]
+	var squares float64
+	for j, x := range p.g {
+		sum[j] += x
+		squares += sum[j] * sum[j]
+	}
+	out := make([]float64, len(sum))
+	for j := range out {
+		out[j] = 1
+	}
+	if math.IsInf(r.clip, 1) {
+		return out
+	}
+	norm := math.Sqrt(squares)
+	switch {
+	case !math.IsNaN(p.logged):
+		norm = p.logged
+	case !s.complete:
+		return nil
+	}
+	if c := r.clip / (norm + 1e-6); c < 1-2e-6 {
+		for j := range sum {
+			sum[j] *= c
+		}
+	}
+	return out
+}
+
+// skip is a step of which nothing is compared.
+func (f *fit) skip() {
+	f.rates, f.apart, f.decays = append(f.rates, math.NaN()), append(f.apart, math.NaN()), append(f.decays, math.NaN())
 }
 
 // step solves the rate of a step and compares its elements.
@@ -181,12 +270,19 @@ func (f *fit) step(run []*pair, i int, dir, ed []float64) {
 		times = 2
 	}
 	if p.u == nil {
-		f.rates, f.apart, f.decays = append(f.rates, math.NaN()), append(f.apart, math.NaN()), append(f.decays, math.NaN())
+		f.skip()
 		return
 	}
 	decay := f.decay
-	if f.kind == "adam" { // its decay is in the direction
+	if f.kind == "adam" || f.kind == "sgd" { // their decay is in the direction
 		decay = 0
+	}
+	if f.masked[0] == nil {
+		f.masked[0] = make([]float64, len(dir))
+	}
+	w := f.masked[0]
+	for j, x := range p.w {
+		w[j] = x * f.masked[1][j]
 	}
 	var dd, dw, ww, ud, uw, noise float64
 	for j, d := range dir {
@@ -195,14 +291,14 @@ func (f *fit) step(run []*pair, i int, dir, ed []float64) {
 		}
 		x := d
 		if !math.IsNaN(decay) && !f.flat {
-			x += times * decay * p.w[j]
+			x += times * decay * w[j]
 		}
 		y := p.u[j]
 		if f.flat && !math.IsNaN(decay) {
-			y += decay * p.w[j]
+			y += decay * w[j]
 		}
-		dd, dw, ww = dd+x*x, dw+x*p.w[j], ww+p.w[j]*p.w[j]
-		ud, uw = ud+y*x, uw+y*p.w[j]
+		dd, dw, ww = dd+x*x, dw+x*w[j], ww+w[j]*w[j]
+		ud, uw = ud+y*x, uw+y*w[j]
 		noise += math.Abs(x) * p.noise[j]
 	}
 	a, b := 0.0, 0.0
@@ -226,6 +322,9 @@ func (f *fit) step(run []*pair, i int, dir, ed []float64) {
 	f.rates, f.apart, f.decays = append(f.rates, a), append(f.apart, apart), append(f.decays, b)
 	for j, d := range dir {
 		if math.IsInf(ed[j], 1) {
+			if f.keep {
+				f.rest = append(f.rest, 0)
+			}
 			continue
 		}
 		want := -a * d
@@ -235,15 +334,18 @@ func (f *fit) step(run []*pair, i int, dir, ed []float64) {
 			if !f.flat {
 				k *= a
 			}
-			want -= k * p.w[j]
-			size += math.Abs(decay * p.w[j])
+			want -= k * w[j]
+			size += math.Abs(decay * w[j])
 		} else {
-			want -= b * p.w[j]
+			want -= b * w[j]
 		}
 		bound := math.Abs(a)*ed[j] + apart*size + p.noise[j] + 4*tol.U32*math.Abs(want)
 		f.of++
 		if bound < 0.25*math.Abs(p.u[j]) {
 			f.seen++
+		}
+		if f.keep {
+			f.rest = append(f.rest, p.u[j]-want)
 		}
 		if e := math.Abs(p.u[j] - want); e > 0 {
 			if ratio := e / bound; !(ratio <= f.worst) {

@@ -1,11 +1,10 @@
 package update
 
 import (
-	"fmt"
+	"cmp"
 	"math"
 	"slices"
-
-	"plumbline/verify/check"
+	"strconv"
 )
 
 // Values that optimisers of RL programs are run with, tried where nothing is declared.
@@ -15,57 +14,131 @@ var (
 	commonClips = []float64{math.Inf(1), 1, 0.5, 0.1, 0.2, 10}
 )
 
-// legalRules are the optimisers that a program may run, given what is declared, the likely ones first. Other betas and another eps than the
-// declared ones stand at the end: they are what differs, not what is wrong with the steps.
-func legalRules(d Declared, run []*pair) []rule {
-	betas := commonBetas
-	if !math.IsNaN(d.Beta1) && !math.IsNaN(d.Beta2) {
-		betas = append([][2]float64{{d.Beta1, d.Beta2}}, betas...)
-	}
-	eps := commonEps
-	if !math.IsNaN(d.Eps) {
-		eps = append([]float64{d.Eps}, eps...)
-	}
-	clips := commonClips
-	if !math.IsNaN(d.Clip) {
-		if clips = []float64{d.Clip}; !slices.ContainsFunc(run, func(p *pair) bool { return p.norm > d.Clip*(1+1e-5) }) {
-			clips = append(clips, math.Inf(1)) // clipped before they were dumped
-		}
-	}
-	kinds := []string{"adamw", "adam", "adam_tf1", "sgd"}
-	if d.Kind != "" {
-		kinds = []string{d.Kind}
-	}
-	var list []rule
-	for _, kind := range kinds {
-		for _, clip := range clips {
-			if kind == "sgd" {
-				for _, momentum := range []float64{0, 0.9} {
-					list = append(list, rule{kind: kind, beta1: momentum, decay: d.Decay, clip: clip})
-				}
-				continue
-			}
-			for _, b := range betas {
-				for _, e := range eps {
-					decays := []float64{d.Decay}
-					if kind == "adam" && math.IsNaN(d.Decay) {
-						decays = []float64{0, 0.01, 0.1}
-					}
-					for _, decay := range decays {
-						list = append(list, rule{kind: kind, beta1: b[0], beta2: b[1], eps: e, decay: decay, clip: clip})
+// variant is an optimiser that a program may run, and the options in which it is not what is declared.
+type variant struct {
+	rule
+	off []string
+}
+
+// The options of an optimiser.
+const (
+	optionKind  = "optim.kind"
+	optionBeta1 = "optim.beta1"
+	optionBeta2 = "optim.beta2"
+	optionEps   = "optim.eps"
+	optionClip  = "optim.clip_norm"
+	optionDecay = "optim.weight_decay"
+	optionSpare = "optim.no_decay"
+)
+
+// variants are the optimisers that a program may run, those that are declared first, then those that differ from it in one option, in two,
+// and so on.
+func variants(d Declared, s *sample) []variant {
+	var list []variant
+	for _, kind := range kinds(d) {
+		for _, clip := range around(d.Clip, commonClips) {
+			for _, b := range betas(d, kind) {
+				for _, eps := range around(d.Eps, commonEps) {
+					for _, decay := range decays(d, kind) {
+						for _, sp := range s.spares("") {
+							if decay == 0 && sp != spareNone || kind == "sgd" && eps != around(d.Eps, commonEps)[0] {
+								continue
+							}
+							v := variant{rule: rule{kind: kind, beta1: b[0], beta2: b[1], eps: eps, decay: decay, clip: clip, spare: sp}}
+							v.off = v.against(d, s)
+							list = append(list, v)
+						}
 					}
 				}
 			}
 		}
+	}
+	slices.SortStableFunc(list, func(a, b variant) int { return cmp.Compare(len(a.off), len(b.off)) })
+	return list
+}
+
+// against returns the options in which a rule is not what is declared.
+func (r rule) against(d Declared, s *sample) (off []string) {
+	other := func(x, declared float64) bool {
+		if math.IsNaN(declared) || x == declared {
+			return false
+		}
+		return math.IsInf(declared, 0) || !(math.Abs(x-declared) <= 1e-6*math.Abs(declared))
+	}
+	say := func(option string, differs bool) {
+		if differs {
+			off = append(off, option)
+		}
+	}
+	say(optionKind, d.Kind != "" && r.kind != d.Kind)
+	if r.kind != "sgd" {
+		say(optionBeta1, other(r.beta1, d.Beta1))
+		say(optionBeta2, other(r.beta2, d.Beta2))
+		say(optionEps, other(r.eps, d.Eps))
+	}
+	clipped := slices.ContainsFunc(s.list, func(p *pair) bool { return p.norm > d.Clip*(1+1e-5) })
+	say(optionClip, other(r.clip, d.Clip) && !(math.IsInf(r.clip, 1) && !clipped)) // clipped before they were dumped
+	say(optionDecay, other(r.decay, d.Decay))
+	say(optionSpare, r.decay != 0 && !slices.Contains(s.spares(d.Spare), r.spare) && len(s.left(r.spare))+len(s.left(spareVectors)) > 0)
+	return off
+}
+
+func kinds(d Declared) []string {
+	all := []string{"adamw", "adam", "adam_tf1", "sgd"}
+	switch {
+	case d.Kind == "":
+		return all
+	case d.From[optionKind] == "":
+		return []string{d.Kind}
+	}
+	return append([]string{d.Kind}, slices.DeleteFunc(all, func(k string) bool { return k == d.Kind })...)
+}
+
+// around returns the declared number before the common ones.
+func around(declared float64, common []float64) []float64 {
+	if math.IsNaN(declared) {
+		return common
+	}
+	return append([]float64{declared}, slices.DeleteFunc(slices.Clone(common), func(x float64) bool { return x == declared })...)
+}
+
+func betas(d Declared, kind string) [][2]float64 {
+	if kind == "sgd" {
+		list := [][2]float64{{0, 0}, {0.9, 0}}
+		if d.Kind == "sgd" && !math.IsNaN(d.Beta1) {
+			list = append([][2]float64{{d.Beta1, 0}}, list...)
+		}
+		return list
+	}
+	list := slices.Clone(commonBetas)
+	if !math.IsNaN(d.Beta1) || !math.IsNaN(d.Beta2) {
+		first := [2]float64{d.Beta1, d.Beta2}
+		for k, usual := range commonBetas[0] {
+			if math.IsNaN(first[k]) {
+				first[k] = usual
+			}
+		}
+		list = append([][2]float64{first}, slices.DeleteFunc(list, func(b [2]float64) bool { return b == first })...)
 	}
 	return list
 }
 
-// few returns the run on its first elements, evenly taken.
-func few(run []*pair) ([]*pair, bool) {
-	n := len(run[0].g)
+// decays are what is tried: where it is solved for, the decay needs no list, but one that goes through the moments does.
+func decays(d Declared, kind string) []float64 {
+	switch {
+	case kind == "adam" || kind == "sgd":
+		return around(d.Decay, []float64{0, 0.01, 0.1, 1e-4})
+	case math.IsNaN(d.Decay):
+		return []float64{math.NaN()}
+	}
+	return []float64{d.Decay, math.NaN()}
+}
+
+// few returns the sample on its first elements, evenly taken.
+func few(s *sample) (*sample, bool) {
+	n := len(s.of)
 	if n <= fewElements {
-		return run, false
+		return s, false
 	}
 	stride := n / fewElements
 	thin := func(x []float64) []float64 {
@@ -78,142 +151,87 @@ func few(run []*pair) ([]*pair, bool) {
 		}
 		return out
 	}
-	var list []*pair
-	for _, p := range run {
+	some := &sample{groups: s.groups}
+	for j := 0; j < n; j += stride {
+		some.of = append(some.of, s.of[j])
+	}
+	for _, p := range s.list {
 		q := *p
 		q.g, q.w, q.u, q.noise = thin(p.g), thin(p.w), thin(p.u), thin(p.noise)
-		list = append(list, &q)
+		some.list = append(some.list, &q)
 	}
-	return list, true
+	return some, true
 }
 
-// first returns the fit of the first rule that gives every number of the run, nil if none does.
-func first(rules []rule, run []*pair, per []int) *fit {
-	some, thinned := few(run)
-	for _, r := range rules {
-		if r.perTensor {
-			if f := r.fits(run, per); f.holds() {
-				return f
-			}
-			continue
+// search holds the elements on which rules are tried first.
+type search struct {
+	*sample
+	some    *sample
+	thinned bool
+	found   map[bool]*fit // what [solve] found
+}
+
+func searched(s *sample) *search {
+	some, thinned := few(s)
+	return &search{sample: s, some: some, thinned: thinned, found: map[bool]*fit{}}
+}
+
+// fit returns how a rule gives the run, nil if it does not.
+func (s *search) fit(r rule) *fit {
+	if s.thinned && !(r.summed && !math.IsInf(r.clip, 1)) { // whose norm needs all elements
+		if f := r.fits(s.some); !f.holds() {
+			return nil
 		}
-		f := r.fits(some, per)
-		if !f.holds() {
-			continue
-		}
-		if thinned {
-			if f = r.fits(run, per); !f.holds() {
-				continue
-			}
-		}
+	}
+	if f := r.fits(s.sample); f.holds() {
 		return f
 	}
 	return nil
 }
 
-// wrong is a bug of an optimiser's use, as what it makes of the declared one.
-type wrong struct {
-	id  string
-	say string
-	of  func(r rule) []rule
-}
-
-// late is the bug that weights alone, read behind the step where they are taken for those before it, look like.
-const late = "OPTIM-LATE"
-
-var wrongs = []wrong{
-	{"OPTIM-RESET", "the moments are 0 before every step", func(r rule) []rule { r.anew = true; return []rule{r} }},
-	{"OPTIM-L2", "the decay goes through the moments", func(r rule) []rule {
-		var list []rule
-		decays := []float64{r.decay}
-		if math.IsNaN(r.decay) {
-			decays = []float64{0.01, 0.1, 0.001}
+// first returns the fit of the first rule that gives every number of the run, nil if none does.
+func (s *search) first(rules []rule) *fit {
+	for _, r := range rules {
+		if f := s.fit(r); f != nil {
+			return f
 		}
-		for _, decay := range decays {
-			if r.kind != "adamw" || decay == 0 {
-				continue
-			}
-			c := r
-			c.kind, c.decay = "adam", decay
-			list = append(list, c)
-		}
-		return list
-	}},
-	{"OPTIM-NO-CORRECTION", "m and v are not divided by 1 − βᵗ", func(r rule) []rule { r.uncorrected = true; return []rule{r} }},
-	{"OPTIM-EPS-FORM", "eps stands outside the bias correction", func(r rule) []rule {
-		if r.kind == "adam_tf1" {
-			return nil
-		}
-		r.kind = "adam_tf1"
-		return []rule{r}
-	}},
-	{"OPTIM-CLIP-MISSING", "the gradients were not clipped", func(r rule) []rule {
-		if math.IsInf(r.clip, 1) {
-			return nil
-		}
-		r.clip = math.Inf(1)
-		return []rule{r}
-	}},
-	{"OPTIM-CLIP-TENSOR", "every tensor was clipped by its own norm", func(r rule) []rule {
-		if math.IsInf(r.clip, 1) {
-			return nil
-		}
-		r.perTensor = true
-		return []rule{r}
-	}},
-	{late, "each step uses the gradient of the step before", func(r rule) []rule { r.late = 1; return []rule{r} }},
-	{"OPTIM-TWICE", "each gradient is applied twice", func(r rule) []rule { r.twice = true; return []rule{r} }},
-	{"OPTIM-DECAY-RATE", "the decay is not multiplied by the rate", func(r rule) []rule {
-		if !(r.decay > 0) {
-			return nil
-		}
-		r.flat = true
-		return []rule{r}
-	}},
-	{"OPTIM-DECLARED", "the decay is another one than declared", func(r rule) []rule {
-		if math.IsNaN(r.decay) || r.kind == "adam" {
-			return nil
-		}
-		r.decay = math.NaN()
-		return []rule{r}
-	}},
-	{"OPTIM-DECLARED", "the optimiser is another one than declared", func(r rule) []rule {
-		s := r
-		s.kind, s.beta1 = "sgd", 0
-		return []rule{s}
-	}},
-}
-
-// accused returns the finding that a bug gives the numbers that no legal rule does, nil if none does. Where nobody says which optimiser
-// runs, another one may be meant, and the bug is a lead.
-func accused(d Declared, run []*pair, per []int) *check.Result {
-	base := d
-	if base.Kind == "" {
-		base.Kind = "adamw"
-	}
-	legal := legalRules(base, run)
-	for _, w := range wrongs {
-		if w.id == late && slices.ContainsFunc(run, func(p *pair) bool { return !p.told }) {
-			continue
-		}
-		var rules []rule
-		for _, r := range legal {
-			rules = append(rules, w.of(r)...)
-		}
-		f := first(rules, run, per)
-		if f == nil || !f.tells() {
-			continue
-		}
-		res := &check.Result{Check: stepID, Subject: count(len(run), "step"), Compared: f.of, Steps: &check.Steps{Judged: len(run), Bad: len(run), First: run[0].step}}
-		reason := fmt.Sprintf("%s: reproduces %d numbers of %d steps (%s)", w.say, f.of, len(run), f.words())
-		named(res, w.id, reason)
-		res.Reason = reason
-		if d.Kind == "" {
-			res.Verdict, res.Steps.Bad = check.Undetermined, 0
-			res.Explanations[0].Lead = true
-			res.Reason = "no optimiser that was tried gives these steps"
-		}
-		return res
 	}
 	return nil
+}
+
+// settled replaces a decay that was solved step by step by one number, the one of fewest digits that gives the run; nil where none does.
+func (s *search) settled(f *fit) *fit {
+	if !math.IsNaN(f.decay) {
+		return f
+	}
+	decay, ok := f.median()
+	if !ok {
+		return nil
+	}
+	for _, x := range append([]float64{0}, rounded(decay)...) {
+		r := f.rule
+		if r.decay = x; x == 0 {
+			r.spare = spareNone
+		}
+		if g := s.fit(r); g != nil {
+			g.solved = f.solved
+			return g
+		}
+	}
+	return nil
+}
+
+// rounded returns x with one to six digits.
+func rounded(x float64) (list []float64) {
+	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+		return []float64{x}
+	}
+	for digits := range 6 {
+		short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'e', digits, 64), 64)
+		if err != nil {
+			panic("update: " + err.Error())
+		}
+		list = append(list, short)
+	}
+	return list
 }

@@ -30,6 +30,7 @@ type Tensor struct {
 	Name                  string
 	Grad, Update, Weights *Values
 	Parts                 int // micro-batches of which each has a gradient; only 1 says that it is the optimiser's
+	Dims                  int // its dimensions, 0 where nobody says
 }
 
 // Step is what a step of a run says of its optimiser.
@@ -48,18 +49,29 @@ type Declared struct {
 	Beta1, Beta2 float64
 	Eps, Decay   float64
 	Clip         float64 // bound of the global norm, +Inf: none
+	Spare        string  // tensors that do not decay: none, biases_and_norms; "": nobody says
+
+	// From has the options that only a profile gives, with its name: defaults, which a run may have changed without a word. Fixed are
+	// those of them that no configuration of the framework changes.
+	From  map[string]string
+	Fixed map[string]bool
+
+	Micro         float64 // micro-batches of a step, 0: nobody says
+	Schedule      string  // linear, cosine, constant; "": nobody says
+	Steps, WarmUp float64 // of the schedule; NaN
 }
 
 // Undeclared returns what is known where nobody says anything.
 func Undeclared() Declared {
 	nan := math.NaN()
-	return Declared{Rate: nan, Beta1: nan, Beta2: nan, Eps: nan, Decay: nan, Clip: nan}
+	return Declared{Rate: nan, Beta1: nan, Beta2: nan, Eps: nan, Decay: nan, Clip: nan, Steps: nan, WarmUp: nan}
 }
 
 // Run collects the steps of a run, in order.
 type Run struct {
 	names []string
-	index map[string][]int // of the elements that are kept, by tensor
+	index map[string][]int  // of the elements that are kept, by tensor
+	sizes map[string][2]int // of all elements of a tensor, and its dimensions
 	steps []*record
 }
 
@@ -78,6 +90,7 @@ type kept struct {
 	unitG, unitU, unitW    float64
 	hasGrad, moved, finite bool // some gradient, some update is not 0; all are finite
 	digest                 uint64
+	norm                   float64 // of all of the gradient
 }
 
 // Add takes a step down. Steps are added in increasing order; it reports whether more are wanted.
@@ -101,11 +114,14 @@ func (r *Run) Add(s *Step) bool {
 		if g := t.Grad; g != nil {
 			k.unitG = g.Unit
 			k.grad = pick(g.X, index)
+			var own float64
 			for _, x := range g.X {
-				sum += float64(x * x)
+				own += float64(x * x)
 				k.hasGrad = k.hasGrad || x != 0
 				k.finite = k.finite && !math.IsNaN(x) && !math.IsInf(x, 0)
 			}
+			k.norm = math.Sqrt(own)
+			sum += own
 		}
 		if u := t.Update; u != nil {
 			k.unitU = u.Unit
@@ -126,7 +142,7 @@ func (r *Run) Add(s *Step) bool {
 
 // choose decides which elements are kept: of every tensor a few, evenly spread, of a large one more.
 func (r *Run) choose(s *Step) {
-	r.index = map[string][]int{}
+	r.index, r.sizes = map[string][]int{}, map[string][2]int{}
 	total := 0
 	for i := range s.Tensors {
 		total += s.Tensors[i].size()
@@ -142,7 +158,7 @@ func (r *Run) choose(s *Step) {
 		for k := range index {
 			index[k] = int(float64(k) * float64(n) / float64(share))
 		}
-		r.names, r.index[t.Name] = append(r.names, t.Name), index
+		r.names, r.index[t.Name], r.sizes[t.Name] = append(r.names, t.Name), index, [2]int{n, t.Dims}
 	}
 }
 
@@ -190,7 +206,8 @@ type pair struct {
 	w, u       []float64 // weight before, what was added; nil where the dump does not tell them, and the moments alone go on
 	noise      []float64 // of u: the roundings of the weights before and after, and of what was stored
 	unitG      float64
-	norm       float64 // of the whole gradient as dumped
+	norm       float64   // of the whole gradient as dumped
+	norms      []float64 // of each tensor
 	logged     float64
 	rate       float64
 	consistent bool // the pair before it is the step before
@@ -205,29 +222,53 @@ const (
 	afterUpdate
 )
 
-// pairs joins the steps of the run under one reading of the moment at which weights were read. per counts the elements of each tensor
-// that they hold, without those of still.
-func (r *Run) pairs(when moment, still []string) (list []*pair, per []int) {
-	var names []string
+// sample is the run of an optimiser on the kept elements of the tensors that have all that it takes.
+type sample struct {
+	list     []*pair
+	of       []int // the tensor of each element
+	groups   []group
+	complete bool // every element of every tensor is kept
+}
+
+// group is a tensor of a sample.
+type group struct {
+	name  string
+	named bool // as biases and norms are
+	dims  int
+	flat  bool // no tensor of the run has two dimensions: how many they had is not known
+}
+
+// pairs joins the steps of the run under one reading of the moment at which weights were read, without the tensors of still.
+func (r *Run) pairs(when moment, still []string) *sample {
+	s := &sample{complete: true}
+	flat := true
 	for _, name := range r.names {
-		if !slices.Contains(still, name) && r.everywhere(name, when) {
-			names, per = append(names, name), append(per, len(r.index[name]))
-		}
+		flat = flat && r.sizes[name][1] < 2
 	}
-	if len(names) == 0 {
-		return nil, nil
+	for _, name := range r.names {
+		if slices.Contains(still, name) || !r.everywhere(name, when) {
+			continue
+		}
+		for range r.index[name] {
+			s.of = append(s.of, len(s.groups))
+		}
+		s.groups = append(s.groups, group{name: name, named: ofBiasOrNorm(name), dims: r.sizes[name][1], flat: flat})
+		s.complete = s.complete && len(r.index[name]) == r.sizes[name][0]
+	}
+	if len(s.groups) == 0 {
+		return s
 	}
 	for i, rec := range r.steps {
 		p := &pair{step: rec.number, norm: rec.whole, logged: rec.norm, rate: rec.rate}
 		graded, whole := true, true
-		for _, name := range names {
-			k := rec.of[name]
-			if k == nil || len(k.grad) != len(r.index[name]) || !k.finite {
+		for _, of := range s.groups {
+			k := rec.of[of.name]
+			if k == nil || len(k.grad) != len(r.index[of.name]) || !k.finite {
 				graded = false
 				break
 			}
-			p.g, p.unitG = append(p.g, k.grad...), max(p.unitG, k.unitG)
-			w, u, noise, ok := r.elements(name, i, when)
+			p.g, p.unitG, p.norms = append(p.g, k.grad...), max(p.unitG, k.unitG), append(p.norms, k.norm)
+			w, u, noise, ok := r.elements(of.name, i, when)
 			whole, p.told = whole && ok, k.update != nil
 			p.w, p.u, p.noise = append(p.w, w...), append(p.u, u...), append(p.noise, noise...)
 		}
@@ -237,13 +278,13 @@ func (r *Run) pairs(when moment, still []string) (list []*pair, per []int) {
 		if !whole {
 			p.w, p.u, p.noise = nil, nil, nil
 		}
-		p.consistent = len(list) == 0 || list[len(list)-1].step == p.step-1
-		list = append(list, p)
+		p.consistent = len(s.list) == 0 || s.list[len(s.list)-1].step == p.step-1
+		s.list = append(s.list, p)
 	}
-	for len(list) > 0 && list[len(list)-1].u == nil { // nothing behind them is compared
-		list = list[:len(list)-1]
+	for len(s.list) > 0 && s.list[len(s.list)-1].u == nil { // nothing behind them is compared
+		s.list = s.list[:len(s.list)-1]
 	}
-	return list, per
+	return s
 }
 
 // everywhere reports whether some step has all of the tensor.

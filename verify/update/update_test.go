@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,6 +21,11 @@ type program struct {
 	reset, l2, raw, late, twice, eachTensor bool
 	noClip, flat, ascent, still, without    bool
 	after                                   bool // the hook reads weights behind the step
+	byValue, kept, ahead, frozen, grows     bool
+	spare                                   bool      // the bias does not decay
+	rates                                   []float64 // of each tensor, times the rate
+	root                                    int       // eps inside the root
+	clipScale                               float64   // of the gradient when it is clipped
 	shapes                                  []int
 	schedule                                func(step int) float64
 }
@@ -40,6 +46,7 @@ func (p program) run(r *rand.Rand, n int, fields string) *Run {
 	}
 	var last [][]float64
 	taken, lastNorm := 0, 0.0
+	var sums [][]float64
 	for step := 1; step <= n; step++ {
 		lr := p.lr
 		if p.schedule != nil {
@@ -56,8 +63,31 @@ func (p program) run(r *rand.Rand, n int, fields string) *Run {
 			g = append(g, a)
 		}
 		norm := math.Sqrt(sum)
-		s := &Step{Number: step, Norm: norm, Rate: lr}
 		use := g
+		if p.kept {
+			if sums == nil {
+				sums = clone(w)
+				for _, x := range sums {
+					clear(x)
+				}
+			}
+			norm = 0
+			for k := range g {
+				for i, x := range g[k] {
+					sums[k][i] = f32(sums[k][i] + x)
+					norm += sums[k][i] * sums[k][i]
+				}
+			}
+			if norm = math.Sqrt(norm); p.clip > 0 && norm > p.clip {
+				for k := range g {
+					for i := range g[k] {
+						sums[k][i] = f32(sums[k][i] * f32(p.clip/(norm+1e-6)))
+					}
+				}
+			}
+			use = sums
+		}
+		s := &Step{Number: step, Norm: norm, Rate: lr}
 		if p.late {
 			use = last
 		}
@@ -87,9 +117,30 @@ func (p program) run(r *rand.Rand, n int, fields string) *Run {
 					of = math.Sqrt(of)
 				}
 				scale = min(1, f32(p.clip/(of+1e-6)))
+				if p.clipScale > 0 {
+					scale = min(1, f32(p.clip/(of*p.clipScale+1e-6)))
+				}
+				if p.kept {
+					scale = 1
+				}
+			}
+			given := use[k]
+			if p.byValue {
+				given, scale = append([]float64(nil), given...), 1
+				for i, x := range given {
+					given[i] = max(-p.clip, min(p.clip, x))
+				}
+			}
+			one := p
+			lr := lr
+			if p.rates != nil {
+				lr *= p.rates[k]
+			}
+			if p.spare && k == 1 {
+				one.decay = 0
 			}
 			for again := range times {
-				p.apply(w[k], use[k], m[k], v[k], scale, lr, times*(taken-1)+again+1)
+				one.apply(w[k], given, m[k], v[k], scale, lr, times*(taken-1)+again+1)
 			}
 		}
 		last, lastNorm = g, norm
@@ -98,7 +149,10 @@ func (p program) run(r *rand.Rand, n int, fields string) *Run {
 			for i := range u {
 				u[i] = f32(w[k][i] - before[k][i])
 			}
-			t := Tensor{Name: fmt.Sprintf("layer.%d", k), Parts: 1, Grad: &Values{X: g[k], Unit: 0}}
+			t := Tensor{Name: fmt.Sprintf("layer.%d.weight", k), Parts: 1, Grad: &Values{X: g[k], Unit: 0}, Dims: 2}
+			if k == 1 {
+				t.Name, t.Dims = "layer.1.bias", 1
+			}
 			if fields != "weights" {
 				t.Update = &Values{X: u, Unit: tol.U32}
 			}
@@ -124,7 +178,10 @@ func clone(x [][]float64) [][]float64 {
 
 func (p program) apply(w, g, m, v []float64, scale, lr float64, t int) {
 	c1, c2 := 1-math.Pow(p.beta1, float64(t)), 1-math.Pow(p.beta2, float64(t))
-	if p.reset {
+	if p.ahead {
+		c1, c2 = 1-math.Pow(p.beta1, float64(t+1)), 1-math.Pow(p.beta2, float64(t+1))
+	}
+	if p.reset || p.frozen {
 		c1, c2 = 1-p.beta1, 1-p.beta2
 	}
 	if p.raw {
@@ -145,6 +202,8 @@ func (p program) apply(w, g, m, v []float64, scale, lr float64, t int) {
 			continue
 		case p.kind == "adam" || p.l2:
 			x = f32(x + f32(p.decay*w[i]))
+		case p.grows:
+			w[i] = f32(w[i] * f32(1+lr*p.decay))
 		case p.flat:
 			w[i] = f32(w[i] * f32(1-p.decay))
 		default:
@@ -160,6 +219,12 @@ func (p program) apply(w, g, m, v []float64, scale, lr float64, t int) {
 			continue
 		}
 		d := f32(f32(f32(math.Sqrt(v[i]))/f32(math.Sqrt(c2))) + f32(p.eps))
+		switch p.root {
+		case 1:
+			d = f32(math.Sqrt(f32(f32(v[i]/f32(c2)) + f32(p.eps))))
+		case 2:
+			d = f32(f32(math.Sqrt(f32(v[i]+f32(p.eps)))) / f32(math.Sqrt(c2)))
+		}
 		w[i] = f32(w[i] - f32(f32(lr/c1)*f32(m[i]/d)))
 	}
 }
@@ -169,7 +234,11 @@ func healthy() program {
 }
 
 func declaredOf(p program) Declared {
-	d := Declared{Kind: p.kind, Rate: p.lr, Constant: p.schedule == nil, Beta1: p.beta1, Beta2: p.beta2, Eps: p.eps, Decay: p.decay, Clip: math.Inf(1)}
+	d := Undeclared()
+	d.Kind, d.Rate, d.Constant, d.Beta1, d.Beta2, d.Eps, d.Decay, d.Clip = p.kind, p.lr, p.schedule == nil, p.beta1, p.beta2, p.eps, p.decay, math.Inf(1)
+	if d.Spare = "none"; p.spare {
+		d.Spare = "biases_and_norms"
+	}
 	if p.clip > 0 {
 		d.Clip = p.clip
 	}
@@ -197,6 +266,7 @@ func TestHealthy(t *testing.T) {
 		p.decay = rapid.SampledFrom([]float64{0, 0.01, 0.1}).Draw(t, "decay")
 		p.clip = rapid.SampledFrom([]float64{0, 1, 0.1}).Draw(t, "clip")
 		p.after = rapid.Bool().Draw(t, "after")
+		p.spare = rapid.Bool().Draw(t, "spare")
 		if p.kind == "sgd" {
 			p.decay, p.lr = 0, 0.1
 		}
@@ -235,6 +305,12 @@ func TestBugs(t *testing.T) {
 		"OPTIM-ASCENT":        func(p *program) { p.ascent = true },
 		"OPTIM-NOT-STEPPED":   func(p *program) { p.still = true },
 		"OPTIM-PARAM-MISSED":  func(p *program) { p.without = true },
+		"OPTIM-CLIP-VALUE":    func(p *program) { p.byValue, p.clip = true, 2e-3 },
+		"OPTIM-CLIP-SCALED":   func(p *program) { p.clipScale, p.clip = 4, 0.5 },
+		"OPTIM-GRAD-KEPT":     func(p *program) { p.kept = true },
+		"OPTIM-EPS-ROOT":      func(p *program) { p.root, p.eps = 1, 1e-7 },
+		"OPTIM-COUNT":         func(p *program) { p.ahead = true },
+		"OPTIM-DECAY-SIGN":    func(p *program) { p.grows = true },
 	} {
 		t.Run(id, func(t *testing.T) {
 			for seed := range uint64(4) {
@@ -246,6 +322,7 @@ func TestBugs(t *testing.T) {
 					d = declaredOf(p)
 					d.Kind = kind
 				}
+				d.Micro = 4
 				p.after = seed == 1 // with the update: weights alone behind the first step lack those before it
 				fields := []string{"all", "weights"}[seed/2]
 				if p.late {
@@ -275,7 +352,9 @@ func TestDeclared(t *testing.T) {
 		"rate":  {func(d *Declared) { d.Rate = 1e-4 }, "OPTIM-RATE", "0.001, and 0.0001 is"},
 		"betas": {func(d *Declared) { d.Beta2 = 0.99 }, "OPTIM-DECLARED", "beta2 is 0.999, and 0.99 is declared"},
 		"eps":   {func(d *Declared) { d.Eps = 1e-5 }, "OPTIM-DECLARED", "eps is 1e-08, and 1e-05 is declared"},
-		"decay": {func(d *Declared) { d.Decay = 0.1 }, "OPTIM-DECLARED", "decay 0.01"},
+		"decay": {func(d *Declared) { d.Decay = 0.1 }, "OPTIM-DECLARED", "weight_decay is 0.01, and 0.1 is declared"},
+		"clip":  {func(d *Declared) { d.Clip = 0.1 }, "OPTIM-DECLARED", "clip_norm is 0.2, and 0.1 is declared"},
+		"which": {func(d *Declared) { d.Spare = "biases_and_norms" }, "OPTIM-DECLARED", "no_decay is none, and biases_and_norms is declared"},
 	} {
 		p := healthy()
 		d := declaredOf(p)
@@ -360,4 +439,174 @@ func TestLacking(t *testing.T) {
 	}
 	require.Equal(t, check.NotSeen, verdicts(Judge(r, declaredOf(p)))[stepID])
 	require.Empty(t, Judge(&Run{}, Undeclared()))
+}
+
+// Numbers that stand on no list are solved for: they are what the program runs where nobody declares others, and what is said where
+// somebody does.
+func TestSolved(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*program)
+		free   func(*Declared)
+		says   string
+		value  string
+	}{
+		"beta1": {func(p *program) { p.beta1 = 0.85 }, func(d *Declared) { d.Beta1 = math.NaN() }, "betas 0.85 and 0.999", "beta1 is 0.85, and 0.9 is declared"},
+		"beta2": {func(p *program) { p.beta2 = 0.97 }, func(d *Declared) { d.Beta2 = math.NaN() }, "betas 0.9 and 0.97", "beta2 is 0.97, and 0.999 is declared"},
+		"eps":   {func(p *program) { p.eps = 3e-4 }, func(d *Declared) { d.Eps = math.NaN() }, "eps 0.0003", "eps is 0.0003, and 1e-08 is declared"},
+		"clip":  {func(p *program) { p.clip = 0.13 }, func(d *Declared) { d.Clip = math.NaN() }, "clipped to 0.13", "clip_norm is 0.13, and 0.2 is declared"},
+		"decay": {func(p *program) { p.decay = 0.3 }, func(d *Declared) { d.Decay = math.NaN() }, "decay 0.3", "weight_decay is 0.3, and 0.01 is declared"},
+	} {
+		p := healthy()
+		d := declaredOf(p)
+		c.change(&p)
+		r := p.run(rand.New(rand.NewPCG(5, 7)), 4, "all")
+		step := func(d Declared) check.Result {
+			results := Judge(r, d)
+			return results[slices.IndexFunc(results, func(res check.Result) bool { return res.Check == stepID })]
+		}
+		res := step(d)
+		require.Equal(t, check.Fail, res.Verdict, "%s %+v", name, res)
+		require.Equal(t, "OPTIM-DECLARED", res.Explanations[0].Fault, name)
+		require.Contains(t, res.Reason, c.value, name)
+		c.free(&d)
+		res = step(d)
+		require.Equal(t, check.Pass, res.Verdict, "%s %+v", name, res)
+		require.Contains(t, res.Reason, c.says, name)
+	}
+}
+
+// A default of a framework that a run does not follow is a convention; what the framework has in its code is a bug.
+func TestOfProfile(t *testing.T) {
+	p := healthy()
+	d := declaredOf(p)
+	d.Eps, d.Clip = 1e-5, 0.1
+	d.From = map[string]string{optionEps: "cleanrl@020cf0e", optionClip: "cleanrl@020cf0e"}
+	r := p.run(rand.New(rand.NewPCG(5, 8)), 4, "all")
+	find := func() check.Result {
+		results := Judge(r, d)
+		return results[slices.IndexFunc(results, func(res check.Result) bool { return res.Check == stepID })]
+	}
+	res := find()
+	require.Equal(t, check.Convention, res.Verdict, "%+v", res)
+	require.Equal(t, []check.OptionChange{{Option: optionEps, Value: "1e-08", Declared: "1e-05", Origin: "cleanrl@020cf0e"}, {Option: optionClip, Value: "0.2", Declared: "0.1", Origin: "cleanrl@020cf0e"}},
+		res.Explanations[0].Options)
+	d.Fixed = map[string]bool{optionEps: true}
+	require.Equal(t, check.Fail, find().Verdict)
+}
+
+// What no optimiser does is a bug, whoever says nothing, and so is another decay than the declared one.
+func TestConvictsUndeclared(t *testing.T) {
+	for id, plant := range map[string]func(*program){
+		"OPTIM-TWICE":      func(p *program) { p.twice = true },
+		"OPTIM-GRAD-KEPT":  func(p *program) { p.kept = true },
+		"OPTIM-DECAY-SIGN": func(p *program) { p.grows, p.decay = true, 0.1 },
+	} {
+		p := healthy()
+		plant(&p)
+		results := Judge(p.run(rand.New(rand.NewPCG(6, 8)), 5, "all"), Undeclared())
+		res := results[slices.IndexFunc(results, func(res check.Result) bool { return res.Check == stepID })]
+		require.Equal(t, check.Fail, res.Verdict, "%s %+v", id, res)
+		require.Equal(t, id, res.Explanations[0].Fault)
+	}
+	p := healthy()
+	d := Undeclared()
+	d.Decay = 0.1
+	results := Judge(p.run(rand.New(rand.NewPCG(6, 9)), 5, "all"), d)
+	res := results[slices.IndexFunc(results, func(res check.Result) bool { return res.Check == stepID })]
+	require.Equal(t, check.Fail, res.Verdict, "%+v", res)
+	require.Contains(t, res.Reason, "weight_decay is 0.01, and 0.1 is declared")
+}
+
+// A schedule that is stepped in every micro-batch, or once too early, is told from the declared one.
+func TestSchedule(t *testing.T) {
+	for name, c := range map[string]struct{ per, ahead int }{"right": {1, 0}, "every micro-batch": {4, 0}, "before the first step": {1, 1}} {
+		for kind, course := range map[string]func(x float64) float64{
+			"linear": func(x float64) float64 { return max(0, 1-x) },
+			"cosine": func(x float64) float64 { return 0.5 * (1 + math.Cos(math.Pi*min(1, x))) },
+		} {
+			p := healthy()
+			p.schedule = func(step int) float64 {
+				at := float64((step-1)*c.per + c.ahead)
+				if at < 2 {
+					return at / 2
+				}
+				return course((at - 2) / 38)
+			}
+			r := p.run(rand.New(rand.NewPCG(9, 8)), 6, "all")
+			d := declaredOf(p)
+			d.Schedule, d.Steps, d.WarmUp = kind, 40, 2
+			results := Judge(r, d)
+			res := results[slices.IndexFunc(results, func(res check.Result) bool { return res.Check == rateID })]
+			if c.per == 1 && c.ahead == 0 {
+				require.Equal(t, check.Pass, res.Verdict, "%s %s: %+v", name, kind, res)
+				continue
+			}
+			require.Equal(t, check.Fail, res.Verdict, "%s %s: %+v", name, kind, res)
+			require.Equal(t, "OPTIM-SCHEDULE", res.Explanations[0].Fault)
+		}
+	}
+}
+
+// A bound that is smaller than the declared one of a gradient whose other parameters are not in the dump is no finding.
+func TestPartOfTheParameters(t *testing.T) {
+	p := healthy()
+	d := declaredOf(p)
+	d.Clip = 0.5
+	r := p.run(rand.New(rand.NewPCG(9, 9)), 5, "all")
+	for _, rec := range r.steps {
+		rec.norm = math.NaN()
+	}
+	require.NotEqual(t, check.Fail, verdicts(Judge(r, d))[stepID])
+}
+
+// Groups of parameters may have rates of their own.
+func TestGroups(t *testing.T) {
+	p := healthy()
+	p.rates = []float64{1, 0.1, 1}
+	r := p.run(rand.New(rand.NewPCG(9, 11)), 5, "all")
+	results := Judge(r, declaredOf(p))
+	require.Equal(t, check.Pass, verdicts(results)[stepID], "%+v", results)
+	require.Equal(t, check.Note, verdicts(results)[rateID], "%+v", results)
+	require.Equal(t, check.Pass, verdicts(Judge(r, Undeclared()))[stepID])
+}
+
+// Elements to which no batch adds anything show a gradient that nobody set to 0; a batch that is repeated does not look like it.
+func TestFresh(t *testing.T) {
+	run := func(keep, repeat bool) *Run {
+		rnd := rand.New(rand.NewPCG(3, 4))
+		r := &Run{}
+		held := make([]float64, 400)
+		for step := 1; step <= 5; step++ {
+			g := make([]float64, 400)
+			var sum float64
+			for i := range g {
+				if i%2 == 0 || step == 1 {
+					g[i] = f32(rnd.NormFloat64())
+				}
+				if repeat && step > 1 {
+					g[i] = held[i]
+				}
+				if keep {
+					g[i] = f32(g[i] + held[i])
+				}
+				sum += g[i] * g[i]
+			}
+			norm := math.Sqrt(sum)
+			r.Add(&Step{Number: step, Norm: norm, Rate: math.NaN(), Tensors: []Tensor{{Name: "embedding", Parts: 1, Grad: &Values{X: append([]float64(nil), g...)}}}})
+			for i := range g {
+				if held[i] = g[i]; !repeat {
+					held[i] = f32(g[i] * f32(2/(norm+1e-6)))
+				}
+			}
+		}
+		return r
+	}
+	d := Undeclared()
+	d.Clip = 2
+	res := fresh(run(true, false), d)
+	require.NotNil(t, res)
+	require.Equal(t, "OPTIM-GRAD-KEPT", res.Explanations[0].Fault)
+	require.Nil(t, fresh(run(false, false), d))
+	require.Nil(t, fresh(run(false, true), d))
+	require.Nil(t, fresh(run(true, false), Undeclared()), "what the factor is has to be declared")
 }
