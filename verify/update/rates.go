@@ -36,6 +36,12 @@ func rates(f *fit, list []*pair, d Declared) *check.Result {
 		named(res, "OPTIM-SCHEDULE", res.Reason)
 		return res
 	}
+	if id, what, ok := uncounted(f, list, d); ok {
+		res.Steps.Bad, res.Steps.First = len(list), list[0].step
+		res.Reason = what
+		named(res, id, what)
+		return res
+	}
 	told := false
 	logged := func(shift int) bool { // the scheduler may have stepped before or behind the line of the log
 		seen := 0
@@ -134,4 +140,53 @@ func scheduled(f *fit, d Declared) (per, ahead int, known bool) {
 		return 0, 0, false
 	}
 	return found[0][0], found[0][1], true
+}
+
+// uncounted reports whether the rates are the logged ones, or the declared constant one, times what a wrong bias correction makes of them: where
+// eps is lost beside the root, it is a factor of the whole step, which the solved rate takes up.
+func uncounted(f *fit, list []*pair, d Declared) (id, what string, ok bool) {
+	if f.kind != "adamw" && f.kind != "adam" || len(list) < 3 {
+		return "", "", false
+	}
+	c := func(t int) float64 { // of a step that is divided by nothing
+		return (1 - math.Pow(f.beta1, float64(t))) / math.Sqrt(1-math.Pow(f.beta2, float64(t)))
+	}
+	wrong := []struct {
+		id, what string
+		factor   func(t int) float64
+	}{
+		{"", "", func(int) float64 { return 1 }},
+		{"OPTIM-NO-CORRECTION", "m and v are not divided by 1 − βᵗ", c},
+		{"OPTIM-COUNT", "the bias correction is that of the first step in all of them", func(t int) float64 { return c(t) / c(1) }},
+		{"OPTIM-COUNT", "the bias correction is that of the step behind", func(t int) float64 { return c(t) / c(t+1) }},
+	}
+	given := []func(i int) float64{}
+	for _, shift := range []int{0, -1, 1} {
+		given = append(given, func(i int) float64 {
+			if k := i + shift; k >= 0 && k < len(list) {
+				return list[k].rate
+			}
+			return math.NaN()
+		})
+	}
+	if d.Constant {
+		given = append(given, func(int) float64 { return d.Rate })
+	}
+	for _, w := range wrong {
+		for _, rate := range given {
+			seen, fits := 0, true
+			for i, a := range f.rates {
+				want := rate(i) * w.factor(i+1)
+				if math.IsNaN(a) || math.IsNaN(want) {
+					continue
+				}
+				seen++
+				fits = fits && math.Abs(a-want) <= 1e-3*math.Abs(want)+f.apart[i]
+			}
+			if fits && seen >= 3 {
+				return w.id, fmt.Sprintf("%s: the rates are the right ones times that factor, %.4g in step %d", w.what, w.factor(1), list[0].step), w.id != ""
+			}
+		}
+	}
+	return "", "", false
 }

@@ -50,6 +50,7 @@ type fit struct {
 	rest   []float64 // u − want of every element, where the solver asks for it
 	keep   bool
 	masked [2][]float64 // weights that decay, of the step; and which elements decay
+	half   []float64    // the direction of the first of two steps with one gradient
 }
 
 // fits judges a rule, up to the first step that it does not give: update u of every element of every step against −a·(D + λ·w), where D is the direction of the rule and the rate a of
@@ -108,7 +109,10 @@ func (r rule) follow(s *sample, most float64, keep bool) *fit {
 		}
 		clear(dir)
 		clear(ed)
-		for range steps {
+		for again := range steps {
+			if again > 0 {
+				f.half = append(f.half[:0], dir...)
+			}
 			t++
 			c1, c2 := r.corrections(t)
 			for j := range g {
@@ -262,6 +266,15 @@ func (f *fit) skip() {
 	f.rates, f.apart, f.decays = append(f.rates, math.NaN()), append(f.apart, math.NaN()), append(f.decays, math.NaN())
 }
 
+// twiceOver is what the decay of the second of two steps takes of the first: with w₁ = w − aλw − aD₁, w₂ = w₁ − aλw₁ − aD₂ both together add
+// −a(D₁ + D₂) − 2aλw and a²λ(D₁ + λw), which this returns for aλ.
+func (f *fit) twiceOver(j int, a, decayed float64, w []float64) float64 {
+	if f.half == nil || f.kind != "adamw" {
+		return 0
+	}
+	return decayed * (a*f.half[j] + decayed*w[j])
+}
+
 // step solves the rate of a step and compares its elements.
 func (f *fit) step(run []*pair, i int, dir, ed []float64) {
 	p := run[i]
@@ -284,30 +297,22 @@ func (f *fit) step(run []*pair, i int, dir, ed []float64) {
 	for j, x := range p.w {
 		w[j] = x * f.masked[1][j]
 	}
-	var dd, dw, ww, ud, uw, noise float64
-	for j, d := range dir {
-		if math.IsInf(ed[j], 1) {
-			continue
-		}
-		x := d
-		if !math.IsNaN(decay) && !f.flat {
-			x += times * decay * w[j]
-		}
-		y := p.u[j]
-		if f.flat && !math.IsNaN(decay) {
-			y += decay * w[j]
-		}
-		dd, dw, ww = dd+x*x, dw+x*w[j], ww+w[j]*w[j]
-		ud, uw = ud+y*x, uw+y*w[j]
-		noise += math.Abs(x) * p.noise[j]
-	}
 	a, b := 0.0, 0.0
-	switch det := dd*ww - dw*dw; {
-	case dd == 0:
-	case math.IsNaN(decay) && det > 1e-9*dd*ww:
-		a, b = -(ud*ww-uw*dw)/det, -(uw*dd-ud*dw)/det
-	default:
-		a = -ud / dd
+	var dd, noise float64
+	rounds := 1
+	if f.twice {
+		rounds = 4 // the rate stands in a term of second order, too
+	}
+	for range rounds {
+		decayed := b / times
+		if !math.IsNaN(decay) {
+			decayed = a * decay
+		}
+		a, b, dd, noise = f.least(p, dir, ed, w, decay, times, a, decayed)
+	}
+	again := b / times
+	if !math.IsNaN(decay) {
+		again = a * decay
 	}
 	apart := 0.0
 	if dd > 0 {
@@ -339,6 +344,7 @@ func (f *fit) step(run []*pair, i int, dir, ed []float64) {
 		} else {
 			want -= b * w[j]
 		}
+		want += f.twiceOver(j, a, again, w)
 		bound := math.Abs(a)*ed[j] + apart*size + p.noise[j] + 4*tol.U32*math.Abs(want)
 		f.of++
 		if bound < 0.25*math.Abs(p.u[j]) {
@@ -353,6 +359,35 @@ func (f *fit) step(run []*pair, i int, dir, ed []float64) {
 			}
 		}
 	}
+}
+
+// least solves for the rate of a step and, where it is not known, for rate·decay, by least squares.
+func (f *fit) least(p *pair, dir, ed, w []float64, decay, times, rate, decayed float64) (a, b, dd, noise float64) {
+	var dw, ww, ud, uw float64
+	for j, d := range dir {
+		if math.IsInf(ed[j], 1) {
+			continue
+		}
+		x := d
+		if !math.IsNaN(decay) && !f.flat {
+			x += times * decay * w[j]
+		}
+		y := p.u[j] - f.twiceOver(j, rate, decayed, w)
+		if f.flat && !math.IsNaN(decay) {
+			y += decay * w[j]
+		}
+		dd, dw, ww = dd+x*x, dw+x*w[j], ww+w[j]*w[j]
+		ud, uw = ud+y*x, uw+y*w[j]
+		noise += math.Abs(x) * p.noise[j]
+	}
+	switch det := dd*ww - dw*dw; {
+	case dd == 0:
+	case math.IsNaN(decay) && det > 1e-9*dd*ww:
+		a, b = -(ud*ww-uw*dw)/det, -(uw*dd-ud*dw)/det
+	default:
+		a = -ud / dd
+	}
+	return a, b, dd, noise
 }
 
 // holds reports whether the rule gives all numbers of the run, and whether these could have told it from another one.

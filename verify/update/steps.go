@@ -180,6 +180,9 @@ func (f *fit) judge(res *check.Result, s *search, d Declared) {
 	text := strings.Join(all, "; ")
 	res.Steps.Bad, res.Steps.First, res.Metric = len(s.list), s.list[0].step, ""
 	id := "OPTIM-DECLARED"
+	if len(off) == 1 && off[0] == optionClip && math.IsInf(f.clip, 1) {
+		id = "OPTIM-CLIP-MISSING"
+	}
 	if slices.Contains(off, optionClip) && len(off) == 1 && f.beforeScale(d) {
 		id = "OPTIM-CLIP-SCALED"
 		text += fmt.Sprintf(": the gradient was clipped while it was %.4g times as large", d.Clip/f.clip)

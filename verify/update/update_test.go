@@ -610,3 +610,35 @@ func TestFresh(t *testing.T) {
 	require.Nil(t, fresh(run(false, true), d))
 	require.Nil(t, fresh(run(true, false), Undeclared()), "what the factor is has to be declared")
 }
+
+// Without a decay a wrong bias correction is a factor of the rate alone: it is told from the logged or declared one.
+func TestCorrectionWithoutDecay(t *testing.T) {
+	for id, plant := range map[string]func(*program){
+		"OPTIM-NO-CORRECTION": func(p *program) { p.raw = true },
+		"OPTIM-COUNT":         func(p *program) { p.frozen = true },
+	} {
+		p := healthy()
+		p.decay, p.eps = 0, 1e-12
+		d := declaredOf(p)
+		plant(&p)
+		for _, d := range []Declared{d, Undeclared()} {
+			var names []string
+			for _, r := range Judge(p.run(rand.New(rand.NewPCG(12, 7)), 6, "all"), d) {
+				if r.Verdict == check.Fail {
+					names = append(names, r.Explanations[0].Fault)
+				}
+			}
+			require.Equal(t, []string{id}, names)
+		}
+	}
+}
+
+// Two steps with one gradient are followed to second order: the decay of the second takes off what the first added.
+func TestTwiceWithDecay(t *testing.T) {
+	p := healthy()
+	p.lr, p.decay, p.twice = 1e-2, 0.1, true
+	results := Judge(p.run(rand.New(rand.NewPCG(12, 8)), 5, "all"), declaredOf(p))
+	res := results[slices.IndexFunc(results, func(res check.Result) bool { return res.Check == stepID })]
+	require.Equal(t, check.Fail, res.Verdict, "%+v", res)
+	require.Equal(t, "OPTIM-TWICE", res.Explanations[0].Fault)
+}

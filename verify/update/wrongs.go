@@ -106,7 +106,7 @@ var wrongs = []wrong{
 		one.root, two.root = 1, 2
 		return []rule{one, two}
 	}, nil},
-	{"OPTIM-CLIP-MISSING", "the gradients were not clipped", needsClipSaid, clipped(func(r *rule) { r.clip = math.Inf(1) }), nil},
+	{"OPTIM-CLIP-MISSING", "the gradients were not clipped by their norm", needsClipSaid, clipped(func(r *rule) { r.clip = math.Inf(1) }), nil},
 	{"OPTIM-CLIP-TENSOR", "every tensor was clipped by its own norm", needsClip, clipped(func(r *rule) { r.perTensor = true }),
 		func(r rule, s *sample) bool { // a bound that no tensor reaches alone is no clipping
 			return slices.ContainsFunc(s.list, func(p *pair) bool { return slices.ContainsFunc(p.norms, func(n float64) bool { return n > r.clip }) })
