@@ -99,6 +99,7 @@ func maskEdits(o *stage.Outcome) []edit {
 	if in, any := otherTermsOff(c); any && (o.Check.ID == "aggregate/loss" || o.Check.ID == "gradient/dlogp") && under(in, c, o.Check) != nil {
 		terms = []string{"", "of the policy term alone ", "of the terms beside the policy's "}
 	}
+	onlyKL := numberOr(c, "kl.beta", 0) != 0 && numberOr(c, "entropy.coef", 0) == 0 && numberOr(c, "value.coef", 0) == 0
 	forms := slices.Clone(maskForms)
 	if f := maskOfGradient(o, c); f != nil {
 		forms = append(forms, *f)
@@ -123,7 +124,11 @@ func maskEdits(o *stage.Outcome) []edit {
 				continue // a count of one token of every response is that of the responses
 			}
 			for i, term := range terms {
-				list = append(list, edit{id: m.id, title: term + part.title + "another mask: " + m.title, changes: 1,
+				id := m.id
+				if i == 2 && id == "LOSS-MASK-PADS" && onlyKL {
+					id = "KL-OUTSIDE-MASK"
+				}
+				list = append(list, edit{id: id, title: term + part.title + "another mask: " + m.title, changes: 1,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 						if i == 0 {
 							return part.predict(c, ch)

@@ -129,9 +129,9 @@ func recursionForms() []recursionForm {
 			f.hole = holeRule{all: true, zero: true, value: true}
 		}),
 		with("GAE-RECURSION", "the columns are in the reverse order: the list that grew from the last token back is not reversed", func(f *recursionForm) { f.forward = true }),
-		with("GAE-RECURSION", "the loop runs from the first token on, not from the last one back: A of the token before is carried", func(f *recursionForm) { f.fromFirst = true }),
+		with("GAE-RECURSION", "the loop runs from the first token on, not from the last one back: A of the token before is carried", func(f *recursionForm) { f.fromFirst, f.cutLast = true, true }),
 		with("GAE-RECURSION", "the loop runs from the first token on, not from the last one back: A and V of the token before are carried", func(f *recursionForm) {
-			f.fromFirst, f.next = true, func(v []float64, t int) float64 { return at(v, t-1) }
+			f.fromFirst, f.cutLast, f.next = true, true, func(v []float64, t int) float64 { return at(v, t-1) }
 			f.end = func(v []float64, _, _ float64) float64 { return at(v, len(v)-2) }
 		}),
 		with("GAE-REWARD-EARLY", "the reward is that of the next token", func(f *recursionForm) {

@@ -135,6 +135,19 @@ func TestRecursionEdits(t *testing.T) {
 		{"flag of the step before", "cleanrl@020cf0e", "GAE-DONES", "one token late", false, overEnds(before, before)},
 		{"not in δ", "cleanrl@020cf0e", "GAE-DONES", "the next value is taken over the end", false, overEnds(none, right)},
 		{"not carried", "cleanrl@020cf0e", "GAE-DONES", "A_{t+1} is carried over", false, overEnds(right, none)},
+		{"from the first step on", "cleanrl@020cf0e", "GAE-RECURSION", "A of the token before", false, func(r, v, _, d []float64, behind float64) []float64 {
+			a := make([]float64, len(r))
+			var last float64
+			for t := range r {
+				nextValue := behind
+				if t+1 < len(r) {
+					nextValue = v[t+1]
+				}
+				last = r[t] + testGamma*nextValue*(1-d[t]) - v[t] + testGamma*testLambda*(1-d[t])*last
+				a[t] = last
+			}
+			return a
+		}},
 		{"right over ends", "cleanrl@020cf0e", "", "", false, overEnds(right, right)},
 	} {
 		t.Run(c.name, func(t *testing.T) {

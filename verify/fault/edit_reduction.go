@@ -183,6 +183,17 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		add(&p.factor, f.what, everyRow(b, f.k))
 	}
 	p.addPowers(b, add)
+	add(&p.factor, "its own tokens", n)
+	squares := func(rows func(int) bool) (s float64) {
+		for r, v := range n {
+			if rows(r) {
+				s += float64(v * v)
+			}
+		}
+		return s
+	}
+	add(&p.count, "the squares of the lengths of the step", everyRow(b, squares(all)))
+	add(&p.count, "the squares of the lengths of the micro-batch", spreadFiles(b, func(f int) float64 { return squares(inFile(f)) }))
 	keep := func(what string, drop func(r int) bool) {
 		x, kept := everyRow(b, 1), 0
 		for r := range x {

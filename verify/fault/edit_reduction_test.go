@@ -98,3 +98,43 @@ func TestSingleTokens(t *testing.T) {
 	}
 	require.Equal(t, []string{"responses of a single token have no loss, and are counted"}, slices.Compact(titles))
 }
+
+// A token mean in which long responses count by their length once more is named by that, with the right denominator or with its own.
+func TestLengthsAsWeights(t *testing.T) {
+	set := clippedLoss(t, "mean.eps", "0")
+	c := stage.Find("aggregate/pg_loss")
+	judge := func(weight func(n float64) float64, over func(lengths []float64) float64) *stage.Outcome {
+		b := summed(func(x []float64, mask []bool, rows, cols int) (sum float64) {
+			n := make([]float64, rows)
+			for i, m := range mask {
+				if m {
+					n[i/cols]++
+				}
+			}
+			for i, m := range mask {
+				if m {
+					sum += weight(n[i/cols]) * x[i] / over(n)
+				}
+			}
+			return sum
+		})
+		b.Meta.DLogpScale = 1
+		return stage.Judge(c, b, set)
+	}
+	tokens := func(n []float64) (s float64) {
+		for _, v := range n {
+			s += v
+		}
+		return s
+	}
+	squares := func(n []float64) (s float64) {
+		for _, v := range n {
+			s += v * v
+		}
+		return s
+	}
+	require.Equal(t, check.Pass, judge(func(float64) float64 { return 1 }, tokens).Verdict)
+	requireName(t, judge(func(n float64) float64 { return n }, tokens), "FACTOR", "multiplied by its own tokens besides")
+	requireName(t, judge(func(n float64) float64 { return n }, squares), "AGG-DENOMINATOR", "the squares of the lengths")
+	requireName(t, judge(func(float64) float64 { return 1 }, func(n []float64) float64 { return tokens(n) + 1 }), "AGG-DENOMINATOR", "the tokens of the micro-batch + 1")
+}

@@ -68,7 +68,11 @@ func termEdits(o *stage.Outcome) []edit {
 				if k > 0 && f.k == 1 {
 					continue
 				}
-				list = append(list, edit{id: t.id, title: fmt.Sprintf("the %s term is reduced in its own way: %s%s", t.word, reductions[i].title, f.title), changes: 1,
+				id := t.id
+				if reductions[i].pads && t.tensor == "kl" {
+					id = "KL-OUTSIDE-MASK"
+				}
+				list = append(list, edit{id: id, title: fmt.Sprintf("the %s term is reduced in its own way: %s%s", t.word, reductions[i].title, f.title), changes: 1,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return t.reduced(i, f.k, c, ch) }})
 			}
 		}

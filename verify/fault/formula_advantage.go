@@ -119,6 +119,7 @@ func byColumn(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	}
 	x, err := make([]float64, len(raw.Want)), slices.Clone(raw.Bound)
 	column, mask := make([]float64, c.B.Rows), make([]bool, c.B.Rows)
+	judge, judged := make([]bool, len(x)), 0.0
 	place := c.Set.Value("whiten.eps_place")
 	if place.Kind() != convention.Enum {
 		return nil
@@ -131,14 +132,21 @@ func byColumn(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		}
 		y, fail := rl.Whiten(nil, column, mask, c.B.Rows, 1, o)
 		if fail != nil {
-			return nil
+			continue // what programs make of a column of a single token differs
 		}
 		for r := range column {
+			if i := r*c.B.Cols + t; mask[r] {
+				judge[i] = true
+				judged++
+			}
 			x[r*c.B.Cols+t] = y[r]
 			err[r*c.B.Cols+t] = 1e-4 * max(1, math.Abs(y[r]))
 		}
 	}
-	return &stage.Prediction{Want: x, Bound: err, Scale: raw.Scale}
+	if 2*judged < count(c.B.Mask) {
+		return nil
+	}
+	return &stage.Prediction{Want: x, Bound: err, Scale: raw.Scale, Judge: judge}
 }
 
 // permuted predicts a per-token output whose every row is the right one of some row, no two of the same: the row whose cells
