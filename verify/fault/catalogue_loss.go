@@ -153,15 +153,15 @@ var lossFaults = []*Hypothesis{
 		Predict: opposite},
 	{ID: "POLICY-SIGN", Checks: policyOutputs, Predict: policyTerm(-1, sameInput)},
 	{ID: "LOSS-SIGN", Checks: []string{"preference", "distill"}, Predict: opposite},
-	{ID: "DPO-NO-REFERENCE", Checks: []string{"preference/dpo_loss"}, Input: noReference},
-	{ID: "DPO-NO-REFERENCE", Checks: []string{"preference/dpo_loss"},
+	{ID: "DPO-NO-REFERENCE", Checks: pairOutputs, Input: noReference},
+	{ID: "DPO-NO-REFERENCE", Checks: pairOutputs,
 		Title: "the preference loss leaves the reference out, and has the wrong sign",
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(noReference, c, ch)
 			return combined(-1, p, 0, p)
 		}},
 	{ID: "DPO-NLL-LENGTH-TWICE", Checks: []string{"preference/dpo_loss"}, Input: lengthTwice},
-	{ID: "DPO-REFERENCE-IS-POLICY", Checks: []string{"preference/dpo_loss"},
+	{ID: "DPO-REFERENCE-IS-POLICY", Checks: pairOutputs,
 		Input: both(instead("ref_chosen", "logp_chosen"), instead("ref_rejected", "logp_rejected"))},
 	{ID: "JSD-MIXTURE-SWAPPED", Checks: []string{"distill"},
 		Predict: func(c *stage.Case, _ *stage.Check) *stage.Prediction {

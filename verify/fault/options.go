@@ -100,6 +100,11 @@ var named = []struct {
 	{"entropy.coef", "", "", "ENTROPY-COEF"},
 	{"sapo.tau_pos", "", "", "SAPO-TAU"},
 	{"sapo.tau_neg", "", "", "SAPO-TAU"},
+	{"dpo.beta", "", "", "DPO-BETA"},
+	{"dpo.loss", "", "", "DPO-LOSS"},
+	{"dpo.label_smoothing", "", "", "DPO-SMOOTHING"},
+	{"dpo.per_token", "", "", "DPO-PER-TOKEN"},
+	{"dpo.logp_mean", "", "", "DPO-TOKENS"},
 }
 
 // OfChange returns what the registry knows of a change of an option; ok is false if it knows nothing.
@@ -128,6 +133,8 @@ func OfChangeIn(check string, c stage.Change, rightElsewhere bool) (n Named, ok 
 		id = "METRIC-ENTROPY-PADS"
 	case logged && padded && slices.Contains(updateMetrics, check):
 		id = "METRIC-APPROX-KL-PADS"
+	case logged && c.Option == "dpo.beta":
+		id = "METRIC-REWARD-BETA"
 	case logged && padded:
 		id = "METRIC-PADS"
 	case logged && (c.Option == "clip.low" || c.Option == "clip.high") && slices.Contains(clipMetrics, check):

@@ -29,6 +29,8 @@ func (s *search) implied(set *convention.Set, name string) []convention.Value {
 				x = append(x, high)
 			}
 		}
+	case name == "dpo.beta" && (s.ch.Output == "loss" || s.ch.Output == "pair_loss"):
+		x = s.impliedBeta(set)
 	case (name == "gae.gamma" || name == "gae.lambda") && s.part.Token("returns") != nil:
 		x = s.impliedDecay(set, name == "gae.gamma")
 	}
@@ -137,4 +139,35 @@ func (s *search) impliedDecay(set *convention.Set, gamma bool) []float64 {
 		}
 	}
 	return []float64{num / den}
+}
+
+// impliedBeta solves the first number of a preference loss for β, where that is a number of at most two digits: one number that is fitted to
+// one number says nothing, but fewer than one of a thousand numbers lies within 10⁻⁵ of one of two digits (90 in a decade: 90·2·10⁻⁵/ln 10).
+func (s *search) impliedBeta(set *convention.Set) (list []float64) {
+	off := func(beta float64) float64 {
+		o := JudgeAs(s.ch, s.part, set.With("dpo.beta", convention.NumberValue(beta), "search"), s.a)
+		if o.Pred == nil || len(o.Pred.Want) == 0 || len(o.Got) == 0 {
+			return math.NaN()
+		}
+		return o.Pred.Want[0] - o.Got[0]
+	}
+	const least, most, step = 1e-3, 10, 1.125
+	before := off(least)
+	for at := least; at < most && !math.IsNaN(before); at *= step {
+		lo, hi, there := at, at*step, off(at*step)
+		if (before < 0) != (there < 0) {
+			for range 40 {
+				if mid := math.Sqrt(lo * hi); (off(mid) < 0) == (before < 0) {
+					lo = mid
+				} else {
+					hi = mid
+				}
+			}
+			if short, err := strconv.ParseFloat(strconv.FormatFloat(lo, 'e', 1, 64), 64); err == nil && math.Abs(short-lo) <= 1e-5*lo {
+				list = append(list, short)
+			}
+		}
+		before = there
+	}
+	return list
 }

@@ -20,11 +20,35 @@ func preferenceChecks() []*Check {
 	}, {
 		ID: "preference/dpo_loss", Stage: convention.Aggregate, Output: "loss",
 		Title:   "preference loss of pairs",
-		Formula: "mean over pairs of −(1 − ε)·ln σ(βh) − ε·ln σ(−βh) (sigmoid), max(0, 1 − βh) (hinge), (h − 1/(2β))² (ipo) or −β·ln σ(h) (orpo), plus dpo.nll_weight·nll_loss; h = (logp_chosen − logp_rejected) − (ref_chosen − ref_rejected), by dpo.divergence or the ratio of odds otherwise",
+		Formula: "mean over pairs of −(1 − ε)·ln σ(βh) − ε·ln σ(−βh) (sigmoid), max(0, 1 − βh) (hinge), (h − 1/(2β))² (ipo) or −β·ln σ(h) (orpo), plus dpo.nll_weight·nll_loss; h = (logp_chosen − logp_rejected) − (ref_chosen − ref_rejected), of log-probs per token where dpo.per_token says so, by dpo.divergence or the ratio of odds otherwise",
 		Source:  "Rafailov et al. 2023, Eq. 7; Zhao et al. 2023; Azar et al. 2023, Eq. 17; Hong et al. 2024, Eqs. 4 and 7; TRL DPOTrainer, ORPOTrainer",
-		Fix:     "compare dpo.beta, the order of chosen and rejected, and whether log-probs are sums (ipo: means) over the response tokens",
+		Fix:     "compare dpo.beta, the order of chosen and rejected, and whether log-probs are sums over the response tokens or means (dpo.per_token)",
 		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
 		Predict: predictDPOLoss,
+	}, {
+		ID: "preference/pair_loss", Stage: convention.TokenLoss, Output: "pair_loss",
+		Title:   "preference loss of each pair",
+		Formula: "−(1 − ε)·ln σ(βh) − ε·ln σ(−βh) (sigmoid), max(0, 1 − βh) (hinge), (h − 1/(2β))² (ipo) or −β·ln σ(h) (orpo)",
+		Source:  "as preference/dpo_loss",
+		Fix:     "compare dpo.beta, the order of chosen and rejected, and the reference",
+		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
+		Predict: predictPairLoss,
+	}, {
+		ID: "preference/dlogp_chosen", Stage: convention.Gradient, Output: "dlogp_chosen",
+		Title:   "gradient by the log-prob of the chosen answers",
+		Formula: "∂loss/∂logp_chosen = −β·((1 − ε)·σ(−βh) − ε·σ(βh))/pairs (sigmoid), −β/pairs where βh < 1 (hinge), 2·(h − 1/(2β))/pairs (ipo)",
+		Source:  "Rafailov et al. 2023, section 4; the derivative of preference/dpo_loss",
+		Fix:     "the loss falls as logp_chosen rises, by β·σ(−βh) a pair: look for a detach, a sign, and what the mean is divided by",
+		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
+		Predict: func(c *Case) *Prediction { return predictPairGradient(c, true) },
+	}, {
+		ID: "preference/dlogp_rejected", Stage: convention.Gradient, Output: "dlogp_rejected",
+		Title:   "gradient by the log-prob of the rejected answers",
+		Formula: "∂loss/∂logp_rejected = −∂loss/∂logp_chosen (reverse KL, sums)",
+		Source:  "Rafailov et al. 2023, section 4; the derivative of preference/dpo_loss",
+		Fix:     "the loss rises with logp_rejected: look for a detach, a sign, and what the mean is divided by",
+		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
+		Predict: func(c *Case) *Prediction { return predictPairGradient(c, false) },
 	}, {
 		ID: "preference/unpaired_loss", Stage: convention.Aggregate, Output: "loss",
 		Title:   "loss of answers that are good or bad",
@@ -49,55 +73,20 @@ func predictSFTLoss(c *Case) *Prediction {
 	return s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
 }
 
+// predictDPOLoss is the mean of pair_loss where that was dumped, so that a bug of a pair's loss shows there, and else that of what the
+// log-probs give.
 func predictDPOLoss(c *Case) *Prediction {
-	kind := c.Enum("dpo.loss")
-	o := rl.DPOOptions{Beta: c.Num("dpo.beta")}
-	o.Kind, _ = rl.ParseDPOKind(kind)
-	if kind == "sigmoid" {
-		o.LabelSmoothing = c.NumOr("dpo.label_smoothing", 0)
-	}
-	names := []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"}
-	if o.Kind == rl.DPOORPO {
-		names = names[:2]
-	} else {
-		o.Divergence, _ = rl.ParseDPODivergence(c.EnumOr("dpo.divergence", "reverse_kl"))
-		if o.Divergence == rl.DPOAlpha {
-			// It is not searched: far from the reference e^{−αc} is so large that its bound would hold anything.
-			if c.Set.Value("dpo.alpha").Kind() != convention.Number {
-				note(&c.Absent, "dpo.alpha")
-				return nil
-			}
-			o.Alpha = c.Num("dpo.alpha")
-		}
-	}
-	x := [4][]float64{2: make([]float64, c.B.Rows), 3: make([]float64, c.B.Rows)}
-	stored := make([]float64, c.B.Rows) // what rounding on storing adds to the errors of a pair
-	for i, name := range names {
-		if x[i] = c.B.Row(name); x[i] == nil {
-			note(&c.Absent, name)
-		}
-		for r, e := range c.rounding(name) {
-			stored[r] += e
-		}
-	}
-	nll := c.nllTerm(o.Kind)
-	divided := c.divides()
-	steps := 1.0
-	if divided {
-		steps = c.accumulation()
-	}
+	p := c.readPairs()
+	nll := c.nllTerm(p.o.Kind)
+	steps := c.pairSteps()
+	loss, err := c.B.Row("pair_loss"), c.rounding("pair_loss")
 	if !c.OK() {
 		return nil
 	}
-	var loss []float64
-	if o.Kind == rl.DPOORPO {
-		loss, _, _ = rl.DPO(nil, nil, nil, x[0], x[1], nil, nil, o)
-	} else {
-		loss, _, _ = rl.DPO(nil, nil, nil, x[0], x[1], x[2], x[3], o)
+	if loss == nil {
+		loss, err = p.losses(c.Unit + tol.U64)
 	}
-	s, u := c.pairSums(loss, func(r int) float64 {
-		return dpoError(o, x[0][r], x[1][r], x[2][r], x[3][r], stored[r], loss[r], c.Unit+tol.U64)
-	}), c.Unit+tol.U64
+	s, u := c.pairSums(loss, func(r int) float64 { return Input{Err: err}.E(r) }), c.Unit+tol.U64
 	if nll != nil {
 		s.add(1, *nll, u)
 	}
@@ -106,22 +95,26 @@ func predictDPOLoss(c *Case) *Prediction {
 		file := c.B.Files[f]
 		var sum float64
 		for r := file.Lo; r < file.Hi; r++ {
-			h, _, _ := rl.DPOMargin(x[0][r], x[1][r], x[2][r], x[3][r], o)
+			h, _, _ := p.margin(r)
 			sum += h
 		}
 		n := float64(file.Hi - file.Lo)
-		return []Term{{"pairs", n}, {"mean h", sum / n}, {"dpo.beta", o.Beta}, {"accumulation steps", steps}}
+		return []Term{{"pairs", n}, {"mean h", sum / n}, {"dpo.beta", p.o.Beta}, {"accumulation steps", steps}}
 	})
 }
 
-// nllTerm returns dpo.nll_weight·nll_loss of every file; nil where there is none. The weight is 1 for ORPO, whose paper has it, and 0 for
-// others unless it is said.
-func (c *Case) nllTerm(kind rl.DPOKind) *sums {
+// nllWeight returns dpo.nll_weight: 1 for ORPO, whose paper has it, and 0 for others unless it is said.
+func (c *Case) nllWeight(kind rl.DPOKind) float64 {
 	weight := 0.0
 	if kind == rl.DPOORPO {
 		weight = 1
 	}
-	weight = c.Default("dpo.nll_weight", weight)
+	return c.Default("dpo.nll_weight", weight)
+}
+
+// nllTerm returns dpo.nll_weight·nll_loss of every file; nil where there is none.
+func (c *Case) nllTerm(kind rl.DPOKind) *sums {
+	weight := c.nllWeight(kind)
 	x := c.B.PerFile("nll_loss")
 	if x == nil {
 		if weight != 0 {
@@ -174,10 +167,7 @@ func predictUnpairedLoss(c *Case) *Prediction {
 			note(&c.Absent, name)
 		}
 	}
-	steps := 1.0
-	if c.divides() {
-		steps = c.accumulation()
-	}
+	steps := c.pairSteps()
 	if !c.OK() {
 		return nil
 	}

@@ -29,6 +29,8 @@ type metric struct {
 	among  func(c *Case, rows []span) [][]float64 // what else the name may mean; nil: nothing
 	over   combine                                // how the numbers of the files become that of the step
 	tokens bool                                   // a mean over the tokens of the mask, which TRL takes over all ranks
+
+	preference bool // of pairs or labelled answers; other numbers are of dumps of tokens
 }
 
 // alias is another name of a number, in the log of one framework, or of any if that is "".
@@ -107,7 +109,7 @@ func scalarChecks() []*Check {
 	return list
 }
 
-func allMetrics() []metric { return slices.Concat(metrics, batchMetrics) }
+func allMetrics() []metric { return slices.Concat(metrics, batchMetrics, preferenceMetrics) }
 
 // ReadsScalar returns the check that reads a number that a framework logs by a name, "" if there is none.
 func ReadsScalar(framework, name string) string {
@@ -153,7 +155,7 @@ var otherMeaning = map[string][]string{"kl": {"openrlhf", "verl"}, "approx_kl": 
 
 func (m *metric) applies(c *Case) bool {
 	name := strings.ToLower(c.B.Meta.Framework)
-	if !m.isOf(name) {
+	if !m.isOf(name) || m.preference && !c.preference() {
 		return false
 	}
 	if m.name == "grad_norm" && !slices.ContainsFunc(c.B.Names(), isGradient) {
@@ -174,7 +176,7 @@ func (m *metric) applies(c *Case) bool {
 }
 
 func (m *metric) predict(c *Case) *Prediction {
-	if c.preference() && m.name != "loss" {
+	if c.preference() && !m.preference && m.name != "loss" {
 		return nil
 	}
 	b := c.B

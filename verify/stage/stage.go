@@ -85,7 +85,7 @@ var registry []*Check
 func init() {
 	for _, group := range []func() []*Check{
 		maskChecks, signChecks, logpChecks, agreementChecks, klChecks, rewardChecks, advantageChecks, gaeChecks,
-		ratioChecks, tokenLossChecks, aggregateChecks, gradientChecks, scalarChecks, preferenceChecks, distillChecks,
+		ratioChecks, tokenLossChecks, aggregateChecks, gradientChecks, answerChecks, preferenceChecks, distillChecks, scalarChecks,
 	} {
 		registry = append(registry, group()...)
 	}

@@ -204,7 +204,7 @@ def _agree(arrays, algorithm):
     """All tensors per token have the sizes of the mask, all tensors per row as many rows."""
     mask = next((m for m in ("response_mask", "labels_mask") if m in arrays), None)
     if mask is None:
-        if str(algorithm).lower() == "dpo":
+        if str(algorithm).lower() in ("dpo", "kto", "bco"):
             return
         raise DumpError("argument", "response_mask is missing: the one tensor that every dump has (labels_mask for algorithm='sft')")
     shape = arrays[mask][1]

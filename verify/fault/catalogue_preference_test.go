@@ -1,0 +1,310 @@
+package fault_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// scorer is the loss of a pair in float32, written as trainers write it.
+type scorer func(p pairOf) float32
+
+// pairOf is a pair as a trainer has it.
+type pairOf struct{ c, r, rc, rr, nc, nr, beta, eps float32 }
+
+func (p pairOf) h() float32 { return (p.c - p.r) - (p.rc - p.rr) }
+
+func logSigmoid(x float32) float32 {
+	return min(x, 0) - float32(math.Log1p(math.Exp(-math.Abs(float64(x)))))
+}
+
+func sigmoid32(x float32) float32 { return float32(1 / (1 + math.Exp(-float64(x)))) }
+
+func square(x float32) float32 { return x * x }
+
+// right are the losses as TRL 1.16's DPOTrainer has them.
+var right = map[string]scorer{
+	"sigmoid": func(p pairOf) float32 { return -(1-p.eps)*logSigmoid(p.beta*p.h()) - p.eps*logSigmoid(-p.beta*p.h()) },
+	"hinge":   func(p pairOf) float32 { return max(0, 1-p.beta*p.h()) },
+	"ipo":     func(p pairOf) float32 { return square(p.h() - 1/(2*p.beta)) },
+}
+
+var pairBugs = []struct {
+	name, loss, id string
+	eps            float32
+	of             scorer
+}{
+	{"answers exchanged", "sigmoid", "DPO-SWAPPED", 0, func(p pairOf) float32 { return -logSigmoid(-p.beta * p.h()) }},
+	{"answers exchanged", "ipo", "DPO-SWAPPED", 0, func(p pairOf) float32 { return square(-p.h() - 1/(2*p.beta)) }},
+	{"policy's halves exchanged", "sigmoid", "DPO-SWAPPED", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * ((p.r - p.c) - (p.rc - p.rr))) }},
+	{"reference's halves exchanged", "sigmoid", "DPO-REFERENCE-SIGN", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * ((p.c - p.r) - (p.rr - p.rc))) }},
+	{"reference added", "hinge", "DPO-REFERENCE-SIGN", 0, func(p pairOf) float32 { return max(0, 1-p.beta*((p.c-p.r)+(p.rc-p.rr))) }},
+	{"no reference", "sigmoid", "DPO-NO-REFERENCE", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * (p.c - p.r)) }},
+	{"no beta", "sigmoid", "DPO-BETA", 0, func(p pairOf) float32 { return -logSigmoid(p.h()) }},
+	{"no beta", "hinge", "DPO-BETA", 0, func(p pairOf) float32 { return max(0, 1-p.h()) }},
+	{"beta twice", "sigmoid", "DPO-BETA", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * (p.beta * p.h())) }},
+	{"beta outside", "sigmoid", "DPO-BETA", 0, func(p pairOf) float32 { return -p.beta * logSigmoid(p.h()) }},
+	{"beta on the policy", "sigmoid", "DPO-BETA", 0, func(p pairOf) float32 { return -logSigmoid(p.beta*(p.c-p.r) - (p.rc - p.rr)) }},
+	{"divided by beta", "sigmoid", "DPO-BETA", 0, func(p pairOf) float32 { return -logSigmoid(p.h() / p.beta) }},
+	{"no rejected", "sigmoid", "DPO-ANSWER-MISSING", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * (p.c - p.rc)) }},
+	{"one by one", "sigmoid", "DPO-ANSWER-MISSING", 0, func(p pairOf) float32 { return -logSigmoid(p.beta*(p.c-p.rc)) - logSigmoid(-p.beta*(p.r-p.rr)) }},
+	{"no logarithm", "sigmoid", "DPO-SIGMOID", 0, func(p pairOf) float32 { return 1 - sigmoid32(p.beta*p.h()) }},
+	{"a negative probability", "sigmoid", "DPO-SIGMOID", 0, func(p pairOf) float32 { return -sigmoid32(p.beta * p.h()) }},
+	{"wrong sign", "sigmoid", "LOSS-SIGN", 0, func(p pairOf) float32 { return logSigmoid(p.beta * p.h()) }},
+	{"smoothing subtracted", "sigmoid", "DPO-SMOOTHING", .2, func(p pairOf) float32 { return -(1-p.eps)*logSigmoid(p.beta*p.h()) + p.eps*logSigmoid(-p.beta*p.h()) }},
+	{"smoothing added to all", "sigmoid", "DPO-SMOOTHING", .2, func(p pairOf) float32 { return -logSigmoid(p.beta*p.h()) - p.eps*logSigmoid(-p.beta*p.h()) }},
+	{"robust", "sigmoid", "DPO-SMOOTHING", .2, func(p pairOf) float32 {
+		return (-(1-p.eps)*logSigmoid(p.beta*p.h()) + p.eps*logSigmoid(-p.beta*p.h())) / (1 - 2*p.eps)
+	}},
+	{"smoothing halved", "sigmoid", "DPO-SMOOTHING", .2, func(p pairOf) float32 {
+		return -(1-p.eps/2)*logSigmoid(p.beta*p.h()) - p.eps/2*logSigmoid(-p.beta*p.h())
+	}},
+	{"no margin of the hinge", "hinge", "DPO-HINGE", 0, func(p pairOf) float32 { return max(0, -p.beta*p.h()) }},
+	{"squared hinge", "hinge", "DPO-HINGE", 0, func(p pairOf) float32 { return square(max(0, 1-p.beta*p.h())) }},
+	{"target 1/β", "ipo", "DPO-IPO", 0, func(p pairOf) float32 { return square(p.h() - 1/p.beta) }},
+	{"target β/2", "ipo", "DPO-IPO", 0, func(p pairOf) float32 { return square(p.h() - p.beta/2) }},
+	{"margin times β", "ipo", "DPO-IPO", 0, func(p pairOf) float32 { return square(p.beta*p.h() - 1/(2*p.beta)) }},
+	{"no target", "ipo", "DPO-IPO", 0, func(p pairOf) float32 { return square(p.h()) }},
+	{"per token", "sigmoid", "DPO-PER-TOKEN", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * ((p.c/p.nc - p.r/p.nr) - (p.rc/p.nc - p.rr/p.nr))) }},
+	{"policy per token", "sigmoid", "DPO-PER-TOKEN", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * ((p.c/p.nc - p.r/p.nr) - (p.rc - p.rr))) }},
+}
+
+// drawnPairs returns a batch of pairs and the pairs.
+func drawnPairs(seed uint64, rows int, beta, eps float32) (map[string][]float64, []pairOf) {
+	r := rand.New(rand.NewPCG(seed, 3))
+	x, list := map[string][]float64{}, []pairOf{}
+	for range rows {
+		at := func() float32 { return float32(-40 + 6*r.NormFloat64()) }
+		p := pairOf{c: at(), nc: float32(5 + r.IntN(20)), nr: float32(5 + r.IntN(20)), beta: beta, eps: eps}
+		p.r = at()
+		p.rc, p.rr = p.c+float32(2*r.NormFloat64()), p.r+float32(2*r.NormFloat64())
+		list = append(list, p)
+		for name, v := range map[string]float32{"logp_chosen": p.c, "logp_rejected": p.r, "ref_chosen": p.rc, "ref_rejected": p.rr, "chosen_tokens": p.nc, "rejected_tokens": p.nr} {
+			x[name] = append(x[name], float64(v))
+		}
+	}
+	return x, list
+}
+
+func lossOf(list []pairOf, of scorer) (losses []float64, mean float64) {
+	var sum float32
+	for _, p := range list {
+		l := of(p)
+		losses, sum = append(losses, float64(l)), sum+l
+	}
+	return losses, float64(sum / float32(len(list)))
+}
+
+func pairOptions(t *testing.T, loss string, beta, eps float32) *convention.Set {
+	set := map[string]string{"dpo.beta": fmt.Sprint(beta), "dpo.loss": loss, "dpo.label_smoothing": fmt.Sprint(eps), "agg.div_ga": "false", "dpo.nll_weight": "0", "dpo.per_token": "false"}
+	return declared(t, set)
+}
+
+// Every bug of a pair's loss has its name, in the loss of a batch alone and in those of its pairs, and the right numbers pass.
+func TestPreferenceBugs(t *testing.T) {
+	for seed := range uint64(3) {
+		for _, b := range pairBugs {
+			beta := []float32{.1, .25, .4}[seed]
+			x, list := drawnPairs(seed, 6, beta, b.eps)
+			set := pairOptions(t, b.loss, beta, b.eps)
+			for _, output := range []string{"loss", "pair_loss"} {
+				batch := func(of scorer) *dump.Batch {
+					y := map[string][]float64{}
+					for name, v := range x {
+						y[name] = slices.Clone(v)
+					}
+					losses, mean := lossOf(list, of)
+					y["loss"] = []float64{mean}
+					if output == "pair_loss" {
+						y["pair_loss"] = losses
+					}
+					return written("dpo", 6, 1, slices.Repeat([]bool{true}, 6), y)
+				}
+				id := map[string]string{"loss": "preference/dpo_loss", "pair_loss": "preference/pair_loss"}[output]
+				require.Equal(t, check.Pass, stage.Judge(stage.Find(id), batch(right[b.loss]), set).Verdict, "%s %s %s", b.name, b.loss, output)
+				o := stage.Judge(stage.Find(id), batch(b.of), set)
+				require.Equal(t, check.Fail, o.Verdict, "%s %s %s", b.name, b.loss, output)
+				found := names(fault.Explain(o))
+				require.NotEmpty(t, found, "%s %s %s", b.name, b.loss, output)
+				require.Equal(t, b.id, found[0], "%s %s %s: %v", b.name, b.loss, output, found)
+			}
+		}
+	}
+}
+
+// Gradients are those of the losses by finite differences in float64, with the bug in what a program back-propagates.
+func TestPreferenceGradientBugs(t *testing.T) {
+	const rows = 6
+	beta := float32(.2)
+	x, list := drawnPairs(5, rows, beta, 0)
+	weights := func(w func(h float64) float64) (chosen, rejected []float64) {
+		for _, p := range list {
+			d := -float64(beta) * w(float64(p.h())) / rows
+			chosen, rejected = append(chosen, d), append(rejected, -d)
+		}
+		return chosen, rejected
+	}
+	of := func(h float64) float64 { return 1 / (1 + math.Exp(float64(beta)*h)) }
+	batch := func(w func(h float64) float64) *dump.Batch {
+		y := map[string][]float64{}
+		for name, v := range x {
+			y[name] = slices.Clone(v)
+		}
+		y["dlogp_chosen"], y["dlogp_rejected"] = weights(w)
+		return written("dpo", rows, 1, slices.Repeat([]bool{true}, rows), y)
+	}
+	set := pairOptions(t, "sigmoid", beta, 0)
+	for _, b := range []struct {
+		id string
+		of func(h float64) float64
+	}{
+		{"LOSS-SIGN", func(h float64) float64 { return -of(h) }},
+		{"GRADIENT-ZERO", func(float64) float64 { return 0 }},
+		{"DPO-GRADIENT", func(float64) float64 { return 1 }},
+		{"DPO-GRADIENT", func(h float64) float64 { return 1 - of(h) }},
+		{"DPO-SWAPPED", func(h float64) float64 { return -of(-h) }},
+		{"DPO-BETA", func(h float64) float64 { return of(h/float64(beta)) / float64(beta) }},
+		{"DPO-SIGMOID", func(h float64) float64 { return of(h) * of(-h) }},
+	} {
+		for _, output := range []string{"dlogp_chosen", "dlogp_rejected"} {
+			ch := stage.Find("preference/" + output)
+			require.Equal(t, check.Pass, stage.Judge(ch, batch(of), set).Verdict)
+			o := stage.Judge(ch, batch(b.of), set)
+			require.Equal(t, check.Fail, o.Verdict, b.id)
+			require.Contains(t, names(fault.Explain(o)), b.id, output)
+		}
+	}
+}
+
+// What TRL logs of pairs, and what programs log by its names that is something else.
+func TestPreferenceMetricBugs(t *testing.T) {
+	const rows = 8
+	beta := float32(.3)
+	x, list := drawnPairs(9, rows, beta, 0)
+	x["ref_chosen"][2], x["ref_rejected"][2] = x["logp_chosen"][2], x["logp_rejected"][2] // a tie
+	list[2].rc, list[2].rr = list[2].c, list[2].r
+	mean := func(of func(p pairOf) float32) float64 {
+		_, m := lossOf(list, of)
+		return m
+	}
+	count := func(of func(p pairOf) bool) float64 {
+		return mean(func(p pairOf) float32 {
+			if of(p) {
+				return 1
+			}
+			return 0
+		})
+	}
+	set := pairOptions(t, "sigmoid", beta, 0)
+	batch := func(name string, value float64) *dump.Batch {
+		y := map[string][]float64{}
+		for n, v := range x {
+			y[n] = slices.Clone(v)
+		}
+		b := written("dpo", rows, 1, slices.Repeat([]bool{true}, rows), y)
+		b.Meta.Framework = "trl"
+		b.Files[0].Scalars = []dump.Scalar{{Name: name, Value: value}}
+		return b
+	}
+	for _, c := range []struct {
+		name  string
+		right float64
+		wrong map[string]float64
+	}{
+		{"rewards/chosen", mean(func(p pairOf) float32 { return p.beta * (p.c - p.rc) }), map[string]float64{
+			"METRIC-REWARD-BETA": mean(func(p pairOf) float32 { return p.c - p.rc }), "METRIC-REWARD-REFERENCE": mean(func(p pairOf) float32 { return p.beta * p.c }),
+			"METRIC-PAIR-SWAPPED": mean(func(p pairOf) float32 { return p.beta * (p.r - p.rr) }), "METRIC-SIGN": mean(func(p pairOf) float32 { return p.beta * (p.rc - p.c) }),
+			"METRIC-PAIR-TOKENS": mean(func(p pairOf) float32 { return p.beta * (p.c/p.nc - p.rc/p.nc) })}},
+		{"rewards/rejected", mean(func(p pairOf) float32 { return p.beta * (p.r - p.rr) }), map[string]float64{
+			"METRIC-REWARD-BETA": mean(func(p pairOf) float32 { return p.beta * (p.beta * (p.r - p.rr)) })}},
+		{"rewards/margins", mean(func(p pairOf) float32 { return p.beta * p.h() }), map[string]float64{
+			"METRIC-REWARD-BETA": mean(func(p pairOf) float32 { return p.h() }), "METRIC-PAIR-SWAPPED": mean(func(p pairOf) float32 { return -p.beta * p.h() })}},
+		{"rewards/accuracies", count(func(p pairOf) bool { return p.c-p.rc > p.r-p.rr }), map[string]float64{
+			"METRIC-ACCURACY": count(func(p pairOf) bool { return p.c-p.rc >= p.r-p.rr }), "METRIC-REWARD-REFERENCE": count(func(p pairOf) bool { return p.c > p.r })}},
+		{"logps/chosen", mean(func(p pairOf) float32 { return p.c }), map[string]float64{
+			"METRIC-PAIR-TOKENS": mean(func(p pairOf) float32 { return p.c / p.nc }), "METRIC-LOGPS-REFERENCE": mean(func(p pairOf) float32 { return p.rc }), "METRIC-PAIR-SWAPPED": mean(func(p pairOf) float32 { return p.r })}},
+		{"logps/rejected", mean(func(p pairOf) float32 { return p.r }), map[string]float64{"METRIC-SIGN": mean(func(p pairOf) float32 { return -p.r })}},
+	} {
+		id := stage.ReadsScalar("trl", c.name)
+		require.NotEmpty(t, id, c.name)
+		require.Equal(t, check.Pass, stage.Judge(stage.Find(id), batch(c.name, c.right), set).Verdict, c.name)
+		for want, value := range c.wrong {
+			o := stage.Judge(stage.Find(id), batch(c.name, value), set)
+			require.Equal(t, check.Fail, o.Verdict, "%s %s", c.name, want)
+			require.Contains(t, names(fault.Explain(o)), want, c.name)
+		}
+	}
+}
+
+// The losses of labelled answers, as TRL's KTOTrainer and BCOTrainer have them, and with a bug.
+func TestAnswerBugs(t *testing.T) {
+	const rows = 9
+	beta, z := float32(.25), float32(1.5)
+	r := rand.New(rand.NewPCG(4, 4))
+	x := map[string][]float64{"reference_point": {float64(z)}}
+	for i := range rows {
+		p := float32(-30 + 4*r.NormFloat64())
+		for name, v := range map[string]float32{"logp_policy": p, "logp_reference": p + float32(2*r.NormFloat64()), "desirable": float32(i % 2)} {
+			x[name] = append(x[name], float64(v))
+		}
+	}
+	type answer struct{ p, q, w, sign float32 }
+	mean := func(of func(a answer) float32) float64 {
+		var sum float32
+		for i := range rows {
+			a := answer{float32(x["logp_policy"][i]), float32(x["logp_reference"][i]), .7, -1}
+			if x["desirable"][i] == 1 {
+				a.w, a.sign = 1.3, 1
+			}
+			sum += of(a)
+		}
+		return float64(sum / rows)
+	}
+	set := declared(t, map[string]string{"dpo.beta": fmt.Sprint(beta), "kto.desirable": "1.3", "kto.undesirable": "0.7", "agg.div_ga": "false"})
+	batch := func(algorithm string, loss float64) *dump.Batch {
+		y := map[string][]float64{"loss": {loss}}
+		for n, v := range x {
+			y[n] = slices.Clone(v)
+		}
+		b := written(algorithm, rows, 1, slices.Repeat([]bool{true}, rows), y)
+		b.Tensors["reference_point"].Layout = dump.PerFile
+		return b
+	}
+	one := func(a answer, x float32) float32 { return a.w * (1 - sigmoid32(a.sign*x)) }
+	for _, c := range []struct {
+		algorithm, id string
+		of            func(a answer) float32
+	}{
+		{"kto", "", func(a answer) float32 { return one(a, beta*(a.p-a.q-z)) }},
+		{"kto", "DPO-NO-REFERENCE", func(a answer) float32 { return one(a, beta*(a.p-z)) }},
+		{"kto", "DPO-BETA", func(a answer) float32 { return one(a, a.p-a.q-z) }},
+		{"kto", "KTO-LABELS", func(a answer) float32 { return (2 - a.w) * (1 - sigmoid32(-a.sign*beta*(a.p-a.q-z))) }},
+		{"kto", "KTO-WEIGHTS", func(a answer) float32 { return (2 - a.w) * (1 - sigmoid32(a.sign*beta*(a.p-a.q-z))) }},
+		{"kto", "KTO-REFERENCE-POINT", func(a answer) float32 { return one(a, beta*(a.p-a.q)) }},
+		{"kto", "KTO-REFERENCE-POINT", func(a answer) float32 { return one(a, beta*(a.p-a.q+z)) }},
+		{"kto", "KTO-REFERENCE-POINT", func(a answer) float32 { return one(a, beta*(a.p-a.q)-z) }},
+		{"kto", "KTO-FORMULA", func(a answer) float32 { return -a.w * logSigmoid(a.sign*beta*(a.p-a.q-z)) }},
+		{"kto", "LOSS-SIGN", func(a answer) float32 { return -one(a, beta*(a.p-a.q-z)) }},
+		{"bco", "", func(a answer) float32 { return -a.w * logSigmoid(a.sign*(beta*(a.p-a.q)-z)) }},
+		{"bco", "KTO-FORMULA", func(a answer) float32 { return one(a, beta*(a.p-a.q)-z) }},
+		{"bco", "KTO-REFERENCE-POINT", func(a answer) float32 { return -a.w * logSigmoid(a.sign*beta*(a.p-a.q-z)) }},
+	} {
+		o := stage.Judge(stage.Find("preference/unpaired_loss"), batch(c.algorithm, mean(c.of)), set)
+		if c.id == "" {
+			require.Equal(t, check.Pass, o.Verdict, c.algorithm)
+			continue
+		}
+		require.Equal(t, check.Fail, o.Verdict, c.id)
+		require.Equal(t, c.id, names(fault.Explain(o))[0], "%v", names(fault.Explain(o)))
+	}
+}
