@@ -386,7 +386,7 @@ func (s *session) head() []string {
 			}
 		}
 	}
-	by := "no profile: all options are searched"
+	by := "no profile: " + s.openOptions()
 	if s.profile != nil {
 		by = "profile " + s.profile.Name
 		switch {
@@ -398,6 +398,32 @@ func (s *session) head() []string {
 		}
 	}
 	return []string{first, strings.TrimPrefix(second+"; "+by, "; ")}
+}
+
+// openOptions says what of the options no one declares.
+func (s *session) openOptions() string {
+	var names []string
+	searched := false
+	for _, t := range s.tracks {
+		searched = searched || t.searched
+		for _, f := range t.fits[:min(len(t.fits), 1)] {
+			for _, c := range f.Changes {
+				if !slices.Contains(names, c.Option) {
+					names = append(names, c.Option)
+				}
+			}
+		}
+	}
+	const most = 4
+	switch {
+	case !searched:
+		return "every option that the checks read is declared"
+	case len(names) == 0:
+		return "options that nothing declares are searched"
+	case len(names) > most:
+		return fmt.Sprintf("%s and %d more options are searched", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ") + ", which nothing declares, " + map[bool]string{true: "is", false: "are"}[len(names) == 1] + " searched"
 }
 
 // stagesOf gives every stage the worst verdict of its checks.
