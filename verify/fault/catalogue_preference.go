@@ -37,12 +37,6 @@ func smoothed(o rl.DPOOptions) bool { return o.Kind == rl.DPOSigmoid && o.LabelS
 // margin of a pair by the reverse KL.
 func marginOf(p stage.Pair) float64 { return p.Chosen - p.Rejected - (p.RefChosen - p.RefRejected) }
 
-// withMargin is the loss of a margin of log-ratios.
-func withMargin(o rl.DPOOptions, h float64) float64 {
-	o.Divergence = rl.DPOReverseKL
-	return stage.Pair{Chosen: h}.Loss(o)
-}
-
 // softplus is ln(1 + eˣ) = −ln σ(−x).
 func softplus(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
 

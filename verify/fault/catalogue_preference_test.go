@@ -308,3 +308,47 @@ func TestAnswerBugs(t *testing.T) {
 		require.Equal(t, c.id, names(fault.Explain(o))[0], "%v", names(fault.Explain(o)))
 	}
 }
+
+// Two pairs of four columns, prompt and padding among them, whose log-probs are sums of other cells than those of the mask.
+func TestTokensOfAnswers(t *testing.T) {
+	tokens := []float64{-1, -2, -4, -8, -17, -33, -60, -130}
+	mask := []float64{0, 1, 1, 0, 0, 1, 1, 1} // the second row has no padding
+	batch := func(sums ...float64) *dump.Batch {
+		b := written("dpo", 2, 1, []bool{true, true}, map[string][]float64{"logp_chosen": sums, "logp_rejected": {-1, -1}, "chosen_token_logps": slices.Clone(tokens), "chosen_mask": slices.Clone(mask)})
+		b.Tensors["chosen_token_logps"].Width, b.Tensors["chosen_mask"].Width = 4, 4
+		return b
+	}
+	set := pairOptions(t, "sigmoid", .1, 0)
+	for _, sums := range [][]float64{{-15, -240}, {-7, -240}, {-14, -223}, {-12, -190}, {-3, -110}, {-2, -93}, {-4, -190}, {-3, -223. / 3}, {-3.75, -60}} {
+		requireFault(t, "DPO-TOKENS", "preference/logp_chosen", batch(sums...), set, batch(-6, -223))
+	}
+}
+
+// A token's loss that is a function of its probability, in the loss and in its gradient.
+func TestFunctionsOfSupervisedTokens(t *testing.T) {
+	lp := []float64{-.25, -1.5, -3, 0, -.75, -2.25, 0, 0}
+	mask := []bool{true, true, true, false, true, true, false, false}
+	for _, f := range []struct{ loss, slope func(x float64) float64 }{
+		{func(x float64) float64 { return 1 - math.Exp(x) }, func(x float64) float64 { return -math.Exp(x) }},
+		{func(x float64) float64 { return x * x }, func(x float64) float64 { return 2 * x }},
+		{func(x float64) float64 { return -x * (1 - math.Exp(x)) * (1 - math.Exp(x)) }, func(x float64) float64 {
+			return -(1 - math.Exp(x)) * (1 - math.Exp(x) - 2*x*math.Exp(x))
+		}},
+	} {
+		batch := func(loss, slope func(x float64) float64) *dump.Batch {
+			d, sum := make([]float64, len(lp)), 0.0
+			for i, m := range mask {
+				if m {
+					sum += loss(lp[i]) / 5
+					d[i] = slope(lp[i]) / 5
+				}
+			}
+			return written("sft", 2, 4, mask, map[string][]float64{"logp_new": slices.Clone(lp), "loss": {sum}, "dlogp": d})
+		}
+		set := declared(t, map[string]string{"agg.kind": "token", "agg.denominator": "micro", "agg.div_ga": "false"})
+		healthy := batch(func(x float64) float64 { return -x }, func(float64) float64 { return -1 })
+		for _, ch := range []string{"preference/sft_loss", "gradient/dlogp"} {
+			requireFault(t, "SFT-FUNCTION", ch, batch(f.loss, f.slope), set, healthy)
+		}
+	}
+}
