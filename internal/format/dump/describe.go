@@ -24,7 +24,7 @@ var MetadataKeys = [][2]string{
 	{"options", "an object of plumbline's options (clip.low, kl.beta: verify profiles prints them) or the framework's own (epsilon, beta)"},
 	{"scalars", "an object of the numbers that the trainer logged; null for one that is not finite"},
 	{"scalars_scope", "optimizer_step (the same numbers in every file of a step) or micro_batch"},
-	{"token_loss_includes_kl", "true if token_loss holds kl.beta·KL, false if it is the policy term alone; not said: unknown, so that checks which read token_loss beside a KL term are undetermined"},
+	{"token_loss_includes_kl", "true if token_loss holds kl.beta·KL, false if it is the policy term alone; not said: unknown, both readings are tried"},
 	{"scores_shaped", "true if scores stand after what the trainer makes of them: the penalty of responses without EOS (eos.rule) and the clip (reward.clip); else they are as the reward functions gave them"},
 	{"masked_fill", "what the trainer keeps outside the mask"},
 	{"dlogp_scale", "what dlogp and dvalues are still to be multiplied by"},
