@@ -25,7 +25,7 @@ func newPPO() *cobra.Command {
 		Short: "PPO with a value head on questions with a number as the answer",
 		Long: `ppo trains a model with a value head by PPO, on lines of GSM8K or on generated additions.
 
-Without --config it is config_debug: the embedded model learns to answer, and its reward rises by that. config_right is the run in which it
+Without --config it is config_debug: the embedded model learns to answer, and more answers are right ones, too. config_right is the run in which it
 learns to be right: the share of right answers to questions it was not trained on rises, with --policy accel:f32 in a minute or two of one core.`,
 		Example: `  train ppo
   train ppo --config config_right --policy accel:f32

@@ -44,9 +44,16 @@ def natural(text):
     return int(text)
 
 
+class Help(argparse.HelpFormatter):
+    """Paragraphs of prose are set to the width of the terminal, examples stay."""
+
+    def _fill_text(self, text, width, indent):
+        return "\n\n".join(p if p.startswith("  ") else super(Help, self)._fill_text(p, width, indent) for p in text.split("\n\n"))
+
+
 def parser():
     p = argparse.ArgumentParser(prog="plumbline run", description="Run a training command, dump steps of it, and say whether they compute what they should.",
-                                formatter_class=argparse.RawDescriptionHelpFormatter, epilog=EPILOG, allow_abbrev=False)
+                                formatter_class=Help, epilog=EPILOG, allow_abbrev=False)
     p.add_argument("--into", default="plumbline-runs", metavar="DIR", help="every run gets a folder of its own in it (plumbline-runs)")
     p.add_argument("--stop", action="store_true", help="stop the run at the first failure (SIGINT, as Ctrl-C does)")
     p.add_argument("--every", type=natural, metavar="N", help="dump rollout steps 1, 1+N, ...; default: the first two, then as many as take 5 %% of the time")
