@@ -73,6 +73,9 @@ func assignments(options []check.OptionChange) string {
 func (t *track) convention(res *check.Result, declared *convention.Profile, s *session) {
 	why := &t.why
 	res.Verdict = check.Convention
+	if s.profile == nil {
+		why.fits = t.declared(why.fits)
+	}
 	why.fits = knownFirst(why.fits)
 	var found []check.Explanation
 	for _, f := range why.fits {
@@ -143,6 +146,25 @@ func knownFirst(fits []stage.Fit) []stage.Fit {
 		return fits
 	}
 	return slices.Concat(fits[at:at+1], fits[:at], fits[at+1:])
+}
+
+// declared leaves out of the fits of a run that declares no profile what they change of one that stands in for it, which nobody said, unless
+// nothing else is changed; each that is left once, the one that contradicts the fewest declarations first.
+func (t *track) declared(fits []stage.Fit) []stage.Fit {
+	var list []stage.Fit
+	for _, f := range fits {
+		own := slices.DeleteFunc(slices.Clone(f.Changes), func(c stage.Change) bool {
+			return slices.Contains(convention.ProfileNames(), t.first.Case.Set.Origin(c.Option))
+		})
+		if len(own) > 0 {
+			f.Changes = own
+		}
+		if !slices.ContainsFunc(list, func(g stage.Fit) bool { return slices.Equal(f.Changes, g.Changes) }) {
+			list = append(list, f)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b stage.Fit) int { return declaredChanges(a) - declaredChanges(b) })
+	return list
 }
 
 // orWorldSize says that a division by the accumulation steps is one by the number of ranks, too, where both are the same number.

@@ -3,7 +3,9 @@ package fault
 import (
 	"math"
 	"slices"
+	"strings"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/stage"
 )
 
@@ -106,6 +108,11 @@ func groupSize(id []float64) (n int, same bool) {
 	return n, same
 }
 
+// severalRanks reports whether a batch is of a run on several ranks.
+func severalRanks(b *dump.Batch) bool {
+	return b.Meta.WorldSize > 1 || slices.ContainsFunc(b.Files, func(f dump.FileInfo) bool { return f.Rank != b.Files[0].Rank })
+}
+
 // scopeRows returns for every row the rows of its set, nil where the batch does not say.
 func scopeRows(c *stage.Case, name string) [][]int {
 	b := c.B
@@ -170,8 +177,8 @@ func scopeRows(c *stage.Case, name string) [][]int {
 	if slices.Contains([]string{"blocks", "half blocks", "double blocks", "generations", "file generations"}, name) && generations < 2 {
 		return nil
 	}
-	if name == "solved" {
-		return nil
+	if name == "solved" || strings.HasPrefix(name, "rank") && !severalRanks(b) || strings.Contains(name, "file") && len(b.Files) < 2 {
+		return nil // all rows are those of the only rank, or of the only file
 	}
 	if name == "tiled" || name == "tiled in file" {
 		of := make([][]int, b.Rows)

@@ -62,6 +62,11 @@ func TestKLInputEdits(t *testing.T) {
 			}
 			t.Run(kind+" "+c.words, func(t *testing.T) { requireName(t, judge(c.of), c.id, c.words) })
 		}
+		if kind == "k2" { // of one token no division by a count of the run can be missing
+			t.Run("k2 twice", func(t *testing.T) {
+				requireName(t, judge(func(x float64) float64 { return x * x }), "KL-FORMULA", "without the ½")
+			})
+		}
 		noise := rand.New(rand.NewPCG(1, 2))
 		t.Run(kind+" noise", func(t *testing.T) { requireNoName(t, judge(func(float64) float64 { return noise.NormFloat64() })) })
 	}

@@ -96,6 +96,14 @@ func TestAdvantageEdits(t *testing.T) {
 			mean, std := moments(x, group)
 			return (x[i] - mean) / (std + eps)
 		}},
+		{"ADV-ONE-GROUP", "all rows of the step", func(r []float64, group []int, i int) float64 { // on one rank none is "the rank's"
+			var mean float64
+			for _, x := range r {
+				mean += x / float64(len(r))
+			}
+			_, std := moments(r, group)
+			return (r[i] - mean) / (std + eps)
+		}},
 	} {
 		t.Run(c.words, func(t *testing.T) {
 			requireName(t, stage.Judge(stage.Find("advantage/group"), rewarded(c.of), set), c.id, c.words)
@@ -105,6 +113,32 @@ func TestAdvantageEdits(t *testing.T) {
 		noise := rand.New(rand.NewPCG(1, 2))
 		requireNoName(t, stage.Judge(stage.Find("advantage/group"), rewarded(func([]float64, []int, int) float64 { return noise.NormFloat64() }), set))
 	})
+}
+
+// Returns that are the advantages by definition have the same bug, and do not explain it.
+func TestReturnsThatAreTheAdvantages(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"adv.center": "loo", "adv.scale": "none"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	b := rewarded(func(r []float64, group []int, i int) float64 {
+		var sum float64
+		for _, j := range group {
+			sum += r[j]
+		}
+		return r[i] - (sum-r[i])/float64(len(group))
+	})
+	b.Tensors["returns"] = &dump.Tensor{Name: "returns", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: make([]float64, b.Rows*b.Cols), Type: format.F32}
+	adv := *b.Tensors["returns"]
+	adv.Name, adv.Data = "advantages", b.Tensors["returns"].Data
+	for i := range adv.Data {
+		adv.Data[i] = b.Tensors["advantages"].Data[i/b.Cols]
+	}
+	b.Tensors["advantages"] = &adv
+	o := stage.Judge(stage.Find("advantage/group"), b, set)
+	requireName(t, o, "ADV-CENTER", "over the number of all rows")
 }
 
 // requireName demands that a failure is explained first by a bug of this id whose title has these words, and proven.

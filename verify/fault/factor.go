@@ -51,6 +51,9 @@ func (t *trial) factors(told bool) []Explanation {
 	if temperature.Kind() == convention.Number {
 		list = append(list, named{"temperature", temperature.Num()})
 	}
+	if o.Check.Stage == convention.KL { // of one token: nothing that is accumulated, or gathered, enters it
+		list = slices.DeleteFunc(list, func(f named) bool { return !slices.Contains(ofOneToken, f.name) })
+	}
 	var found []Explanation
 	try := func(name string, k float64) {
 		if math.IsNaN(k) || math.IsInf(k, 0) || k == 1 || k == 0 {
@@ -77,6 +80,9 @@ func (t *trial) factors(told bool) []Explanation {
 	}
 	return found
 }
+
+// ofOneToken are the factors of a number that is made of the log-probs of one token.
+var ofOneToken = []string{"−1, the sign", "2", "ln 2, of bits for nats", "kl.beta", "temperature"}
 
 // tryFactor tries the healthy prediction, or what is as good where a decision is a matter of rounding, times k.
 func (t *trial) tryFactor(name string, k float64, alt bool) (Explanation, bool) {

@@ -170,6 +170,9 @@ func finest(exact []Explanation) []Explanation {
 // byWeight orders explanations that fit equally: the bug that can touch fewer outputs comes first, since it says more, then the
 // one that more sources report.
 func byWeight(a, b Explanation) int {
+	if c := boolToInt(a.Factor != "") - boolToInt(b.Factor != ""); c != 0 && a.Outcome.Check.Stage == convention.KL {
+		return c // no division by a count, which a factor stands for, enters the KL of a token
+	}
 	if c := len(a.Hypothesis.Checks) - len(b.Hypothesis.Checks); c != 0 {
 		return c
 	}

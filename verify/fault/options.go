@@ -84,6 +84,7 @@ var named = []struct {
 	{"ratio.len_eps", "", "", "MEAN-EPS"},
 	{"tis.low", "", "", "IS-CLAMP-MISSING"},
 	{"tis.normalize", "", "", "IS-NORMALISED"},
+	{"gae.lambda", "", "1", "GAE-NO-LAMBDA"},
 	{"gae.lambda_policy", "", "", "GAE-NO-LAMBDA"},
 	{"kl.is_cap", "", "", "KL-GRAD"},
 	{"kl.under_is_weight", "", "", "KL-TIMES-WEIGHTS"},

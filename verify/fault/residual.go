@@ -23,7 +23,8 @@ func (t *trial) extraTerms() []Explanation {
 	}
 	names := slices.DeleteFunc(b.Names(), func(name string) bool {
 		t := b.Tensors[name]
-		return name == o.Check.Output || t.Width > 1 || t.Layout != dump.PerToken && t.Layout != dump.PerRow || !numeric[name] || made[name] > made[o.Check.Output]
+		return name == o.Check.Output || t.Width > 1 || t.Layout != dump.PerToken && t.Layout != dump.PerRow || !numeric[name] ||
+			made[name] > made[o.Check.Output] || copies(o.Check.ID, name)
 	})
 	var found []Explanation
 	for _, name := range append(names, "1") {
@@ -83,6 +84,13 @@ func whitened(c *stage.Case) bool {
 // numeric are the tensors that a term can be made of.
 var numeric = map[string]bool{"logp_new": true, "logp_old": true, "logp_gen": true, "logp_ref": true, "values": true, "values_new": true, "scores": true, "token_rewards": true,
 	"kl": true, "advantages": true, "returns": true, "entropy": true, "is_weights": true, "token_loss": true, "dlogp": true, "dvalues": true}
+
+// copies reports whether a tensor is by definition what the output of a check is: advantages that no critic is subtracted from are the
+// returns (verl's group estimators return the pair scores, scores; OpenRLHF has advantages = returns.clone()), so that what is wrong with
+// the one is wrong with the other, and their equality explains nothing.
+func copies(check, name string) bool {
+	return strings.HasPrefix(check, "advantage/") && (name == "returns" || name == "advantages")
+}
 
 // made is the place in the pipeline at which a tensor is computed: what is made of an output is like it, and explains nothing. That
 // ratio and clip leave of an advantage its negative is no bug of the advantage.
