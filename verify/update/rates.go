@@ -145,7 +145,7 @@ func scheduled(f *fit, d Declared) (per, ahead int, known bool) {
 // uncounted reports whether the rates are the logged ones, or the declared constant one, times what a wrong bias correction makes of them: where
 // eps is lost beside the root, it is a factor of the whole step, which the solved rate takes up.
 func uncounted(f *fit, list []*pair, d Declared) (id, what string, ok bool) {
-	if f.kind != "adamw" && f.kind != "adam" || len(list) < 3 {
+	if f.kind == "sgd" || len(list) < 3 {
 		return "", "", false
 	}
 	c := func(t int) float64 { // of a step that is divided by nothing

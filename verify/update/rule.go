@@ -272,7 +272,7 @@ func (f *fit) twiceOver(j int, a, decayed float64, w []float64) float64 {
 	if f.half == nil || f.kind != "adamw" {
 		return 0
 	}
-	return decayed * (a*f.half[j] + decayed*w[j])
+	return decayed * f.masked[1][j] * (a*f.half[j] + decayed*w[j])
 }
 
 // step solves the rate of a step and compares its elements.

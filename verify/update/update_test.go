@@ -636,7 +636,7 @@ func TestCorrectionWithoutDecay(t *testing.T) {
 // Two steps with one gradient are followed to second order: the decay of the second takes off what the first added.
 func TestTwiceWithDecay(t *testing.T) {
 	p := healthy()
-	p.lr, p.decay, p.twice = 1e-2, 0.1, true
+	p.lr, p.decay, p.twice, p.spare = 1e-2, 0.1, true, true
 	results := Judge(p.run(rand.New(rand.NewPCG(12, 8)), 5, "all"), declaredOf(p))
 	res := results[slices.IndexFunc(results, func(res check.Result) bool { return res.Check == stepID })]
 	require.Equal(t, check.Fail, res.Verdict, "%+v", res)
