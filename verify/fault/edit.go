@@ -26,7 +26,7 @@ func (t *trial) edits() []Explanation {
 	o := t.levels[0]
 	families := []func(*stage.Outcome) []edit{
 		advantageEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, valueEdits, returnEdits, toGoEdits, weightEdits, lossWeightEdits,
-		whiteningEdits, klEdits, klWeightEdits, klInputEdits, functionEdits, policyEdits, lossEdits, normalisedAgain, ratioEdits, rowEdits, termEdits, entropyEdits,
+		whiteningEdits, klEdits, klWeightEdits, klInputEdits, functionEdits, policyEdits, lossEdits, normalisedAgain, ratioEdits, rowEdits, termEdits, termFormEdits, entropyEdits,
 		reductionEdits, maskEdits, inputEdits, outputEdits, cellEdits,
 	}
 	if strings.HasPrefix(o.Check.Output, "scalars/") {

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -19,8 +20,12 @@ type advantageForm struct {
 	spreadOf  string // the rows of the spread
 	spread    string
 	eps, sign float64
-	moved     int // 1 + the order in rowMoves in which the differences x_r − b stand in their micro-batch; 0: their own
+	rooted    bool // eps is added under the root
+	moved     int  // 1 + the order in rowMoves in which the differences x_r − b stand in their micro-batch; 0: their own
 }
+
+// writtenEpsilons are what people add to a deviation.
+var writtenEpsilons = []float64{1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1}
 
 // declaredForm returns the form of the declared options, false where it is another kind of formula.
 func declaredForm(c *stage.Case) (f advantageForm, ok bool) {
@@ -125,6 +130,15 @@ func advantageEdits(o *stage.Outcome) []edit {
 	if declared.spread != "none" && declared.eps != 0 {
 		epsilons = append(epsilons, change{"ADV-EPS", "the epsilon is missing", func(f *advantageForm) { f.eps = 0 }})
 	}
+	var alone []change // numbers, of which one beside another change fits too much
+	for _, e := range writtenEpsilons {
+		if declared.spread != "none" && e != declared.eps {
+			alone = append(alone, change{"ADV-EPS", fmt.Sprintf("the epsilon is %g where it should be %g", e, declared.eps), func(f *advantageForm) { f.eps = e }})
+		}
+	}
+	if strings.HasPrefix(declared.spread, "std") && declared.eps != 0 {
+		alone = append(alone, change{"ADV-EPS", "the epsilon is added to the variance, under the root", func(f *advantageForm) { f.rooted = true }})
+	}
 	signs := []change{{"ADV-SIGN", "they have the wrong sign", func(f *advantageForm) { f.sign = -1 }}}
 	var orders []change
 	if declared.spread != "none" { // else all of the advantage is moved
@@ -147,6 +161,9 @@ func advantageEdits(o *stage.Outcome) []edit {
 			title += "; and " + x.title
 		}
 		list = append(list, edit{id: changes[0].id, title: title, changes: len(changes), predict: f.predict})
+	}
+	for _, a := range alone {
+		add(a)
 	}
 	for i, first := range families {
 		for _, a := range first {
@@ -320,6 +337,9 @@ func (f advantageForm) from(in *formInputs) *stage.Prediction {
 		s := 1.0
 		if f.spread != "none" {
 			s = spreadOf(f.spread, x, spreadRows[i]) + f.eps
+			if f.rooted {
+				s = math.Sqrt(float64((s-f.eps)*(s-f.eps)) + f.eps)
+			}
 			if strings.HasPrefix(f.spread, "1/") { // times what they should be divided by, its epsilon with it
 				s = 1 / (1/spreadOf(f.spread, x, spreadRows[i]) + f.eps)
 			}

@@ -51,6 +51,10 @@ var cellSets = []cellSet{
 		_, last := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
 		return t == last
 	}},
+	{"LOSS-MASK-EARLY", "that are the last of their response, but for those in the last column: what a mask leaves out that is rolled by one token", func(c *stage.Case, r, t, _ int) bool {
+		_, last := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
+		return t == last && t+1 < c.B.Cols && (c.B.Origin[r].Cols <= 0 || t+1 < c.B.Origin[r].Cols)
+	}},
 	{"LOSS-MASK-NEGATIVE", "whose advantage is negative", func(c *stage.Case, _, _, i int) bool { return signOf(c, "advantages", i) < 0 }},
 	{"LOSS-MASK-ADVANTAGES", "whose advantage is positive", func(c *stage.Case, _, _, i int) bool { return signOf(c, "advantages", i) > 0 }},
 	{"CLIP-DROPS", "whose ratio is above 1 + clip.high", func(c *stage.Case, _, _, i int) bool {

@@ -42,7 +42,7 @@ var functions = []function{
 // functionEdits returns edits of a number per token or row that went through a function.
 func functionEdits(o *stage.Outcome) []edit {
 	switch o.Check.Stage {
-	case convention.Advantage, convention.KL, convention.Reward, convention.Ratio:
+	case convention.Advantage, convention.KL, convention.Reward, convention.Ratio, convention.TokenLoss:
 	default:
 		return nil
 	}
@@ -148,7 +148,8 @@ func whiteningEdits(o *stage.Outcome) []edit {
 					} else if !plain && eps != 0 {
 						continue // one number more is too many
 					}
-					if changes == 0 || changes > mostChanges || inside && eps == 0 {
+					if changes == 0 || changes > mostChanges || inside && eps == 0 || o.Half() && centre.title == "" && spread.title != "" {
+						// of numbers in 16 bits a spread beside the right mean is a common factor, near which others lie
 						continue
 					}
 					list = append(list, edit{id: id, title: "whitening: " + strings.Join(text, "; "), changes: changes,

@@ -68,14 +68,14 @@ func inputEdits(o *stage.Outcome) []edit {
 			}
 		}
 		add("OTHER-FORM", name+" is rounded to bfloat16 before it is used", token(name, func(_ *stage.Case, x []float64) []float64 { return mapped(x, toBF16) }))
-		add("OTHER-TENSOR", name+" is read without its fractions, as an integer", token(name, func(_ *stage.Case, x []float64) []float64 { return mapped(x, math.Trunc) }))
+		add("OTHER-FORM", name+" is read without its fractions, as an integer", token(name, func(_ *stage.Case, x []float64) []float64 { return mapped(x, math.Trunc) }))
 		add("OTHER-TENSOR", name+" is read from the rows in reversed order", reversed(name))
 		add("OTHER-TENSOR", name+" is read from the row before", rolled(name, 1))
 		add("OTHER-TENSOR", name+" is read from the row behind", rolled(name, -1))
 		add("OTHER-TENSOR", name+" is read with the wrong sign", negated(name))
 		add("OTHER-TENSOR", name+" is left out: 0 stands for it", constant(name, 0))
 		if name == "scores" || name == "token_rewards" || name == "advantages" {
-			add("OTHER-TENSOR", "the magnitude of "+name+" is read", token(name, func(_ *stage.Case, x []float64) []float64 { return mapped(x, math.Abs) }))
+			add("OTHER-FORM", "the magnitude of "+name+" is read", token(name, func(_ *stage.Case, x []float64) []float64 { return mapped(x, math.Abs) }))
 		}
 	}
 	if read("advantages") && (o.Check.Stage == convention.TokenLoss || o.Check.Stage == convention.Gradient) {

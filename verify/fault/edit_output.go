@@ -51,6 +51,9 @@ func movedEdits(o *stage.Outcome) []edit {
 			}})
 		}
 	}
+	if o.Check.ID == "gae/advantage" || o.Check.ID == "advantage/return" {
+		list = append(list, edit{id: id, title: o.Check.Output + " of every row are those of another row of the step", changes: 1, predict: permuted})
+	}
 	if o.Case.B.Tensors[o.Check.Output].Layout == dump.PerToken {
 		for _, by := range []int{1, -1} {
 			word := map[int]string{1: "late", -1: "early"}[by]

@@ -138,6 +138,9 @@ func surrogateForms() []surrogateForm {
 	with("CLIP-MIN-MAX", "the smaller of the two losses is taken", func(s *surrogate) { s.clipped = func(plain, c float64) bool { return c < plain } })
 	with("CLIP-BOUND", "the clipped side is not multiplied by the advantage", func(s *surrogate) { s.second = one })
 	with("CLIP-BOUND", "the unclipped side is not multiplied by the advantage", func(s *surrogate) { s.first = one })
+	none := func(float64) float64 { return 0 }
+	with("ADV-FORM", "the advantage is left out of the clipped side: 0 stands for it", func(s *surrogate) { s.second = none })
+	with("ADV-FORM", "the advantage is left out of the unclipped side: 0 stands for it", func(s *surrogate) { s.first = none })
 	with("ADV-FORM", "neither side of the clip is multiplied by the advantage", func(s *surrogate) { s.first, s.second = one, one })
 	with("ADV-SIGN", "the advantage has the wrong sign on the clipped side", func(s *surrogate) { s.second = func(a float64) float64 { return -a } })
 	with("ADV-SIGN", "the advantage has the wrong sign on the unclipped side", func(s *surrogate) { s.first = func(a float64) float64 { return -a } })

@@ -101,6 +101,10 @@ func recursionForms() []recursionForm {
 		with("GAE-RECURSION", "A_{t+1} is carried with γ·(1 − λ)", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return g * (1 - l) } }),
 		with("GAE-RECURSION", "A_{t+1} is not carried", func(f *recursionForm) { f.carry = func(float64, float64) float64 { return 0 } }),
 		with("GAE-RECURSION", "A_{t+1} is carried whole", func(f *recursionForm) { f.carry = func(float64, float64) float64 { return 1 } }),
+		with("GAE-RECURSION", "A_{t+1} is subtracted: A = δ − γλ·A_{t+1}", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return -g * l } }),
+		with("GAE-DONES", "the ends of episodes are inverted: only they are carried over", func(f *recursionForm) {
+			f.cut, f.cutLast = func(done bool) (next, carried bool) { return done, done }, true
+		}),
 		with("GAE-DONES", "A_{t+1} is carried over the end of an episode", func(f *recursionForm) {
 			f.cut = func(done bool) (next, carried bool) { return !done, true }
 		}),

@@ -180,6 +180,55 @@ func (t lossTerm) reduced(at int, factor float64, c *stage.Case, ch *stage.Check
 	return &p
 }
 
+// termForms are what programs make of a term of the loss beside its coefficient.
+var termForms = []struct {
+	title string
+	of    func(term, coef float64) float64
+}{
+	{"squared", func(term, coef float64) float64 { return coef * term * term }},
+	{"by its magnitude", func(term, coef float64) float64 { return coef * math.Abs(term) }},
+	{"by its root", func(term, coef float64) float64 { return coef * math.Sqrt(term) }},
+	{"through the exponential", func(term, coef float64) float64 { return coef * math.Exp(term) }},
+	{"with the square of its coefficient", func(term, coef float64) float64 { return coef * coef * term }},
+}
+
+// termFormEdits returns edits of a loss one term of which went through a function behind its mean.
+func termFormEdits(o *stage.Outcome) []edit {
+	if o.Check.ID != "aggregate/loss" {
+		return nil
+	}
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	var list []edit
+	for _, t := range append(slices.Clone(lossTerms), lossTerm{word: "value", coefficient: "value.coef", tensor: "values_new", sign: 1}) {
+		if numberOr(c, t.coefficient, 0) == 0 || t.tensor == "kl" && !t.apart(c, o.Check) {
+			continue
+		}
+		for _, f := range termForms {
+			list = append(list, edit{id: "OTHER-FORM", title: fmt.Sprintf("the %s term enters the loss %s", t.word, f.title), changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					coef := t.sign * numberOr(c, t.coefficient, 0)
+					all, rest := under(sameInput, c, ch), under(number(t.coefficient, func(float64) float64 { return 0 }), c, ch)
+					term := combined(1, all, -1, rest)
+					if term == nil || coef == 0 {
+						return nil
+					}
+					p := *rest
+					p.Want, p.Bound, p.Alt = slices.Clone(rest.Want), slices.Clone(rest.Bound), nil
+					for i, x := range term.Want {
+						y := f.of(x/coef, coef)
+						if math.IsNaN(y) || x == 0 {
+							return nil
+						}
+						p.Want[i] += y
+						p.Bound[i] += 4*term.Bound[i]*math.Abs(y/x) + 8*c.Unit*(math.Abs(y)+math.Abs(p.Want[i]))
+					}
+					return &p
+				}})
+		}
+	}
+	return list
+}
+
 // entropyEdits returns edits of the entropy term whose entropies are something else.
 func entropyEdits(o *stage.Outcome) []edit {
 	c := o.Case.Of(o.Case.B, o.Case.Set)

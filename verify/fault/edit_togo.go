@@ -33,6 +33,7 @@ var toGoForms = []struct {
 		}
 		return y
 	}},
+	{"ADV-FORM", "what follows is subtracted: R_t = r_t − γ·R_{t+1}", func(r []float64, gamma float64) []float64 { return toGo(r, -gamma) }},
 	{"ADV-FORM", "nothing is summed over the future: R_t = r_t", func(r []float64, _ float64) []float64 { return slices.Clone(r) }},
 	{"ADV-FORM", "the discount counts from the first token: R_t = Σ γ^s·r_s over s ≥ t", func(r []float64, gamma float64) []float64 {
 		y, g := slices.Clone(r), 1.0

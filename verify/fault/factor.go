@@ -44,6 +44,7 @@ func (t *trial) factors(told bool) []Explanation {
 	}
 	list := []named{{"−1, the sign", -1}, {"gradient_accumulation_steps", ga}, {"world_size", world}, {"2", 2}, {"ln 2, of bits for nats", math.Ln2}, {"rows of the micro-batch", rowsOfFile(b)},
 		{"number of micro-batches", float64(len(b.Files))}, {"num_generations", group}, {"columns", float64(b.Cols)}, {"rows", float64(b.Rows)},
+		{"tokens of the step", count(b.Mask)}, {"the square of the tokens of the step", count(b.Mask) * count(b.Mask)},
 		{"accumulation × world size", ga * world}, {"(accumulation steps + 1)/accumulation steps", (ga + 1) / ga}, {"n/(n−1) of the group", group / (group - 1)}, {"√(n/(n−1)) of the group", math.Sqrt(group / (group - 1))}}
 	if beta.Kind() == convention.Number {
 		list = append(list, named{"kl.beta", beta.Num()})
