@@ -62,7 +62,8 @@ func inputEdits(o *stage.Outcome) []edit {
 			add("OTHER-TENSOR", name+" is read one token early: that of the token behind", shifted(name, -1))
 		}
 		if b.Tensors[name].Layout == dump.PerToken && o.Check.Stage != convention.Aggregate {
-			for by, word := range map[int]string{1: "late: that of the token before", -1: "early: that of the token behind"} {
+			for _, by := range []int{1, -1} {
+				word := map[int]string{1: "late: that of the token before", -1: "early: that of the token behind"}[by]
 				list = append(list, edit{id: "OTHER-TENSOR", title: fmt.Sprintf("%s is rolled: read one token %s, the end of the row at its beginning", name, word), changes: 1,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return rolledRow(name, by, c, ch) }})
 			}

@@ -58,3 +58,37 @@ func TestUsualSlips(t *testing.T) {
 	requireName(t, stage.Judge(loss, updated(func(d, a float64) float64 { return math.Max(-a*math.Exp(d), 0) }), set), "ADV-FORM", "the clipped side")
 	requireName(t, stage.Judge(loss, updated(func(d, a float64) float64 { return math.Abs(right(d, a)) }), set), "OTHER-FORM", "|x|")
 }
+
+// A row whose advantages are one number reads the same of its neighbours: a cell that rounding has put wrong, and that a rolled tensor says
+// nothing of, is no sign of one.
+func TestRolledTensorThatIsTheSame(t *testing.T) {
+	set := clippedLoss(t)
+	b := updated(func(d, a float64) float64 { return 0 })
+	delete(b.Tensors, "token_loss")
+	for r := range b.Rows {
+		b.Mask[(r+1)*b.Cols-1], b.Mask[(r+1)*b.Cols-2] = false, false
+	}
+	b.Meta.DLogpScale = 1
+	lp, old, adv, n := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), count(b.Mask)
+	a, g := make([]float64, len(lp)), make([]float64, len(lp))
+	for i, m := range b.Mask {
+		if !m {
+			continue
+		}
+		d := lp[i] - old[i]
+		if a[i] = adv[i/b.Cols]; !(-a[i]*math.Max(0.8, math.Min(math.Exp(d), 1.28)) > -a[i]*math.Exp(d)) {
+			g[i] = format.Round(-a[i]*math.Exp(d)/n, format.BF16)
+		}
+	}
+	b.Tensors["advantages"] = &dump.Tensor{Name: "advantages", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: a, Type: format.F32}
+	b.Tensors["dlogp"] = &dump.Tensor{Name: "dlogp", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: g, Type: format.BF16}
+	c := stage.Find("gradient/dlogp")
+	require.Equal(t, check.Pass, stage.Judge(c, b, set).Verdict)
+	for r := range b.Rows { // the last token of a response, behind which nothing is known
+		if i := (r+1)*b.Cols - 3; g[i] != 0 {
+			g[i] = format.Round(1.03*g[i], format.BF16)
+			break
+		}
+	}
+	requireNoName(t, stage.Judge(c, b, set))
+}

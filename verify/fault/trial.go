@@ -174,8 +174,8 @@ func distance(faulty, healthy *stage.Outcome) float64 {
 	var most float64
 	for i, w := range p.Want {
 		h := healthy.Pred.Want[i]
-		if healthy.Pred.Judge != nil && !healthy.Pred.Judge[i] {
-			continue
+		if healthy.Pred.Judge != nil && !healthy.Pred.Judge[i] || p.Judge != nil && !p.Judge[i] {
+			continue // what nobody predicts tells nothing apart
 		}
 		d := math.Abs(w-h) / (p.Bound[i] + 0x1p-53*math.Abs(w) + math.SmallestNonzeroFloat64)
 		switch {

@@ -17,7 +17,7 @@ const ToldHalf = 1
 func Apart(p, q *Outcome) float64 {
 	var most float64
 	for i, w := range p.Pred.Want {
-		if q.Pred.Judge != nil && !q.Pred.Judge[i] {
+		if q.Pred.Judge != nil && !q.Pred.Judge[i] || p.Pred.Judge != nil && !p.Pred.Judge[i] {
 			continue
 		}
 		d := math.Abs(w-q.Pred.Want[i]) / (p.Limit(i) + q.Limit(i) + math.SmallestNonzeroFloat64)
