@@ -77,6 +77,7 @@ func (s *session) scan() *overview {
 	s.overview = v
 	var most content
 	var losses stage.Losses
+	declared := map[string]bool{}
 	for _, step := range spread(s.run.Steps(), mostScanned) {
 		b, err := s.run.Batch(s.ctx, step)
 		if err != nil {
@@ -86,9 +87,15 @@ func (s *session) scan() *overview {
 			v.step, v.any, most = step, true, n
 		}
 		losses.Add(b)
+		for _, o := range b.Meta.Options {
+			declared[o.Name] = true
+		}
 	}
 	v.coefficients, v.constant = losses.Coefficients(), losses.Constant()
 	for _, name := range slices.Sorted(maps.Keys(v.coefficients)) {
+		if declared[name] {
+			continue
+		}
 		s.say(fmt.Sprintf("%s, which nobody declares, is %.6g by the losses of the run", name, v.coefficients[name]))
 	}
 	if v.constant > 0 {

@@ -172,7 +172,8 @@ func (t *track) openOptions() []string {
 	})
 }
 
-// openNumbers are the options of numbers that the failure was judged with and that nobody has declared.
+// openNumbers are the options of numbers that the failure was judged with and that nobody has declared; none where no values of them
+// together give what failed.
 func (t *track) openNumbers() []string {
 	var open []string
 	for _, name := range t.first.Case.Read {
@@ -183,6 +184,9 @@ func (t *track) openNumbers() []string {
 		if origin := t.first.Case.Set.Origin(name); (origin == "" || strings.Contains(origin, "@")) && !t.ruledOut(name) {
 			open = append(open, name)
 		}
+	}
+	if stage.OutOfReach(t.first, open) {
+		return nil
 	}
 	return open
 }

@@ -155,13 +155,34 @@ func weigh(h *Hypothesis, factor string, judge func(*stage.Outcome) *stage.Outco
 	case o.Half():
 		least = stage.ToldHalf
 	}
-	fits = q.Verdict == check.Pass || (h.Loose || o.Half()) && q.Tally.Failed == 0
+	fits = (q.Verdict == check.Pass || (h.Loose || o.Half()) && q.Tally.Failed == 0) && sees(q, o)
 	if !(e.Apart > least) || fits {
 		return e, fits, e.Apart > least
 	}
 	e.Lead = true
 	before := o.Tally.N - o.Tally.Failed
 	return e, false, q.Tally.N >= 20 && float64(e.Cells) >= leadShare*float64(q.Tally.N) && q.Tally.Failed*4 <= q.Tally.N-before
+}
+
+// sees reports whether a prediction says something of most elements that are wrong: one that leaves them out, because it is of cells that the
+// dump does not have, reproduces what was right anyway.
+func sees(q, o *stage.Outcome) bool {
+	if q.Pred.Judge == nil {
+		return true
+	}
+	var seen, unseen int
+	mask := o.Case.B.Mask
+	for i, want := range o.Pred.Want {
+		if o.Pred.Judge != nil && !o.Pred.Judge[i] || o.Pred.Judge == nil && len(mask) == len(o.Got) && !mask[i] || math.Abs(o.Got[i]-want) <= o.Limit(i) {
+			continue
+		}
+		if q.Pred.Judge[i] {
+			seen++
+		} else {
+			unseen++
+		}
+	}
+	return seen >= unseen
 }
 
 // distance returns the largest distance between two predictions: in bounds of the first, or in what both can be off where that

@@ -1,6 +1,10 @@
 package stage
 
-import "math"
+import (
+	"math"
+
+	"plumbline/verify/convention"
+)
 
 // What a number that nobody declares could have done to an output that failed has limits, whatever the number is. The functions of this file
 // tell failures beyond them.
@@ -67,6 +71,76 @@ func EndedRowsWrong(o *Outcome) bool {
 	}
 	for i, want := range o.Pred.Want {
 		if !full[id[i/w]] && (o.Pred.Judge == nil || o.Pred.Judge[i]) && (w == 1 || b.Mask[i]) && !(math.Abs(o.Got[i]-want) <= o.Limit(i)) {
+			return true
+		}
+	}
+	return false
+}
+
+// strongest are the numbers of which every value puts each element of an output between what it is without the number and what it is with
+// the value here: bounds, which act on more elements the tighter they are, shares of what is kept, and what is added to a count so that an
+// empty one is no division by zero; none that is known adds more than 1e-3.
+var strongest = map[string]string{
+	"mean.eps": guard, "agg.len_eps": guard, "ratio.len_eps": guard,
+	"ratio.log_clamp": "1e-12", "clip.dual": "1.000000000001", "clip.delta": "1e-12", "loss.off_policy_max": "-1e300", "loss.top_entropy": "1e-12",
+	"kl.clamp_in": "1e-12", "kl.clamp_out": "1e-12",
+}
+
+// guard is the most that is added to a count.
+const guard = "1e-3"
+
+// OutOfReach reports whether no values of the named numbers give the output that failed. An element that is monotone in each number while
+// the others stay has its extremes where each is absent or strongest; an element beyond all of these, by 16 times what it can be off, and
+// 1e-3 of itself, refutes them together. Of a sum over tokens that holds only for what is added to counts, whose effect is proportional
+// to it.
+func OutOfReach(o *Outcome, names []string) bool {
+	const many = 6 // of which there are 64 corners
+	if o.Pred == nil || len(names) == 0 || len(names) > many || o.Half() || o.Case == nil {
+		return false
+	}
+	b := o.Case.B
+	perToken := len(o.Got) == b.Rows*b.Cols && b.Cols > 1
+	for _, name := range names {
+		if _, ok := strongest[name]; !ok || !perToken && strongest[name] != guard {
+			return false
+		}
+	}
+	low, high := make([]float64, len(o.Got)), make([]float64, len(o.Got))
+	for corner := range 1 << len(names) {
+		set := o.Case.Set
+		for k, name := range names {
+			text := strongest[name]
+			if corner>>k&1 == 0 {
+				if text = "none"; strongest[name] == guard {
+					text = "0"
+				}
+			}
+			v, err := convention.Parse(name, text)
+			if err != nil {
+				return false
+			}
+			set = set.With(name, v, "reach")
+		}
+		p := JudgeAs(o.Check, b, set, o.Arithmetic)
+		if p.Pred == nil || p.Tally == nil || len(p.Pred.Want) != len(o.Got) {
+			return false
+		}
+		for i, want := range p.Pred.Want {
+			limit := 16*p.Limit(i) + 1e-3*math.Abs(want)
+			if math.IsNaN(want) || corner > 0 && math.IsNaN(low[i]) {
+				low[i] = math.NaN() // anything may stand there
+				continue
+			}
+			if corner == 0 || want-limit < low[i] {
+				low[i] = want - limit
+			}
+			if corner == 0 || want+limit > high[i] {
+				high[i] = want + limit
+			}
+		}
+	}
+	for i, got := range o.Got {
+		if (o.Pred.Judge == nil || o.Pred.Judge[i]) && (!perToken || len(b.Mask) != len(o.Got) || b.Mask[i]) && (got < low[i] || got > high[i]) {
 			return true
 		}
 	}
