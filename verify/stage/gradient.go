@@ -51,15 +51,21 @@ func predictDLogp(c *Case) *Prediction {
 	n := b.Rows * b.Cols
 	weights := make([]float64, n)
 	drawn := !p.randomCut || p.draw(c)
+	tied := p.tied
 	var ofKL, ofKLErr []float64 // where the KL term has an aggregation of its own
 	if by != red || p.klOld.X != nil {
 		kl := p.klAlone()
 		ofKL, ofKLErr = make([]float64, n), make([]float64, n)
 		kl.backward(c, by, ofKL, weights)
 		kl.backwardErrors(c, kl.slopes(c), red.slack, weights, ofKL, ofKLErr)
-		p = p.withoutKL()
+		p, tied = p.withoutKL(), nil
 	}
 	q := p.gradient(c, red, weights)
+	for i := range tied {
+		if r := tied[i].gradient(c, red, weights); r.misses(c) < q.misses(c) {
+			p, q = &tied[i], r
+		}
+	}
 	if p.onBound() {
 		other := *p
 		other.inclusive = !p.inclusive

@@ -88,14 +88,10 @@ func predictKL(c *Case) *Prediction {
 		if !c.OK() {
 			return nil
 		}
-		weight = c.ratios(lp, c.promotedOld(lp, old, by), c.lossMask(), by)
+		weight = c.klRatios(lp, old, ref, by, unweighted(o))
 	}
 	p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Scale: 1}
-	plain := o
-	plain.Grad = rl.KLNaive
-	if o.Kind == rl.KLRatioD {
-		plain.Kind = rl.KLK1
-	}
+	plain := unweighted(o)
 	rl.KL(p.Want, nil, lp.X, ref.X, nil, plain)
 	largest := overflow(c.Unit)
 	var by *ratios
@@ -134,6 +130,15 @@ func predictKL(c *Case) *Prediction {
 		return c.rowSums(p)
 	}
 	return p
+}
+
+// unweighted returns the estimator that a ratio multiplies.
+func unweighted(o rl.KLOptions) rl.KLOptions {
+	o.Grad = rl.KLNaive
+	if o.Kind == rl.KLRatioD {
+		o.Kind = rl.KLK1
+	}
+	return o
 }
 
 // throughSurrogate bounds what k + s − s loses, s = w·½d²: OpenRLHF's unbiased_gradient puts the gradient of s under the value k that

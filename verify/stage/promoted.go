@@ -92,6 +92,7 @@ func (p *policy) promotedOld(rows, cols int) {
 	}
 	p.old = y
 	if sequence {
+		p.loose = Input{X: slices.Clone(y.X), Err: slices.Clone(y.Err), Half: u}
 		p.promotedRows(rows, cols, u)
 	}
 }

@@ -18,8 +18,7 @@ func (p *policy) ratioHalf() float64 {
 	if p.old.X == nil || p.o.Ratio.Level != rl.RatioToken && !p.rowHalf {
 		return 0
 	}
-	switch p.o.Kind {
-	case rl.LossPPO, rl.LossGSPO, rl.LossLUSPO, rl.LossClipCov:
+	if p.clipped() {
 		return p.old.Half
 	}
 	return 0
@@ -31,14 +30,18 @@ func (p *policy) slopes16(d, x []float64, u float64) []float64 {
 		d = make([]float64, len(x))
 	}
 	for i, r := range x {
-		_, d[i] = p.surrogate16(r, p.adv.X[i], u)
+		_, free, held := p.surrogate16(r, p.adv.X[i], u)
+		if d[i] = 0; free+held > 0 {
+			d[i] = -p.adv.X[i] * (free + held)
+		}
 	}
 	return d
 }
 
-// surrogate16 returns the clipped surrogate of a ratio and an advantage, and its derivative with respect to the ratio, in the type. Clip bounds
-// are numbers of it already, see [promotedClip]. Products have it where advantages do.
-func (p *policy) surrogate16(ratio, a, u float64) (loss, slope float64) {
+// surrogate16 returns the clipped surrogate of a ratio and an advantage in the type, and of its derivative with respect to the ratio, which is
+// −A of each of the two products, the part that each passes. Clip bounds are numbers of the type already, see [promotedClip]. Products have
+// it where advantages do.
+func (p *policy) surrogate16(ratio, a, u float64) (loss, free, held float64) {
 	clip := p.o.Clip
 	product := func(b float64) float64 {
 		x := a * b
@@ -52,22 +55,36 @@ func (p *policy) surrogate16(ratio, a, u float64) (loss, slope float64) {
 		high = clip.High
 	}
 	rho, _ := rounded(ratio, u)
-	free, toFree := rho, -a
+	first, second := rho, max(min(rho, high), low)
+	free, held = 1, 1
 	if clip.Delta > 0 && !(rho < clip.Delta) {
-		if free = min(rho, clip.Delta); rho > clip.Delta || !p.inclusive {
-			toFree = 0
+		if first = min(rho, clip.Delta); rho > clip.Delta || !p.inclusive {
+			free = 0
 		}
 	}
-	toClipped := -a
 	if rho < low || rho > high || !p.inclusive && (rho == low || rho == high) {
-		toClipped = 0
+		held = 0
 	}
-	loss, slope = larger2(-product(free), toFree, -product(max(min(rho, high), low)), toClipped)
+	one, two := -product(first), -product(second)
+	f, h := share(one, two)
+	loss, free, held = max(one, two), free*f, held*h
 	if clip.Dual > 0 && a < 0 {
-		loss, slope = larger2(-loss, -slope, product(clip.Dual), 0)
-		loss, slope = -loss, -slope
+		bound := -product(clip.Dual)
+		f, _ := share(-loss, -bound)
+		loss, free, held = min(loss, bound), free*f, held*f
 	}
-	return loss, slope
+	return loss, free, held
+}
+
+// share returns the parts of a gradient that the operands of a maximum pass: half each where they are equal.
+func share(a, b float64) (x, y float64) {
+	switch {
+	case a > b:
+		return 1, 0
+	case b > a:
+		return 0, 1
+	}
+	return 0.5, 0.5
 }
 
 // larger2 returns the larger of a and b with its derivative, half of each where they are equal.
@@ -193,7 +210,7 @@ func (p *policy) widePath(c *Case, q *Prediction, path, weights []float64, u flo
 
 // wideSum adds the gradient of the policy term, g in float32, and that of the KL term, k at d = lp − ref.
 func (p *policy) wideSum(g, k, d, weight float64, i int, way wideWay, u float64) (x, e float64) {
-	y, e := p.castPath(g, 0, i, u)
+	y, e := p.castPath(g, 0, i, u, false)
 	direct := p.beta * weight
 	if p.klInside && p.weight.X != nil {
 		direct *= p.weight.X[i]

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"plumbline/reference/rl"
+	"plumbline/verify/tol"
 )
 
 // k3Form is an order of operations in which programs write k3 = e^δ − δ − 1, δ = ref − lp. In float32 they agree within the bound of
@@ -53,27 +54,32 @@ func (form k3Form) value(d, u float64) (k, bound float64) {
 }
 
 // k3FormOf returns the form that leaves the fewest of the dumped estimates got, which hold the ratio where ratio is not nil, beyond what
-// rounding leaves open.
-func k3FormOf(got []float64, mask []bool, lp, ref Input, o rl.KLOptions, ratio *ratios) k3Form {
+// rounding leaves open, and how many.
+func k3FormOf(got []float64, mask []bool, lp, ref Input, o rl.KLOptions, ratio *ratios) (best k3Form, least int) {
 	u := half(lp, ref)
+	off := u // of the product with the ratio
+	if grid := Grid(got); grid > 0 && grid < u {
+		off = 2 * tol.U32
+	}
 	misses := make([]int, len(k3Forms))
 	for n, form := range k3Forms {
 		p := &Prediction{Want: make([]float64, len(got)), Bound: make([]float64, len(got))}
 		if !promotedKL(p, lp, ref, o, form) {
-			return k3ExpFirst
+			return k3ExpFirst, 0
 		}
 		for i, x := range got {
 			want, bound := p.Want[i], p.Bound[i]
 			if ratio != nil {
 				want, bound = want*ratio.x[i], bound*ratio.x[i]+math.Abs(want)*ratio.err[i]
-				bound += u * math.Abs(want)
+				bound += off * math.Abs(want)
 			}
 			if mask[i] && !(math.Abs(x-want) <= bound) {
 				misses[n]++
 			}
 		}
 	}
-	return k3Forms[slices.Index(misses, slices.Min(misses))]
+	least = slices.Min(misses)
+	return k3Forms[slices.Index(misses, least)], least
 }
 
 // promotedKL stores the estimates k1, k2, |d| and k3 as a program computes them operation by operation in the type of lp and ref; the
@@ -117,7 +123,8 @@ func (c *Case) promotedEstimates(p *Prediction, lp, ref Input, o rl.KLOptions, r
 		return promotedKL(p, lp, ref, o, k3ExpFirst)
 	}
 	if got := c.B.Token("kl"); got != nil {
-		return promotedKL(p, lp, ref, o, k3FormOf(got, c.B.Mask, lp, ref, o, ratio))
+		form, _ := k3FormOf(got, c.B.Mask, lp, ref, o, ratio)
+		return promotedKL(p, lp, ref, o, form)
 	}
 	promotedKL(p, lp, ref, o, k3ExpFirst)
 	for _, form := range k3Forms[1:] {

@@ -10,10 +10,11 @@ import (
 // promotedPath rounds a gradient as autograd does where the log-probs have a 16-bit type. What reaches a tensor of the type is cast to it:
 //
 //	through a ratio of the token   rnd(rnd(∂/∂ρ)·ρ)
-//	through that of a sequence     rnd(Σ ∂/∂ρ·ρ/n) where the ratio is float32 again, see [policy.chooseRowRatio]
-//	beside it (score functions)    rnd(∂/∂lp)
+//	through that of a sequence     rnd(Σ ∂/∂ρ·ρ/n) where the ratio is float32 again, else what [policy.rowPaths] says
+//	beside it (score functions)    rnd(∂/∂lp), see [policy.scorePath]
 //
-// and of the KL term what [klPaths] says of g = β·w, of is_corrected times ρ, which has k·β·w with respect to ρ besides. Paths are added in the order in which autograd meets them, each sum rounded.
+// and of the KL term what [klPaths] says of g = β·w, of is_corrected times ρ, which has k·β·w with respect to ρ besides. Paths are added in
+// the order in which autograd meets them, each sum rounded.
 // Frameworks round w and β before they are multiplied, after, or one of them: one of these orders holds for all cells, that which
 // leaves the fewest of what was dumped beyond their bound.
 func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
@@ -23,36 +24,28 @@ func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
 	}
 	path, weights := make([]float64, len(q.Want)), make([]float64, len(q.Want))
 	p.withoutKL().backward(c, red, path, weights)
-	if p.rowHalf && !p.o.Ratio.PerToken && p.uses { // where the KL term alone has the ratio, the policy term has no slope
-		p.rowSlopes = p.withoutKL().slopes(c).ratio
-		for i, w := range weights {
-			p.rowSlopes[i] *= w
-		}
+	p.reach = weights
+	if p.o.Kind == rl.LossCISPO {
+		p.coef, _, _ = p.detached(c.B)
 	}
 	p.besides(c, weights, path, q.Want)
 	p.tie16(weights, path, q.Want)
 	if p.knowsWidePath() {
+		if p.rowPathed() {
+			p.rowPaths(c.B.Cols, nil, roundingWay{}, u)
+		}
 		p.widePath(c, q, path, weights, u)
 		return
 	}
 	if !p.knowsKLPath() {
-		cast := half(p.lp, p.ref) == 0 && p.beta != 0 // of a KL term in a wider type, once for each of its two paths
-		for i, g := range path {
-			if math.IsNaN(g) || weights[i] == 0 {
-				continue
-			}
-			y, e := p.castPath(g, 0, i, u)
-			q.Want[i] += y - g
-			if q.Bound[i] += e; cast {
-				q.Bound[i] += 2 * u * math.Abs(p.beta*weights[i]) * (math.Exp(p.ref.X[i]-p.lp.X[i]) + 1)
-			}
-		}
+		p.withoutKLPath(c, red, q, path, weights, u)
 		return
 	}
 	got := c.B.Token("dlogp")
 	var want, bound []float64
 	least, cols := 0, c.B.Cols
-	for _, way := range p.roundingWays(c) {
+	for _, way := range p.weighted(p.rowWays(p.roundingWays(c)), c, red, weights, u) {
+		path, weights := p.reached(way, path, weights)
 		var x, e []float64
 		total := 0
 		misses := make([]int, c.B.Rows)
@@ -111,6 +104,10 @@ type roundingWay struct {
 	form        k3Form
 	k           *Prediction
 	policyFirst bool
+	score       scoreOrder
+	late        bool      // the estimate is multiplied by the ratio after the surrogate was recorded, see [policy.surrogatePath]
+	whole       bool      // of a ratio of rows: the surrogate is one of the row, see [policy.rowPaths]
+	weights     []float64 // of the cells in the aggregation, see [reduction.chained]
 }
 
 // roundingWays returns the ways that the dumped estimates leave open, all of them where there are none.
@@ -125,20 +122,36 @@ func (p *policy) roundingWays(c *Case) []roundingWay {
 	if got := c.B.Token("kl"); o.Kind != rl.KLK3 || p.o.KL.Grad == rl.KLStraightThroughK2 {
 		forms = forms[:1]
 	} else if got != nil {
-		forms = []k3Form{k3FormOf(got, c.B.Mask, p.lp, p.ref, o, ratio)}
+		form, _ := k3FormOf(got, c.B.Mask, p.lp, p.ref, o, ratio)
+		forms = []k3Form{form}
 	}
 	var ways []roundingWay
 	for _, form := range forms {
 		k := &Prediction{Want: make([]float64, len(p.lp.X)), Bound: make([]float64, len(p.lp.X))}
 		promotedKL(k, p.lp, p.ref, o, form)
 		for _, order := range roundingOrders {
-			ways = append(ways, roundingWay{order, form, k, false})
+			ways = append(ways, roundingWay{order: order, form: form, k: k})
 		}
 	}
-	for _, way := range ways {
-		way.policyFirst = true
-		ways = append(ways, way)
+	also := func(change func(*roundingWay)) {
+		for _, way := range ways {
+			change(&way)
+			ways = append(ways, way)
+		}
 	}
+	switch {
+	case p.scores():
+		var all []roundingWay
+		for _, way := range ways {
+			for way.score = range scoreOrders {
+				all = append(all, way)
+			}
+		}
+		return all
+	case p.o.KL.Grad == rl.KLISCorrected:
+		also(func(way *roundingWay) { way.late = true })
+	}
+	also(func(way *roundingWay) { way.policyFirst = true })
 	return ways
 }
 
@@ -156,6 +169,17 @@ func (p *policy) promotedOrder(c *Case, way roundingWay, nudge float64, path, we
 			beta *= p.weight.X[i]
 		}
 		return beta
+	}
+	rows := p.rowPathed()
+	if rows {
+		var more []float64
+		if sequence {
+			more = make([]float64, len(path))
+			for i, w := range weights {
+				more[i] = r(order(by(i), w, r) * k.Want[i])
+			}
+		}
+		p.rowPaths(c.B.Cols, more, way, u)
 	}
 	for row := range c.B.Rows {
 		lo, hi := row*c.B.Cols, (row+1)*c.B.Cols
@@ -176,6 +200,8 @@ func (p *policy) promotedOrder(c *Case, way roundingWay, nudge float64, path, we
 			}
 			toKL, toRatio := order(by(i), weights[i], r), 0.0
 			switch {
+			case sequence && rows:
+				toKL = r(toKL * p.ratio.x[i])
 			case sequence:
 				toKL = r(by(i) * weights[i] * p.ratio.x[i])
 				g += shared
@@ -197,21 +223,23 @@ func (p *policy) promotedOrder(c *Case, way roundingWay, nudge float64, path, we
 // to the estimate and toRatio what that of the ratio has besides.
 func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, way roundingWay, u float64) (y, e float64) {
 	o := p.o.KL
-	y, e = p.castPath(g, toRatio, i, u)
+	y, e = p.castPath(g, toRatio, i, u, way.late)
+	apart := 0.0 // what a score function, which does not pass the ratio, has by that of the KL term
+	if p.scores() && toRatio != 0 {
+		rho, _ := rounded(p.ratio.x[i], u)
+		apart, _ = rounded(toRatio*rho, u)
+	}
 	d, _ := rounded(p.lp.X[i]-p.ref.X[i], u)
 	if clamps := o.ClampAll || o.Kind == rl.KLK3; clamps && o.Grad != rl.KLStraightThroughK2 &&
 		(o.ClampIn > 0 && math.Abs(d) >= o.ClampIn || o.ClampOut > 0 && math.Abs(k) >= o.ClampOut) {
-		return y, e
+		return y + apart, e
 	}
 	first, second, ke := klPaths(o, way.form, toKL, d, u)
 	e += ke
-	all, _ := rounded(first+second, u)
-	if p.scores() { // the score function is met first, and where lp − ref was written twice its two paths are added one by one
-		one, _ := rounded(y+second, u)
-		one, _ = rounded(one+first, u)
-		all, _ := rounded(y+all, u)
-		return one, e + math.Abs(one-all)
+	if p.scores() {
+		return way.score.sum(y, first, second, apart, u), e
 	}
+	all, _ := rounded(first+second, u)
 	if way.policyFirst {
 		one, _ := rounded(y+second, u)
 		return one + first, e
@@ -296,7 +324,7 @@ func (p *policy) scores() bool {
 
 // castPath returns the gradient of cell i without the path of the KL estimate: g that of the policy term in float32, more what is added to
 // it with respect to the ratio, and how far roundings that are open can move it.
-func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
+func (p *policy) castPath(g, more float64, i int, u float64, late bool) (y, e float64) {
 	token := (p.o.Ratio.Level == rl.RatioToken || p.rowHalf && p.o.Ratio.PerToken) && p.ratio.x != nil && (p.old.Half > 0 || p.old.X == nil)
 	switch {
 	case p.scores():
@@ -304,13 +332,8 @@ func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
 		if open {
 			e = 2 * u * math.Abs(g)
 		}
-		if more != 0 {
-			rho, _ := rounded(p.ratio.x[i], u)
-			added, near := rounded(more*rho, u)
-			y += added
-			if e += u * math.Abs(y); near {
-				e += 2 * u * math.Abs(added)
-			}
+		if p.lossHalf() == u {
+			return p.scorePath(i, u)
 		}
 		return y, e
 	case p.o.Kind == rl.LossDRO || p.o.Kind == rl.LossKLCov || p.o.Kind == rl.LossGMPO || p.ratio.x == nil: // two paths, or none of these
@@ -324,8 +347,11 @@ func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
 		return g, e
 	case !token:
 		y, open := rounded(g, u)
-		if p.rowHalf {
-			return p.castRow(g, i, u)
+		switch {
+		case p.rowGrad != nil:
+			return p.rowGrad[i], p.rowGradE[i]
+		case p.rowHalf: // of another loss than a clipped surrogate
+			return g, 4 * u * math.Abs(g)
 		}
 		if open {
 			e = 2 * u * math.Abs(g)
@@ -335,6 +361,9 @@ func (p *policy) castPath(g, more float64, i int, u float64) (y, e float64) {
 	rho, _ := rounded(p.ratio.x[i], u)
 	if rho == 0 {
 		return g, 0
+	}
+	if p.clipped() {
+		return p.surrogatePath(more, rho, i, u, late)
 	}
 	slope := g / rho
 	if p.rho != nil {

@@ -17,7 +17,28 @@ func Conventions(o *Outcome) (fits []Fit, all bool) {
 		return permitted(o), true
 	}
 	fits, all = legal(o)
+	if s := newSearch(o.Check, o.Case.B); o.Half() {
+		s.first = o
+		fits = slices.DeleteFunc(slices.Clone(fits), s.untold)
+	}
 	return worded(fits), all
+}
+
+// untold reports whether a fit has numbers that nobody declared, of which the output tells none: it is as right with each of them half as large
+// again. Then it is no sign of the formula that they belong to, of which the data have a special case, as all ratios of a first update are 1,
+// but one of how it is rounded. In 16 bits that may be all that it has before the declared one.
+func (s *search) untold(f Fit) bool {
+	free := 0
+	for _, c := range f.Changes {
+		if c.From.Known() || c.To.Kind() != convention.Number || c.To.Num() == 0 {
+			continue
+		}
+		free++
+		if o := s.judge(s.full, f.Set.With(c.Option, convention.NumberValue(1.5*c.To.Num()), "search")); o.Verdict == check.Fail {
+			return false
+		}
+	}
+	return free > 0
 }
 
 func legal(o *Outcome) (fits []Fit, all bool) {

@@ -55,8 +55,12 @@ type policy struct {
 	randomCut bool   // clip_cov: which tokens are left out is drawn
 	drop      []bool // of a gradient: the tokens that were
 
-	rowHalf   bool      // the ratio of a row has the 16-bit type of the log-probs
-	rowSlopes []float64 // of a gradient: what reaches such a ratio from every cell
+	rowHalf           bool      // the ratio of a row has the 16-bit type of the log-probs
+	loose             Input     // of a ratio of a row: old where the sum of the differences is float32
+	tied              []policy  // others of whose ratios of rows the dump tells as little
+	rowGrad, rowGradE []float64 // of a gradient: what every token has through such a ratio, see rowPaths
+	coef              []float64 // of a gradient of cispo: the clipped ratios
+	reach             []float64 // of a gradient in 16 bits: the weights of the cells in the aggregation, as the type has them
 
 	inclusive bool // of a gradient in 16 bits: a clamp passes it on its bound, see slopes16
 
@@ -126,7 +130,7 @@ func (c *Case) policy(gradient bool) *policy {
 	}
 	if p.uses || p.ratioInKL() {
 		p.ratio = c.ratios(p.lp, p.old, p.mask, p.o.Ratio)
-		p.chooseRowRatio(c)
+		p.chooseRowRatio(c, func(q *policy) int { return q.misses(c) })
 	}
 	return p
 }
@@ -238,17 +242,19 @@ func (c *Case) lossMask() []bool {
 	return mask
 }
 
-// lossHasKL reports whether token_loss holds the KL term, and notes that nobody says so.
+// lossHasKL reports whether token_loss holds the KL term, and notes that neither the file nor the numbers say so.
 func (c *Case) lossHasKL(p *policy) bool {
 	if p.beta == 0 || !c.Has("token_loss") { // what is predicted in its place holds it
 		return true
 	}
-	has := c.B.Meta.TokenLossIncludesKL
-	if has == nil {
-		note(&c.Absent, "token_loss_includes_kl")
-		return false
+	if has := c.B.Meta.TokenLossIncludesKL; has != nil {
+		return *has
 	}
-	return *has
+	holds, told := c.showsKL()
+	if !told {
+		note(&c.Absent, "token_loss_includes_kl")
+	}
+	return holds
 }
 
 // withoutKL reports whether the file says that its token_loss is the policy term alone: then no option of the KL changes it.
@@ -262,7 +268,12 @@ func predictTokenLoss(c *Case) *Prediction {
 	if p == nil {
 		return nil
 	}
-	withKL := p.beta != 0 && c.lossHasKL(p)
+	withKL := p.beta != 0
+	if has := c.B.Meta.TokenLossIncludesKL; withKL && has == nil && c.B.Token("token_loss") != nil {
+		withKL, _ = c.showsKL()
+	} else if withKL {
+		withKL = c.lossHasKL(p)
+	}
 	var kl Input
 	if withKL {
 		kl = c.tokenKL()
@@ -279,36 +290,7 @@ func predictTokenLoss(c *Case) *Prediction {
 		note(&c.Absent, "token_loss (clip_cov draws the tokens that it leaves out)")
 		return nil
 	}
-	q := &Prediction{}
-	q.Want, q.Bound, q.Alt = p.terms(c.B)
-	for i := range q.Want {
-		alt := math.NaN()
-		if q.Alt != nil {
-			alt = q.Alt[i]
-		}
-		if w := p.weight; w.X != nil {
-			q.Bound[i] = (math.Abs(w.X[i])+w.E(i))*q.Bound[i] + math.Abs(q.Want[i])*w.E(i) + p.u*math.Abs(w.X[i]*q.Want[i]) +
-				underflow(p.unit, w.X[i], q.Want[i])
-			q.Want[i] = float64(w.X[i] * q.Want[i])
-			alt *= w.X[i]
-		}
-		if withKL {
-			beta, betaE := p.beta, 0.0
-			if p.klInside {
-				beta *= p.weight.X[i]
-				betaE = math.Abs(p.beta) * p.weight.E(i)
-			}
-			k := float64(beta * kl.X[i])
-			q.Bound[i] += kl.Half * math.Abs(k)
-			q.Want[i] += k
-			alt += k
-			q.Bound[i] += (math.Abs(beta)+betaE)*kl.E(i) + betaE*math.Abs(kl.X[i]) + 3*p.u*math.Abs(k) + p.u*math.Abs(q.Want[i])
-		}
-		if q.Alt != nil {
-			q.Alt[i] = alt
-		}
-		q.settle(i, overflow(c.Unit))
-	}
+	q := p.tokenLoss(c, kl)
 	q.Terms = func(i int) []Term {
 		if perRow {
 			return []Term{{"advantage", p.adv.X[i*c.B.Cols]}}

@@ -26,13 +26,22 @@ func (p *policy) terms(b *dump.Batch) (loss, bound, alt []float64) {
 		loss, _ = rl.Reinforce(nil, nil, lp.X, adv.X, nil)
 		for i, l := range loss {
 			bound[i] = u*math.Abs(l) + (math.Abs(adv.X[i])+adv.E(i))*lp.E(i) + math.Abs(lp.X[i])*adv.E(i)
+			if half := p.lossHalf(); half > 0 {
+				loss[i], _ = rounded(l, half)
+				bound[i] = 0
+			}
 		}
 	case rl.LossCISPO, rl.LossVESPO, rl.LossDPPOTV, rl.LossDPPOKL: // −w·A·lp: e_w and 2u
 		w, e, other := p.detached(b)
 		loss, _ = rl.Reinforce(nil, nil, lp.X, adv.X, w)
 		alt = other
+		half := p.lossHalf()
 		for i, l := range loss {
 			a := math.Abs(adv.X[i])
+			if half > 0 {
+				loss[i], bound[i] = scored(w[i], e[i], adv.X[i], lp.X[i], half)
+				continue
+			}
 			product := (a+adv.E(i))*lp.E(i) + math.Abs(lp.X[i])*adv.E(i)
 			bound[i] = e[i]*(a*math.Abs(lp.X[i])+product) + 2*u*math.Abs(l) + math.Abs(w[i])*product
 			bound[i] += underflow(p.unit, w[i], a, lp.X[i])
@@ -118,9 +127,9 @@ func (p *policy) surrogate(bound []float64) []float64 {
 func (p *policy) rounds(bound []float64, u float64) (loss []float64) {
 	loss = make([]float64, len(p.ratio.x))
 	for i, r := range p.ratio.x {
-		loss[i], _ = p.surrogate16(r, p.adv.X[i], u)
+		loss[i], _, _ = p.surrogate16(r, p.adv.X[i], u)
 		for _, s := range []float64{-1, 1} {
-			moved, _ := p.surrogate16(r+s*p.ratio.err[i], p.adv.X[i], u)
+			moved, _, _ := p.surrogate16(r+s*p.ratio.err[i], p.adv.X[i], u)
 			bound[i] = larger(bound[i], math.Abs(moved-loss[i]))
 		}
 	}

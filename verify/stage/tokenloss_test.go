@@ -273,22 +273,26 @@ func TestTokenLossOfAnotherImplementation(t *testing.T) {
 	log.report(t)
 }
 
-func TestTokenLossNeedsToKnowWhetherItHoldsTheKL(t *testing.T) {
+// Whether token losses hold the KL term the file says, or else the numbers.
+func TestWhetherTokenLossesHoldTheKL(t *testing.T) {
 	f := families()[1]
 	tr := newTrainer(3)
 	tr.logprobs(f.drift)
 	tr.losses(&f)
 	set := f.set(t)
 	tr.b.Meta.TokenLossIncludesKL = nil
-	o := judged32(t, "token_loss/policy", tr.b, set)
-	require.Equal(t, check.Undetermined, o.Verdict)
-	require.Equal(t, []string{"token_loss_includes_kl"}, o.Case.Absent)
+	require.Equal(t, check.Pass, judged32(t, "token_loss/policy", tr.b, set).Verdict)
+	off := set.With("kl.place", must(convention.Parse("kl.place", "none")), "test")
+	require.Equal(t, check.Fail, judged32(t, "token_loss/policy", tr.b, off).Verdict)
+	require.NotContains(t, judged32(t, "token_loss/policy", tr.b, off).Case.Read, "kl.beta")
+	wrong := append([]float64(nil), tr.b.Token("token_loss")...)
+	for i, k := range tr.b.Token("kl") {
+		wrong[i] += 0.1 * k
+	}
+	require.Equal(t, check.Fail, judged32(t, "token_loss/policy", tr.b.With("token_loss", wrong), set).Verdict)
 	without := false
 	tr.b.Meta.TokenLossIncludesKL = &without
 	require.Equal(t, check.Fail, judged32(t, "token_loss/policy", tr.b, set).Verdict)
-	off := set.With("kl.place", must(convention.Parse("kl.place", "none")), "test")
-	tr.b.Meta.TokenLossIncludesKL = nil
-	require.NotContains(t, judged32(t, "token_loss/policy", tr.b, off).Case.Read, "kl.beta")
 }
 
 func TestTokenLossReadsOnlyWhatItsKindUses(t *testing.T) {
