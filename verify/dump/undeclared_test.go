@@ -34,15 +34,43 @@ func silent(t *testing.T, change func(b *dumpfile.Batch), ids ...string) []check
 
 // A coefficient that no profile has, of a run that declares nothing, is what the run uses: no convention is broken.
 func TestNumbersThatNobodyDeclaresAreFound(t *testing.T) {
+	for _, said := range []bool{true, false} { // whether the files say that the losses hold the KL term
+		for _, estimates := range []bool{true, false} {
+			passed := false
+			for _, r := range silent(t, func(b *dumpfile.Batch) {
+				lp, old, adv, kl, loss := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("kl"), b.Token("token_loss")
+				cells(b, func(i, row, _ int) {
+					ratio := math.Exp(lp[i] - old[i])
+					clipped := min(max(ratio, 1-0.17), 1+0.23)
+					loss[i] = single(max(-adv[row]*ratio, -adv[row]*clipped) + 0.0317*kl[i])
+				})
+				if !said {
+					b.Meta.TokenLossIncludesKL = nil
+				}
+				if !estimates {
+					delete(b.Tensors, "kl")
+				}
+			}, "token_loss/policy") {
+				require.NotContains(t, []check.Verdict{check.Fail, check.Convention}, r.Verdict, "%s: %s", r.Check, r.Reason)
+				passed = passed || r.Check == "token_loss/policy" && r.Verdict == check.Pass
+			}
+			require.True(t, passed || !estimates, "said %v", said)
+		}
+	}
+}
+
+// Nothing declared, a KL term that is subtracted is no reading of the losses.
+func TestWrongKLThatNobodyDeclares(t *testing.T) {
 	for _, r := range silent(t, func(b *dumpfile.Batch) {
 		lp, old, adv, kl, loss := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("kl"), b.Token("token_loss")
 		cells(b, func(i, row, _ int) {
 			ratio := math.Exp(lp[i] - old[i])
 			clipped := min(max(ratio, 1-0.17), 1+0.23)
-			loss[i] = single(max(-adv[row]*ratio, -adv[row]*clipped) + 0.0317*kl[i])
+			loss[i] = single(max(-adv[row]*ratio, -adv[row]*clipped) - 0.0317*kl[i])
 		})
+		b.Meta.TokenLossIncludesKL = nil
 	}, "token_loss/policy") {
-		require.NotContains(t, []check.Verdict{check.Fail, check.Convention}, r.Verdict, "%s: %s", r.Check, r.Reason)
+		require.False(t, r.Check == "token_loss/policy" && r.Verdict == check.Pass, r.Reason)
 	}
 }
 

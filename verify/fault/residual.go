@@ -66,7 +66,9 @@ func (t *trial) extraTerms() []Explanation {
 			case instead:
 				h.ID, h.Title = "OTHER-TENSOR", fmt.Sprintf("the numbers are %.6g × %s", k, name)
 			}
-			if e, ok := t.try(described(h)[0], "", h.judge); ok && !e.Lead {
+			described(h)
+			h.Relative = h.Relative || name == "kl" || name == "entropy" // a loss or a reward may be configured to have them
+			if e, ok := t.try(h, "", h.judge); ok && !e.Lead {
 				e.fitted = rounded(k, 2) != k && !(instead && math.Abs(k-1) < 1e-6)
 				found = append(found, e)
 			}

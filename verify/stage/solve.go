@@ -78,6 +78,9 @@ func (s *solver) admits(list []assign) bool {
 		if _, err := convention.Parse(a.option, a.value.String()); err != nil {
 			return false
 		}
+		if a.option == "kl.beta" && a.value.Num() < 0 { // it would keep the policy away from its reference
+			return false
+		}
 	}
 	return true
 }
@@ -100,6 +103,9 @@ func (s *solver) try(list []assign) bool {
 		under := step.Set
 		for _, c := range changes {
 			under = under.With(c.Option, c.To, "search")
+		}
+		if under.Value("kl.place").Kind() == convention.Unknown { // a proposal without a KL term is one of the policy term alone
+			under = under.With("kl.place", word("kl.place", "none").value, "search")
 		}
 		if o := Judge(s.ch, step.B, under); o.Verdict == check.Fail {
 			return false

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
@@ -29,32 +30,18 @@ func (s *solver) losses() {
 	if b.Token("logp_gen") != nil && b.Token("logp_old") != nil {
 		olds = append(olds, "engine")
 	}
-	places := []string{""}
-	if has := b.Meta.TokenLossIncludesKL; has != nil && *has && b.Token("kl") != nil {
-		places = []string{"outside"}
-		if b.Tensors["is_weights"] != nil {
-			places = append(places, "inside")
-		}
-	}
 	for _, old := range olds {
-		for _, place := range places {
+		for _, place := range klPlaces(b) {
+			s.tried = 0
 			for _, level := range []string{"token", "seq_mean", "seq_sum"} {
 				base := []assign{word("ratio.level", level)}
 				if old == "engine" {
 					base = append(base, word("ratio.old", old))
 				}
-				switch place {
-				case "outside", "inside":
-					base = append(base, word("kl.place", "loss"), word("kl.under_is_weight", place))
-				}
-				cells := s.lossCells(base, place != "")
-				if len(cells) == 0 {
-					continue
-				}
-				s.formulas(cells, base, level, place)
-				for _, w := range engineModes {
-					if weighted, more := w.weigh(cells, place); more != nil && len(s.fits) == 0 {
-						s.formulas(weighted, append(slices.Clone(base), more...), level, place)
+				for _, estimate := range s.likeliest(base, klEstimates(b, place), place) {
+					s.from(append(slices.Clone(base), estimate...), level, place)
+					if len(s.fits) > 0 {
+						break // else the same numbers by another estimate
 					}
 				}
 			}
@@ -66,6 +53,96 @@ func (s *solver) losses() {
 			}
 		}
 	}
+}
+
+// from proposes all formulas of one ratio, one place of the KL term and one estimate of it, with the engine's weights as they were dumped or
+// as they show.
+func (s *solver) from(base []assign, level, place string) {
+	cells := s.lossCells(base, place != "")
+	if len(cells) == 0 {
+		return
+	}
+	s.formulas(cells, base, level, place)
+	for _, w := range engineModes {
+		if weighted, more := w.weigh(cells, place); more != nil && len(s.fits) == 0 {
+			s.formulas(weighted, append(slices.Clone(base), more...), level, place)
+		}
+	}
+}
+
+// klPlaces returns how a loss may hold the KL term: not at all, or beside the policy term, outside or inside what importance weights multiply.
+// Where nobody says whether the losses hold it both are open.
+func klPlaces(b *dump.Batch) (places []string) {
+	has := b.Meta.TokenLossIncludesKL
+	there := b.Token("kl") != nil || b.Token("logp_ref") != nil
+	if there && (has == nil || *has) {
+		places = append(places, "outside")
+		if b.Tensors["is_weights"] != nil {
+			places = append(places, "inside")
+		}
+	}
+	switch {
+	case has == nil || !*has:
+		places = append([]string{""}, places...)
+	case b.Token("kl") == nil: // who has no KL term may say that the losses hold it, too
+		places = append(places, "")
+	}
+	return places
+}
+
+// klEstimates returns the options of the estimates that a loss may hold: those that were dumped need none.
+func klEstimates(b *dump.Batch, place string) [][]assign {
+	if place == "" {
+		return [][]assign{nil}
+	}
+	base := []assign{word("kl.place", "loss"), word("kl.under_is_weight", place)}
+	if b.Token("kl") != nil {
+		return [][]assign{base}
+	}
+	var list [][]assign
+	for _, kind := range []string{"k3", "k1", "k2", "abs"} {
+		for _, grad := range []string{"naive", "is_corrected"} {
+			list = append(list, append(slices.Clone(base), word("kl.kind", kind), word("kl.grad", grad), word("kl.clamp_in", "none"), word("kl.clamp_out", "none")))
+		}
+	}
+	return list
+}
+
+// likeliest returns the two of several estimates under which most tokens have the policy term that a surrogate has where it does not clip, or a
+// score function, with one coefficient for all.
+func (s *solver) likeliest(base []assign, estimates [][]assign, place string) [][]assign {
+	const most = 2
+	if len(estimates) <= most {
+		return estimates
+	}
+	agree := make([]int, len(estimates))
+	order := make([]int, len(estimates))
+	for n, estimate := range estimates {
+		order[n] = n
+		cells := s.lossCells(append(slices.Clone(base), estimate...), true)
+		for _, f := range []func(*lossCell) float64{
+			func(c *lossCell) float64 { return -c.adv * c.rho },
+			func(c *lossCell) float64 { return -c.adv * c.lp },
+			func(c *lossCell) float64 { return -c.adv * c.lp * c.rho },
+		} {
+			for _, beta := range s.betas(cells, place, f) {
+				near := 0
+				for i := range cells {
+					c := &cells[i]
+					if x, e := c.rest(beta, place); c.w != 0 && math.Abs(x-f(c)) <= e+2*c.u*math.Abs(f(c))+math.Abs(c.adv)*c.rhoE {
+						near++
+					}
+				}
+				agree[n] = max(agree[n], near)
+			}
+		}
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return agree[j] - agree[i] })
+	best := make([][]assign, most)
+	for i := range best {
+		best[i] = estimates[order[i]]
+	}
+	return best
 }
 
 // formulas proposes all losses of a token for one ratio; those that a single number of degenerate data would fit come last.
@@ -104,7 +181,9 @@ func (s *solver) lossCells(base []assign, withKL bool) []lossCell {
 		}
 		kl, h := step.B.Token("kl"), step.B.Token("entropy")
 		if withKL && kl == nil {
-			return nil
+			if kl = c.Of(step.B, set.With("kl.place", word("kl.place", "loss").value, "search")).tokenKL().X; kl == nil {
+				return nil
+			}
 		}
 		u, _ := step.B.Tensors["token_loss"].Type.Unit()
 		u += a.Unit
