@@ -6,12 +6,25 @@ import (
 	"strings"
 
 	"plumbline/verify/check"
+	"plumbline/verify/stage"
 )
 
 // losses are the checks of the losses that a gradient is the derivative of.
 var losses = map[string][]string{
 	"gradient/dlogp":   {"aggregate/loss", "aggregate/pg_loss"},
 	"gradient/dvalues": {"aggregate/loss", "aggregate/value_loss"},
+}
+
+// reducedBy returns the value of an option of t in words; agg.kind is that of a value loss only where value.agg does not take the tokens.
+func (t *track) reducedBy(c stage.Change) string {
+	if ofValues := t.check.ID == "gradient/dvalues" || t.check.ID == "aggregate/value_loss"; ofValues && c.Option == "agg.kind" {
+		for _, d := range t.decided() {
+			if d.Option == "value.agg" && d.To.String() == "token" {
+				return "token"
+			}
+		}
+	}
+	return c.To.String()
 }
 
 // contradicted makes a failure of a gradient that is right only under another aggregation than the loss of which it is the
@@ -26,7 +39,7 @@ func (t *track) contradicted(res *check.Result, s *session) {
 		}
 		for _, mine := range t.decided() {
 			for _, its := range loss.decided() {
-				if mine.Option != its.Option || mine.To == its.To || !strings.HasPrefix(mine.Option, "agg.") {
+				if mine.Option != its.Option || t.reducedBy(mine) == loss.reducedBy(its) || !strings.HasPrefix(mine.Option, "agg.") {
 					continue
 				}
 				res.Verdict = check.Fail
