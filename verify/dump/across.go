@@ -28,6 +28,10 @@ var acrossChecks = []*stage.Check{
 		Source:  "Schulman et al. 2017: π_old is the policy before the first update; V02, V08 (P023, P160)",
 		Fix:     "take the old log-probs of the rows that are trained on, by the pass that trains: same weights, mask, temperature, no dropout",
 		Assert:  stage.OldIsNew},
+	{ID: acrossValues, Stage: convention.TokenLoss, Output: "values_new", Title: "at the first update of a rollout the new values are the old ones",
+		Formula: "rms(values_new − values) ≤ 0.8 of their spread or 0.16 of their size before the value head has moved", Source: "Schulman et al. 2017: the critic is fitted to returns of its own rollout; V02, V08 (P059, P075)",
+		Fix:    "take the values of the rows that are trained on, by the value head that is trained: same weights, columns and scale, no dropout",
+		Assert: stage.ValuesAreNew},
 	{ID: "across/gen", Stage: convention.Ratio, Output: "logp_gen", Title: "a row keeps the engine's log-probs over the updates of its rollout",
 		Formula: "logp_gen of a row is the same, bit by bit, in every update that uses the row", Source: "the engine sampled the row once",
 		Fix:    "store what the engine reported with the rows, and permute it with them",
@@ -41,8 +45,11 @@ var acrossChecks = []*stage.Check{
 // before marks the tensors of a batch that hold what earlier steps had for its rows, NaN where no step had them.
 const before = "earlier/"
 
-// acrossFirst is judged of a step by itself: what the steps before say of it is which update it is.
-const acrossFirst = "across/first"
+// acrossFirst and acrossValues are judged of a step by itself: what the steps before say of it is which update it is.
+const (
+	acrossFirst  = "across/first"
+	acrossValues = "across/values"
+)
 
 func isAcross(c *stage.Check) bool { return strings.HasPrefix(c.ID, "across/") }
 
@@ -213,6 +220,10 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 		}
 		if t.check.ID == acrossFirst {
 			s.firstUpdate(t, v, set, which, kept)
+			continue
+		}
+		if t.check.ID == acrossValues {
+			s.firstUpdate(t, v, set, which, 0)
 			continue
 		}
 		full.key, full.dress = page, dressed(h.moved, h.learnt, later, h.alike)

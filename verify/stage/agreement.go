@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/verify/convention"
 )
@@ -18,6 +19,10 @@ func agreementChecks() []*Check {
 			Formula: "|logp_new − logp_old| is no smaller one column or some rows off", Source: source,
 			Fix:    "cut all log-probs of a batch by the same slice, and permute, filter and sort its tensors together",
 			Assert: oldAgrees},
+		{ID: "agreement/format", Stage: convention.Ratio, Output: "logp_old", Title: "old and new log-probs have one number format",
+			Formula: "under compute_dtype float32, logp_old has more bits than 16-bit formats where logp_new has", Source: source + "; V35",
+			Fix:    "store the old log-probs in float32 between rollout and update",
+			Assert: oldFormat},
 		{ID: "agreement/reference", Stage: convention.Ratio, Output: "logp_ref", Title: "the reference's log-probs are of the same tokens, and of another model than the policy",
 			Formula: "|logp_old − logp_ref| is no smaller one column or some rows off, and logp_ref does not move with logp_new", Source: source,
 			Fix:    "switch the adapter off, or use a frozen copy, for the reference, and permute it together with the other tensors of a batch",
@@ -38,6 +43,14 @@ func agreementChecks() []*Check {
 			Formula: "logp_new and logp_ref are not logp_old at α times its logits, for which 0 ≤ b − α·a ≤ (α − 1)·H (α ≥ 1; else a and b change places)", Source: "Rényi 1961, the order of the entropies; V10",
 			Fix:    "divide the logits by the temperature in all passes, the new one and that of the reference, or in none",
 			Assert: passTemperature},
+		{ID: "agreement/ends", Stage: convention.Ratio, Output: "", Title: "the last token of a response has its log-prob",
+			Formula: "no log-prob is exactly 0 at the last tokens of responses alone, where another pass or the entropy is not", Source: "V01, V08; pytorch/rl 4255, NeMo-RL 4218",
+			Fix:    "take the log-prob of every token in the response mask, EOS included; leave a tensor out that was not available",
+			Assert: endsAgree},
+		{ID: "agreement/context", Stage: convention.Ratio, Output: "", Title: "rows of one prompt have one distribution behind the same tokens",
+			Formula: "entropy, value and log-prob of a token behind one context are the same in all rows of a group_id but for rounding; Σ p ≤ 1", Source: "a causal model is a function of the tokens before; V08, V13, V16",
+			Fix:    "print ids, log-prob, entropy and value of the first column of two rows of one prompt: the same slice, the same rows, the same group_id",
+			Assert: sameContext},
 		{ID: "agreement/padding", Stage: convention.Ratio, Output: "attention_mask", Title: "all passes read rows with left padding alike",
 			Formula: "where rows without padding agree, rows with it do", Source: "V07 (trl#2708)",
 			Fix:    "hand the attention mask to every pass, and count positions from the first token that it does not mask",
@@ -261,9 +274,10 @@ func engineAgrees(c *Case) *Assertion {
 		return out
 	}
 	below := slices.ContainsFunc(gaps(c, old, gen, 0, 0), func(d float64) bool { return d < -1e-4 })
+	ends := slices.ContainsFunc(c.silentEnds(), func(v Violation) bool { return strings.HasPrefix(v.Reason, "logp_gen ") })
 	for i, m := range c.B.Mask {
 		// What top-p keeps of a token that it leaves alone is 0, too: no unlikely one.
-		if m && below && gen[i] == 0 && old[i] < unlikely && medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) != 0 {
+		if m && below && !ends && gen[i] == 0 && old[i] < unlikely && medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) != 0 {
 			out.Violations = append(out.Violations, Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Fault: "MASK-ATTENTION",
 				Reason: fmt.Sprintf("the mask is true where the engine has no log-prob (logp_gen 0, %s %.3g): the token is not the policy's own", name, old[i])})
 			return out

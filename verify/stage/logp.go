@@ -26,6 +26,13 @@ func logpChecks() []*Check {
 		Fix:     "look for padding in the sum, and for a sum of log-probs of the sampled tokens in place of an entropy",
 		Assert:  assertEntropyRange,
 	}, {
+		ID: "logp/sampled", Stage: convention.LogP, Output: "entropy",
+		Title:   "log-probs of sampled tokens are their negative entropies on average",
+		Formula: "Σ (logp_new + entropy) = 0 within 8·√(Σ(x² + 2v)/3), v the largest variance of ln p that the entropy allows, where tokens are drawn from what the entropies are of",
+		Source:  "E[ln p(a)] = −H for a drawn from p; Delyon 2009 for sums of martingales; V05, V10",
+		Fix:     "print logits, log-prob and entropy of one token: the same temperature, natural logarithms, no padding; then top-p, top-k and other processors of the engine",
+		Assert:  sampledEntropy,
+	}, {
 		ID: "logp/new", Stage: convention.LogP, Output: "logp_new",
 		Title:   "log-probability of the token that was sampled",
 		Formula: "logp = z_id − ln Σ_j e^{z_j}, z = logits/(logp.temperature + logp.temp_eps)",

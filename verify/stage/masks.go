@@ -32,6 +32,13 @@ func maskChecks() []*Check {
 		Fix:     "print ids, attention_mask and response_mask of the row side by side: a shift by one shows at the EOS; padding is told from EOS by the masks, not by its id",
 		Assert:  assertPosition, Options: []string{"mask.tokens"},
 	}, {
+		ID: "masks/truncated", Stage: convention.Masks,
+		Title:   "responses that were cut off are masked where that is declared",
+		Formula: "mask_truncated_completions: no true cell in a row that is max_completion_length long and does not end with EOS or padding",
+		Source:  "TRL 1.16 grpo_trainer.py, is_truncated; V01",
+		Fix:     "mask the rows whose last id is neither EOS nor padding, and keep the others: print ids[-1] and mask.sum() of the row",
+		Assert:  assertTruncated,
+	}, {
 		ID: "masks/ids", Stage: convention.Masks,
 		Title:   "token ids",
 		Formula: "0 ≤ id < vocab_size; response_ids are the ids of input_ids where the response stands",
@@ -41,7 +48,7 @@ func maskChecks() []*Check {
 	}, {
 		ID: "masks/group", Stage: convention.Masks,
 		Title:   "sizes of groups",
-		Formula: "no group_id has more rows than num_generations",
+		Formula: "no group_id has more rows than num_generations, and none has rows of two prompts where every prompt has as many",
 		Source:  "verl 2881 (responses repeated twice), NeMo-RL 3882 (colliding keys); V16, V30",
 		Fix:     "make group_id unique per step across ranks, and repeat each prompt once",
 		Assert:  assertGroups,
@@ -261,6 +268,10 @@ func assertGroups(c *Case) *Assertion {
 			smaller++
 		}
 	}
+	if r := c.crossing(id, size); r >= 0 {
+		a.Violations = append(a.Violations, Violation{Row: r, Col: -1, Got: id[r], Fault: "ADV-WRONG-GROUPS",
+			Reason: fmt.Sprintf("group_id %s is that of rows with different prompts, where every prompt has num_generations = %g rows: the rows are grouped by something else", plain(id[r]), size)})
+	}
 	if smaller > 0 {
 		a.Note = fmt.Sprintf("%d of %d groups are not complete: their advantages are not judged", smaller, len(count))
 	}
@@ -268,6 +279,36 @@ func assertGroups(c *Case) *Assertion {
 		a.Note = fmt.Sprintf("%d of %d group_ids are those of several prompts that are alike: their advantages are not judged", alike, len(count))
 	}
 	return a
+}
+
+// crossing returns a row whose group_id is that of a row with another prompt, if every prompt and every group_id have size rows; else −1. Rows
+// that are the turns of a conversation have several prompts in a group, but not each of them as often as a group has rows.
+func (c *Case) crossing(id []float64, size float64) int {
+	text := c.groupPrompts()
+	if text == nil || !(size > 1) {
+		return -1
+	}
+	prompts, groups, first := map[int]float64{}, map[float64]float64{}, map[float64]int{}
+	row := -1
+	for r, g := range id {
+		prompts[text[r]]++
+		if groups[g]++; groups[g] == 1 {
+			first[g] = text[r]
+		} else if first[g] != text[r] && row < 0 {
+			row = r
+		}
+	}
+	for _, n := range prompts {
+		if n != size {
+			return -1
+		}
+	}
+	for _, n := range groups {
+		if n != size {
+			return -1
+		}
+	}
+	return row
 }
 
 // promptsAlike reports whether n rows of one id are whole groups of prompts with the same text: OpenRLHF keeps nothing else of a

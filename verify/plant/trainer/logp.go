@@ -90,7 +90,7 @@ func (r *run[F]) logprobs() {
 				lp = r.sub(lp, r.log(kept(z, high, lse, r.ids[cell])))
 			case p == genPolicy && r.plant == "GEN-OTHER-TOKEN":
 				lp = r.q(-lse)
-			case p == genPolicy && (r.plant == "GEN-ZERO" || r.hole[cell]):
+			case p == genPolicy && (r.plant == "GEN-ZERO" || r.hole[cell] || r.plant == "LOGP-END-ZERO" && t == r.length[row]-1):
 				lp = 0
 			case p != genPolicy && r.plant == "LOGP-BF16":
 				lp = unit[F]{bf16: true}.q(lp)

@@ -26,6 +26,11 @@ func (r *run[F]) masks() {
 	}
 	r.mask = slices.Clone(r.truth)
 	for i := range r.rows {
+		if r.dropped[i] && r.plant == "MASK-TRUNCATED-KEPT" {
+			for t := range r.length[i] {
+				r.mask[i*r.cols+t] = !r.hole[i*r.cols+t]
+			}
+		}
 		row, end := r.mask[i*r.cols:(i+1)*r.cols], r.length[i]
 		if r.dropped[i] {
 			continue

@@ -21,6 +21,7 @@ var lossPlants = []Plant{
 	{"CLIP-DUAL-BOTH-SIGNS", []string{"token_loss", "loss", "pg_loss", "dlogp"}, []string{"logp_new", "logp_old", "advantages"}, all(clipped, is("loss.kind", "ppo"), positive("clip.dual"))},
 	{"CLIP-GRADIENT-LEAK", []string{"dlogp"}, []string{"logp_new", "logp_old", "advantages"}, clipped},
 	{"CISPO-NOT-DETACHED", []string{"token_loss", "loss", "pg_loss", "dlogp"}, []string{"logp_new", "logp_old", "advantages"}, is("loss.kind", "cispo")},
+	{"VALUES-OTHER-PASS", []string{"values"}, []string{"values_new", "logp_old", "logp_new"}, hasValues},
 	{"VALUE-NO-HALF", []string{"value_loss", "loss", "dvalues"}, []string{"values", "values_new", "returns"}, all(hasValues, is("value.factor", "0.5"))},
 	{"VALUE-MASK", []string{"value_loss", "loss", "dvalues"}, []string{"values", "values_new", "returns"}, all(hasValues, is("value.mask", "response", "p1"), masked)},
 	{"VALUE-CLIP-ABSENT", []string{"value_loss", "loss", "dvalues"}, []string{"values", "values_new", "returns"}, valueClip},

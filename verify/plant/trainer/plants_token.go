@@ -7,6 +7,7 @@ var tokenPlants = []Plant{
 	{"MASK-SHIFT", []string{"response_mask"}, []string{"response_ids", "attention_mask"}, masked},
 	{"MASK-ATTENTION", []string{"response_mask"}, []string{"logp_gen"}, masked},
 	{"MASK-EMPTY", []string{"response_mask"}, []string{"attention_mask"}, all(masked, group)},
+	{"MASK-TRUNCATED-KEPT", []string{"response_mask"}, []string{"response_ids"}, all(masked, group)},
 	{"LOSS-MASK-SHIFT", []string{"token_loss", "loss", "pg_loss", "dlogp"}, []string{"logp_new", "logp_old", "advantages"}, masked},
 	{"LOSS-MASK-TOOL", []string{"token_loss", "loss", "pg_loss", "dlogp"}, []string{"logp_new", "logp_old", "advantages", "attention_mask"}, masked},
 	{"LOSS-MASK-PADS", []string{"token_loss", "loss", "pg_loss", "dlogp"}, []string{"logp_new", "logp_old", "advantages"}, all(masked, not(is("agg.kind", "luspo", "seq_sum_const")))},
@@ -42,6 +43,7 @@ var logpPlants = []Plant{
 	{"GEN-UNADAPTED", []string{"logp_gen"}, []string{"logp_old", "logp_ref"}, always},
 	{"GEN-OTHER-TOKEN", []string{"logp_gen"}, []string{"logp_old"}, always},
 	{"GEN-ZERO", []string{"logp_gen"}, nil, always},
+	{"LOGP-END-ZERO", []string{"logp_gen"}, []string{"logp_old"}, masked},
 	{"ENTROPY-ROWS", []string{"entropy"}, []string{"logits"}, not(is("entropy.logits", "monte_carlo", "–", "?"))},
 	{"ENTROPY-TEMPERATURE", []string{"entropy"}, []string{"logits"}, all(is("entropy.logits", "scaled", "unscaled"), not(is("logp.temperature", "1", "–", "?")))},
 }

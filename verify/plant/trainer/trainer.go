@@ -105,6 +105,9 @@ func step[F float32 | float64](c Config, plant, data string) (*dump.Batch, *conv
 		unit: unit[F]{bf16: c.Compute == format.BF16, turn: c.Round},
 	}
 	r.world = newWorld(c, r.o, data)
+	if plant == "VALUES-OTHER-PASS" && c.FirstStep {
+		slices.Reverse(r.values)
+	}
 	if plant == "ROWS-REPEATED" {
 		r.mergeGroups()
 	}

@@ -31,6 +31,7 @@ type world struct {
 	eosAt                    []int // column of EOS, −1 if the response was cut off
 	dropped                  []bool
 	hole                     []bool // tool output
+	context                  []int  // of every cell: the first cell with the same prompt and tokens before it
 	maxLength                int    // of a response
 	eos, pad                 int
 	functions                int
@@ -88,7 +89,7 @@ func newWorld(c Config, o settings, data string) *world {
 	w.dig(c.Holes && !o.maskAll, shape)
 	w.sample(o)
 	w.score(c, o, data)
-	w.appraise()
+	w.appraise(c)
 	w.single(c, data)
 	return w
 }
@@ -154,7 +155,7 @@ func (w *world) cutLengths(o settings, d *drawn, data string) {
 	cut := d.chance(0.5) && !o.bootstrap
 	empty := d.chance(1. / 6)
 	switch data {
-	case "NAN-EMPTY-ROW", "AGG-COUNTS-MASKED":
+	case "NAN-EMPTY-ROW", "AGG-COUNTS-MASKED", "MASK-TRUNCATED-KEPT":
 		cut, empty = true, true
 	case "EOS-PENALTY-MISSING", "EOS-INVERTED", "GAE-TRUNCATED-BOOTSTRAP", "METRIC-LOCAL-OVER-GLOBAL":
 		cut = true
@@ -182,8 +183,24 @@ func (w *world) cutLengths(o settings, d *drawn, data string) {
 	}
 	for _, s := range w.spans {
 		if s.lo <= longest && longest < s.hi && s.hi-s.lo > 1 && cut && empty && !o.maskAll && o.kind("group") {
-			w.dropped[longest] = true // TRL mask_truncated_completions
+			w.dropTruncated(longest)
 		}
+	}
+}
+
+// dropTruncated masks the rows that were cut off, as TRL does under mask_truncated_completions; every file keeps a row that has ended.
+func (w *world) dropTruncated(longest int) {
+	for _, s := range w.spans {
+		if !slices.ContainsFunc(w.eosAt[s.lo:s.hi], func(at int) bool { return at >= 0 }) {
+			r := s.lo
+			if r == longest && s.hi-s.lo > 1 {
+				r++
+			}
+			w.eosAt[r] = w.length[r] - 1
+		}
+	}
+	for r, at := range w.eosAt {
+		w.dropped[r] = at < 0
 	}
 }
 
@@ -235,66 +252,26 @@ func (w *world) dig(holes bool, d *drawn) {
 // logits stores the raw logits of a policy at a cell.
 func (w *world) logits(z []float64, policy, cell int) { w.noisy(z, policy, cell, w.noise) }
 
-// noisy stores the raw logits of a policy that is as far from the old one as noise says. Cells after the grid are cells, too.
+// noisy stores the raw logits of a policy that is as far from the old one as noise says: a function of the tokens before. Cells after the grid
+// are cells, too.
 func (w *world) noisy(z []float64, policy, cell int, noise [policies]float64) {
-	eos := -4.0
-	if r := cell / w.cols; r < w.rows && w.eosAt[r] == cell%w.cols {
-		eos = 4
+	of := cell
+	if cell < len(w.context) {
+		of = w.context[cell]
 	}
 	for v := range z {
-		i := uint64(cell*w.vocab + v)
+		i := uint64(of*w.vocab + v)
 		z[v] = float64(1.6 * w.base.Normal(i))
 		if noise[policy] > 0 {
 			z[v] += float64(noise[policy] * w.streams[policy].Normal(i))
 		}
-		switch v {
-		case w.eos:
-			z[v] += eos
-		case 0:
+		if v == 0 {
 			z[v] -= 4
 		}
 	}
 	if cell == w.outlier && policy != refPolicy {
 		z[w.ids[cell]] -= w.outlierBias
 	}
-}
-
-// sample draws the tokens from the engine's policy, tool output from nowhere.
-func (w *world) sample(o settings) {
-	d := &drawn{stream: rng.New(w.seed, drawTokens)}
-	w.ids = slices.Repeat([]int{w.pad}, w.rows*w.cols)
-	z := make([]float64, w.vocab)
-	for r := range w.rows {
-		for t := range w.length[r] {
-			cell := r*w.cols + t
-			x := d.uniform()
-			switch {
-			case t == w.eosAt[r]:
-				w.ids[cell] = w.eos
-			case w.hole[cell]:
-				w.ids[cell] = 2 + int(x*float64(w.vocab-2))
-			default:
-				w.logits(z, genPolicy, cell)
-				w.ids[cell] = draw(z, o.temperature, x)
-			}
-		}
-	}
-}
-
-// draw returns the token other than pad and EOS at which the cumulated probability passes x.
-func draw(z []float64, temperature, x float64) int {
-	high := slices.Max(z[2:])
-	var total float64
-	for _, v := range z[2:] {
-		total += math.Exp((v - high) / temperature)
-	}
-	x *= total
-	for v := 2; v < len(z); v++ {
-		if x -= math.Exp((z[v] - high) / temperature); x < 0 {
-			return v
-		}
-	}
-	return len(z) - 1
 }
 
 // score draws the rewards of the responses: right or wrong, graded, or continuous.
@@ -345,13 +322,18 @@ func (w *world) score(c Config, o settings, data string) {
 	}
 }
 
-// appraise draws what the value head says at rollout and now.
-func (w *world) appraise() {
+// appraise draws what the value head says at rollout and now: the same at the first update, but for rounding.
+func (w *world) appraise(c Config) {
+	moved := 0.3
+	if c.FirstStep {
+		moved = 1e-4
+	}
 	now := rng.New(w.seed, drawValues)
 	w.values, w.newValues = make([]float64, w.rows*w.cols), make([]float64, w.rows*w.cols)
 	for i := range w.values {
-		w.values[i] = 0.2 + float64(0.4*now.Normal(uint64(2*i)))
-		w.newValues[i] = w.values[i] + float64(0.3*now.Normal(uint64(2*(i+len(w.values)))))
+		of := w.context[i]
+		w.values[i] = 0.2 + float64(0.4*now.Normal(uint64(2*of)))
+		w.newValues[i] = w.values[i] + float64(moved*now.Normal(uint64(2*(of+len(w.values)))))
 	}
 }
 

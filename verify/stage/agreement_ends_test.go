@@ -1,0 +1,66 @@
+package stage
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+)
+
+// A log-prob of 0 at the end of responses, where another pass or the entropy says that the token is not certain, was filled in.
+func TestZeroAtTheEndOfResponses(t *testing.T) {
+	r := rand.New(rand.NewPCG(69, 2))
+	lengths := []int{5, 8, 3, 8, 6, 7, 4, 8}
+	draw := func() grid {
+		g := newGrid(8, lengths...)
+		lp := g.fill("logp_new", dump.PerToken, func() float64 { return -0.6 - r.ExpFloat64() })
+		near := func() []float64 {
+			x := slices.Clone(lp)
+			for i := range x {
+				x[i] = float64(float32(x[i] * (1 + 1e-3*r.NormFloat64())))
+			}
+			return x
+		}
+		return g.token("logp_old", near()...).token("logp_gen", near()...).token("logp_ref", near()...)
+	}
+	ends := func(x []float64, rows ...int) {
+		for _, row := range rows {
+			x[row*8+lengths[row]-1] = 0
+		}
+	}
+	all := []int{0, 1, 2, 3, 4, 5, 6, 7}
+	s := set(t, "")
+	require.Equal(t, check.Pass, rules(t, "agreement/ends", draw().Batch, s).Verdict)
+	for _, name := range logpNames {
+		g := draw()
+		ends(g.Tensors[name].Data, all...)
+		o := rules(t, "agreement/ends", g.Batch, s)
+		require.Equal(t, check.Fail, o.Verdict, name)
+		require.Equal(t, "LOGP-END-ZERO", o.Rules.Violations[0].Fault, name)
+		require.Contains(t, o.Rules.Violations[0].Reason, name)
+		g.Tensors[name].Data[1], g.Tensors[name].Data[9] = 0, 0
+		require.Equal(t, check.Pass, rules(t, "agreement/ends", g.Batch, s).Verdict, "%s: zeros at other tokens, too", name)
+	}
+	g := draw()
+	ends(g.Tensors["logp_gen"].Data, 0, 1)
+	require.Equal(t, check.Pass, rules(t, "agreement/ends", g.Batch, s).Verdict, "two rows may be chance")
+	g = draw()
+	ends(g.Tensors["logp_ref"].Data, 0, 1, 2, 3)
+	require.Equal(t, check.Pass, rules(t, "agreement/ends", g.Batch, s).Verdict, "a reference may be sure of some ends")
+	// One tensor alone: the entropy says that the token is not certain.
+	alone := func(entropy float64) check.Verdict {
+		g := draw()
+		for _, name := range []string{"logp_old", "logp_gen", "logp_ref"} {
+			delete(g.Tensors, name)
+		}
+		ends(g.Tensors["logp_new"].Data, all...)
+		g.fill("entropy", dump.PerToken, func() float64 { return entropy * (1 + 0.1*r.Float64()) })
+		return rules(t, "agreement/ends", g.Batch, s).Verdict
+	}
+	require.Equal(t, check.Fail, alone(0.8))
+	require.Equal(t, check.Pass, alone(1e-6), "EOS is certain")
+}

@@ -1,0 +1,82 @@
+package stage
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+)
+
+func TestValuesAtTheFirstUpdate(t *testing.T) {
+	r := rand.New(rand.NewPCG(69, 1))
+	lengths := make([]int, 12)
+	for i := range lengths {
+		lengths[i] = 8 + r.IntN(5)
+	}
+	base := func(mean, spread, noise float64) grid {
+		g := newGrid(12, lengths...)
+		v := g.fill("values", dump.PerToken, func() float64 { return mean + spread*r.NormFloat64() })
+		g = g.token("values", v...)
+		now := slices.Clone(v)
+		for i := range now {
+			now[i] += noise * r.NormFloat64()
+		}
+		lp := make([]float64, len(v))
+		for i := range lp {
+			lp[i] = -r.ExpFloat64()
+		}
+		return g.token("values_new", now...).token("logp_old", lp...).token("logp_new", slices.Clone(lp)...)
+	}
+	judge := func(g grid, when string) *Assertion {
+		return ValuesAreNew(NewCase(g.Batch, set(t, "").WithFact("first_update", when), 0x1p-24))
+	}
+	for _, e := range []struct {
+		name                string
+		mean, spread, noise float64
+	}{{"float32", 0.2, 0.5, 1e-6}, {"bfloat16 of a deep model", 0, 0.5, 0.02}, {"all alike, with rounding", 5, 1e-3, 0.2}, {"a head of zeros", 0, 0, 0}} {
+		a := judge(base(e.mean, e.spread, e.noise), FirstUpdate)
+		require.NotNil(t, a, e.name)
+		require.Empty(t, a.Violations, e.name)
+	}
+	faults := map[string]func(v []float64, cols int){
+		"rows of others": func(v []float64, cols int) {
+			x := slices.Clone(v)
+			copy(v, x[cols:])
+			copy(v[len(v)-cols:], x[:cols])
+		},
+		"another batch": func(v []float64, _ int) {
+			for i := range v {
+				v[i] = 0.2 + 0.5*r.NormFloat64()
+			}
+		},
+		"another scale":  func(v []float64, _ int) { each(v, func(x float64) float64 { return 6 * x }) },
+		"another sign":   func(v []float64, _ int) { each(v, func(x float64) float64 { return -x }) },
+		"zeros":          func(v []float64, _ int) { clear(v) },
+		"one column off": func(v []float64, _ int) { copy(v[1:], slices.Clone(v)) },
+	}
+	for name, edit := range faults {
+		g := base(0.2, 0.5, 1e-6)
+		edit(g.Tensors["values"].Data, g.Cols)
+		a := judge(g, FirstUpdate)
+		require.NotEmpty(t, a.Violations, name)
+		want := "VALUES-OTHER-PASS"
+		if name == "rows of others" {
+			want = "VALUES-OF-OTHER-ROWS"
+		}
+		require.Equal(t, want, a.Violations[0].Fault, name)
+		require.Nil(t, judge(g, UnknownUpdate), name)
+		require.Nil(t, judge(g, LaterUpdate), name)
+		each(g.Tensors["logp_new"].Data, func(x float64) float64 { return x + 0.1*math.Expm1(x)*r.NormFloat64() })
+		require.Nil(t, judge(g, FirstUpdate), "%s: the policy has moved, so this is no first update", name)
+	}
+}
+
+func each(x []float64, f func(float64) float64) {
+	for i, v := range x {
+		x[i] = f(v)
+	}
+}
