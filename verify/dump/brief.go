@@ -169,9 +169,26 @@ func (s *session) causeOf(found []check.Finding, results []check.Result, res *ch
 			if len(names) == 0 && after(res.Check, of.Check) {
 				return f
 			}
+			if slices.Contains(theirs, f.Name) && consequence(f.Name, res.Check, names) {
+				return f
+			}
 		}
 	}
 	return nil
+}
+
+// consequence reports whether a failure with these names is what a bug before it leads to. Between log-probs of other rows a line has a
+// slope near 0, which is no temperature; what the program made of the rows before they were exchanged, as rewards and logged numbers, cannot
+// be right by the exchanged ones; and a count of the tokens is not one of a mask that was shifted.
+func consequence(bug, later string, names []string) bool {
+	logged := groupOf(later) == "scalars" && !slices.ContainsFunc(names, func(n string) bool { return !strings.HasPrefix(n, "METRIC-") })
+	switch bug {
+	case "ROWS-SWAPPED":
+		return later == "agreement/temperature" || logged || len(names) == 0 && slices.Contains([]string{"reward", "advantage", "gae"}, groupOf(later))
+	case "MASK-SHIFT":
+		return later == "aggregate/num_items"
+	}
+	return false
 }
 
 // causes are the names of all that explains a result: bugs, and options with the values under which it would be right.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
@@ -35,4 +36,47 @@ func TestFitsOfARunWithoutAProfile(t *testing.T) {
 	name, ok := fault.OfChange(change("gae.lambda", "0.95", "1"))
 	require.True(t, ok)
 	require.Equal(t, "GAE-NO-LAMBDA", name.ID)
+}
+
+// A bug that explains more of the failing checks leads one that explains a single one of them: KL of the engine's old log-probs is KL under the
+// weights, too, and the token losses say which it is.
+func TestBugOfMostChecksLeads(t *testing.T) {
+	by := func(ids ...string) *track {
+		tr := &track{}
+		for _, id := range ids {
+			tr.why.faults = append(tr.why.faults, fault.Explanation{Hypothesis: &fault.Hypothesis{ID: id}})
+		}
+		return tr
+	}
+	kl, loss := by("KL-TIMES-WEIGHTS", "OLD-IS-GEN"), by("OLD-IS-GEN")
+	kl.widestFirst([]*track{kl, loss})
+	require.Equal(t, "OLD-IS-GEN", kl.why.faults[0].Hypothesis.ID)
+	alone := by("KL-TIMES-WEIGHTS", "OLD-IS-GEN")
+	alone.widestFirst([]*track{alone})
+	require.Equal(t, "KL-TIMES-WEIGHTS", alone.why.faults[0].Hypothesis.ID)
+	factor := by("FACTOR", "OLD-IS-GEN")
+	factor.why.faults[0].Factor = "× 2 (2)"
+	factor.widestFirst([]*track{factor, loss})
+	require.Equal(t, "FACTOR", factor.why.faults[0].Hypothesis.ID)
+}
+
+// What exchanged rows lead to is told under them; another bug beside them is not.
+func TestConsequencesAreNoFindings(t *testing.T) {
+	failed := func(id string, faults ...string) check.Result {
+		res := check.Result{Check: id, Verdict: check.Fail}
+		for _, f := range faults {
+			res.Explanations = append(res.Explanations, check.Explanation{Fault: f})
+		}
+		return res
+	}
+	results := []check.Result{failed("agreement/old", "ROWS-SWAPPED"), failed("agreement/temperature", "LOGP-TEMPERATURE"), failed("reward/token"),
+		failed("scalars/ppo_kl", "METRIC-UPDATE-KL"), failed("reward/token", "KL-SIGN"), failed("aggregate/num_items", "AGG-COUNTS-MASKED")}
+	found := []check.Finding{{Name: "ROWS-SWAPPED", Verdict: check.Fail, Results: []int{0}, Seen: []string{"agreement/old"}}}
+	s := &session{}
+	for i, want := range []bool{true, true, true, false, false} {
+		require.Equal(t, want, s.causeOf(found, results, &results[i+1]) != nil, results[i+1].Check)
+	}
+	shift := []check.Result{failed("masks/position", "MASK-SHIFT"), results[5]}
+	found = []check.Finding{{Name: "MASK-SHIFT", Verdict: check.Fail, Results: []int{0}, Seen: []string{"masks/position"}}}
+	require.NotNil(t, s.causeOf(found, shift, &shift[1]))
 }

@@ -331,6 +331,13 @@ func finding(p *screen, f *check.Finding, spare int) {
 			}
 			p.text("    or      ", or, 2)
 		}
+	} else if spare < 3 && len(f.Or) > 1 { // a name is not told without its rivals
+		var names []string
+		for _, or := range f.Or {
+			name, _, _ := strings.Cut(or, ": ")
+			names = append(names, name)
+		}
+		p.text("    or      ", strings.Join(names, ", ")+" (-v)", 1)
 	}
 	if spare < 4 {
 		p.text("    effect  ", f.Effect, 2)
