@@ -257,6 +257,8 @@ var preferenceMetricFaults = []*Hypothesis{
 	{ID: "METRIC-REWARD-BETA", Checks: rewardMetrics, Title: "the logged rewards are multiplied by β twice", Input: number("dpo.beta", func(b float64) float64 { return b * b })},
 	{ID: "METRIC-REWARD-REFERENCE", Checks: append([]string{"scalars/rewards_accuracies"}, rewardMetrics...),
 		Input: either(noReference, constant("logp_reference", 0))},
+	{ID: "METRIC-REWARD-REFERENCE", Checks: rewardMetrics, Title: "the logged rewards of answers are the policy's log-probs, without β and the reference",
+		Input: both(either(noReference, constant("logp_reference", 0)), number("dpo.beta", func(float64) float64 { return 1 }))},
 	{ID: "METRIC-PAIR-SWAPPED", Checks: pairMetrics,
 		Input: either(swapped("logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"), token("desirable", func(_ *stage.Case, x []float64) []float64 {
 			return mapped(x, func(v float64) float64 { return 1 - v })

@@ -228,7 +228,7 @@ func TestPreferenceMetricBugs(t *testing.T) {
 		{"rewards/rejected", mean(func(p pairOf) float32 { return p.beta * (p.r - p.rr) }), map[string]float64{
 			"METRIC-REWARD-BETA": mean(func(p pairOf) float32 { return p.beta * (p.beta * (p.r - p.rr)) })}},
 		{"rewards/margins", mean(func(p pairOf) float32 { return p.beta * p.h() }), map[string]float64{
-			"METRIC-REWARD-BETA": mean(func(p pairOf) float32 { return p.h() }), "METRIC-PAIR-SWAPPED": mean(func(p pairOf) float32 { return -p.beta * p.h() })}},
+			"METRIC-REWARD-BETA": mean(func(p pairOf) float32 { return p.h() }), "METRIC-PAIR-SWAPPED": mean(func(p pairOf) float32 { return -p.beta * p.h() }), "METRIC-REWARD-REFERENCE": mean(func(p pairOf) float32 { return p.c - p.r })}},
 		{"rewards/accuracies", count(func(p pairOf) bool { return p.c-p.rc > p.r-p.rr }), map[string]float64{
 			"METRIC-ACCURACY": count(func(p pairOf) bool { return p.c-p.rc >= p.r-p.rr }), "METRIC-REWARD-REFERENCE": count(func(p pairOf) bool { return p.c > p.r })}},
 		{"logps/chosen", mean(func(p pairOf) float32 { return p.c }), map[string]float64{
