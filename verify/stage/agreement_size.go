@@ -157,9 +157,10 @@ func (c *Case) tilt(a, b []float64, least float64) (alpha, share, z float64) {
 }
 
 // tilted reports whether a pass differs from another by its temperature: by at least 5 %, 8 standard errors from none, and by
-// nothing else that is more than a share of the difference.
+// nothing else that is more than a share of the difference. A temperature keeps the order of a distribution: a pass at less than a twentieth
+// of another's logits, or against them, is of other tokens.
 func (d Discrepancy) tilted(explains float64) bool {
-	return d.Tokens >= tellingTokens && math.Abs(d.Slope-1) > 0.05 && d.SlopeZ > 8 && d.Explains > explains && d.Scale > 5e-3
+	return d.Tokens >= tellingTokens && d.Slope > 0.05 && math.Abs(d.Slope-1) > 0.05 && d.SlopeZ > 8 && d.Explains > explains && d.Scale > 5e-3
 }
 
 // policyPass names the log-probs that stand for the policy when the rollout was made.

@@ -180,3 +180,14 @@ func TestPassWithoutAttentionMask(t *testing.T) {
 		require.Equal(t, check.Pass, rules(t, id, misread, set(t, "")).Verdict, "%s: what padding explains is not the engine's", id)
 	}
 }
+
+// A pass whose log-probs follow another's not at all, or backwards, is no pass at another temperature, however much of their difference a line
+// through them explains.
+func TestNoTemperatureTurnsADistributionRound(t *testing.T) {
+	d := Discrepancy{Tokens: 1000, Slope: 0.7, SlopeZ: 90, Explains: 0.95, Scale: 1}
+	require.True(t, d.tilted(0.9))
+	for _, slope := range []float64{-0.0085, 0, 0.03} {
+		d.Slope = slope
+		require.False(t, d.tilted(0.9), "%g", slope)
+	}
+}
