@@ -211,23 +211,28 @@ func (m *metric) predict(c *Case) *Prediction {
 		return nil
 	}
 	alone := slices.Clone(x)
+	var other, otherErr []float64                         // what else the name may stand for, with its own errors: those of one token are more than those of many
 	if m.pooled && b.Meta.ScalarsScope == "micro_batch" { // a writer may have taken it of its own rows
-		p.Alt, _ = m.of(c, own)
+		other, otherErr = m.of(c, own)
 	}
 	if step && !m.pooled {
 		m.combine(c, x, e)
 	}
 	if !step && m.tokens && c.worldSize() > 1 && strings.ToLower(b.Meta.Framework) == "trl" { // a hook may log it before the ranks are joined
-		p.Alt = slices.Clone(x)
+		other, otherErr = slices.Clone(x), slices.Clone(e)
 		c.joinRanks(x, e)
 	}
 	if !step && m.framework == "verl" && m.over == total && c.divides() { // its steps divide what is back-propagated, not what is logged
-		p.Alt = times(x, c.accumulation())
+		other, otherErr = times(x, c.accumulation()), times(e, c.accumulation())
 	}
+	p.Alt = slices.Clone(other)
 	for f := range b.Files {
 		p.Want[f], p.Bound[f] = x[f], e[f]
 		if got, ok := m.logged(&b.Files[f], strings.ToLower(b.Meta.Framework)); ok {
 			p.Got[f], p.Judge[f] = got, true
+			if other != nil && math.Abs(other[f]-got) < math.Abs(x[f]-got) {
+				p.Want[f], p.Bound[f] = other[f], otherErr[f]
+			}
 			if m.name == "loss" && math.IsNaN(x[f]) { // the HF trainer leaves it out of its log
 				p.Judge[f] = false
 			}
