@@ -36,6 +36,10 @@ func openCritic(ctx context.Context, args []string, o npy.Options) (*dumpfile.Ru
 // judgeCritic judges what args have of the critic, too, and adds it to r, the report of the actor: who names the folder of both means both.
 func judgeCritic(ctx context.Context, args []string, reader npy.Options, wanted func(int) bool, o dump.Options, configs []string, out *output, r *report.Report) error {
 	run, err := openCritic(ctx, args, reader)
+	if err != nil && ctx.Err() == nil { // what was found of the actor is said all the same
+		r.Err, r.Exit = err.Error(), exitCode(err)
+		return nil
+	}
 	if err != nil || run == nil {
 		return err
 	}
@@ -45,12 +49,9 @@ func judgeCritic(ctx context.Context, args []string, reader npy.Options, wanted 
 	if len(run.Steps()) == 0 {
 		return nil
 	}
-	if _, ok := ctx.Value(merging{}).([]*partial); ok {
-		r.Lines = append(r.Lines, "the critic's steps in "+filepath.Join(args[0], criticFolder)+" have shards of their own and were not judged")
-		return nil
-	}
 	declared := out.declared
 	var its report.Report
+	ctx = context.WithValue(ctx, merging{}, nil) // shards are of the actor's steps; the critic's are judged here, whole
 	if err := judgeRun(ctx, run, o, configs, out, &its); err != nil {
 		return err
 	}

@@ -45,4 +45,24 @@ func TestCriticBesideTheActor(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "critic", "notes"), 0o755))
 	_, errs, code := verify(t, "", "dump", dir)
 	require.Zero(t, code, "a folder without dumps is no critic: %s", errs)
+
+	dir = of(t, "faulty/value_loss_no_half", "clean/ppo")
+	broken := filepath.Join(dir, "critic", "run-2", "zz.safetensors")
+	require.NoError(t, os.WriteFile(broken, []byte("no header"), 0o644))
+	out, errs, code = verify(t, "", "dump", dir)
+	require.Equal(t, 4, code, "%s%s", out, errs)
+	require.Contains(t, out, "VALUE-NO-HALF", "a critic that cannot be read does not hide what the actor has")
+	require.Contains(t, out, broken)
+
+	dir = of(t, "clean/ppo", "faulty/value_loss_no_half")
+	var parts []string
+	for _, part := range []string{"0/2", "1/2"} {
+		to := filepath.Join(t.TempDir(), "part.json")
+		out, errs, code = verify(t, "", "dump", dir, "--shard", part, "-o", to)
+		require.Zero(t, code, "%s%s", out, errs)
+		parts = append(parts, to)
+	}
+	out, errs, code = verify(t, "", append([]string{"merge"}, parts...)...)
+	require.Equal(t, 1, code, "%s%s", out, errs)
+	require.Contains(t, out, "critic: value_loss")
 }
