@@ -313,6 +313,12 @@ func referenceStands(c *stage.Case) *stage.Assertion {
 		return nil
 	}
 	a := &stage.Assertion{}
+	beta := c.Set.Value("kl.beta")
+	asked := beta.Kind() != convention.Number || beta.Num() != 0
+	if v := followsPolicy(c); v != nil && asked {
+		a.Checked, a.Violations = 1, []stage.Violation{*v}
+		return a
+	}
 	if then := c.B.Token(before + "logp_ref"); then != nil {
 		var most float64
 		at := -1
@@ -339,7 +345,7 @@ func referenceStands(c *stage.Case) *stage.Assertion {
 		}
 		return a
 	}
-	if beta := c.Set.Value("kl.beta"); beta.Kind() == convention.Number && beta.Num() == 0 {
+	if !asked {
 		return nil
 	}
 	name := "logp_old"

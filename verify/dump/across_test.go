@@ -106,6 +106,8 @@ func TestReferenceThatFollowsThePolicy(t *testing.T) {
 	}
 	require.NotEqual(t, check.Fail, acrossVerdicts(t, generations(2, still))["across/reference"], "a learning rate may begin at 0")
 	require.Equal(t, check.Fail, acrossVerdicts(t, generations(4, still))["across/reference"], "over three generations")
+	moves := func(_, _ int, x map[string][]float64) { copy(x["logp_ref"], x["logp_new"]) }
+	require.Equal(t, check.Fail, acrossVerdicts(t, generations(1, moves))["across/reference"], "within a rollout")
 	synced := generations(4, follows)
 	for _, b := range synced {
 		b.Meta.Options = []dumpfile.Option{{Name: "sync_ref_model", Value: true}}

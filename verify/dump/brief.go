@@ -184,7 +184,7 @@ func consequence(bug, later string, names []string) bool {
 	logged := groupOf(later) == "scalars" && !slices.ContainsFunc(names, func(n string) bool { return !strings.HasPrefix(n, "METRIC-") })
 	switch bug {
 	case "ROWS-SWAPPED":
-		return later == "agreement/temperature" || logged || len(names) == 0 && slices.Contains([]string{"reward", "advantage", "gae"}, groupOf(later))
+		return later == "agreement/temperature" || later == acrossFirst || logged || len(names) == 0 && slices.Contains([]string{"reward", "advantage", "gae"}, groupOf(later))
 	case "MASK-SHIFT":
 		return later == "aggregate/num_items"
 	}

@@ -11,7 +11,7 @@ import (
 // engineDrifts warns of differences that noise hides token by token and that their mean or slope shows. Tokens that were sampled
 // from gen have gen above old by half the variance of the difference, on average.
 func engineDrifts(c *Case) *Assertion {
-	c = c.withoutPadded()
+	c = c.withoutPadded().withoutSilentEnds()
 	name := "logp_old"
 	if c.B.Token(name) == nil {
 		name = "logp_new"

@@ -2,6 +2,8 @@ package stage
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"plumbline/verify/tol"
 )
@@ -63,6 +65,26 @@ func (c *Case) silentEnds() (list []Violation) {
 			Reason: fmt.Sprintf("%s is exactly 0 at the last token of %d of %d responses, where it is not certain (%s), and at no other such token: what was not there was filled in", name, silent, ends, says)})
 	}
 	return list
+}
+
+// withoutSilentEnds returns c with a mask without the last tokens of responses at which [silentEnds] finds nothing in some pass: what was
+// filled in there is no sign of the other tokens, nor of the engine's weights.
+func (c *Case) withoutSilentEnds() *Case {
+	list := c.silentEnds()
+	if len(list) == 0 {
+		return c
+	}
+	mask := slices.Clone(c.B.Mask)
+	for _, v := range list {
+		name, _, _ := strings.Cut(v.Reason, " ")
+		x := c.B.Token(name)
+		for r := range c.B.Rows {
+			if last := c.last(r); last >= 0 && x[r*c.B.Cols+last] == 0 {
+				mask[r*c.B.Cols+last] = false
+			}
+		}
+	}
+	return c.Of(c.B.WithMask(mask), c.Set)
 }
 
 // endsAgree is silentEnds as a check.

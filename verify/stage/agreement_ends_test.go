@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -63,4 +64,37 @@ func TestZeroAtTheEndOfResponses(t *testing.T) {
 	}
 	require.Equal(t, check.Fail, alone(0.8))
 	require.Equal(t, check.Pass, alone(1e-6), "EOS is certain")
+}
+
+// What was filled in at the ends of responses is the only finding, and is no sign of the engine.
+func TestSilentEndsAreNoSignOfTheEngine(t *testing.T) {
+	const rows, cols = 32, 6
+	r := rand.New(rand.NewPCG(61, 62))
+	own, _, _ := policies(r, rows*cols, 1)
+	gen := make([]float64, rows*cols)
+	for i, x := range own.tempered {
+		gen[i] = math.Min(0, x+1e-3*r.NormFloat64())
+		if i%cols == cols-1 {
+			gen[i] = 0
+		}
+	}
+	g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_new", own.tempered...).token("logp_old", own.tempered...).token("logp_gen", gen...)
+	require.Empty(t, named(t, g, "ratio.old=stored logp.temperature=1 logp.source=processed"))
+	require.Empty(t, rules(t, "agreement/size", g.Batch, set(t, "ratio.old=stored logp.temperature=1")).Rules.Violations)
+	require.Equal(t, "LOGP-END-ZERO", rules(t, "agreement/ends", g.Batch, set(t, "ratio.old=stored")).Rules.Violations[0].Fault)
+}
+
+// Two rows exchanged among many are found where all others agree.
+func TestTwoRowsExchangedAmongMany(t *testing.T) {
+	const rows, cols = 16, 12
+	r := rand.New(rand.NewPCG(63, 64))
+	own, _, _ := policies(r, rows*cols, 1)
+	old := slices.Clone(own.tempered)
+	for c := range cols {
+		old[3*cols+c], old[9*cols+c] = old[9*cols+c], old[3*cols+c]
+	}
+	g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_new", own.tempered...).token("logp_old", old...)
+	v := rules(t, "agreement/old", g.Batch, set(t, "ratio.old=stored logp.temperature=1")).Rules.Violations
+	require.Len(t, v, 1)
+	require.Equal(t, "ROWS-SWAPPED", v[0].Fault)
 }

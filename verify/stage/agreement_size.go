@@ -179,7 +179,7 @@ func (c *Case) raw() bool {
 
 // engineSize judges the size of the difference between engine and trainer, and says it whatever it is.
 func engineSize(c *Case) *Assertion {
-	c = c.withoutPadded()
+	c = c.withoutPadded().withoutSilentEnds()
 	name := c.policyPass()
 	d, ok := c.Discrepant(name, "logp_gen")
 	if !ok {
@@ -245,6 +245,7 @@ func (c *Case) sharpened(d Discrepancy) bool { return c.policyPass() == "logp_ne
 
 // passTemperature looks for another temperature in one pass of the trainer alone: the new one, or the reference.
 func passTemperature(c *Case) *Assertion {
+	c = c.withoutSilentEnds()
 	out := &Assertion{}
 	name := c.policyPass()
 	for _, other := range []string{"logp_new", "logp_ref"} {

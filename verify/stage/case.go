@@ -248,6 +248,33 @@ func (c *Case) spread(x []float64) []float64 {
 	return y
 }
 
+// Standing returns a case of the batch and the options of c in which p stands for a tensor that was not dumped, nil if it was dumped.
+func (c *Case) Standing(name string, p *Prediction) *Case {
+	if c.Has(name) {
+		return nil
+	}
+	d := c.Of(c.B, c.Set)
+	d.chain = map[string]*Prediction{name: p}
+	return d
+}
+
+// Producer returns the check whose prediction stands for a tensor that was not dumped, nil if there is none.
+func (c *Case) Producer(name string) *Check {
+	for _, check := range All() {
+		if check.Output != name || check.Predict == nil {
+			continue
+		}
+		sub := c.Of(c.B, c.Set)
+		if check.Applies != nil && !check.Applies(sub) {
+			continue
+		}
+		if check.Predict(sub) != nil && sub.OK() {
+			return check
+		}
+	}
+	return nil
+}
+
 // predicted predicts a tensor that was not dumped by the first check that can.
 func (c *Case) predicted(name string) Input {
 	if p := c.chain[name]; p != nil {

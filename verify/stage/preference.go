@@ -25,7 +25,7 @@ func preferenceChecks() []*Check {
 		Fix:     "compare dpo.beta, the order of chosen and rejected, and whether log-probs are sums over the response tokens or means (dpo.per_token)",
 		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
 		Predict: predictDPOLoss,
-	}, {
+	}, nllCheck(), {
 		ID: "preference/pair_loss", Stage: convention.TokenLoss, Output: "pair_loss",
 		Title:   "preference loss of each pair",
 		Formula: "−(1 − ε)·ln σ(βh) − ε·ln σ(−βh) (sigmoid), max(0, 1 − βh) (hinge), (h − 1/(2β))² (ipo) or −β·ln σ(h) (orpo)",

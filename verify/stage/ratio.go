@@ -219,6 +219,10 @@ func (c *Case) isWeights() Input {
 	return c.Token("is_weights")
 }
 
+// LossWeights returns the importance weights that multiply the policy term of every token: those of the dump, else what their formula gives
+// where it is declared; X nil where there are none.
+func (c *Case) LossWeights() Input { return c.isWeights() }
+
 func predictISWeights(c *Case) *Prediction {
 	level := c.inapplicable("tis.level", "none")
 	if level == "" {

@@ -164,6 +164,41 @@ func clipShare(of sign, kind string) func(*Case, []span) ([]float64, []float64) 
 	}
 }
 
+// clipShares are the shares that a name without a definition may stand for besides: that of metric.clip_frac, and of ratios beyond the bounds
+// whatever the advantage is, each with and without the tokens whose ratio lies on a bound within its error.
+func clipShares(c *Case, rows []span) (list [][]float64) {
+	for _, kind := range []string{"", "outside"} {
+		d := c.Of(c.B, c.Set)
+		if kind == "" && d.EnumOr("metric.clip_frac", "") == "" {
+			continue
+		}
+		x, e := clipShare(anySign, kind)(d, rows)
+		if !d.OK() || x == nil {
+			continue
+		}
+		list = append(list, x)
+		const most = 16 // of such tokens
+		for k := -most; k <= most; k++ {
+			y, some := slices.Clone(x), false
+			for f, s := range rows {
+				n := 0.0
+				for _, m := range c.B.Mask[s.lo*c.B.Cols : s.hi*c.B.Cols] {
+					if m {
+						n++
+					}
+				}
+				if by := float64(k) / max(n, 1); k != 0 && math.Abs(by) <= e[f] {
+					y[f], some = x[f]+by, true
+				}
+			}
+			if some {
+				list = append(list, y)
+			}
+		}
+	}
+	return list
+}
+
 // verlClipShare returns what verl 0.9.1's losses log as pg_clipfrac: the share of tokens whose clipped term is the larger one, under
 // cispo the share whose ratio the clamp changes, under sapo, which has no clip, 0.
 func verlClipShare(c *Case, rows []span) ([]float64, []float64) {

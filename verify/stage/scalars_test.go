@@ -219,6 +219,24 @@ func TestClipFractionOfVerlsLosses(t *testing.T) {
 	require.Equal(t, check.Skip, stage.Judge(stage.Find("scalars/actor_pg_clipfrac"), b, set).Verdict, "tokens that dppo leaves out are another number")
 }
 
+// A clip fraction under a name without a definition is one of two shares, and no other.
+func TestClipFractionOfAnyLoop(t *testing.T) {
+	b := &dump.Batch{Rows: 1, Cols: 5, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, true, true, true},
+		Origin: []dump.Origin{{Cols: 5}}, Files: []dump.FileInfo{{Hi: 1, Cols: 5}},
+		Meta: dump.Meta{WorldSize: 1, MicroBatches: 1, ScalarsScope: "optimizer_step", DLogpScale: 1}}
+	tr := &trainer{b: b}
+	tr.put("logp_old", make([]float64, 5))
+	tr.put("logp_new", []float64{1, -1, 1, 0, 0})
+	tr.put("advantages", []float64{1, 1, -1, 1, 1})
+	set := options(t, "loss.kind=ppo", "ratio.level=token", "ratio.log_clamp=none", "clip.low=0.2", "clip.high=0.2")
+	for _, name := range []string{"clipfrac", "clip_fraction", "pg_clipfrac", "policy_clip_frac"} {
+		for logged, want := range map[float64]check.Verdict{.2: check.Pass, .6: check.Pass, 0: check.Fail, .4: check.Fail, .8: check.Fail} {
+			b.Files[0].Scalars = []dump.Scalar{{Name: name, Value: round32(logged)}}
+			require.Equal(t, want, judged32(t, "scalars/clip_fraction", b, set).Verdict, "%s %v", name, logged)
+		}
+	}
+}
+
 func TestClipRatioOfTRL(t *testing.T) {
 	// Two rows of four tokens: in the first two ratios are above the bound, in the second one below; A > 0, A < 0.
 	b := &dump.Batch{Rows: 2, Cols: 4, Tensors: map[string]*dump.Tensor{}, Mask: []bool{true, true, true, true, true, true, true, false},
