@@ -322,6 +322,11 @@ var edits = []edit{
 		losses(b, func(row int) float64 { return rowSum(b, row, marked(b, row)) / (n[row] + b.Row("prompt_len")[row]) / 8 })
 	}, "aggregate/loss", "AGG-PROMPT-COUNTED", ""},
 	{"λ of the returns", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0.99, 0.99*0.7) }, "gae/returns", "", "gae.lambda 0.7"},
+	{"no γ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 1, 0.95) }, "gae/returns", "GAE-NO-GAMMA", "gae.gamma 1"},
+	{"no γ behind δ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0.99, 0.95) }, "gae/returns", "GAE-NO-GAMMA", "γ is missing behind it"},
+	{"no γ in δ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 1, 0.99*0.95) }, "gae/returns", "GAE-NO-GAMMA", "before the next value"},
+	{"γ and λ exchanged", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0.95, 0.99*0.95) }, "gae/returns", "GAE-GAMMA-LAMBDA-EXCHANGED", ""},
+	{"γ² behind δ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0.99, 0.99*0.99*0.95) }, "gae/returns", "GAE-RECURSION", "γ²λ"},
 	{"γ is missing behind δ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0, 0.99*0.95) }, "gae/returns", "GAE-RECURSION", "the next value is missing"},
 	{"the score in shares", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) {
 		rewards(b, func(score float64, kl []float64, first, last, n, col int) float64 { return score/float64(n) + kl[col] })

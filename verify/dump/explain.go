@@ -54,6 +54,10 @@ func (s *session) explain(ctx context.Context) error {
 		t.inherit(failing[:i])
 		t.why.steps = 1
 	}
+	for i, t := range failing {
+		t.inherit(failing[i+1:])
+		t.share(failing)
+	}
 	steps := make([]int, 0, len(wanted))
 	for step := range wanted {
 		steps = append(steps, step)
@@ -358,6 +362,33 @@ func (t *track) inherit(before []*track) {
 	}
 }
 
+// unexplained reports whether nothing explains the failure of numbers so far.
+func (t *track) unexplained() bool {
+	return t.first.Rules == nil && len(t.why.fits) == 0 && !slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead })
+}
+
+// share tries the bugs that explain another output of the same stage, where nothing else explains t: the advantages of a recursion are
+// whitened, so that less can be fitted to them than to its returns.
+func (t *track) share(failing []*track) {
+	if !t.unexplained() {
+		return
+	}
+	var found []fault.Explanation
+	for _, u := range failing {
+		if u == t || u.check.Stage != t.check.Stage || u.first.Rules != nil {
+			continue
+		}
+		for _, e := range u.why.faults {
+			if f, ok := fault.Shared(e, t.first); ok {
+				found = append(found, f)
+			}
+		}
+	}
+	if len(found) > 0 {
+		t.why.faults = found
+	}
+}
+
 // confirm keeps the candidates that hold on another step.
 func (t *track) confirm(b *dump.Batch, set *convention.Set, s *session) {
 	set = completed(t, set)
@@ -400,7 +431,7 @@ func (t *track) decide(closed bool) {
 		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return rounding(f, u) })
 	}
 	if slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
-		t.why.fits = slices.DeleteFunc(t.why.fits, fitted)
+		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return fitted(f) || t.unlisted(f) })
 	}
 	if len(t.why.fits) > 0 && several(t.why.fits[0]) && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
 		t.why.fits = nil
@@ -434,6 +465,16 @@ func fitted(f stage.Fit) bool {
 	x := f.Changes[0].To.Num()
 	short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', 4, 64), 64)
 	return err != nil || math.Abs(short-x) > 1e-6*math.Abs(x)
+}
+
+// unlisted reports whether a fit is a factor of the recursion that was solved for and that no framework has: what two factors of a formula make
+// together, one that is left out or twice there makes, too, without a number to choose.
+func (t *track) unlisted(f stage.Fit) bool {
+	if len(f.Changes) != 1 {
+		return false
+	}
+	c := f.Changes[0]
+	return (c.Option == "gae.gamma" || c.Option == "gae.lambda") && !slices.Contains(t.first.Case.Set.Among(c.Option), c.To)
 }
 
 // mostChanged is the number of declared options that an explanation may contradict.

@@ -148,6 +148,11 @@ var engineFaults = []*Hypothesis{
 				row[i] = true
 			}
 		}))},
+	{ID: "IS-OF-REFERENCE", Checks: []string{"ratio/is_weights"},
+		Input: instead("logp_gen", "logp_ref")},
+	{ID: "IS-OF-REFERENCE", Checks: []string{"ratio/is_weights"},
+		Title: "importance weights are made of the reference's log-probs, in place of the trainer's",
+		Input: instead("logp_old", "logp_ref")},
 	{ID: "IS-OLD-FOR-GEN", Checks: []string{"ratio/is_weights"},
 		Input: both(instead("logp_gen", "logp_old"), func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			lp := c.B.Token("logp_new")
@@ -160,7 +165,7 @@ var engineFaults = []*Hypothesis{
 		Input: instead("logp_old", "logp_new")},
 	{ID: "IS-GRADIENT", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			w := c.Optional("is_weights")
+			w := c.Of(c.B, c.Set).LossWeights()
 			loss := stage.Find("token_loss/policy")
 			if w.X == nil || loss == nil {
 				return nil
@@ -169,17 +174,7 @@ var engineFaults = []*Hypothesis{
 			if policy == nil || len(policy.Want) != len(w.X) {
 				return nil
 			}
-			high := math.Inf(1)
-			if v := c.Set.Value("tis.high"); v.Kind() == convention.Number {
-				high = v.Num()
-			}
-			extra := slices.Clone(policy.Want)
-			for i := range extra {
-				if w.X[i] >= high {
-					extra[i] = 0
-				}
-			}
-			return added(under(sameInput, c, ch), weightsOf(c, ch), extra)
+			return added(under(sameInput, c, ch), weightsOf(c, ch), throughWeights(c, policy.Want, w.X))
 		}},
 	{ID: "KL-WEIGHT-DETACHED", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {

@@ -192,17 +192,18 @@ func overTheirMean(c *stage.Case, ch *stage.Check) *stage.Prediction {
 func gaeForms() []*Hypothesis {
 	var list []*Hypothesis
 	for _, f := range []struct {
-		title        string
+		id, title    string
 		value, trace func(gamma, lambda float64) float64
 	}{
-		{"A = δ + λA': γ is missing behind it", func(g, _ float64) float64 { return g }, func(_, l float64) float64 { return l }},
-		{"δ = r + V' − V: γ is missing before the next value", func(float64, float64) float64 { return 1 }, func(g, l float64) float64 { return g * l }},
-		{"δ = r − V: the next value is missing", func(float64, float64) float64 { return 0 }, func(g, l float64) float64 { return g * l }},
-		{"A = δ: nothing is summed over the future", func(g, _ float64) float64 { return g }, func(float64, float64) float64 { return 0 }},
-		{"A = δ + γλ²A'", func(g, _ float64) float64 { return g }, func(g, l float64) float64 { return g * l * l }},
-		{"A = δ + γ²λA'", func(g, _ float64) float64 { return g }, func(g, l float64) float64 { return g * g * l }},
+		{"GAE-NO-GAMMA", "A = δ + λA': γ is missing behind it", func(g, _ float64) float64 { return g }, func(_, l float64) float64 { return l }},
+		{"GAE-NO-GAMMA", "A = δ + λA', δ = r + V' − V: γ is missing", func(float64, float64) float64 { return 1 }, func(_, l float64) float64 { return l }},
+		{"GAE-NO-GAMMA", "δ = r + V' − V: γ is missing before the next value", func(float64, float64) float64 { return 1 }, func(g, l float64) float64 { return g * l }},
+		{"GAE-RECURSION", "δ = r − V: the next value is missing", func(float64, float64) float64 { return 0 }, func(g, l float64) float64 { return g * l }},
+		{"GAE-RECURSION", "A = δ: nothing is summed over the future", func(g, _ float64) float64 { return g }, func(float64, float64) float64 { return 0 }},
+		{"GAE-RECURSION", "A = δ + γλ²A'", func(g, _ float64) float64 { return g }, func(g, l float64) float64 { return g * l * l }},
+		{"GAE-RECURSION", "A = δ + γ²λA'", func(g, _ float64) float64 { return g }, func(g, l float64) float64 { return g * g * l }},
 	} {
-		list = append(list, &Hypothesis{ID: "GAE-RECURSION", Checks: []string{"gae"},
+		list = append(list, &Hypothesis{ID: f.id, Checks: []string{"gae"},
 			Title:   "the recursion is " + f.title,
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return recursed(c, ch, f.value, f.trace) }})
 	}
@@ -211,9 +212,9 @@ func gaeForms() []*Hypothesis {
 
 // recursed predicts advantages and returns of another recursion, over the tokens of the mask one after the other.
 func recursed(c *stage.Case, ch *stage.Check, value, trace func(gamma, lambda float64) float64) *stage.Prediction {
-	r, v := c.B.Token("token_rewards"), c.B.Token("values")
+	r, v := c.Of(c.B, c.Set).Token("token_rewards").X, c.B.Token("values")
 	g, l := c.Set.Value("gae.gamma"), c.Set.Value("gae.lambda")
-	if r == nil || v == nil || g.Kind() != convention.Number || l.Kind() != convention.Number {
+	if len(r) != len(c.B.Mask) || v == nil || g.Kind() != convention.Number || l.Kind() != convention.Number {
 		return nil
 	}
 	x := make([]float64, len(r))

@@ -333,29 +333,18 @@ var gradientFaults = []*Hypothesis{
 		Input: both(option("clip.low", "none"), option("clip.high", "none"))},
 	{ID: "CISPO-NOT-DETACHED", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			kind, high := c.Set.Value("loss.kind"), c.Set.Value("clip.high")
+			kind := c.Set.Value("loss.kind")
 			lp, old, adv := c.B.Token("logp_new"), c.B.Token("logp_old"), c.Optional("advantages")
-			if kind.Kind() != convention.Enum || kind.Text() != "cispo" || high.Kind() != convention.Number || lp == nil || old == nil || adv.X == nil {
+			if kind.Kind() != convention.Enum || kind.Text() != "cispo" || lp == nil || old == nil || adv.X == nil {
 				return nil
 			}
-			limit := 1 + high.Num()
-			if v := c.Set.Value("clip.high_is_absolute"); v.Kind() == convention.Bool && v.Bool() {
-				limit = high.Num()
-			}
-			a := make([]float64, len(lp))
-			for i := range a {
-				a[i] = adv.X[i]
-				if math.Exp(lp[i]-old[i]) < limit {
-					a[i] = adv.X[i] * (1 + lp[i])
+			through := make([]float64, len(lp)) // −A·ρ·logp has this slope besides, where no bound holds ρ
+			for i := range through {
+				if rho := math.Exp(lp[i] - old[i]); rho < upperBound(c) && rho > 1-numberOr(c, "clip.low", math.Inf(1)) {
+					through[i] = adv.X[i] * lp[i]
 				}
 			}
-			return combined(1, policyOnly(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-				b := c.B.With("advantages", a)
-				t := *b.Tensors["advantages"]
-				t.Layout = dump.PerToken
-				b.Tensors["advantages"] = &t
-				return b, c.Set, true
-			}, c, ch), 1, klOnly(c, ch))
+			return combined(1, combined(1, policyOnly(sameInput, c, ch), 1, policyOnly(perToken("advantages", through), c, ch)), 1, klOnly(c, ch))
 		}},
 	{ID: "K1-LOSS", Checks: []string{"gradient/dlogp"},
 		Input: both(option("kl.kind", "k1"), option("kl.grad", "naive"))},

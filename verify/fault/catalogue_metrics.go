@@ -20,7 +20,7 @@ func roughly(p *stage.Prediction) *stage.Prediction {
 	return p
 }
 
-var clipMetrics = []string{"scalars/clip_frac", "scalars/actor_pg_clipfrac", "scalars/ppo_clip_ratio", "scalars/clip_ratio_low_mean", "scalars/clip_ratio_high_mean", "scalars/clip_ratio_region_mean",
+var clipMetrics = []string{"scalars/clip_frac", "scalars/clip_fraction", "scalars/actor_pg_clipfrac", "scalars/ppo_clip_ratio", "scalars/clip_ratio_low_mean", "scalars/clip_ratio_high_mean", "scalars/clip_ratio_region_mean",
 	"scalars/clip_ratio_low_min", "scalars/clip_ratio_high_max"}
 
 var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{

@@ -36,6 +36,7 @@ func (t *trial) edits() []Explanation {
 	for _, family := range families {
 		list = append(list, family(o)...)
 	}
+	list = append(list, t.sourceEdits()...)
 	return t.fitting(list)
 }
 

@@ -171,8 +171,21 @@ func TestLossWeights(t *testing.T) {
 		}
 		return stage.Judge(stage.Find("token_loss/policy"), b, set)
 	}
-	require.Equal(t, check.Pass, judge(func(_, _, _, w float64) float64 { return w }).Verdict)
-	requireName(t, judge(func(lp, _, gen, _ float64) float64 { return math.Min(math.Exp(lp-gen), 1.2) }), "IS-NEW-FOR-OLD", "within the declared bounds")
-	requireName(t, judge(func(_, old, gen, _ float64) float64 { return math.Exp(old - gen) }), "IS-CLAMP-MISSING", "without a bound")
-	requireName(t, judge(func(_, _, _, w float64) float64 { return 1 / w }), "IS-INVERTED", "inverses")
+	for _, dumped := range []bool{true, false} {
+		judge := func(weight func(lp, old, gen, w float64) float64) *stage.Outcome {
+			o := judge(weight)
+			if dumped {
+				return o
+			}
+			return stage.Judge(o.Check, o.Case.B.Without("is_weights"), o.Case.Set)
+		}
+		require.Equal(t, check.Pass, judge(func(_, _, _, w float64) float64 { return w }).Verdict)
+		requireName(t, judge(func(lp, _, gen, _ float64) float64 { return math.Min(math.Exp(lp-gen), 1.2) }), "IS-NEW-FOR-OLD", "")
+		requireName(t, judge(func(_, old, gen, _ float64) float64 { return math.Exp(old - gen) }), "IS-CLAMP-MISSING", "without a bound")
+		requireName(t, judge(func(_, old, gen, _ float64) float64 { return math.Max(math.Exp(old-gen), 1.2) }), "IS-CLAMP-MISSING", "a maximum where a minimum belongs")
+		requireName(t, judge(func(_, _, _, w float64) float64 { return 1 / w }), "IS-INVERTED", "inverses")
+		requireName(t, judge(func(_, _, _, w float64) float64 { return w * w }), "IS-TWICE", "")
+		requireName(t, judge(func(_, old, gen, _ float64) float64 { return math.Min(math.Exp(gen-old), 1.2) }), "IS-INVERTED", "")
+		requireName(t, judge(func(lp, old, _, _ float64) float64 { return math.Min(math.Exp(lp-old), 1.2) }), "IS-OLD-FOR-GEN", "")
+	}
 }

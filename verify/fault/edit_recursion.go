@@ -94,7 +94,7 @@ func recursionForms() []recursionForm {
 			f.end = func(v []float64, _, _ float64) float64 { return v[len(v)-1] }
 		}),
 		with("GAE-RECURSION", "A_{t+1} is carried with γ, without λ", func(f *recursionForm) { f.carry = func(g, _ float64) float64 { return g } }),
-		with("GAE-RECURSION", "A_{t+1} is carried with λ, without γ", func(f *recursionForm) { f.carry = func(_, l float64) float64 { return l } }),
+		with("GAE-NO-GAMMA", "A_{t+1} is carried with λ, without γ", func(f *recursionForm) { f.carry = func(_, l float64) float64 { return l } }),
 		with("GAE-RECURSION", "A_{t+1} is carried with γ²λ", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return g * g * l } }),
 		with("GAE-RECURSION", "A_{t+1} is carried with γλ²", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return g * l * l } }),
 		with("GAE-RECURSION", "A_{t+1} is carried with 1 − γλ", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return 1 - g*l } }),

@@ -89,6 +89,7 @@ type Explanation struct {
 	Outcome    *stage.Outcome
 
 	fitted bool // by a number that nobody writes
+	unseen bool // another explanation leaves out what this one moves to where no cell shows it
 	level  int  // of the arithmetics of the failure, the finest is 0
 }
 
@@ -131,6 +132,7 @@ func Explain(o *stage.Outcome) []Explanation {
 			exact = append(exact, e)
 		}
 	}
+	exact = append(exact, t.fromSources()...)
 	if len(exact) == 0 || t.multiple(exact) {
 		exact = append(exact, t.factors(len(exact) > 0)...)
 	}
@@ -170,6 +172,9 @@ func finest(exact []Explanation) []Explanation {
 // byWeight orders explanations that fit equally: the bug that can touch fewer outputs comes first, since it says more, then the
 // one that more sources report.
 func byWeight(a, b Explanation) int {
+	if c := boolToInt(a.unseen) - boolToInt(b.unseen); c != 0 {
+		return c
+	}
 	if c := boolToInt(a.Factor != "") - boolToInt(b.Factor != ""); c != 0 && a.Outcome.Check.Stage == convention.KL {
 		return c // no division by a count, which a factor stands for, enters the KL of a token
 	}
@@ -196,6 +201,16 @@ func Contradicts(e Explanation, o *stage.Outcome) bool {
 		return o.Verdict == check.Fail // where the bug cannot show, the output must be right
 	}
 	return q.Verdict == check.Fail
+}
+
+// Shared returns what explains o as it explains another output of the same stage, the advantages and the returns of one recursion.
+func Shared(e Explanation, o *stage.Outcome) (Explanation, bool) {
+	if e.Factor != "" || e.Lead || o.Verdict != check.Fail || o.Pred == nil || e.Outcome.Check.Stage != o.Check.Stage {
+		return Explanation{}, false
+	}
+	h := *e.Hypothesis
+	f, ok := newTrial(o).try(&h, "", h.judge)
+	return f, ok && !f.Lead
 }
 
 // ExplainPairs tries pairs of input changes on a failed outcome, for bugs that hide behind one another.

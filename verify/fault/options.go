@@ -1,10 +1,12 @@
 package fault
 
 import (
+	"math"
 	"slices"
 	"strings"
 
 	"plumbline/verify/bug"
+	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
 
@@ -85,6 +87,7 @@ var named = []struct {
 	{"tis.low", "", "", "IS-CLAMP-MISSING"},
 	{"tis.normalize", "", "", "IS-NORMALISED"},
 	{"gae.lambda", "", "1", "GAE-NO-LAMBDA"},
+	{"gae.gamma", "", "1", "GAE-NO-GAMMA"},
 	{"gae.lambda_policy", "", "", "GAE-NO-LAMBDA"},
 	{"kl.is_cap", "", "", "KL-GRAD"},
 	{"kl.under_is_weight", "", "", "KL-TIMES-WEIGHTS"},
@@ -110,12 +113,20 @@ var named = []struct {
 
 // OfChange returns what the registry knows of a change of an option; ok is false if it knows nothing.
 func OfChange(c stage.Change) (n Named, ok bool) {
+	if c.Option == "kl.beta" && doubled(c) {
+		return *bug.MustFind("KL-TWICE"), true
+	}
 	for _, e := range named {
 		if e.option == c.Option && (e.from == "" || e.from == c.From.String()) && (e.to == "" || e.to == c.To.String()) {
 			return *bug.MustFind(e.id), true
 		}
 	}
 	return Named{}, false
+}
+
+// doubled reports whether a number is twice the declared one, as far as a solved one is known.
+func doubled(c stage.Change) bool {
+	return c.From.Kind() == convention.Number && c.To.Kind() == convention.Number && c.From.Num() > 0 && math.Abs(c.To.Num()-2*c.From.Num()) <= 1e-3*c.To.Num()
 }
 
 // OfChangeIn is [OfChange] of a change that a check alone asks for, where others that read the option are right under the declared one: of a
