@@ -76,6 +76,16 @@ func estimates(b *dumpfile.Batch, of func(x float64) float64) {
 	cells(b, func(i, _, _ int) { kl[i] = single(of(ref[i]-lp[i]) * math.Exp(lp[i]-old[i])) })
 }
 
+// klOf writes verl's estimates of KL from the policy's log-probs of other cells.
+func klOf(b *dumpfile.Batch, from func(row, col int) (int, int)) {
+	lp, ref, kl := b.Token("logp_new"), b.Token("logp_ref"), b.Token("kl")
+	cells(b, func(i, row, col int) {
+		r, c := from(row, col)
+		x := min(max(ref[i]-lp[r*b.Cols+c], -20), 20)
+		kl[i] = single(min(max(math.Expm1(x)-x, -10), 10))
+	})
+}
+
 // losses writes the loss of every file: the sum over its rows of what of gives.
 func losses(b *dumpfile.Batch, of func(row int) float64) {
 	for f, info := range b.Files {
@@ -166,6 +176,9 @@ func returns(b *dumpfile.Batch, value, trace float64) {
 }
 
 var edits = []edit{
+	{"a loss of nothing", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) { losses(b, func(int) float64 { return 0 }) }, "aggregate/loss", "AGG-ZERO", ""},
+	{"KL of the row before", verlGRPO, "verl-grpo@0.9", func(b *dumpfile.Batch) { klOf(b, func(row, col int) (int, int) { return row/4*4 + (row+3)%4, col }) }, "kl/token", "KL-POLICY-ROWS", ""},
+	{"KL of the token before", verlGRPO, "verl-grpo@0.9", func(b *dumpfile.Batch) { klOf(b, func(row, col int) (int, int) { return row, (col + 13) % 14 }) }, "kl/token", "KL-POLICY-SHIFT", ""},
 	{"half the gradient of a loss that is right", trlGRPO, "trl-grpo@1.16", times("dlogp", 0.5), "gradient/dlogp", "FACTOR", "0.5"},
 	{"the loss scale", trlGRPO, "trl-grpo@1.16", times("dlogp", 65536), "gradient/dlogp", "FACTOR", "2^16"},
 	{"a factor of nothing", trlGRPO, "trl-grpo@1.16", times("dlogp", 0.37), "gradient/dlogp", "FACTOR", "0.37"},

@@ -278,6 +278,11 @@ var aggregateFaults = []*Hypothesis{
 			return c.B, c.Set.With("agg.denominator", parsed("agg.denominator", "micro"), "hypothesis").
 				With("agg.div_ga", parsed("agg.div_ga", "true"), "hypothesis"), true
 		}},
+	{ID: "AGG-ZERO", Checks: []string{"aggregate"},
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			p := under(sameInput, c, ch)
+			return combined(0, p, 0, p)
+		}},
 	{ID: "AGG-GA-MISSING", Checks: aggregates,
 		Input: option("agg.div_ga", "false")},
 	{ID: "AGG-GA-TWICE", Checks: aggregates,

@@ -21,6 +21,12 @@ var sequenceFaults = []*Hypothesis{
 			}
 			return c.B, set, true
 		}},
+	{ID: "RATIO-LEVEL", Checks: policyOutputs,
+		Title:   "the weight of a response is that of the mean of its log-ratios, not of their sum",
+		Predict: ofVESPO(nearerBy(func(_ *stage.Case, _ int, n float64) float64 { return n }))},
+	{ID: "RATIO-LEVEL", Checks: policyOutputs,
+		Title:   "the weight of a response is that of the mean of its log-ratios over all columns, not of their sum",
+		Predict: ofVESPO(nearerBy(func(c *stage.Case, row int, _ float64) float64 { return float64(width(c.B, row)) }))},
 	{ID: "RATIO-GRAD-PER-TOKEN", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			if !overSequence(c) || c.Set.Value("ratio.grad").String() == "token" {
@@ -49,6 +55,41 @@ var sequenceFaults = []*Hypothesis{
 			}
 			return policyTerm(1, token("advantages", paddedMean))(c, ch)
 		}},
+}
+
+// ofVESPO returns a predictor of the policy term of VESPO, whose weight is one of the sum of log-ratios of a response, under other old log-probs.
+func ofVESPO(old func(c *stage.Case, x []float64) []float64) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		if v := c.Set.Value("loss.kind"); v.Kind() != convention.Enum || v.Text() != "vespo" {
+			return nil
+		}
+		return policyTerm(1, token("logp_old", old))(c, ch)
+	}
+}
+
+// width returns the columns of the file of a row.
+func width(b *dump.Batch, row int) int {
+	if n := b.Files[b.File(row)].Cols; n > 0 {
+		return n
+	}
+	return b.Cols
+}
+
+// nearerBy returns old log-probs whose log-ratios are the right ones over a number of their row: the sum of these is that of those, divided.
+func nearerBy(count func(c *stage.Case, row int, n float64) float64) func(c *stage.Case, old []float64) []float64 {
+	return func(c *stage.Case, old []float64) []float64 {
+		lp, w := c.B.Token("logp_new"), c.B.Cols
+		if len(lp) != len(old) {
+			return nil
+		}
+		y := make([]float64, len(old))
+		for r, n := range tokensOf(c.B, c.B.Mask) {
+			for i := r * w; i < (r+1)*w; i++ {
+				y[i] = lp[i] - (lp[i]-old[i])/max(count(c, r, n), 1)
+			}
+		}
+		return y
+	}
 }
 
 // overSequence reports whether the ratio is that of the mean over a sequence.

@@ -36,8 +36,10 @@ func (t *trial) edits() []Explanation {
 	for _, family := range families {
 		list = append(list, family(o)...)
 	}
-	list = append(list, t.sourceEdits()...)
-	return t.fitting(list)
+	if found := t.fitting(list); len(found) > 0 {
+		return found
+	}
+	return t.fitting(t.sourceEdits())
 }
 
 // fitting returns those of the edits that reproduce the output, of those of the fewest changes that any of them does with.

@@ -33,6 +33,7 @@ func inputEdits(o *stage.Outcome) []edit {
 	}
 	var list []edit
 	add := func(id, title string, in input) {
+		id = ofKL(o.Check, id, title)
 		predict := func(c *stage.Case, ch *stage.Check) (p *stage.Prediction) {
 			defer func() { // a number may be outside what a formula is defined for, and then nothing computes it
 				if recover() != nil {
@@ -64,7 +65,7 @@ func inputEdits(o *stage.Outcome) []edit {
 		if b.Tensors[name].Layout == dump.PerToken && o.Check.Stage != convention.Aggregate {
 			for _, by := range []int{1, -1} {
 				word := map[int]string{1: "late: that of the token before", -1: "early: that of the token behind"}[by]
-				list = append(list, edit{id: "OTHER-TENSOR", title: fmt.Sprintf("%s is rolled: read one token %s, the end of the row at its beginning", name, word), changes: 1,
+				list = append(list, edit{id: ofKL(o.Check, "OTHER-TENSOR", name+" is read one token"), title: fmt.Sprintf("%s is rolled: read one token %s, the end of the row at its beginning", name, word), changes: 1,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return rolledRow(name, by, c, ch) }})
 			}
 		}
@@ -130,6 +131,23 @@ func inputEdits(o *stage.Outcome) []edit {
 		}
 	}
 	return list
+}
+
+// ofKL returns the id of an edit of the log-probs that an estimate of KL reads: those of other rows or tokens have names there.
+func ofKL(ch *stage.Check, id, title string) string {
+	if ch.Stage != convention.KL || id != "OTHER-TENSOR" {
+		return id
+	}
+	side := map[bool]string{true: "KL-REFERENCE-", false: "KL-POLICY-"}[strings.HasPrefix(title, "logp_ref ")]
+	switch {
+	case !strings.HasPrefix(title, "logp_"):
+		return id
+	case strings.Contains(title, " is read one token"):
+		return side + "SHIFT"
+	case strings.Contains(title, " is read from the row"):
+		return side + "ROWS"
+	}
+	return id
 }
 
 // toBF16 rounds to nearest, ties to even, with 8 bits.

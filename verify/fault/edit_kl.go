@@ -16,10 +16,10 @@ func klEdits(o *stage.Outcome) []edit {
 	default:
 		return nil
 	}
+	list := klPowers()
 	if v := o.Case.Set.Value("kl.kind"); v.Kind() != convention.Enum || v.Text() != "k3" {
-		return nil
+		return list
 	}
-	var list []edit
 	for a := -1.0; a <= 2; a++ {
 		for b := -2.0; b <= 2; b++ {
 			for n := -2.0; n <= 2; n++ {
@@ -41,6 +41,29 @@ func klEdits(o *stage.Outcome) []edit {
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return estimated(c, ch, value, slope) }})
 			}
 		}
+	}
+	return list
+}
+
+// klPowers returns edits of any estimator as a power of the log-ratio with another factor before it than the catalogue has.
+func klPowers() []edit {
+	var list []edit
+	for _, p := range []struct {
+		title        string
+		value, slope func(x float64) float64
+	}{
+		{"½·|x|", func(x float64) float64 { return math.Abs(x) / 2 }, func(x float64) float64 { return .5 * float64(compare(x, 0)) }},
+		{"2·|x|", func(x float64) float64 { return 2 * math.Abs(x) }, func(x float64) float64 { return 2 * float64(compare(x, 0)) }},
+		{"½·x, without the square", func(x float64) float64 { return x / 2 }, func(float64) float64 { return .5 }},
+		{"−½·x, without the square", func(x float64) float64 { return -x / 2 }, func(float64) float64 { return -.5 }},
+		{"¼·x²", func(x float64) float64 { return x * x / 4 }, func(x float64) float64 { return x / 2 }},
+		{"−½·x²", func(x float64) float64 { return -x * x / 2 }, func(x float64) float64 { return -x }},
+		{"√|x|", func(x float64) float64 { return math.Sqrt(math.Abs(x)) }, func(x float64) float64 { return math.Copysign(.5/math.Sqrt(math.Abs(x)), x) }},
+		{"½·|x|³", func(x float64) float64 { return math.Abs(x*x*x) / 2 }, func(x float64) float64 { return 1.5 * x * math.Abs(x) }},
+		{"x·eˣ: the sum over the reference's distribution", func(x float64) float64 { return x * math.Exp(x) }, func(x float64) float64 { return (1 + x) * math.Exp(x) }},
+	} {
+		list = append(list, edit{id: "KL-FORMULA", title: "the estimate of KL is " + p.title + ", x = logp_ref − logp", changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return estimated(c, ch, p.value, p.slope) }})
 	}
 	return list
 }

@@ -55,6 +55,7 @@ func TestKLInputEdits(t *testing.T) {
 			{"KL-CUT-OFF", "at most 0.2,", func(x float64) float64 { return estimate(math.Min(x, 0.2)) }},
 			{"KL-CUT-OFF", "at least -0.3,", func(x float64) float64 { return estimate(math.Max(x, -0.3)) }},
 			{"KL-FORMULA", "3·x", func(x float64) float64 { return estimate(3 * x) }},
+			{"KL-FORMULA", "½·|x|,", func(x float64) float64 { return math.Abs(x) / 2 }},
 			{"KL-SIGN", "wrong sign", func(x float64) float64 { return -estimate(x) }},
 		} {
 			if kind == "k2" && c.words == "3·x" {

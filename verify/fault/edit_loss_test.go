@@ -189,3 +189,31 @@ func TestLossWeights(t *testing.T) {
 		requireName(t, judge(func(lp, old, _, _ float64) float64 { return math.Min(math.Exp(lp-old), 1.2) }), "IS-OLD-FOR-GEN", "")
 	}
 }
+
+// The weight of VESPO that is made of a mean of log-ratios is told from that of their sum.
+func TestVESPOOfTheMean(t *testing.T) {
+	set := clippedLoss(t, "loss.kind", "vespo", "vespo.k_pos", "2", "vespo.lambda_pos", "3", "vespo.k_neg", "3", "vespo.lambda_neg", "2")
+	judge := func(over func(n float64) float64) *stage.Outcome {
+		b := updated(func(float64, float64) float64 { return 0 })
+		lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages")
+		for r := range b.Rows {
+			var sum, n float64
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if b.Mask[i] {
+					sum, n = sum+lp[i]-old[i], n+1
+				}
+			}
+			s, k, lambda := math.Max(math.Log(1e-8), math.Min(sum/over(n), 20)), 2.0, 3.0
+			if adv[r] < 0 {
+				k, lambda = 3, 2
+			}
+			phi := math.Exp(lambda + k*s - lambda*math.Exp(s))
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				b.Token("token_loss")[i] = float64(float32(-adv[r] * phi * lp[i]))
+			}
+		}
+		return stage.Judge(stage.Find("token_loss/policy"), b, set)
+	}
+	require.Equal(t, check.Pass, judge(func(float64) float64 { return 1 }).Verdict)
+	requireName(t, judge(func(n float64) float64 { return n }), "RATIO-LEVEL", "the mean of its log-ratios")
+}

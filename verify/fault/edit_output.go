@@ -99,12 +99,12 @@ func groupEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "advantage/group" {
 		return nil
 	}
-	return []edit{
+	return append(deviationEdits(o), []edit{
 		{id: "ADV-CENTER", title: "every group has another baseline: its advantages are the right ones plus one number", changes: mostChanges,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return groupFitted(c, ch, false) }},
 		{id: "ADV-SPREAD", title: "every group has another spread: its advantages are the right ones times one number", changes: mostChanges,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return groupFitted(c, ch, true) }},
-	}
+	}...)
 }
 
 // groupFitted predicts advantages that are right but for a number of every group, added or multiplied. It predicts nothing where the

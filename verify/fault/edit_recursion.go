@@ -80,6 +80,10 @@ func recursionForms() []recursionForm {
 			f.next = func(v []float64, t int) float64 { return at(v, t+2) }
 		}),
 		with("GAE-RECURSION", "the next value is left out: δ = r − V", func(f *recursionForm) { f.next = func([]float64, int) float64 { return 0 } }),
+		with("GAE-RECURSION", "the next value is 1: a mask stands for it", func(f *recursionForm) {
+			f.next = func(v []float64, t int) float64 { return float64(boolToInt(t+1 < len(v))) }
+		}),
+		with("GAE-RECURSION", "the own value is 1: a mask stands for it", func(f *recursionForm) { f.own = func([]float64, int) float64 { return 1 } }),
 		with("GAE-RECURSION", "the own value is left out: δ = r + γ·V_{t+1}", func(f *recursionForm) { f.own = func([]float64, int) float64 { return 0 } }),
 		with("GAE-RECURSION", "the own value is read without its fraction", func(f *recursionForm) { f.own = func(v []float64, t int) float64 { return math.Trunc(v[t]) } }),
 		with("GAE-RECURSION", "the next value is read without its fraction", func(f *recursionForm) {

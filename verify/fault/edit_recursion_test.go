@@ -127,6 +127,7 @@ func TestRecursionEdits(t *testing.T) {
 		holes                    bool
 		of                       func(r, v, m, d []float64, next float64) []float64
 	}{
+		{"a mask for the next value", "verl-ppo@0.9", "GAE-RECURSION", "the next value is 1", true, overHoles(func(_, behind, m float64) float64 { return m + (1-m)*behind }, passedBy)},
 		{"value of a hole", "verl-ppo@0.9", "GAE-HOLE", "taken as the next value", true, overHoles(raw, passedBy)},
 		{"cut at a hole", "verl-ppo@0.9", "GAE-HOLE", "A_{t+1} is 0 there", true, overHoles(passedBy, reset)},
 		{"over padding", "verl-ppo@0.9", "GAE-PADS", "A of masked columns", true, overHoles(passedBy, raw)},

@@ -84,6 +84,10 @@ func TestAdvantageEdits(t *testing.T) {
 			}
 			return (r[i] - mean) / (hi - lo + eps)
 		}},
+		{"ADV-SPREAD", "0.7 times the right one", func(r []float64, group []int, i int) float64 {
+			mean, std := moments(r, group)
+			return (r[i] - mean) / (0.7*std + eps)
+		}},
 		{"ADV-REWARDS", "ranks", func(r []float64, group []int, i int) float64 {
 			x := make([]float64, len(r))
 			for _, j := range group {

@@ -109,8 +109,12 @@ func (t *trial) fromSources() (found []Explanation) {
 	return found
 }
 
-// sourceFamilies make edits that read no output.
-var sourceFamilies = []func(*stage.Outcome) []edit{klEdits, klWeightEdits, klInputEdits, functionEdits, inputEdits, weightEdits}
+// sourceFamilies make edits of a source that read no output of it. What a loss makes of its weights has a family of its own.
+var sourceFamilies = map[string][]func(*stage.Outcome) []edit{
+	"kl":            {klEdits, klWeightEdits, klInputEdits, functionEdits, inputEdits},
+	"token_rewards": {functionEdits, inputEdits},
+	"is_weights":    {weightEdits},
+}
 
 // sourceEdits returns edits of what the output was made of.
 func (t *trial) sourceEdits() []edit {
@@ -119,7 +123,7 @@ func (t *trial) sourceEdits() []edit {
 	for _, s := range t.sources() {
 		c := o.Case.Of(o.Case.B, o.Case.Set)
 		up := &stage.Outcome{Check: s.check, Case: c, Pred: s.check.Predict(c), Arithmetic: o.Arithmetic}
-		for _, family := range sourceFamilies {
+		for _, family := range sourceFamilies[s.name] {
 			for _, e := range family(up) {
 				e.predict = s.through(e.predict)
 				list = append(list, e)
