@@ -140,6 +140,12 @@ func begin(ctx context.Context, run Source, o Options, l *ledger) (*session, err
 	if s.minis, err = miniBatches(ctx, run); err != nil {
 		return nil, err
 	}
+	if s.minis == 1 && s.profile == nil {
+		if s.minis, err = whitenedOver(ctx, run); err != nil {
+			return nil, err
+		}
+		s.white = s.minis > 1
+	}
 	s.rollout.origin = run.Steps()[0]
 	return s, nil
 }
@@ -204,7 +210,8 @@ type session struct {
 	suggest  *convention.Profile
 	algo     string
 
-	minis       int // steps over which the rows of a rollout were shuffled, where nobody says it
+	white       bool // that is what the advantages show
+	minis       int  // steps over which the rows of a rollout were shuffled, where nobody says it
 	rollout     rollout
 	generations map[int]float64 // tokens of the generation batches, by their first steps
 	passes      map[int]int     // by the steps that are declared to make a pass over the rows, those that do
@@ -341,7 +348,11 @@ func (s *session) options(v *view) (*convention.Set, error) {
 	if s.minis > 1 && stage.Updates(set) == 1 {
 		if _, said := set.Fact("num_mini_batches"); !said {
 			set = set.WithFact("num_mini_batches", float64(s.minis))
-			s.say(fmt.Sprintf("the rows of a rollout are shuffled over %d steps, as the groups show", s.minis))
+			by := "groups"
+			if s.white {
+				by = "advantages"
+			}
+			s.say(fmt.Sprintf("the rows of a rollout are shuffled over %d steps, as the %s show", s.minis, by))
 		}
 	}
 	set = s.withGeneration(v, set)

@@ -63,7 +63,11 @@ func (n content) more(than content) bool {
 // overview is what all steps of a run together tell where nothing is declared.
 type overview struct {
 	step         int                // that tells most formulas apart
+	rewards      int                // in which policy and reference differ most when the rows are sampled
+	values       int                // in which values have moved most
 	any          bool               // there is such a step
+	end          int                // the token that ends responses
+	ends         bool               // it is known
 	coefficients map[string]float64 // of the terms of the loss, by their options
 	constant     float64            // that a sum over tokens is divided by besides the rows; 0: none
 }
@@ -77,11 +81,24 @@ func (s *session) scan() *overview {
 	s.overview = v
 	var most content
 	var losses stage.Losses
+	var apart, moved float64
+	disagree := false
 	declared := map[string]bool{}
 	for _, step := range spread(s.run.Steps(), mostScanned) {
 		b, err := s.run.Batch(s.ctx, step)
 		if err != nil {
 			break // the step is read once more, and the error is reported then
+		}
+		if x := distance(b, "logp_old", "logp_ref"); !v.any || x > apart {
+			v.rewards, apart = step, x
+		}
+		if x := valuesTell(b); !v.any || x > moved {
+			v.values, moved = step, x
+		}
+		if id, ok := stage.EndToken(b); ok && v.ends && id != v.end {
+			disagree = true
+		} else if ok {
+			v.end, v.ends = id, true
 		}
 		if n := contentOf(b); !v.any || n.more(most) {
 			v.step, v.any, most = step, true, n
@@ -90,6 +107,9 @@ func (s *session) scan() *overview {
 		for _, o := range b.Meta.Options {
 			declared[o.Name] = true
 		}
+	}
+	if disagree {
+		v.ends = false
 	}
 	v.coefficients, v.constant = losses.Coefficients(), losses.Constant()
 	for _, name := range slices.Sorted(maps.Keys(v.coefficients)) {
@@ -104,6 +124,38 @@ func (s *session) scan() *overview {
 	return v
 }
 
+// valuesTell counts the gradients that tell of a clip of values, those that are 0 or those that are not, whichever are fewer; where there are
+// none of either, by how much less than one token the values have moved.
+func valuesTell(b *dump.Batch) float64 {
+	g := b.Token("dvalues")
+	var zero, other float64
+	for i := range g {
+		switch {
+		case !b.Mask[i]:
+		case g[i] == 0:
+			zero++
+		default:
+			other++
+		}
+	}
+	d := distance(b, "values_new", "values")
+	return min(zero, other) + d/(1+d)
+}
+
+// distance is Σ|x − y| over the mask of a batch, 0 where it lacks one of the tensors.
+func distance(b *dump.Batch, x, y string) (sum float64) {
+	p, q := b.Token(x), b.Token(y)
+	if p == nil || q == nil {
+		return 0
+	}
+	for i, m := range b.Mask {
+		if d := math.Abs(p[i] - q[i]); m && !math.IsNaN(d) {
+			sum += d
+		}
+	}
+	return sum
+}
+
 // telling returns the step of the run on which the options of a check are searched where no profile is declared: the one that tells most
 // formulas apart, if the check has an output there; else u.
 func (s *session) telling(t *track, u unit) unit {
@@ -111,10 +163,17 @@ func (s *session) telling(t *track, u unit) unit {
 		return u
 	}
 	v := s.scan()
-	if !v.any || v.step == u.b.Meta.Step {
+	step := v.step
+	switch t.check.ID {
+	case "reward/token":
+		step = v.rewards
+	case "aggregate/value_loss", "gradient/dvalues":
+		step = v.values
+	}
+	if !v.any || step == u.b.Meta.Step {
 		return u
 	}
-	other, err := s.unit(s.ctx, t, v.step)
+	other, err := s.unit(s.ctx, t, step)
 	if err != nil || len(other.b.Missing) > 0 {
 		return u
 	}

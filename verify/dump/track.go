@@ -53,7 +53,7 @@ func (t *track) add(v *view, set *convention.Set, s *session) {
 	if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
 		return
 	}
-	if !t.pooled && spanOf(set) > 1 && stage.LacksSteps(o.Outcome) {
+	if !t.pooled && spanOf(set) > 1 && (stage.LacksSteps(o.Outcome) || s.profile == nil && t.judged == 0 && t.whitens(v, s)) {
 		t.pooled = true // the step is among those that are gathered
 		return
 	}
@@ -108,6 +108,19 @@ func (t *track) add(v *view, set *convention.Set, s *session) {
 		}
 		t.undecided = append(t.undecided, step)
 	}
+}
+
+// whitens reports whether the rewards of a step show that they were whitened, which is done over all steps of a rollout.
+func (t *track) whitens(v *view, s *session) bool {
+	if t.check.ID != "reward/token" {
+		return false
+	}
+	b, err := v.whole()
+	if err != nil {
+		s.fail(err)
+		return false
+	}
+	return stage.WhitenedRewards(b)
 }
 
 // search judges a batch under the options that are still possible. The outcome is that of the first fit; if none is left, it

@@ -88,11 +88,17 @@ func (s *session) weighted(v *view, set *convention.Set) *convention.Set {
 	return set.WithFact("reward_weights", s.weights)
 }
 
-// solved returns set with the numbers of the loss that all files of the run together give, where nobody declares them.
+// solved returns set with the numbers of the loss that all files of the run together give, and the token that ends all responses but the longest,
+// where nobody declares them.
 func (s *session) solved(set *convention.Set) *convention.Set {
 	for name, x := range s.scan().coefficients {
 		if set.Value(name).Kind() == convention.Unknown {
 			set = set.With(name, convention.NumberValue(x), "search")
+		}
+	}
+	if v := s.scan(); v.ends {
+		if _, said := set.Fact("eos_token_id"); !said {
+			set = set.WithFact("eos_token_id", float64(v.end))
 		}
 	}
 	_, factor := set.Fact("loss_scale_factor")

@@ -49,7 +49,7 @@ func (c *Case) advantageKind() string {
 	switch {
 	case c.Has("values"):
 		return "gae"
-	case c.Has("token_rewards") && !c.Has("scores") && !c.Has("rewards_per_func"):
+	case c.Has("token_rewards") && !c.Has("scores") && !c.Has("rewards_per_func"), variesInRow(c.B, "advantages"):
 		return "rfpp"
 	}
 	return "group"

@@ -16,6 +16,7 @@ type Losses struct {
 	parts                             bool // every file has loss, pg_loss and the terms that any has
 	has                               [3]bool
 	n                                 int
+	alone                             wholes // where the loss is all that says of its terms
 }
 
 // terms of a loss beside that of the policy: the option of the coefficient, its sign, and the number of a file.
@@ -34,6 +35,7 @@ func (l *Losses) Add(b *dump.Batch) {
 			l.has[k] = b.PerFile(t.name) != nil
 		}
 	}
+	l.alone.add(b, l.n == 1)
 	includes := b.Meta.TokenLossIncludesKL
 	l.whole = l.whole && loss != nil && token != nil && len(b.Missing) == 0 && b.PerFile("kl_loss") == nil && b.PerFile("entropy_loss") == nil && b.PerFile("value_loss") == nil &&
 		(b.Token("kl") == nil || includes != nil && *includes)
@@ -75,7 +77,10 @@ func (l *Losses) Coefficients() map[string]float64 {
 		}
 	}
 	n := len(which)
-	if !l.parts || n == 0 || len(l.loss) < n+2 {
+	if !l.parts {
+		return l.alone.coefficients()
+	}
+	if n == 0 || len(l.loss) < n+2 {
 		return nil
 	}
 	a := make([]float64, n*(n+1))
@@ -103,6 +108,13 @@ func (l *Losses) Coefficients() map[string]float64 {
 	}
 	found := map[string]float64{}
 	for i, k := range which {
+		most := 0.0
+		for _, term := range l.terms[k] {
+			most = max(most, math.Abs(x[i]*term))
+		}
+		if most <= 1e-3*largest {
+			continue // it is as large as what the files may leave
+		}
 		if c := written(x[i], 1e-3); c > 0 && math.Abs(c-1) > 1e-3 {
 			found[lossTerms[k].option] = c
 		}

@@ -31,6 +31,8 @@ func (s *search) implied(set *convention.Set, name string) []convention.Value {
 		}
 	case name == "dpo.beta" && (s.ch.Output == "loss" || s.ch.Output == "pair_loss"):
 		x = s.impliedBeta(set)
+	case name == "value.clip" && s.ch.ID == "aggregate/value_loss":
+		x = s.impliedValueClip(set)
 	case (name == "gae.gamma" || name == "gae.lambda") && s.part.Token("returns") != nil:
 		x = s.impliedDecay(set, name == "gae.gamma")
 	}
@@ -170,4 +172,33 @@ func (s *search) impliedBeta(set *convention.Set) (list []float64) {
 		before = there
 	}
 	return list
+}
+
+// impliedValueClip solves the value loss of the first file for its clip: the larger of the two squares falls with it.
+func (s *search) impliedValueClip(set *convention.Set) []float64 {
+	off := func(c float64) float64 {
+		o := JudgeAs(s.ch, s.part, set.With("value.clip", convention.NumberValue(c), "search"), s.a)
+		if o.Pred == nil || len(o.Pred.Want) == 0 || len(o.Got) == 0 {
+			return math.NaN()
+		}
+		return o.Pred.Want[0] - o.Got[0]
+	}
+	lo, hi := 1e-4, 0.0
+	v, old := s.part.Token("values_new"), s.part.Token("values")
+	for i := range min(len(v), len(old)) {
+		if s.part.Mask[i] {
+			hi = max(hi, math.Abs(v[i]-old[i]))
+		}
+	}
+	if !(lo < hi) || !(off(lo) > 0) || !(off(hi) < 0) {
+		return nil
+	}
+	for range 40 {
+		if mid := math.Sqrt(lo * hi); off(mid) > 0 {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return []float64{written(lo, 1e-3), lo}
 }

@@ -5,18 +5,43 @@ import (
 	"strings"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 )
 
 // Complete returns the values of the options that set leaves open under which the output of ch in b is right, and whether all
 // were tried: what every profile says of them first, then profiles with one option changed, then all combinations, if they are few, then
 // profiles with two options changed. Options are asked for one after another, so that one that another value makes meaningless is not searched.
+// What the numbers give in closed form, see [Shown], is searched on top of first.
 func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bool) {
-	s := newSearch(ch, b)
-	most := budget
-	if set.Profile() == nil {
-		most, s.open = openBudget, true
+	if set.Profile() != nil {
+		return completeWithin(ch, b, set, budget)
 	}
+	var void []Fit
+	list := Shown(ch, b, set)
+	for _, shown := range list {
+		fits, _ = completeWithin(ch, b, changedBy(set, shown, "search"), shownBudget/len(list))
+		for i := range fits {
+			fits[i].Changes = slices.Concat(shown, fits[i].Changes)
+		}
+		if len(fits) > 0 && fits[0].Outcome.Verdict == check.Pass {
+			return fits, true
+		}
+		if void == nil {
+			void = fits
+		}
+	}
+	fits, all = completeWithin(ch, b, set, openBudget)
+	if len(fits) == 0 {
+		fits = void
+	}
+	return fits, all
+}
+
+// completeWithin is Complete for at most so many cells, without what numbers give in closed form.
+func completeWithin(ch *Check, b *dump.Batch, set *convention.Set, most int) (fits []Fit, all bool) {
+	s := newSearch(ch, b)
+	s.open = set.Profile() == nil
 	s.cap = most
 	all = true
 	starts := s.profiles(set)
@@ -60,6 +85,9 @@ const pairsUpTo = openBudget / 8
 
 // openBudget is the [budget] of the search of what is not declared: a run has a dozen checks that search.
 const openBudget = budget / 4
+
+// shownBudget is that of all searches on top of what numbers give in closed form.
+const shownBudget = openBudget / 2
 
 // expand adds what one and two changes of the options that were open make of a fit: data that cannot tell options apart must
 // not name one of them only.

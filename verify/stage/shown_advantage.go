@@ -1,0 +1,89 @@
+package stage
+
+import (
+	"math"
+
+	"plumbline/internal/format/dump"
+)
+
+// whitenings are how releases whiten advantages over a rollout: verl's masked_whiten, and OpenRLHF's experience maker.
+var whitenings = [][]assign{
+	{word("whiten.scope", "global"), word("whiten.mask", "response"), word("whiten.ddof", "1"), word("whiten.eps_place", "inside_sqrt"), word("whiten.shift_mean", "true")},
+	{word("whiten.scope", "global"), word("whiten.mask", "response"), word("whiten.ddof", "0"), word("whiten.eps_place", "floor_var"), word("whiten.shift_mean", "true")},
+}
+
+// estimators proposes the estimators of releases without a critic that no profile has by default: REINFORCE++ with a discount that its advantages
+// show, with the baseline of the group, and those that are not whitened.
+func estimators(b *dump.Batch) (lists [][]assign) {
+	if variesInRow(b, "advantages") {
+		for _, gamma := range discounts(b) {
+			base := []assign{word("adv.kind", "rfpp"), word("rfpp.mode", "return_to_go"), amount("gae.gamma", gamma)}
+			for n, w := range whitenings {
+				hole := word("gae.hole", []string{"carry", "zero_step"}[n])
+				lists = append(lists, append(append([]assign{hole}, base...), w...))
+			}
+			lists = append(lists, append([]assign{word("whiten.scope", "none")}, base...))
+		}
+		return lists
+	}
+	for _, kind := range []string{"rfpp_baseline", "raw"} {
+		for _, w := range whitenings {
+			lists = append(lists, append([]assign{word("adv.kind", kind)}, w...))
+		}
+	}
+	for _, kind := range []string{"opo", "remax", "passk", "gpg", "rfpp_baseline"} {
+		lists = append(lists, []assign{word("adv.kind", kind), word("whiten.scope", "none")})
+	}
+	return lists
+}
+
+// variesInRow reports whether a tensor has two numbers in the mask of a row.
+func variesInRow(b *dump.Batch, name string) bool {
+	x := b.Token(name)
+	if x == nil {
+		return false
+	}
+	for r := range b.Rows {
+		first := math.NaN()
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			switch {
+			case !b.Mask[i]:
+			case math.IsNaN(first):
+				first = x[i]
+			case x[i] != first:
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// discounts proposes γ of a return that was whitened to a·G + b: G_t = r_t + γ·G_{t+1}, so that A_t = a·r_t + γ·A_{t+1} + (1 − γ)·b, where r are the
+// rewards, or but for the last token 0.
+func discounts(b *dump.Batch) (list []float64) {
+	adv, r := b.Token("advantages"), b.Token("token_rewards")
+	two, three := observations{n: 2}, observations{n: 3}
+	for i := range adv {
+		if (i+1)%b.Cols == 0 || !b.Mask[i] || !b.Mask[i+1] {
+			continue
+		}
+		two.add(adv[i+1], 1, adv[i])
+		if r != nil {
+			three.add(r[i], adv[i+1], 1, adv[i])
+		}
+	}
+	size := rms(adv, func(i int) bool { return b.Mask[i] })
+	add := func(gamma float64) {
+		for _, tol := range []float64{1e-4, 2e-3} {
+			list = append(list, written(unit(gamma), tol))
+		}
+	}
+	if w, left := two.solve(); w != nil && left <= size/256 {
+		add(w[0])
+	} else if w, left := three.solve(); w != nil && left <= size/256 {
+		add(w[1])
+	} else {
+		list = append(list, 1)
+	}
+	return list
+}

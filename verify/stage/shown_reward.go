@@ -1,0 +1,266 @@
+package stage
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+)
+
+// rewardTerm is an estimate of the KL that rewards of tokens hold, and the line r = slope·k + mean that they make between the ends of responses.
+type rewardTerm struct {
+	list              []assign // place and kind
+	k                 []float64
+	slope, base, left float64
+	white             bool
+}
+
+// rewardTerms proposes the coefficient and the estimator of the KL in rewards of tokens, and the penalty for responses without an end. Before the
+// end of a response r_t = −β·kl_t, or where rewards were whitened to a·r + b, −aβ·kl_t + b; where the score s is, r = a·(s − β·kl) + b tells a,
+// and of rows that it misses by one number −a·c, c is the penalty.
+func rewardTerms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
+	r := b.Token("token_rewards")
+	if r == nil {
+		return nil
+	}
+	inner := make([]bool, len(r))
+	for i := range r {
+		inner[i] = b.Mask[i] && (i+1)%b.Cols != 0 && b.Mask[i+1]
+	}
+	var terms []rewardTerm
+	size := rms(r, func(i int) bool { return inner[i] })
+	for _, t := range rewardEstimates(b, set) {
+		one, two := observations{n: 1}, observations{n: 2}
+		for i, in := range inner {
+			if in {
+				one.add(t.k[i], r[i])
+				two.add(t.k[i], 1, r[i])
+			}
+		}
+		if rms(t.k, func(i int) bool { return inner[i] }) < 1e-6 { // the line is its constant, but for roundings
+			var x []float64
+			for i, in := range inner {
+				if in {
+					x = append(x, r[i])
+				}
+			}
+			if t.base = middle(x, 1); t.base != 0 && spreadOf(x, t.base) <= size/64 {
+				t.white = true
+				terms = append(terms, t)
+			}
+			break
+		}
+		if w, left := one.solve(); w != nil && left <= size/64 {
+			t.slope, t.left = w[0], left/size
+			terms = append(terms, t)
+		} else if w, left := two.solve(); w != nil && left <= size/64 {
+			t.slope, t.base, t.left, t.white = w[0], w[1], left/size, true
+			terms = append(terms, t)
+		}
+	}
+	slices.SortStableFunc(terms, func(x, y rewardTerm) int { return cmp.Compare(x.left, y.left) })
+	for i, t := range terms {
+		if i > 0 && t.left > 4*terms[0].left {
+			break
+		}
+		a, more := t.ends(b, r)
+		if !(a > 0) {
+			continue
+		}
+		list := t.list
+		if t.white {
+			list = append(slices.Clone(list), word("rewards.whiten", "shift_mean_false"))
+		}
+		if t.slope == 0 {
+			lists = append(lists, slices.Concat(list, more))
+		}
+		for _, tol := range []float64{1e-5, 1e-3, 5e-3} {
+			if beta := written(-t.slope/a, tol); beta > 0 && !math.IsInf(beta, 0) {
+				lists = append(lists, slices.Concat(list, []assign{amount("kl.beta", beta)}, more))
+			}
+		}
+	}
+	if len(terms) == 0 && size == 0 { // no KL shows
+		if _, more := (rewardTerm{k: make([]float64, len(r))}).ends(b, r); more != nil {
+			lists = append(lists, more)
+		}
+	}
+	return lists
+}
+
+// rewardEstimates returns the estimates that rewards may hold: the dumped one, or those that the log-probs of the rollout give.
+func rewardEstimates(b *dump.Batch, set *convention.Set) (terms []rewardTerm) {
+	if v := set.Value("kl.place"); v.Kind() == convention.Enum && v.Text() != "token_reward" {
+		return nil
+	}
+	place := word("kl.place", "token_reward")
+	if k := b.Token("kl"); k != nil {
+		terms = append(terms, rewardTerm{list: []assign{place}, k: k})
+	}
+	old, ref := b.Token("logp_old"), b.Token("logp_ref")
+	if old == nil || ref == nil || b.Token("kl") != nil {
+		return terms
+	}
+	for _, kind := range []string{"k1", "k3", "k2", "abs"} {
+		k := make([]float64, len(old))
+		for i := range k {
+			switch d := old[i] - ref[i]; kind {
+			case "k1":
+				k[i] = d
+			case "k3":
+				k[i] = math.Expm1(-d) + d
+			case "k2":
+				k[i] = d * d / 2
+			case "abs":
+				k[i] = math.Abs(d)
+			}
+		}
+		terms = append(terms, rewardTerm{list: []assign{place, word("kl.kind", kind)}, k: k})
+	}
+	return terms
+}
+
+// ends returns a of a term, 1 where rewards are not whitened, and what the rows say of a penalty: of the last token of a response, or of the cell
+// behind it, whichever the scores explain.
+func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more []assign) {
+	score := b.Row("scores")
+	c := NewCase(b, &convention.Set{}, 0)
+	best := math.Inf(1)
+	longest := -1
+	for row := range b.Rows {
+		longest = max(longest, c.last(row))
+	}
+	a = 1
+	if len(score) != b.Rows {
+		if t.white {
+			return math.NaN(), nil
+		}
+		return a, nil
+	}
+	for _, behind := range []int{0, 1} {
+		o := observations{n: 1}
+		var y []float64
+		for row := range b.Rows {
+			last := c.last(row)
+			at := min(last+behind, c.width(row)-1)
+			if last < 0 {
+				y = append(y, math.NaN())
+				continue
+			}
+			i := row*b.Cols + at
+			x := r[i] - t.base
+			if b.Mask[i] {
+				x -= t.slope * t.k[i]
+			}
+			y = append(y, x)
+			if last < longest { // the others may have no end
+				o.add(score[row], x)
+			}
+		}
+		of := 1.0
+		left := 0.0
+		if t.white {
+			w, l := o.solve()
+			if w == nil {
+				continue
+			}
+			of, left = w[0], l/math.Abs(w[0]) // in scores
+		} else {
+			var off []float64
+			for row, x := range y {
+				if !math.IsNaN(x) {
+					off = append(off, math.Abs(x-score[row]))
+				}
+			}
+			left = middle(off, 1)
+		}
+		if left < best {
+			best, a, more = left, of, penalty(y, score, of, func(row int) bool { return c.last(row) == longest })
+		}
+	}
+	return a, more
+}
+
+// penalty returns the rule for responses without an end under which ends that are y where a·s was due are right: one number that some of the
+// longest lack, and no others.
+func penalty(y, score []float64, a float64, longest func(row int) bool) []assign {
+	largest := 0.0
+	for row, x := range y {
+		if !math.IsNaN(x) {
+			largest = max(largest, math.Abs(score[row]))
+		}
+	}
+	var lack []float64
+	for row, x := range y {
+		if d := score[row] - x/a; math.Abs(d) > 0.02*largest {
+			if !longest(row) {
+				return nil
+			}
+			lack = append(lack, d)
+		}
+	}
+	if len(lack) == 0 {
+		return nil
+	}
+	slices.Sort(lack)
+	c := lack[len(lack)/2]
+	if !(c > 0) || lack[len(lack)-1]-lack[0] > 0.05*c {
+		return nil
+	}
+	return []assign{word("eos.rule", "subtract"), amount("eos.penalty", written(c, 1e-2)), word("eos.test", "eos_id")}
+}
+
+// EndToken returns the token that ends responses, where the rows of a batch that declares none show it: every response that is shorter than the
+// longest ends with it, two at least, and it stands nowhere else in a response.
+func EndToken(b *dump.Batch) (id int, ok bool) {
+	c := NewCase(b, &convention.Set{}, 0)
+	longest := -1
+	for r := range b.Rows {
+		longest = max(longest, c.last(r))
+	}
+	id = -1
+	ended := 0
+	for r := range b.Rows {
+		last := c.last(r)
+		if last < 0 || last == longest {
+			continue
+		}
+		at, known := b.TokenID(r, last)
+		if !known || id >= 0 && at != id {
+			return 0, false
+		}
+		id = at
+		ended++
+	}
+	if ended < 2 {
+		return 0, false
+	}
+	for i, m := range b.Mask {
+		if m {
+			if at, _ := b.TokenID(i/b.Cols, i%b.Cols); at == id && c.last(i/b.Cols) != i%b.Cols {
+				return 0, false
+			}
+		}
+	}
+	return id, true
+}
+
+// spreadOf returns the RMS of x − c.
+func spreadOf(x []float64, c float64) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += float64((v - c) * (v - c))
+	}
+	return math.Sqrt(sum / float64(max(1, len(x))))
+}
+
+// WhitenedRewards reports whether the rewards of tokens show that they were whitened: between the ends of responses they are a constant besides
+// the KL.
+func WhitenedRewards(b *dump.Batch) bool {
+	for _, list := range rewardTerms(b, &convention.Set{}) {
+		return slices.Contains(list, word("rewards.whiten", "shift_mean_false"))
+	}
+	return false
+}

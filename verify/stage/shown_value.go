@@ -1,0 +1,170 @@
+package stage
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+)
+
+// valueCell is a token of a value loss max((v − R)², (clip(v, V ± c) − R)²) with its weight w, which a gradient 2w·(v − R) gives.
+type valueCell struct {
+	v, old, target, w float64
+	file              int
+}
+
+// square is the term of a cell, with any weight, under a clip of c.
+func (x valueCell) square(c float64) float64 {
+	d := x.v - x.target
+	e := max(min(x.v, x.old+c), x.old-c) - x.target
+	return max(d*d, e*e)
+}
+
+// valueClips proposes the clip of the value loss. A gradient of 0 where v is not R lies beyond the clip; one that is not 0, of a value that moved
+// towards its target and has not passed it, within. Between these the value losses tell, Σ w·max(…), up to the coefficient that their gradient
+// may have.
+func valueClips(b *dump.Batch, set *convention.Set) (lists [][]assign) {
+	cells, lo, hi := valueCells(b, valueLossMask(b))
+	if len(cells) == 0 || math.IsInf(hi, 1) || !(lo < hi) {
+		return nil
+	}
+	best := []float64{shortest(lo, hi, (lo+hi)/2)}
+	if loss := b.PerFile("value_loss"); loss != nil {
+		best = append(nearestClips(cells, loss, set, lo, hi), best...)
+	}
+	for _, c := range best {
+		lists = append(lists, []assign{amount("value.clip", c)})
+	}
+	return lists
+}
+
+// valueLossMask returns the cells of the value loss: those of the response, with the one behind it where that has a gradient, or all where others
+// have one.
+func valueLossMask(b *dump.Batch) []bool {
+	g := b.Token("dvalues")
+	c := NewCase(b, &convention.Set{}, 0)
+	cells := "response"
+	for i := range g {
+		if g[i] == 0 || b.Mask[i] {
+			continue
+		}
+		if i%b.Cols != c.last(i/b.Cols)+1 {
+			return c.valueMask("none")
+		}
+		cells = "p1"
+	}
+	return c.valueMask(cells)
+}
+
+// valueCells returns the tokens of the value loss and the interval in which its clip lies, (…, +Inf) where no gradient is 0.
+func valueCells(b *dump.Batch, mask []bool) (cells []valueCell, lo, hi float64) {
+	v, old, target, g := b.Token("values_new"), b.Token("values"), b.Token("returns"), b.Token("dvalues")
+	hi = math.Inf(1)
+	if v == nil || old == nil || target == nil || g == nil {
+		return nil, lo, hi
+	}
+	for r := range b.Rows {
+		var weights []float64
+		from := len(cells)
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			d := v[i] - target[i]
+			moved := v[i] - old[i]
+			if !mask[i] || !(math.Abs(d) > 1e-3*math.Abs(target[i])) {
+				continue
+			}
+			cells = append(cells, valueCell{v: v[i], old: old[i], target: target[i], file: b.File(r)})
+			switch {
+			case g[i] == 0:
+				hi = min(hi, math.Abs(moved))
+			case moved*d < 0:
+				lo = max(lo, math.Abs(moved))
+				fallthrough
+			default:
+				weights = append(weights, g[i]/(2*d))
+			}
+		}
+		w := middle(weights, 1)
+		for k := from; k < len(cells); k++ {
+			cells[k].w = w
+		}
+	}
+	all := make([]float64, 0, len(cells))
+	for _, x := range cells {
+		if !math.IsNaN(x.w) {
+			all = append(all, x.w)
+		}
+	}
+	rest := middle(all, 1)
+	for k := range cells {
+		if math.IsNaN(cells[k].w) { // a row whose gradients are all 0
+			cells[k].w = rest
+		}
+	}
+	return cells, lo, hi
+}
+
+// nearestClips returns the numbers of at most three digits within an interval under which the losses of the files are nearest to what was
+// dumped, times 1, the declared coefficient, or one number for all files.
+func nearestClips(cells []valueCell, loss []float64, set *convention.Set, lo, hi float64) []float64 {
+	type clip struct{ c, off float64 }
+	coefs := []float64{1}
+	if v := set.Value("value.coef"); v.Kind() == convention.Number && v.Num() > 0 {
+		coefs = append(coefs, v.Num())
+	}
+	var list []clip
+	for _, c := range decimals(lo, hi) {
+		sums := make([]float64, len(loss))
+		for _, x := range cells {
+			sums[x.file] += x.w * x.square(c)
+		}
+		off := math.Inf(1)
+		of := func(coef float64) (most float64) {
+			for f, x := range loss {
+				most = max(most, math.Abs(sums[f]/coef-x)/math.Abs(x))
+			}
+			return most
+		}
+		for _, coef := range coefs {
+			off = min(off, of(coef))
+		}
+		if len(loss) > 1 {
+			off = min(off, of(sums[0]/loss[0]))
+		}
+		if !math.IsNaN(off) {
+			list = append(list, clip{c, off})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b clip) int { return cmp.Compare(a.off, b.off) })
+	var best []float64
+	for _, x := range list[:min(3, len(list))] {
+		best = append(best, x.c)
+	}
+	return best
+}
+
+// decimals returns the numbers of at most three digits in [lo, hi], or 300 of them spread over it if there are more.
+func decimals(lo, hi float64) (list []float64) {
+	const most = 300
+	if lo <= 0 {
+		lo = hi / 100
+	}
+	for x := lo; x <= hi*1.01 && len(list) < 100*most; {
+		unit := math.Pow(10, math.Floor(math.Log10(x))-2)
+		short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'e', 2, 64), 64)
+		if err == nil && lo <= short && short <= hi && (len(list) == 0 || short != list[len(list)-1]) {
+			list = append(list, short)
+		}
+		x += unit
+	}
+	if n := len(list); n > most {
+		some := make([]float64, most)
+		for i := range some {
+			some[i] = list[i*(n-1)/(most-1)]
+		}
+		return some
+	}
+	return list
+}
