@@ -27,7 +27,7 @@ var acrossChecks = []*stage.Check{
 		Formula: "logp_new − logp_old ≈ σ·(1 − p) before the policy has moved, σ ≤ 0.5 and that of each row ≤ 4 σ of the step; logp_old of a row is not that of other tokens at an earlier step",
 		Source:  "Schulman et al. 2017: π_old is the policy before the first update; V02, V08 (P023, P160)",
 		Fix:     "take the old log-probs of the rows that are trained on, by the pass that trains: same weights, mask, temperature, no dropout",
-		Assert:  stage.OldIsNew},
+		Assert:  stage.OldIsNew, Options: []string{"ratio.old"}},
 	{ID: acrossValues, Stage: convention.TokenLoss, Output: "values_new", Title: "at the first update of a rollout the new values are the old ones",
 		Formula: "rms(values_new − values) ≤ 0.8 of their spread or 0.16 of their size before the value head has moved", Source: "Schulman et al. 2017: the critic is fitted to returns of its own rollout; V02, V08 (P059, P075)",
 		Fix:    "take the values of the rows that are trained on, by the value head that is trained: same weights, columns and scale, no dropout",
@@ -44,6 +44,9 @@ var acrossChecks = []*stage.Check{
 
 // before marks the tensors of a batch that hold what earlier steps had for its rows, NaN where no step had them.
 const before = "earlier/"
+
+// fewAlike is the number of tokens of a rollout from which on their equality is counted, bit by bit in more than 16 bits.
+const fewAlike = 8
 
 // acrossFirst and acrossValues are judged of a step by itself: what the steps before say of it is which update it is.
 const (
@@ -353,7 +356,7 @@ func referenceStands(c *stage.Case) *stage.Assertion {
 		name = "logp_new"
 	}
 	d, ok := c.Discrepant(name, "logp_ref")
-	if !ok || d.Tokens < 24 {
+	if !ok || d.Tokens < fewAlike {
 		return nil
 	}
 	a.Checked += d.Tokens
@@ -362,7 +365,7 @@ func referenceStands(c *stage.Case) *stage.Assertion {
 	}
 	moved, _ := c.Set.Fact("policy_moved")
 	learnt, _ := c.Set.Fact("policy_learnt")
-	if d.Same && (moved == true || learnt == true && c.FactOr("rollouts_alike", 0) >= 2) {
+	if d.Same && (moved == true || learnt == true && c.FactOr("rollouts_alike", 0) >= 2 && c.FactOr("rollouts_alike", 0)*float64(d.Tokens) >= 48) {
 		why := "although earlier updates have left the old log-probs"
 		if moved != true {
 			why = fmt.Sprintf("in every one of %g rollouts after the first, whose advantages were not 0", c.FactOr("rollouts_alike", 0))

@@ -340,7 +340,20 @@ var edits = []edit{
 	{"no γ in δ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 1, 0.99*0.95) }, "gae/returns", "GAE-NO-GAMMA", "before the next value"},
 	{"γ and λ exchanged", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0.95, 0.99*0.95) }, "gae/returns", "GAE-GAMMA-LAMBDA-EXCHANGED", ""},
 	{"γ² behind δ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0.99, 0.99*0.99*0.95) }, "gae/returns", "GAE-RECURSION", "γ²λ"},
+	{"returns of rewards", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) {
+		returns(b, 0.99, 0.99*0.95)
+		v, r, ret := b.Token("values"), b.Token("token_rewards"), b.Token("returns")
+		cells(b, func(i, _, _ int) { ret[i] = single(ret[i] - v[i] + r[i]) })
+	}, "gae/returns", "OTHER-FORM", "the rewards are added"},
 	{"γ is missing behind δ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0, 0.99*0.95) }, "gae/returns", "GAE-RECURSION", "the next value is missing"},
+	{"the score twice", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) {
+		rewards(b, func(score float64, kl []float64, first, last, n, col int) float64 {
+			if col == last {
+				return 2*score + kl[col]
+			}
+			return kl[col]
+		})
+	}, "reward/token", "SCORE-TWICE", ""},
 	{"the score in shares", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) {
 		rewards(b, func(score float64, kl []float64, first, last, n, col int) float64 { return score/float64(n) + kl[col] })
 	}, "reward/token", "REWARD-PLACE", "in equal shares"},

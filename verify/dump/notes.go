@@ -146,7 +146,7 @@ func look(b *dump.Batch) *StepNotes {
 		old = "logp_new"
 	}
 	if d, ok := c.Discrepant(old, "logp_ref"); ok {
-		n.Alike = d.Same && d.Tokens >= 24 && !coarse(b, "logp_ref") // in 16 bits a small update may change nothing
+		n.Alike = d.Same && d.Tokens >= fewAlike && !coarse(b, "logp_ref") // in 16 bits a small update may change nothing
 	}
 	if d, ok := c.Discrepant("logp_old", "logp_new"); ok {
 		n.Moved = !d.Same && (d.MeanAbs > 0.02 || d.MeanAbs > 1e-4 && !coarse(b, "logp_old"))

@@ -148,6 +148,14 @@ var engineFaults = []*Hypothesis{
 				row[i] = true
 			}
 		}))},
+	{ID: "IS-ROWS", Checks: []string{"ratio/is_weights"},
+		Predict: permuted},
+	{ID: "IS-CLAMP-MISSING", Checks: []string{"ratio/is_weights"},
+		Title: "importance weights are at least tis.high where they should be at most tis.high: a maximum where a minimum belongs",
+		Input: turnedBound},
+	{ID: "IS-LEVEL", Checks: []string{"ratio/is_weights"},
+		Title: "the weight of a response is that of the mean of its log-ratios over all columns, padding included",
+		Input: meanOverColumns},
 	{ID: "IS-OF-REFERENCE", Checks: []string{"ratio/is_weights"},
 		Input: instead("logp_gen", "logp_ref")},
 	{ID: "IS-OF-REFERENCE", Checks: []string{"ratio/is_weights"},

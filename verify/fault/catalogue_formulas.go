@@ -260,48 +260,48 @@ func scoreForms() []*Hypothesis {
 	var list []*Hypothesis
 	for _, f := range []struct {
 		title string
-		place func(row []bool, score float64, kl []float64, out []float64)
+		place func(row []bool, at int, score float64, kl []float64, out []float64)
 	}{
-		{"the score is given to every token", func(row []bool, score float64, kl, out []float64) {
+		{"the score is given to every token", func(row []bool, at int, score float64, kl, out []float64) {
 			for t, m := range row {
 				if out[t] = kl[t]; m {
 					out[t] += score
 				}
 			}
 		}},
-		{"the score is spread over the tokens in equal shares", func(row []bool, score float64, kl, out []float64) {
+		{"the score is spread over the tokens in equal shares", func(row []bool, at int, score float64, kl, out []float64) {
 			for t, m := range row {
 				if out[t] = kl[t]; m {
 					out[t] += score / count(row)
 				}
 			}
 		}},
-		{"the score is put on the first token", func(row []bool, score float64, kl, out []float64) {
+		{"the score is put on the first token", func(row []bool, at int, score float64, kl, out []float64) {
 			copy(out, kl)
 			if first, _ := firstLast(row); first >= 0 {
 				out[first] += score
 			}
 		}},
-		{"the KL of the token that has the score is missing", func(row []bool, score float64, kl, out []float64) {
+		{"the KL of the token that has the score is missing", func(_ []bool, at int, score float64, kl, out []float64) {
 			copy(out, kl)
-			if _, last := firstLast(row); last >= 0 {
-				out[last] = score
+			if at >= 0 {
+				out[at] = score
 			}
 		}},
-		{"the KL of the whole response is put on its last token", func(row []bool, score float64, kl, out []float64) {
-			if _, last := firstLast(row); last >= 0 {
-				out[last] = score
+		{"the KL of the whole response is put on its last token", func(_ []bool, at int, score float64, kl, out []float64) {
+			if at >= 0 {
+				out[at] = score
 				for _, x := range kl {
-					out[last] += x
+					out[at] += x
 				}
 			}
 		}},
-		{"score and KL are put on the last token, the KL of the others stays", func(row []bool, score float64, kl, out []float64) {
+		{"score and KL are put on the last token, the KL of the others stays", func(row []bool, at int, score float64, kl, out []float64) {
 			copy(out, kl)
-			if _, last := firstLast(row); last >= 0 {
-				out[last] = score
+			if at >= 0 {
+				out[at] = score
 				for _, x := range kl {
-					out[last] += x
+					out[at] += x
 				}
 			}
 		}},
@@ -319,15 +319,18 @@ func scoreForms() []*Hypothesis {
 				for r := range c.B.Rows {
 					lo, hi := r*w, (r+1)*w
 					var s, e float64
+					_, at := firstLast(c.B.Mask[lo:hi])
 					shaped := make([]float64, w)
 					for i := lo; i < hi; i++ {
-						s += score.Want[i]
+						if s += score.Want[i]; score.Want[i] != 0 {
+							at = i - lo
+						}
 						e += score.Bound[i]
 						if c.B.Mask[i] {
 							shaped[i-lo] = kl.Want[i]
 						}
 					}
-					f.place(c.B.Mask[lo:hi], s, shaped, q.Want[lo:hi])
+					f.place(c.B.Mask[lo:hi], at, s, shaped, q.Want[lo:hi])
 					for i := lo; i < hi; i++ {
 						q.Bound[i] = e
 					}

@@ -55,7 +55,31 @@ func klWeightEdits(o *stage.Outcome) []edit {
 				}})
 		}
 	}
+	if right == 1 && o.Check.Stage == convention.Gradient {
+		list = append(list, edit{id: "KL-DETACHED", title: "the estimate of KL is detached; the ratio that it is multiplied by is not", changes: 1, predict: klOfRatioAlone})
+	}
 	return list
+}
+
+// klOfRatioAlone predicts the gradient of a loss whose KL term is E·ρ, E the estimate, which is detached: E·ρ' is left.
+func klOfRatioAlone(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	lp, old, beta := c.B.Token("logp_new"), c.B.Token("logp_old"), numberOr(c, "kl.beta", 0)
+	plain := c.Of(c.B, c.Set.With("kl.grad", parsed("kl.grad", "naive"), "hypothesis"))
+	rest, estimate, weights := under(noKL, c, ch), under(sameInput, plain, stage.Find("kl/token")), weightsOf(c, ch)
+	if lp == nil || old == nil || rest == nil || estimate == nil || weights == nil || len(rest.Want) != len(lp) || len(estimate.Want) != len(lp) {
+		return nil
+	}
+	extra := make([]float64, len(lp))
+	for i := range extra {
+		extra[i] = beta * estimate.Want[i] * math.Exp(lp[i]-old[i])
+	}
+	q := added(rest, weights, extra)
+	for i := range extra { // the two terms are added up
+		if q != nil {
+			q.Bound[i] += 8*c.Unit*(math.Abs(q.Want[i])+math.Abs(rest.Want[i])) + math.Abs(beta*weights.Want[i])*math.Exp(lp[i]-old[i])*estimate.Bound[i]
+		}
+	}
+	return q
 }
 
 // klTimesPower predicts the estimate of KL times ρ^more, or the gradient of a loss whose KL term is E·ρ^power, E the estimate alone:

@@ -27,6 +27,10 @@ var lossForms = []lossForm{
 		r := min(max(math.Exp(lp-old), 1-o.low), 1+o.high)
 		return -a * r * lp, -a * r
 	}},
+	{"−A·clip(ρ)·ρ, the clipped ratio detached: the ratio stands where the log-prob belongs", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
+		r := math.Exp(lp - old)
+		return -a * min(max(r, 1-o.low), 1+o.high) * r, -a * min(max(r, 1-o.low), 1+o.high) * r
+	}},
 	{"−A·p, p = e to the logp_new: of the probability, not of its logarithm", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) {
 		return -a * math.Exp(lp), -a * math.Exp(lp)
 	}},
@@ -94,6 +98,9 @@ func (f lossForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil // the weights would be made of other old log-probs
 	}
 	o := tokenBounds{low: numberOr(c, "clip.low", math.Inf(1)), high: numberOr(c, "clip.high", math.Inf(1))}
+	if kind.Text() == "cispo" {
+		o.high = upperBound(c) - 1
+	}
 	a, e, none := make([]float64, len(lp)), make([]float64, len(lp)), make([]float64, len(lp))
 	for i, m := range c.B.Mask {
 		if !m {

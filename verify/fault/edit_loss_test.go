@@ -217,3 +217,52 @@ func TestVESPOOfTheMean(t *testing.T) {
 	require.Equal(t, check.Pass, judge(func(float64) float64 { return 1 }).Verdict)
 	requireName(t, judge(func(n float64) float64 { return n }), "RATIO-LEVEL", "the mean of its log-ratios")
 }
+
+// Weights of the rollout that are those of other rows, of a mean over padding, or held from the wrong side are named by that.
+func TestWeightsOfTheRollout(t *testing.T) {
+	r := rand.New(rand.NewPCG(33, 34))
+	base := updated(func(float64, float64) float64 { return 0 })
+	old, gen := base.Token("logp_old"), make([]float64, len(base.Mask))
+	for i := range gen {
+		if gen[i] = float64(float32(old[i] + 0.1*r.NormFloat64())); i%base.Cols >= 3+i/base.Cols%4 {
+			base.Mask[i] = false
+		}
+	}
+	sums := func(row int) (sum float64) {
+		for i := row * base.Cols; i < (row+1)*base.Cols; i++ {
+			if base.Mask[i] {
+				sum += old[i] - gen[i]
+			}
+		}
+		return sum
+	}
+	judge := func(set *convention.Set, weight func(row, i int) float64) *stage.Outcome {
+		w := make([]float64, len(gen))
+		for i, m := range base.Mask {
+			if m {
+				w[i] = float64(float32(weight(i/base.Cols, i)))
+			}
+		}
+		b := base.With("logp_gen", gen).With("is_weights", w)
+		for _, name := range []string{"logp_gen", "is_weights"} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: b.Tensors[name].Data, Type: format.F32}
+		}
+		return stage.Judge(stage.Find("ratio/is_weights"), b, set)
+	}
+	token := clippedLoss(t, "tis.level", "token", "tis.rule", "truncate_upper", "tis.high", "1.05")
+	row := clippedLoss(t, "tis.level", "seq_sum", "tis.rule", "truncate_upper", "tis.high", "1.5")
+	require.Equal(t, check.Pass, judge(token, func(_, i int) float64 { return math.Min(math.Exp(old[i]-gen[i]), 1.05) }).Verdict)
+	require.Equal(t, check.Pass, judge(row, func(r, _ int) float64 { return math.Min(math.Exp(sums(r)), 1.5) }).Verdict)
+	requireName(t, judge(token, func(_, i int) float64 { return math.Max(math.Exp(old[i]-gen[i]), 1.05) }), "IS-CLAMP-MISSING", "a maximum where a minimum belongs")
+	requireName(t, judge(row, func(r, _ int) float64 { return math.Min(math.Exp(sums(r)/float64(base.Cols)), 1.5) }), "IS-LEVEL", "over all columns")
+}
+
+// CISPO of the ratio in place of the log-prob is a loss of its own.
+func TestCISPOOfTheRatio(t *testing.T) {
+	set := clippedLoss(t, "loss.kind", "cispo", "clip.low", "none", "clip.high", "1.2", "clip.high_is_absolute", "true")
+	b := perTokenOf(updated(func(float64, float64) float64 { return 0 }), "token_loss", func(lp, old, a float64) float64 {
+		r := math.Exp(lp - old)
+		return -math.Min(r, 1.2) * a * r
+	})
+	requireName(t, stage.Judge(stage.Find("token_loss/policy"), b, set), "LOSS-KIND", "the ratio stands where the log-prob belongs")
+}

@@ -70,6 +70,29 @@ func turnedBound(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 	return b, set.With("tis.low", high, "hypothesis"), true
 }
 
+// meanOverColumns returns the input whose weights of responses are those of log-ratios divided by the columns of their file.
+func meanOverColumns(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	old, gen := c.B.Token("logp_old"), c.B.Token("logp_gen")
+	if old == nil {
+		old = c.B.Token("logp_new")
+	}
+	level := c.EnumOr("tis.level", "none")
+	if old == nil || gen == nil || level != "seq_sum" && level != "seq_geo" {
+		return nil, nil, false
+	}
+	y, w := make([]float64, len(gen)), c.B.Cols
+	for r, n := range tokensOf(c.B, c.B.Mask) {
+		by := float64(width(c.B, r))
+		if level == "seq_geo" {
+			by /= max(n, 1)
+		}
+		for i := r * w; i < (r+1)*w; i++ {
+			y[i] = old[i] - (old[i]-gen[i])/by
+		}
+	}
+	return c.B.With("logp_gen", y), c.Set, true
+}
+
 // crossed returns the input in which two tensors stand for each other.
 func crossed(one, other string) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {

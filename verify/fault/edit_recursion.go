@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/reference/rl"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -23,6 +24,7 @@ type recursionForm struct {
 	reward    func(r []float64, t int) float64
 	cut       func(done bool) (next, carried bool) // whether V' and A_{t+1} count for a token after which an episode ends
 	cutLast   bool                                 // whether cut decides of the last token, too, behind which next_values stands
+	doneEarly bool                                 // done is that of the token behind; of the last token none
 	doneLate  bool                                 // done is that of the token before; of the last token it is right
 	hole      holeRule                             // what of a masked column counts
 	forward   bool                                 // the columns of the result stand in the order in which they were computed
@@ -142,6 +144,10 @@ func recursionForms() []recursionForm {
 			f.fromFirst, f.cutLast, f.next = true, true, func(v []float64, t int) float64 { return at(v, t-1) }
 			f.end = func(v []float64, _, _ float64) float64 { return at(v, len(v)-2) }
 		}),
+		with("GAE-RECURSION", "the loop runs from the first token on, and the list that grew is reversed as if it ran back", func(f *recursionForm) {
+			f.fromFirst, f.cutLast, f.forward = true, true, true
+		}),
+		with("GAE-DONES", "the end of an episode is read one token early: done of the token behind", func(f *recursionForm) { f.doneEarly, f.cutLast = true, true }),
 		with("GAE-REWARD-EARLY", "the reward is that of the next token", func(f *recursionForm) {
 			f.reward = func(r []float64, t int) float64 { return at(r, t+1) }
 		}),
@@ -191,6 +197,10 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	k := f.carry(gamma, lambda)
 	hole := c.Set.Value("gae.hole")
 	dense := hole.Kind() == convention.Enum && hole.Text() == "zero_step" // masked columns are steps, of reward and value 0
+	counts := b.Mask
+	if hole.Kind() == convention.Enum && hole.Text() == "none" { // every column is a step; values and rewards are those of the response, and of the token behind it where values have one
+		dense, counts = true, rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, boolToInt(c.EnumOr("gae.value_mask", "response") == "p1"))
+	}
 	for r := range b.Rows {
 		var cells []int
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
@@ -203,7 +213,7 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		}
 		v, rewards := make([]float64, len(cells)), make([]float64, len(cells))
 		for t, i := range cells {
-			if b.Mask[i] {
+			if counts[i] {
 				v[t], rewards[t] = value.X[i], reward.X[i]
 			}
 		}
@@ -226,7 +236,7 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 			f.firstDone(c, p, cells, v, rewards, done, bootstrapOf(bootstrap, b.Rows, r), gamma, k, behind)
 		}
 		if f.forward {
-			turned(p, b.Mask, b.Cols, r, b.Origin[r].Cols)
+			turned(p, b.Mask, b.Cols, r, b.Origin[r].Cols, dense)
 		}
 	}
 	if ch.Output == "returns" {

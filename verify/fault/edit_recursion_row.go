@@ -19,6 +19,10 @@ func bootstrapOf(x []float64, rows, r int) float64 {
 func (f recursionForm) doneOf(c *stage.Case, cells []int, dones []float64) []bool {
 	done := make([]bool, len(cells))
 	for t, i := range cells {
+		if f.doneEarly {
+			done[t] = t+1 < len(cells) && dones[cells[t+1]] != 0
+			continue
+		}
 		if done[t] = dones[i] != 0; f.doneLate && t < len(cells)-1 {
 			done[t] = t > 0 && dones[cells[t-1]] != 0
 		}
@@ -105,8 +109,8 @@ func (f recursionForm) overColumns(c *stage.Case, p *stage.Prediction, r int, re
 	}
 }
 
-// turned reverses the columns of a row of which a masked column has what is carried over it: 0 behind the last token.
-func turned(p *stage.Prediction, mask []bool, cols, r, w int) {
+// turned reverses the columns of a row of which a masked column has what is carried over it, 0 behind the last token, unless all are steps.
+func turned(p *stage.Prediction, mask []bool, cols, r, w int, steps bool) {
 	if w <= 0 || w > cols {
 		w = cols
 	}
@@ -116,7 +120,9 @@ func turned(p *stage.Prediction, mask []bool, cols, r, w int) {
 		if mask[i] {
 			a, e = p.Want[i], p.Bound[i]
 		}
-		p.Want[i], p.Bound[i] = a, e
+		if !steps {
+			p.Want[i], p.Bound[i] = a, e
+		}
 	}
 	slices.Reverse(p.Want[lo:hi])
 	slices.Reverse(p.Bound[lo:hi])

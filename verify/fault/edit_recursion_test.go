@@ -113,6 +113,12 @@ func TestRecursionEdits(t *testing.T) {
 		}
 		return d[t-1]
 	}
+	behindIt := func(d []float64, t int) float64 {
+		if t+1 < len(d) {
+			return d[t+1]
+		}
+		return 0
+	}
 	turnedRound := func(program func(r, v, m, d []float64, next float64) []float64) func(r, v, m, d []float64, next float64) []float64 {
 		return func(r, v, m, d []float64, next float64) []float64 {
 			a := program(r, v, m, d, next)
@@ -134,6 +140,7 @@ func TestRecursionEdits(t *testing.T) {
 		{"not reversed", "verl-ppo@0.9", "GAE-RECURSION", "reverse order", true, turnedRound(overHoles(passedBy, passedBy))},
 		{"right over holes", "verl-ppo@0.9", "", "", true, overHoles(passedBy, passedBy)},
 		{"flag of the step before", "cleanrl@020cf0e", "GAE-DONES", "one token late", false, overEnds(before, before)},
+		{"flag of the step behind", "cleanrl@020cf0e", "GAE-DONES", "one token early", false, overEnds(behindIt, behindIt)},
 		{"not in δ", "cleanrl@020cf0e", "GAE-DONES", "the next value is taken over the end", false, overEnds(none, right)},
 		{"not carried", "cleanrl@020cf0e", "GAE-DONES", "A_{t+1} is carried over", false, overEnds(right, none)},
 		{"from the first step on", "cleanrl@020cf0e", "GAE-RECURSION", "A of the token before", false, func(r, v, _, d []float64, behind float64) []float64 {
@@ -180,4 +187,76 @@ func TestRecursionEdits(t *testing.T) {
 			return a
 		}), convention.FromProfile(p)))
 	})
+}
+
+// A recursion over all columns, with values up to the token behind a response, as TRL's PPOTrainer has it, is named by its slip.
+func TestRecursionOverColumns(t *testing.T) {
+	p, _, err := convention.Lookup("trl-ppo@1.12")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	recursion := func(carry float64, last func(v []float64) float64) func(r, v []float64) []float64 {
+		return func(r, v []float64) []float64 {
+			a, gae := make([]float64, len(r)), 0.0
+			for t := len(r) - 1; t >= 0; t-- {
+				next := last(v)
+				if t+1 < len(r) {
+					next = v[t+1]
+				}
+				gae = r[t] + testGamma*next - v[t] + carry*gae
+				a[t] = gae
+			}
+			return a
+		}
+	}
+	none := func([]float64) float64 { return 0 }
+	for _, c := range []struct {
+		id, words string
+		of        func(r, v []float64) []float64
+	}{
+		{"", "", recursion(testGamma*testLambda, none)},
+		{"GAE-NO-GAMMA", "with λ, without γ", recursion(testLambda, none)},
+		{"GAE-TRUNCATED-BOOTSTRAP", "from its own value", recursion(testGamma*testLambda, func(v []float64) float64 { return v[len(v)-1] })},
+		{"GAE-RECURSION", "reversed as if it ran back", func(r, v []float64) []float64 {
+			a, gae := make([]float64, len(r)), 0.0
+			for t := range r {
+				next := 0.0
+				if t+1 < len(r) {
+					next = v[t+1]
+				}
+				gae = r[t] + testGamma*next - v[t] + testGamma*testLambda*gae
+				a[len(r)-1-t] = gae
+			}
+			return a
+		}},
+	} {
+		g := rand.New(rand.NewPCG(71, 72))
+		const rows, cols = 8, 9
+		b := rolledOut(true, func(r, _, _, _ []float64, _ float64) []float64 { return r })
+		b.Cols, b.Mask = cols, make([]bool, rows*cols)
+		b.Files[0].Cols = cols
+		x := map[string][]float64{"token_rewards": make([]float64, rows*cols), "values": make([]float64, rows*cols), "returns": make([]float64, rows*cols)}
+		for r := range rows {
+			lo, n := r*cols, 3+r%7
+			for t := range min(n+1, cols) { // the token behind the response has a value and the score
+				b.Mask[lo+t] = t < n
+				x["values"][lo+t], x["token_rewards"][lo+t] = float64(float32(g.NormFloat64())), float64(float32(g.NormFloat64()))
+			}
+			for t, a := range c.of(x["token_rewards"][lo:lo+cols], x["values"][lo:lo+cols]) {
+				x["returns"][lo+t] = float64(float32(a + x["values"][lo+t]))
+			}
+		}
+		b.Tensors = map[string]*dump.Tensor{}
+		for name, data := range x {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{rows, cols}, Data: data, Type: format.F32}
+		}
+		o := stage.Judge(stage.Find("gae/returns"), b, set)
+		if c.id == "" {
+			require.Equal(t, check.Pass, o.Verdict)
+			continue
+		}
+		requireName(t, o, c.id, c.words)
+	}
 }

@@ -24,6 +24,13 @@ var returnForms = []struct {
 	{"the value of the token behind is added", func(c *stage.Case, v []float64, i int) (float64, bool) { return neighbour(c, v, i, 0, 1) }},
 	{"the value of the row before is added", func(c *stage.Case, v []float64, i int) (float64, bool) { return neighbour(c, v, i, -1, 0) }},
 	{"the value of the row behind is added", func(c *stage.Case, v []float64, i int) (float64, bool) { return neighbour(c, v, i, 1, 0) }},
+	{"the rewards are added, not the values: R = A + r", func(c *stage.Case, _ []float64, i int) (float64, bool) {
+		r := c.B.Token("token_rewards")
+		if r == nil {
+			return 0, false
+		}
+		return r[i], true
+	}},
 	{"the values of the new pass are added", func(c *stage.Case, _ []float64, i int) (float64, bool) {
 		v := c.B.Token("values_new")
 		if v == nil {

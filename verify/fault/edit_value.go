@@ -15,6 +15,7 @@ import (
 type valueForm struct {
 	id, title string
 	of        func(v, old, r, c float64) (loss, slope float64)
+	beside    string // a tensor that is read for the return on the unclipped side; ""
 }
 
 func square(v, r float64) (loss, slope float64) { return (v - r) * (v - r), 2 * (v - r) }
@@ -48,6 +49,31 @@ func heldWithin(x, c float64) (held, moves float64) {
 	return x, 1
 }
 
+// halfDetached returns the larger square of v and of the clipped value, with the gradient of each side multiplied by a number; of equal ones each
+// has half. Where the clipped value is V + clip(v − V) in float32, what rounds decides between sides that would be equal.
+func halfDetached(v, old, r, c, plain, clipped float64, rounds bool) (loss, slope float64) {
+	bounded := min(max(v, old-c), old+c)
+	inside := bounded == v
+	a, da := square(v, r)
+	b, db := square(bounded, r)
+	if rounds {
+		step := float32(v) - float32(old)
+		held := min(max(step, float32(-c)), float32(c))
+		d, e := float32(v)-float32(r), float32(old)+held-float32(r)
+		a, b, inside = float64(d*d), float64(e*e), held == step
+	}
+	if da, db = da*plain, db*clipped; !inside {
+		db = 0
+	}
+	switch {
+	case a > b:
+		return a, da
+	case b > a:
+		return b, db
+	}
+	return a, (da + db) / 2
+}
+
 func valueForms() []valueForm {
 	forms := []valueForm{
 		{"VALUE-CLIP-ALWAYS", "the square of the clipped value alone", func(v, old, r, c float64) (float64, float64) {
@@ -57,25 +83,25 @@ func valueForms() []valueForm {
 				slope = 0
 			}
 			return loss, slope
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the range is relative: V·(1 ± value.clip)", func(v, old, r, c float64) (float64, float64) {
 			return clippedWithin(v, min(old*(1-c), old*(1+c)), max(old*(1-c), old*(1+c)), r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the range is relative to the magnitude of the old value", func(v, old, r, c float64) (float64, float64) {
 			return clippedWithin(v, old-c*math.Abs(old), old+c*math.Abs(old), r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the value is clipped around the return, not the old value", func(v, _, r, c float64) (float64, float64) {
 			return clippedWithin(v, r-c, r+c, r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the value is clipped around 0, not the old value", func(v, _, r, c float64) (float64, float64) {
 			return clippedWithin(v, -c, c, r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "only the upper bound holds", func(v, old, r, c float64) (float64, float64) {
 			return clippedWithin(v, math.Inf(-1), old+c, r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "only the lower bound holds", func(v, old, r, c float64) (float64, float64) {
 			return clippedWithin(v, old-c, math.Inf(1), r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the mean of the clipped and the unclipped square", func(v, old, r, c float64) (float64, float64) {
 			a, da := square(v, r)
 			bounded := min(max(v, old-c), old+c)
@@ -84,7 +110,7 @@ func valueForms() []valueForm {
 				db = 0
 			}
 			return (a + b) / 2, (da + db) / 2
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the sum of the clipped and the unclipped square", func(v, old, r, c float64) (float64, float64) {
 			a, da := square(v, r)
 			bounded := min(max(v, old-c), old+c)
@@ -93,47 +119,46 @@ func valueForms() []valueForm {
 				db = 0
 			}
 			return a + b, da + db
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the squared error is clipped, not the value", func(v, _, r, c float64) (float64, float64) {
 			loss, slope := square(v, r)
 			if loss > c*c {
 				return c * c, 0
 			}
 			return loss, slope
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the absolute error in place of its square", func(v, _, r, _ float64) (float64, float64) {
 			return math.Abs(v - r), math.Copysign(1, v-r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the old value is clipped around the new one, not the new one around the old", func(v, old, r, c float64) (float64, float64) {
 			bounded, moves := min(max(old, v-c), v+c), 1.0
 			if bounded == old {
 				moves = 0
 			}
 			return largerSquare(v, bounded, moves, r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the clipped change is added to the new value: v + clip(v − V)", func(v, old, r, c float64) (float64, float64) {
 			step, moves := heldWithin(v-old, c)
 			return largerSquare(v, v+step, 1+moves, r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the clipped change has the wrong sign: V − clip(v − V)", func(v, old, r, c float64) (float64, float64) {
 			step, moves := heldWithin(v-old, c)
 			return largerSquare(v, old-step, -moves, r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the clipped change stands alone, without the old value: clip(v − V)", func(v, old, r, c float64) (float64, float64) {
 			step, moves := heldWithin(v-old, c)
 			return largerSquare(v, step, moves, r)
-		}},
+		}, ""},
 		{"VALUE-CLIP-FORM", "the clipped value is detached: where both squares are equal, half of the gradient is lost", func(v, old, r, c float64) (float64, float64) {
-			loss, slope := square(v, r)
-			bounded := min(max(v, old-c), old+c)
-			switch l, _ := square(bounded, r); {
-			case l > loss:
-				return l, 0
-			case bounded == v:
-				slope /= 2
-			}
-			return loss, slope
-		}},
+			return halfDetached(v, old, r, c, 1, 0, false)
+		}, ""},
+		{"VALUE-CLIP-FORM", "the unclipped value is detached: where both squares are equal, half of the gradient is lost", func(v, old, r, c float64) (float64, float64) {
+			return halfDetached(v, old, r, c, 0, 1, false)
+		}, ""},
+		{"VALUE-CLIP-FORM", "the clipped change is that from the return: V + clip(v − R)", func(v, old, r, c float64) (float64, float64) {
+			step, moves := heldWithin(v-r, c)
+			return largerSquare(v, old+step, moves, r)
+		}, ""},
 		{"VALUE-CLIP-FORM", "the gradient passes the clip", func(v, old, r, c float64) (float64, float64) {
 			loss, slope := square(v, r)
 			bounded := min(max(v, old-c), old+c)
@@ -141,7 +166,7 @@ func valueForms() []valueForm {
 				return l, s
 			}
 			return loss, slope
-		}},
+		}, ""},
 	}
 	for _, delta := range []float64{1, 0.5, 0.1, 10} {
 		huber := func(d float64) (float64, float64) {
@@ -160,14 +185,22 @@ func valueForms() []valueForm {
 					}
 				}
 				return scale * loss, scale * slope
-			}})
+			}, ""})
 		}
 		for _, scale := range []float64{1, 2} {
 			forms = append(forms, valueForm{"VALUE-CLIP-FORM", fmt.Sprintf("%g times the Huber loss with δ = %g in place of the square, without a clip", scale, delta), func(v, _, r, _ float64) (float64, float64) {
 				loss, slope := huber(v - r)
 				return scale * loss, scale * slope
-			}})
+			}, ""})
 		}
+	}
+	forms = append(forms, valueForm{"VALUE-CLIP-FORM", "the clipped value is detached, and where both squares are equal but for rounding, that decides", func(v, old, r, c float64) (float64, float64) {
+		return halfDetached(v, old, r, c, 1, 0, true)
+	}, ""}, valueForm{"VALUE-CLIP-FORM", "the unclipped value is detached, and where both squares are equal but for rounding, that decides", func(v, old, r, c float64) (float64, float64) {
+		return halfDetached(v, old, r, c, 0, 1, true)
+	}, ""})
+	for _, name := range []string{"advantages", "token_rewards"} {
+		forms = append(forms, valueForm{"VALUE-TARGET", "the unclipped side is fitted to " + name + ", the clipped one to the returns", nil, name})
 	}
 	return forms
 }
@@ -204,8 +237,25 @@ func (f valueForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		old = v
 	}
 	x := make([]float64, len(v))
+	other := ret
+	if f.beside != "" {
+		if other = c.B.Token(f.beside); len(other) != len(v) {
+			return nil
+		}
+	}
 	for i := range v {
-		loss, slope := f.of(v[i], old[i], ret[i], clip)
+		var loss, slope float64
+		if f.of != nil {
+			loss, slope = f.of(v[i], old[i], ret[i], clip)
+		} else {
+			loss, slope = square(v[i], other[i])
+			bounded := min(max(v[i], old[i]-clip), old[i]+clip)
+			if l, s := square(bounded, ret[i]); l > loss {
+				if loss, slope = l, s; bounded != v[i] {
+					slope = 0
+				}
+			}
+		}
 		if x[i] = ret[i] + math.Sqrt(loss); ch.Output == "dvalues" {
 			x[i] = ret[i] + slope/2
 		}

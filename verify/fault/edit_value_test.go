@@ -74,3 +74,44 @@ func TestValueForms(t *testing.T) {
 	}
 	requireName(t, judge("gradient/dvalues", right, true), "VALUE-CLIP-FORM", "detached")
 }
+
+// The gradient of a value loss of which one side of the maximum is detached, and a loss of which the two sides have different targets.
+func TestSidesOfTheValueLoss(t *testing.T) {
+	const clip = 0.2
+	p, _, err := convention.Lookup("cleanrl@020cf0e")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"value.clip": "0.2", "value.coef": "0.5", "whiten.scope": "none"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	r := rand.New(rand.NewPCG(43, 44))
+	b := updated(func(float64, float64) float64 { return 0 })
+	n := len(b.Mask)
+	x := map[string][]float64{}
+	for _, name := range []string{"values", "values_new", "returns", "advantages", "dvalues"} {
+		x[name] = make([]float64, n)
+	}
+	var loss float64
+	for i := range n {
+		old := float64(float32(r.NormFloat64()))
+		v, ret, adv := float64(float32(old+0.2*r.NormFloat64())), float64(float32(old+r.NormFloat64())), float64(float32(r.NormFloat64()))
+		x["values"][i], x["values_new"][i], x["returns"][i], x["advantages"][i] = old, v, ret, adv
+		held := math.Max(old-clip, math.Min(v, old+clip))
+		plain, clipped := (v-ret)*(v-ret), (held-ret)*(held-ret)
+		slope := 0.0 // of the clipped side alone
+		switch {
+		case clipped > plain && held == v:
+			slope = 2 * (v - ret)
+		case clipped == plain:
+			slope = v - ret
+		}
+		x["dvalues"][i] = float64(float32(0.5 * 0.5 * slope / float64(n)))
+		loss += 0.5 * math.Max((v-adv)*(v-adv), clipped) / float64(n)
+	}
+	for name, data := range x {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: data, Type: format.F32}
+	}
+	b.Tensors["value_loss"] = &dump.Tensor{Name: "value_loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(loss))}, Type: format.F32}
+	requireName(t, stage.Judge(stage.Find("gradient/dvalues"), b, set), "VALUE-CLIP-FORM", "the unclipped value is detached")
+	requireName(t, stage.Judge(stage.Find("aggregate/value_loss"), b, set), "VALUE-TARGET", "fitted to advantages")
+}

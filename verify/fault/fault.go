@@ -154,11 +154,22 @@ func Explain(o *stage.Outcome) []Explanation {
 			exact = found
 		}
 	}
+	if t.halved(exact) {
+		exact = append(exact, t.fitting(append(policyEdits(t.levels[0]), valueEdits(t.levels[0])...))...)
+	}
 	if len(exact) > 0 {
 		return finest(exact)
 	}
 	slices.SortStableFunc(leads, func(a, b Explanation) int { return b.Cells - a.Cells })
 	return leads[:min(3, len(leads))]
+}
+
+// halved reports whether a gradient is half of the right one and nothing else is known of it: where both sides of a clip are equal, one that
+// is detached leaves half of it.
+func (t *trial) halved(exact []Explanation) bool {
+	return t.levels[0].Check.Stage == convention.Gradient && len(exact) > 0 && !slices.ContainsFunc(exact, func(e Explanation) bool {
+		return !strings.HasSuffix(e.Factor, " (0.5)")
+	})
 }
 
 // finest returns those of the explanations that fit in the finest arithmetic that any of them fits in, the best first.

@@ -76,6 +76,7 @@ var named = []struct {
 	{"mean.nan_outside", "", "", "MASK-MULTIPLIES"},
 	{"metric.clip_frac", "", "", "METRIC-CLIP-FRACTION"},
 	{"ratio.old", "", "stopgrad_new", "OLD-RECOMPUTED"},
+	{"ratio.old", "", "engine", "OLD-IS-GEN"},
 	{"clip.high_is_absolute", "", "", "CLIP-BOUND"},
 	{"clip.delta", "", "", "CLIP-DUAL"},
 	{"dppo.limit", "", "", "CLIP-BOUND"},

@@ -318,7 +318,8 @@ func engineAgrees(c *Case) *Assertion {
 				return say("GEN-UNADAPTED", "logp_gen follows the reference: %.3g·logp_ref + const leaves %.2g, the same line through %s %.2g. The engine has not got the trained weights or the adapter", slope, other, name, residual)
 			}
 		}
-		if again := c.FactOr("num_iterations", 1) > 1 && name == "logp_old" && lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0; again && median > 1e-3 && toRef < median/20 {
+		updates := c.FactOr("num_iterations", 1) * max(c.FactOr("steps_per_generation", 1)/max(c.FactOr("gradient_accumulation_steps", 1), 1), 1)
+		if again := c.FactOr("num_iterations", 1) > 1 && float64(c.B.Meta.Step) <= updates && c.B.Meta.Step > 1 && name == "logp_old" && lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0; again && median > 1e-3 && toRef < median/20 {
 			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit while logp_gen is that of the reference (median |gen − old| %.3g), in a run that uses its rows %g times: the old log-probs were recomputed with the new weights, or the engine has those of the start",
 				median, c.FactOr("num_iterations", 1))
 		}

@@ -10,6 +10,7 @@ import (
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 )
 
 // A log-prob of 0 at the end of responses, where another pass or the entropy says that the token is not certain, was filled in.
@@ -97,4 +98,27 @@ func TestTwoRowsExchangedAmongMany(t *testing.T) {
 	v := rules(t, "agreement/old", g.Batch, set(t, "ratio.old=stored logp.temperature=1")).Rules.Violations
 	require.Len(t, v, 1)
 	require.Equal(t, "ROWS-SWAPPED", v[0].Fault)
+}
+
+// Old log-probs that are the engine's are named at the first update, where the trainer has its own by its profile.
+func TestOldLogProbsOfTheEngine(t *testing.T) {
+	const rows, cols = 4, 6
+	r := rand.New(rand.NewPCG(65, 66))
+	own, _, _ := policies(r, rows*cols, 1)
+	gen := make([]float64, rows*cols)
+	for i, x := range own.tempered {
+		gen[i] = math.Min(0, x+0.02*math.Expm1(x)*r.NormFloat64())
+	}
+	g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_new", own.tempered...).token("logp_old", gen...).token("logp_gen", gen...)
+	for name, fault := range map[string]string{"trl-grpo@1.16": "OLD-IS-GEN", "verl-grpo@0.9": ""} {
+		p, _, err := convention.Lookup(name)
+		require.NoError(t, err)
+		a := OldIsNew(NewCase(g.Batch, convention.FromProfile(p).WithFact("first_update", FirstUpdate), 0x1p-24))
+		if fault == "" {
+			require.True(t, a == nil || len(a.Violations) == 0, name)
+			continue
+		}
+		require.NotNil(t, a, name)
+		require.Equal(t, fault, a.Violations[0].Fault, name)
+	}
 }

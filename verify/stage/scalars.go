@@ -53,11 +53,11 @@ var metrics = []metric{
 	{name: "loss", also: []alias{{"", "train/loss"}, {"verl", "actor/loss"}}, title: "logged loss", formula: "Σ of the losses of the micro-batches; with several ranks the mean of their sums", over: total, of: fileLoss},
 	{name: "kl", also: []alias{{"trl", "train/kl"}, {"open-instruct", "objective/kl_avg"}}, tokens: true, title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
 	{name: "entropy", also: []alias{{"trl", "train/entropy"}, {"cleanrl", "losses/entropy"}, {"open-instruct", "policy/entropy_avg"}}, tokens: true, title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
-	{name: "clip_frac", also: []alias{{"cleanrl", "losses/clipfrac"}, {"open-instruct", "policy/clipfrac_avg"}}, title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
+	{name: "clip_frac", also: []alias{{"trl", "policy/clipfrac_avg"}, {"cleanrl", "losses/clipfrac"}, {"open-instruct", "policy/clipfrac_avg"}}, title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
 	{name: "clip_fraction", also: []alias{{"", "clipfrac"}, {"", "pg_clipfrac"}, {"", "pg_clip_frac"}, {"", "policy_clip_frac"}, {"", "policy_clipfrac"}, {"", "train/clipfrac"}, {"", "train/clip_frac"}}, title: "logged clip fraction", formula: "share of the tokens in the mask with −A·clip(ρ) > −A·ρ, or with ρ beyond the bounds", losses: []string{"ppo", "gspo", "cispo"}, of: clipShare(anySign, "binding"), among: clipShares},
-	{name: "approx_kl", also: []alias{{"cleanrl", "losses/approx_kl"}}, title: "logged estimate of KL(old‖new)", formula: "mean over the mask of k3 (CleanRL), or of k2 (OpenAI; TRL PPO, which also divides by the padding), of logp_old − logp_new", of: approxKL},
-	{name: "ppo_kl", also: []alias{{"cleanrl", "losses/old_approx_kl"}}, title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new", of: updateKL},
-	{name: "pg_loss", also: []alias{{"verl", "actor/pg_loss"}, {"cleanrl", "losses/policy_loss"}}, title: "logged policy loss", formula: "Σ of the policy losses of the micro-batches", over: total, of: fileTerm("pg_loss")},
+	{name: "approx_kl", also: []alias{{"trl", "policy/approxkl_avg"}, {"cleanrl", "losses/approx_kl"}}, title: "logged estimate of KL(old‖new)", formula: "mean over the mask of k3 (CleanRL), or of k2 (OpenAI; TRL PPO, which also divides by the padding), of logp_old − logp_new", of: approxKL},
+	{name: "ppo_kl", also: []alias{{"cleanrl", "losses/old_approx_kl"}, {"cleanrl", "old_approx_kl"}}, title: "logged mean of logp_old − logp_new", formula: "mean over the mask of logp_old − logp_new", of: updateKL},
+	{name: "pg_loss", also: []alias{{"verl", "actor/pg_loss"}, {"cleanrl", "losses/policy_loss"}, {"cleanrl", "policy_loss"}}, title: "logged policy loss", formula: "Σ of the policy losses of the micro-batches", over: total, of: fileTerm("pg_loss")},
 	{name: "kl_loss", title: "logged KL loss", formula: "Σ of the KL losses of the micro-batches", over: total, of: fileTerm("kl_loss")},
 	{name: "value_loss", also: []alias{{"verl", "critic/vf_loss"}, {"cleanrl", "losses/value_loss"}}, title: "logged value loss", formula: "Σ of the value losses of the micro-batches", over: total, of: fileTerm("value_loss")},
 	{name: "ratio_max", title: "largest ratio", formula: "largest exp(logp_new − logp_old) in the mask", over: largest, of: largestRatio},
@@ -169,7 +169,11 @@ func (m *metric) applies(c *Case) bool {
 		return false
 	}
 	for i := range c.B.Files {
-		if _, ok := m.logged(&c.B.Files[i], name); ok {
+		f := &c.B.Files[i]
+		if averaged := slices.ContainsFunc(f.Scalars, func(s dump.Scalar) bool { return strings.HasSuffix(s.Name, "_avg") }); averaged && name == "trl" && c.B.Meta.ScalarsScope != "micro_batch" {
+			continue // PPOTrainer logs means over the mini-batches and epochs of a rollout under these names
+		}
+		if _, ok := m.logged(f, name); ok {
 			return true
 		}
 	}

@@ -38,6 +38,9 @@ func ValuesAreNew(c *Case) *Assertion {
 			}
 		}
 	}
+	if v := c.movedValues(now, old); v != nil {
+		return &Assertion{Checked: int(n), Violations: []Violation{*v}}
+	}
 	if n < tellingTokens {
 		return nil
 	}
@@ -61,4 +64,31 @@ func ValuesAreNew(c *Case) *Assertion {
 	}
 	a.Violations = []Violation{v}
 	return a
+}
+
+// movedValues finds values that are those of the neighbouring token: at the first update values_new stand one column beside them, to more digits
+// than two values have in common by chance, in all of at least six pairs, and not in their own column.
+func (c *Case) movedValues(now, old []float64) *Violation {
+	const least, digits = 6, 1e-5
+	w := c.B.Cols
+	for _, by := range []int{1, -1} {
+		pairs, own, fits := 0, 0, true
+		for i, m := range c.B.Mask {
+			if j := i + by; m && i%max(w, 1)+by >= 0 && i%max(w, 1)+by < w && c.B.Mask[j] {
+				near := func(x, y float64) bool { return math.Abs(x-y) <= digits*max(math.Abs(x), math.Abs(y)) }
+				pairs++
+				fits = fits && near(now[j], old[i])
+				if near(now[i], old[i]) {
+					own++
+				}
+			}
+		}
+		if pairs >= least && fits && 4*own < pairs {
+			fault := map[int]string{1: "GAE-VALUES-LATE", -1: "GAE-VALUES-EARLY"}[by]
+			where := map[int]string{1: "behind", -1: "before"}[by]
+			return &Violation{Row: -1, Col: -1, Fault: fault,
+				Reason: fmt.Sprintf("this is the first update of its rollout, where the value head has not moved: values are values_new of the token %s, in all %d pairs", where, pairs)}
+		}
+	}
+	return nil
 }

@@ -80,3 +80,26 @@ func each(x []float64, f func(float64) float64) {
 		x[i] = f(v)
 	}
 }
+
+// Values that are those of the token behind are told from few tokens, to the last digit.
+func TestValuesOfTheTokenBehind(t *testing.T) {
+	r := rand.New(rand.NewPCG(81, 82))
+	const rows, cols = 4, 5
+	now, old := make([]float64, rows*cols), make([]float64, rows*cols)
+	for i := range now {
+		now[i] = r.NormFloat64()
+	}
+	for i := range old {
+		if old[i] = r.NormFloat64(); i%cols < cols-1 {
+			old[i] = now[i+1]
+		}
+	}
+	lp := make([]float64, rows*cols)
+	for i := range lp {
+		lp[i] = -0.1 - r.ExpFloat64()
+	}
+	g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_new", lp...).token("logp_old", lp...).token("values_new", now...).token("values", old...)
+	a := ValuesAreNew(NewCase(g.Batch, set(t, "").WithFact("first_update", FirstUpdate), 0x1p-24))
+	require.Len(t, a.Violations, 1)
+	require.Equal(t, "GAE-VALUES-LATE", a.Violations[0].Fault)
+}

@@ -1,0 +1,74 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"plumbline/reference/rl"
+	"plumbline/verify/stage"
+)
+
+// scoreEdits returns edits of token rewards: a score that is multiplied by one number, the KL beside it right, and rewards that are whitened
+// without their mean.
+func scoreEdits(o *stage.Outcome) []edit {
+	if o.Check.ID != "reward/token" || len(o.Got) != len(o.Pred.Want) {
+		return nil
+	}
+	list := []edit{{id: "WHITEN-FORM", title: "whitened rewards lose their mean, which should be added back", changes: 1, predict: whiteWithoutMean}}
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	without := under(constant("scores", 0), c, o.Check)
+	score := combined(1, under(sameInput, c, o.Check), -1, without)
+	if score == nil {
+		return list
+	}
+	const enough = 3 // scores that one number explains
+	var k []float64
+	for i, s := range score.Want {
+		if s != 0 && (c.B.Mask[i] || o.Got[i] != 0) && math.Abs(s) > 100*score.Bound[i] && !math.IsNaN(o.Got[i]) { // a score may stand behind the response
+			k = append(k, (o.Got[i]-without.Want[i])/s)
+		}
+	}
+	if len(k) < enough {
+		return list
+	}
+	slices.Sort(k)
+	by := k[len(k)/2]
+	if short := rounded(by, 3); math.Abs(short-by) <= 1e-4*math.Abs(by) {
+		by = short
+	}
+	if by == 0 || math.Abs(by-1) < 1e-6 {
+		return list
+	}
+	id := "FACTOR"
+	if by == 2 {
+		id = "SCORE-TWICE"
+	}
+	return append(list, edit{id: id, title: fmt.Sprintf("the score enters %.6g times; the KL is right", by), changes: 1,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			p, bare := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
+			return combined(by, p, 1-by, bare)
+		}})
+}
+
+// whiteWithoutMean predicts whitened rewards (r − m)/s, where (r − m)/s + m is right.
+func whiteWithoutMean(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	p, raw := under(sameInput, c, ch), under(option("rewards.whiten", "no"), c, ch)
+	if p == nil || raw == nil || len(p.Want) != len(c.B.Mask) || len(raw.Want) != len(c.B.Mask) {
+		return nil
+	}
+	extra := boolToInt(c.EnumOr("gae.value_mask", "response") == "p1")
+	var sum, size, n float64
+	for i, in := range rl.LengthMask(nil, c.B.Mask, c.B.Rows, c.B.Cols, extra) {
+		if r := i / c.B.Cols; in && (c.B.Origin[r].Cols == 0 || i%c.B.Cols < c.B.Origin[r].Cols) {
+			sum, size, n = sum+raw.Want[i], size+math.Abs(raw.Want[i]), n+1
+		}
+	}
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	for i := range q.Want {
+		q.Want[i] -= sum / max(n, 1)
+		q.Bound[i] += 16*c.Unit*size/max(n, 1) + 4*c.Unit*math.Abs(p.Want[i])
+	}
+	return &q
+}
