@@ -113,7 +113,7 @@ func TestOldLogProbsOfTheEngine(t *testing.T) {
 	for name, fault := range map[string]string{"trl-grpo@1.16": "OLD-IS-GEN", "verl-grpo@0.9": ""} {
 		p, _, err := convention.Lookup(name)
 		require.NoError(t, err)
-		a := OldIsNew(NewCase(g.Batch, convention.FromProfile(p).WithFact("first_update", FirstUpdate), 0x1p-24))
+		a := OldIsNew(NewCase(g.Batch, convention.FromProfile(p).With("tis.level", set(t, "tis.level=none").Value("tis.level"), "test").WithFact("first_update", FirstUpdate), 0x1p-24))
 		if fault == "" {
 			require.True(t, a == nil || len(a.Violations) == 0, name)
 			continue
