@@ -41,9 +41,10 @@ func isGroupKind(kind string) bool {
 // groupKind is isGroupKind for the estimator of this case, which is asked for.
 func (c *Case) groupKind() bool { return isGroupKind(c.Enum("adv.kind")) }
 
-// advantageKind returns the estimator without asking for it; one that is unknown is guessed from what was dumped.
+// advantageKind returns the estimator without asking for it; one that is unknown is guessed from what was dumped. One that a search has found
+// is judged by the check that it was found for.
 func (c *Case) advantageKind() string {
-	if v := c.Set.Value("adv.kind"); v.Kind() == convention.Enum {
+	if v := c.Set.Value("adv.kind"); v.Kind() == convention.Enum && c.Set.Origin("adv.kind") != "search" {
 		return v.Text()
 	}
 	switch {

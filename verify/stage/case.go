@@ -284,6 +284,7 @@ func (c *Case) predicted(name string) Input {
 		note(&c.Absent, name)
 		return Input{}
 	}
+	open := false // an option decides whether it can be had
 	for _, check := range All() {
 		if check.Output != name || check.Predict == nil {
 			continue
@@ -294,7 +295,8 @@ func (c *Case) predicted(name string) Input {
 		}
 		p := check.Predict(sub)
 		if p == nil {
-			if len(sub.Absent) == 0 { // an option decides whether it can be had
+			if len(sub.Absent) == 0 {
+				open = open || len(sub.Unknown) > 0
 				for _, o := range sub.Unknown {
 					note(&c.Read, o)
 					note(&c.Unknown, o)
@@ -312,7 +314,9 @@ func (c *Case) predicted(name string) Input {
 		note(&c.Used, name)
 		return Input{X: p.Want, Err: p.Bound, Half: p.Half}
 	}
-	note(&c.Absent, name)
+	if !open {
+		note(&c.Absent, name)
+	}
 	return Input{}
 }
 

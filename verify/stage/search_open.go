@@ -18,24 +18,28 @@ func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bo
 		return completeWithin(ch, b, set, budget)
 	}
 	var void []Fit
-	list := Shown(ch, b, set)
-	for _, shown := range list {
-		fits, _ = completeWithin(ch, b, changedBy(set, shown, "search"), shownBudget/len(list))
+	first, last := Shown(ch, b, set), openOf(rareEstimators(ch, b), set)
+	bare := len(first)
+	list := slices.Concat(first, [][]Change{nil}, last)
+	left := false
+	for i, shown := range list {
+		most := shownBudget / len(list)
+		if i == bare {
+			most = openBudget
+		}
+		fits, all = completeWithin(ch, b, changedBy(set, shown, "search"), most)
+		left = left || i == bare && !all
 		for i := range fits {
 			fits[i].Changes = slices.Concat(shown, fits[i].Changes)
 		}
 		if len(fits) > 0 && fits[0].Outcome.Verdict == check.Pass {
-			return fits, true
+			return fits, all || i != bare
 		}
 		if void == nil {
 			void = fits
 		}
 	}
-	fits, all = completeWithin(ch, b, set, openBudget)
-	if len(fits) == 0 {
-		fits = void
-	}
-	return fits, all
+	return void, !left
 }
 
 // completeWithin is Complete for at most so many cells, without what numbers give in closed form.
@@ -87,7 +91,7 @@ const pairsUpTo = openBudget / 8
 const openBudget = budget / 4
 
 // shownBudget is that of all searches on top of what numbers give in closed form.
-const shownBudget = openBudget / 2
+const shownBudget = openBudget
 
 // expand adds what one and two changes of the options that were open make of a fit: data that cannot tell options apart must
 // not name one of them only.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
@@ -24,12 +25,18 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 		}
 	case ch.ID == "advantage/group" || ch.ID == "advantage/return":
 		lists = estimators(b)
+	case ch.ID == "gradient/dlogp":
+		lists = gradientForms(b)
 	case ch.ID == "reward/token":
 		lists = rewardTerms(b, set)
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
 		lists = valueClips(b, set)
 	}
-	var shown [][]Change
+	return append(ofGradient(ch, b, set), openOf(lists, set)...)
+}
+
+// openOf returns the changes that lists make of a set, those that contradict nothing and have legal values only.
+func openOf(lists [][]assign, set *convention.Set) (shown [][]Change) {
 	for _, list := range lists {
 		var changes []Change
 		open := true
@@ -47,6 +54,22 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 		}
 		if open && len(changes) > 0 && !slices.ContainsFunc(shown, func(other []Change) bool { return slices.Equal(other, changes) }) {
 			shown = append(shown, changes)
+		}
+	}
+	return shown
+}
+
+// ofGradient returns what a search finds of the gradient of a policy loss whose tokens were not dumped: one number of a file tells little of
+// them.
+func ofGradient(ch *Check, b *dump.Batch, set *convention.Set) (shown [][]Change) {
+	const most = 3
+	if ch.ID != "aggregate/pg_loss" && ch.ID != "aggregate/loss" || b.Token("token_loss") != nil || b.Token("dlogp") == nil {
+		return nil
+	}
+	fits, _ := Complete(Find("gradient/dlogp"), b, set)
+	for _, f := range fits[:min(most, len(fits))] {
+		if f.Outcome.Verdict == check.Pass {
+			shown = append(shown, f.Changes)
 		}
 	}
 	return shown

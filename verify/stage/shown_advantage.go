@@ -13,7 +13,7 @@ var whitenings = [][]assign{
 }
 
 // estimators proposes the estimators of releases without a critic that no profile has by default: REINFORCE++ with a discount that its advantages
-// show, with the baseline of the group, and those that are not whitened.
+// show, and with the baseline of the group.
 func estimators(b *dump.Batch) (lists [][]assign) {
 	if variesInRow(b, "advantages") {
 		for _, gamma := range discounts(b) {
@@ -26,12 +26,22 @@ func estimators(b *dump.Batch) (lists [][]assign) {
 		}
 		return lists
 	}
+	lists = groupForms(b)
 	for _, kind := range []string{"rfpp_baseline", "raw"} {
 		for _, w := range whitenings {
 			lists = append(lists, append([]assign{word("adv.kind", kind)}, w...))
 		}
 	}
-	for _, kind := range []string{"opo", "remax", "passk", "gpg", "rfpp_baseline"} {
+	return lists
+}
+
+// rareEstimators are those that no profile has by default and that are not whitened. By chance some numbers are those of one of them, too, so that
+// they are searched after all others.
+func rareEstimators(ch *Check, b *dump.Batch) (lists [][]assign) {
+	if ch.ID != "advantage/group" && ch.ID != "advantage/return" || variesInRow(b, "advantages") {
+		return nil
+	}
+	for _, kind := range []string{"opo", "remax", "passk", "rfpp_baseline", "gpg"} {
 		lists = append(lists, []assign{word("adv.kind", kind), word("whiten.scope", "none")})
 	}
 	return lists

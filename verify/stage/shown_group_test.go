@@ -1,0 +1,117 @@
+package stage
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+)
+
+// groupsOf is six groups of four rows whose advantages make makes of the scores of a group.
+func groupsOf(seed uint64, make1 func(s []float64) []float64) *dump.Batch {
+	const rows, cols = 24, 5
+	rng := rand.New(rand.NewPCG(seed, 2))
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Origin: make([]dump.Origin, rows), Files: []dump.FileInfo{{Name: "f", Hi: rows, Cols: cols}}, Tensors: map[string]*dump.Tensor{}}
+	b.Meta.Step, b.Meta.MicroBatches, b.Meta.WorldSize = 1, 1, 1
+	score, id, adv := make([]float64, rows), make([]float64, rows), make([]float64, rows)
+	for r := range rows {
+		score[r], id[r] = float64(float32(0.2+math.Abs(rng.NormFloat64()))), float64(r/4)
+		for t := range 1 + rng.IntN(cols) {
+			b.Mask[r*cols+t] = true
+		}
+	}
+	for g := 0; g < rows; g += 4 {
+		for k, a := range make1(score[g : g+4]) {
+			adv[g+k] = float64(float32(a))
+		}
+	}
+	for name, x := range map[string][]float64{"scores": score, "group_id": id, "advantages": adv} {
+		b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerRow, Width: 1, Type: format.F32, Shape: []int{rows}}
+	}
+	return b
+}
+
+// Centre, scale and an ε of no table are what advantages of groups give; those that are not scaled have no ε, and are of no rarer estimator.
+func TestGroupFormsAreShown(t *testing.T) {
+	mean := func(s []float64) (m float64) {
+		for _, x := range s {
+			m += x / 4
+		}
+		return m
+	}
+	sigma := func(s []float64, ddof float64) float64 {
+		var ss float64
+		for _, x := range s {
+			ss += (x - mean(s)) * (x - mean(s))
+		}
+		return math.Sqrt(ss / (4 - ddof))
+	}
+	each := func(f func(s []float64, x float64) float64) func(s []float64) []float64 {
+		return func(s []float64) (a []float64) {
+			for _, x := range s {
+				a = append(a, f(s, x))
+			}
+			return a
+		}
+	}
+	for _, tt := range []struct {
+		make1 func(s []float64) []float64
+		want  map[string]string
+	}{
+		{each(func(s []float64, x float64) float64 { return (x - mean(s)) / (sigma(s, 0) + 0.0037) }), map[string]string{"adv.center": "mean", "adv.scale": "group_std", "adv.ddof": "0", "adv.eps": "0.0037"}},
+		{each(func(s []float64, x float64) float64 { return (x - mean(s)) / (sigma(s, 1) + 0.0021) }), map[string]string{"adv.center": "mean", "adv.scale": "group_std", "adv.ddof": "1", "adv.eps": "0.0021"}},
+		{each(func(s []float64, x float64) float64 { return x - mean(s) }), map[string]string{"adv.center": "mean", "adv.scale": "none"}},
+		{each(func(s []float64, x float64) float64 { return 4. / 3 * (x - mean(s)) }), map[string]string{"adv.center": "loo", "adv.scale": "none"}},
+	} {
+		for seed := range uint64(4) {
+			fits, _ := Complete(Find("advantage/group"), groupsOf(seed, tt.make1), &convention.Set{})
+			require.NotEmpty(t, fits)
+			require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
+			got := texts(fits[0].Changes)
+			for option, value := range tt.want {
+				require.Equal(t, value, got[option], "%v", got)
+			}
+		}
+	}
+	wrong := groupsOf(1, each(func(s []float64, x float64) float64 { return (x - 1.1*mean(s)) / sigma(s, 1) }))
+	fits, _ := Complete(Find("advantage/group"), wrong, &convention.Set{})
+	for _, f := range fits {
+		require.NotEqual(t, check.Pass, f.Outcome.Verdict)
+	}
+}
+
+// The bounds of a surrogate lie between the gradients that are 0 and those that are not.
+func TestGradientClipsAreShown(t *testing.T) {
+	const rows, cols = 16, 24
+	rng := rand.New(rand.NewPCG(4, 4))
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Origin: make([]dump.Origin, rows), Files: []dump.FileInfo{{Name: "f", Hi: rows, Cols: cols}}, Tensors: map[string]*dump.Tensor{}}
+	lp, old, adv, g := make([]float64, rows*cols), make([]float64, rows*cols), make([]float64, rows), make([]float64, rows*cols)
+	for i := range lp {
+		b.Mask[i], old[i] = true, -3*rng.Float64()
+		lp[i] = old[i] + 0.25*rng.NormFloat64()
+		if i%cols == 0 {
+			adv[i/cols] = rng.NormFloat64()
+		}
+		a, rho := adv[i/cols], math.Exp(lp[i]-old[i])
+		if !(a > 0 && rho > 1.177 || a < 0 && (rho < 1-0.0625 || rho > 1.31)) {
+			g[i] = -a * rho / (rows * cols)
+		}
+	}
+	for name, x := range map[string][]float64{"logp_new": lp, "logp_old": old, "dlogp": g} {
+		b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32, Shape: []int{rows, cols}}
+	}
+	b.Tensors["advantages"] = &dump.Tensor{Data: adv, Layout: dump.PerRow, Width: 1, Type: format.F32, Shape: []int{rows}}
+	got := map[string]float64{}
+	for _, a := range gradientClips(b) {
+		got[a.option] = a.value.Num()
+	}
+	require.InDelta(t, 0.177, got["clip.high"], 0.02)
+	require.InDelta(t, 0.0625, got["clip.low"], 0.02)
+	require.InDelta(t, 1.31, got["clip.dual"], 0.05)
+}
