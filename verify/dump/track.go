@@ -201,8 +201,9 @@ func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 	return o
 }
 
-// bases are the failures of a batch under what is declared, completed by what the checks before have found and by each profile: one of
-// those whose options are the same, the profile that the files suggest first, then those that leave the fewest elements wrong.
+// bases are the failures of a batch under what is declared, completed by what the checks before have found, by numbers that it gives in closed
+// form, where nothing is declared, and by each profile: one of those whose options are the same, the profile that the files suggest first, then
+// those that leave the fewest elements wrong.
 func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 	known := set
 	for _, earlier := range s.tracks {
@@ -217,19 +218,21 @@ func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 	}
 	var list []judgement
 	seen := map[string]bool{}
-	for _, p := range s.fallbackProfiles() {
-		under, _ := convention.FromProfile(p).Over(known)
-		o := s.judge(t.check, v, under)
-		if o.Verdict != check.Fail {
-			continue
-		}
-		var key strings.Builder
-		for _, name := range o.Case.Read {
-			key.WriteString(name + "=" + under.Value(name).String() + ";")
-		}
-		if !seen[key.String()] {
-			seen[key.String()] = true
-			list = append(list, o)
+	for _, known := range t.withShown(v, known, s) {
+		for _, p := range s.fallbackProfiles() {
+			under, _ := convention.FromProfile(p).Over(known)
+			o := s.judge(t.check, v, under)
+			if o.Verdict != check.Fail {
+				continue
+			}
+			var key strings.Builder
+			for _, name := range o.Case.Read {
+				key.WriteString(name + "=" + under.Value(name).String() + ";")
+			}
+			if !seen[key.String()] {
+				seen[key.String()] = true
+				list = append(list, o)
+			}
 		}
 	}
 	if len(list) == 0 {
@@ -247,6 +250,25 @@ func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 	}
 	slices.SortStableFunc(rest, func(x, y judgement) int { return cmp.Compare(wrong(x), wrong(y)) })
 	return list
+}
+
+// withShown returns set, and where nothing is declared set with what the batch gives of the check's options in closed form, the likeliest two.
+func (t *track) withShown(v *view, set *convention.Set, s *session) []*convention.Set {
+	const most = 2
+	sets := []*convention.Set{set}
+	if s.profile != nil {
+		return sets
+	}
+	b, err := v.whole()
+	if err != nil {
+		s.fail(err)
+		return sets
+	}
+	shown := stage.Shown(t.check, b, set)
+	for _, changes := range shown[:min(most, len(shown))] {
+		sets = append(sets, changed(set, changes))
+	}
+	return sets
 }
 
 // withoutInputs names what a batch lacks where no profile's options can be tried on it for want of data, each profile's need once;

@@ -33,7 +33,7 @@ func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bo
 			fits[i].Changes = slices.Concat(shown, fits[i].Changes)
 		}
 		if len(fits) > 0 && fits[0].Outcome.Verdict == check.Pass {
-			return fits, all || i != bare
+			return fits, all
 		}
 		if void == nil {
 			void = fits
@@ -73,7 +73,7 @@ func completeWithin(ch *Check, b *dump.Batch, set *convention.Set, most int) (fi
 		changed(2)
 	}
 	if len(s.fits) > 0 {
-		s.expand(s.fits[0])
+		all = s.expand(s.fits[0]) && all
 	}
 	if fits = s.confirmed(); len(fits) == 0 {
 		fits = s.void
@@ -95,7 +95,8 @@ const shownBudget = openBudget
 
 // expand adds what one and two changes of the options that were open make of a fit: data that cannot tell options apart must
 // not name one of them only.
-func (s *search) expand(fit Fit) {
+// It reports whether every one change was tried.
+func (s *search) expand(fit Fit) bool {
 	seen := map[string]bool{}
 	key := func(set *convention.Set) string {
 		var k strings.Builder
@@ -107,10 +108,11 @@ func (s *search) expand(fit Fit) {
 	for _, f := range s.fits {
 		seen[key(f.Set)] = true
 	}
+	all, ones := true, true
 	try := func(set *convention.Set, changes []Change) {
 		if k := key(set); !seen[k] {
 			seen[k] = true
-			s.complete(set, changes)
+			all = s.complete(set, changes) && all
 		}
 	}
 	for _, pairs := range []bool{false, true} { // every option alone first, so that none is taken for decided where the search is cut short
@@ -124,7 +126,7 @@ func (s *search) expand(fit Fit) {
 					continue
 				}
 				if len(s.part.Mask) > wide || s.open && s.spent > pairsUpTo {
-					return
+					return ones
 				}
 				for j := i + 1; j < len(fit.Changes); j++ {
 					for _, w := range set.Among(fit.Changes[j].Option) {
@@ -135,7 +137,11 @@ func (s *search) expand(fit Fit) {
 				}
 			}
 		}
+		if !pairs {
+			ones = all
+		}
 	}
+	return ones
 }
 
 // combinations is the number of them below which all are tried before profiles with changes are.
