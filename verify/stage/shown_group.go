@@ -62,7 +62,7 @@ func groupForms(b *dump.Batch) (lists [][]assign) {
 }
 
 // groupEps returns the median of c/A − σ of a form and the median distance from it, and whether that is below a hundredth of σ in all but a few. Of
-// one σ for all rows any number is c/A − σ, so that it has to be small there.
+// one σ for all rows any number is c/A − σ, that of another ddof, too, so that it has to be small there.
 func groupEps(score, adv []float64, groups map[float64][]int, center, scale string, ddof int) (groupForm, bool) {
 	all := momentsOf(score, nil, ddof, 0, 0)
 	var x []float64
@@ -99,5 +99,5 @@ func groupEps(score, adv []float64, groups map[float64][]int, center, scale stri
 		x[i] = math.Abs(x[i] - eps)
 	}
 	slices.Sort(x)
-	return groupForm{center, scale, ddof, eps, x[len(x)/2]}, x[len(x)*3/4] <= 0.01*size && eps >= -0.01*size && (scale != "batch_std" || eps <= 0.05*size)
+	return groupForm{center, scale, ddof, eps, x[len(x)/2]}, x[len(x)*3/4] <= 0.01*size && eps >= -0.01*size && (scale != "batch_std" || math.Abs(eps) <= 1e-3*size)
 }

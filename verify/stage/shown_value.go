@@ -14,6 +14,7 @@ import (
 type valueCell struct {
 	v, old, target, w float64
 	file              int
+	tokens            float64 // of its row
 }
 
 // square is the term of a cell, with any weight, under a clip of c.
@@ -69,13 +70,19 @@ func valueCells(b *dump.Batch, mask []bool) (cells []valueCell, lo, hi float64) 
 	for r := range b.Rows {
 		var weights []float64
 		from := len(cells)
+		var tokens float64
+		for _, m := range mask[r*b.Cols : (r+1)*b.Cols] {
+			if m {
+				tokens++
+			}
+		}
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
 			d := v[i] - target[i]
 			moved := v[i] - old[i]
 			if !mask[i] || !(math.Abs(d) > 1e-3*math.Abs(target[i])) {
 				continue
 			}
-			cells = append(cells, valueCell{v: v[i], old: old[i], target: target[i], file: b.File(r)})
+			cells = append(cells, valueCell{v: v[i], old: old[i], target: target[i], file: b.File(r), tokens: tokens})
 			switch {
 			case g[i] == 0:
 				hi = min(hi, math.Abs(moved))
@@ -91,18 +98,7 @@ func valueCells(b *dump.Batch, mask []bool) (cells []valueCell, lo, hi float64) 
 			cells[k].w = w
 		}
 	}
-	all := make([]float64, 0, len(cells))
-	for _, x := range cells {
-		if !math.IsNaN(x.w) {
-			all = append(all, x.w)
-		}
-	}
-	rest := middle(all, 1)
-	for k := range cells {
-		if math.IsNaN(cells[k].w) { // a row whose gradients are all 0
-			cells[k].w = rest
-		}
-	}
+	fillWeights(cells)
 	return cells, lo, hi
 }
 
@@ -167,4 +163,26 @@ func decimals(lo, hi float64) (list []float64) {
 		return some
 	}
 	return list
+}
+
+// fillWeights gives the rows whose gradients are all 0 a weight: that of the others where it is one number, or the one that it is for a token of
+// theirs, as a mean over rows of means over tokens has it.
+func fillWeights(cells []valueCell) {
+	var plain, perToken []float64
+	for _, x := range cells {
+		if !math.IsNaN(x.w) {
+			plain, perToken = append(plain, x.w), append(perToken, x.w*x.tokens)
+		}
+	}
+	w, byToken := middle(plain, 1), middle(perToken, 1)
+	shared := spreadOf(perToken, byToken)/math.Abs(byToken) < spreadOf(plain, w)/math.Abs(w)
+	for k := range cells {
+		switch x := &cells[k]; {
+		case !math.IsNaN(x.w):
+		case shared:
+			x.w = byToken / x.tokens
+		default:
+			x.w = w
+		}
+	}
 }
