@@ -375,6 +375,19 @@ var edits = []edit{
 			return kl[col]
 		})
 	}, "kl/token", "KL-OF-NEW", ""},
+	{"targets of whitened advantages", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) {
+		v, old, a := b.Token("values_new"), b.Token("values"), b.Token("advantages")
+		n := sum(lengths(b))
+		for f, info := range b.Files {
+			b.PerFile("value_loss")[f] = 0
+			cells(b, func(i, row, _ int) {
+				if r := a[i] + old[i]; row >= info.Lo && row < info.Hi {
+					c := old[i] + min(max(v[i]-old[i], -0.1), 0.1)
+					b.PerFile("value_loss")[f] += 0.5 * max((v[i]-r)*(v[i]-r), (c-r)*(c-r)) / n
+				}
+			})
+		}
+	}, "aggregate/value_loss", "VALUE-TARGET", "whitened"},
 	{"targets of single tokens", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) {
 		v, old, r := b.Token("values_new"), b.Token("values"), b.Token("token_rewards")
 		n := sum(lengths(b))

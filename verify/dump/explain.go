@@ -367,15 +367,18 @@ func (t *track) unexplained() bool {
 	return t.first.Rules == nil && len(t.why.fits) == 0 && !slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead })
 }
 
-// share tries the bugs that explain another output of the same stage, where nothing else explains t: the advantages of a recursion are
-// whitened, so that less can be fitted to them than to its returns.
+// gradients are those of losses.
+var gradients = map[string][]string{"aggregate/pg_loss": {"gradient/dlogp"}, "aggregate/loss": {"gradient/dlogp", "gradient/dvalues"}, "aggregate/value_loss": {"gradient/dvalues"}}
+
+// share tries the bugs that explain another output of the same stage, or the gradient of a loss, where nothing else explains t: the advantages
+// of a recursion are whitened, so that less can be fitted to them than to its returns, and a loss is a handful of numbers.
 func (t *track) share(failing []*track) {
 	if !t.unexplained() {
 		return
 	}
 	var found []fault.Explanation
 	for _, u := range failing {
-		if u == t || u.check.Stage != t.check.Stage || u.first.Rules != nil {
+		if u == t || u.first.Rules != nil || u.check.Stage != t.check.Stage && !slices.Contains(gradients[t.check.ID], u.check.ID) {
 			continue
 		}
 		for _, e := range u.why.faults {

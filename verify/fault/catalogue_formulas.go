@@ -60,6 +60,19 @@ var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreFor
 			}
 			return c.B.With("returns", x), c.Set, true
 		}},
+	{ID: "VALUE-TARGET", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
+		Title: "the critic is fitted to the advantages as the policy gets them, plus the values: whitened ones are no returns",
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			a, v := c.B.Token("advantages"), c.B.Token("values")
+			if a == nil || v == nil || c.B.Token("returns") == nil {
+				return nil, nil, false
+			}
+			x := make([]float64, len(a))
+			for i := range x {
+				x[i] = a[i] + v[i]
+			}
+			return c.B.With("returns", x), c.Set, true
+		}},
 	{ID: "VALUE-TARGET-SHIFT", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
 		Input: shifted("returns", -1)},
 	{ID: "VALUE-TARGET-SHIFT", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},

@@ -48,6 +48,18 @@ var sequenceFaults = []*Hypothesis{
 			}
 			return combined(1, &q, 1, kl)
 		}},
+	{ID: "RATIO-GRAD-TWICE", Checks: []string{"gradient/dlogp"},
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			if !overSequence(c) {
+				return nil
+			}
+			of := func(path string) *stage.Prediction {
+				return policyOnly(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+					return c.B, c.Set.With("ratio.grad", parsed("ratio.grad", path), "hypothesis"), true
+				}, c, ch)
+			}
+			return combined(1, combined(1, of("row"), 1, of("token")), 1, klOnly(c, ch))
+		}},
 	{ID: "GSPO-ADV-PADDING", Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			if !overSequence(c) {

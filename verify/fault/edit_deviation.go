@@ -36,11 +36,22 @@ func deviationEdits(o *stage.Outcome) []edit {
 	}
 	slices.Sort(list)
 	k := list[len(list)/2]
-	if !(k > 0) || math.Abs(k-1) < 1e-4 || math.IsInf(k, 0) {
+	if !(k > 0) || math.Abs(k-1) < 1e-4 || math.IsInf(k, 0) || otherFreedom(c, k) {
 		return nil
 	}
 	return []edit{{id: "ADV-SPREAD", title: fmt.Sprintf("the deviation that advantages are divided by is %.6g times the right one", k), changes: 1,
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return deviated(k, c, ch) }}}
+}
+
+// otherFreedom reports whether k is what n for n − 1 in the variance makes, or n − 1 for n: adv.ddof says that.
+func otherFreedom(c *stage.Case, k float64) bool {
+	n, _ := groupSize(c.B.Row("group_id"))
+	for _, n := range []float64{float64(n), float64(c.B.Rows)} {
+		if by := math.Sqrt((n - 1) / n); math.Abs(k-by) < 1e-3 || math.Abs(k-1/by) < 1e-3 {
+			return true
+		}
+	}
+	return false
 }
 
 // deviated predicts advantages whose deviation is k times the right one.

@@ -135,7 +135,12 @@ func inputEdits(o *stage.Outcome) []edit {
 
 // ofKL returns the id of an edit of the log-probs that an estimate of KL reads: those of other rows or tokens have names there.
 func ofKL(ch *stage.Check, id, title string) string {
-	if ch.Stage != convention.KL || id != "OTHER-TENSOR" {
+	switch ch.Stage {
+	case convention.KL, convention.Reward, convention.Advantage: // rewards have no other use for log-probs
+	default:
+		return id
+	}
+	if id != "OTHER-TENSOR" {
 		return id
 	}
 	side := map[bool]string{true: "KL-REFERENCE-", false: "KL-POLICY-"}[strings.HasPrefix(title, "logp_ref ")]

@@ -20,6 +20,12 @@ func klWeightEdits(o *stage.Outcome) []edit {
 	if place.Kind() != convention.Enum || place.Text() != "loss" || grad.Kind() != convention.Enum || c.EnumOr("ratio.level", "token") != "token" {
 		return nil
 	}
+	if grad.Text() == "straight_through_k2" && o.Check.Stage == convention.Gradient {
+		return []edit{
+			{id: "KL-GRAD", title: "the gradient of the estimate itself is kept beside the one that is put under it", changes: 1, predict: bothSlopes},
+			{id: "KL-GRAD", title: "the weight of the unbiased gradient of KL is not detached", changes: 1, predict: throughCap},
+		}
+	}
 	declared := map[string]float64{"naive": 0, "is_corrected": 1}
 	right, ok := declared[grad.Text()]
 	if !ok {
@@ -59,6 +65,30 @@ func klWeightEdits(o *stage.Outcome) []edit {
 		list = append(list, edit{id: "KL-DETACHED", title: "the estimate of KL is detached; the ratio that it is multiplied by is not", changes: 1, predict: klOfRatioAlone})
 	}
 	return list
+}
+
+// bothSlopes predicts the gradient of a loss whose KL term has its own slope and that of ½d².
+func bothSlopes(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	plain := c.Of(c.B, c.Set.With("kl.grad", parsed("kl.grad", "naive"), "hypothesis"))
+	own := combined(1, under(sameInput, plain, ch), -1, under(noKL, c, ch))
+	return combined(1, under(sameInput, c, ch), 1, own)
+}
+
+// throughCap predicts the gradient of a loss whose KL term is w·½d² under its value, w = min(e to the (logp_new − logp_old), kl.is_cap), where w
+// carries gradient: w·½d² more where the cap does not hold it.
+func throughCap(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	lp, old, ref := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Token("logp_ref")
+	limit, beta := numberOr(c, "kl.is_cap", 0), numberOr(c, "kl.beta", 0)
+	if lp == nil || old == nil || ref == nil || limit == 0 {
+		return nil
+	}
+	extra := make([]float64, len(lp))
+	for i := range extra {
+		if w, d := math.Exp(lp[i]-old[i]), lp[i]-ref[i]; w < limit {
+			extra[i] = beta * w * d * d / 2
+		}
+	}
+	return added(under(sameInput, c, ch), weightsOf(c, ch), extra)
 }
 
 // klOfRatioAlone predicts the gradient of a loss whose KL term is E·ρ, E the estimate, which is detached: E·ρ' is left.

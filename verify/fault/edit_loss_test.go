@@ -185,6 +185,7 @@ func TestLossWeights(t *testing.T) {
 		requireName(t, judge(func(_, old, gen, _ float64) float64 { return math.Max(math.Exp(old-gen), 1.2) }), "IS-CLAMP-MISSING", "a maximum where a minimum belongs")
 		requireName(t, judge(func(_, _, _, w float64) float64 { return 1 / w }), "IS-INVERTED", "inverses")
 		requireName(t, judge(func(_, _, _, w float64) float64 { return w * w }), "IS-TWICE", "")
+		requireName(t, judge(func(_, old, gen, _ float64) float64 { return math.Min(math.Exp(old-gen), 1) }), "IS-CLAMP-MISSING", "")
 		requireName(t, judge(func(_, old, gen, _ float64) float64 { return math.Min(math.Exp(gen-old), 1.2) }), "IS-INVERTED", "")
 		requireName(t, judge(func(lp, old, _, _ float64) float64 { return math.Min(math.Exp(lp-old), 1.2) }), "IS-OLD-FOR-GEN", "")
 	}
@@ -265,4 +266,29 @@ func TestCISPOOfTheRatio(t *testing.T) {
 		return -math.Min(r, 1.2) * a * r
 	})
 	requireName(t, stage.Judge(stage.Find("token_loss/policy"), b, set), "LOSS-KIND", "the ratio stands where the log-prob belongs")
+}
+
+// Weights of the new pass that are not detached have a gradient of their own.
+func TestWeightsThatCarryGradient(t *testing.T) {
+	set := clippedLoss(t, "tis.level", "token", "tis.rule", "truncate_upper", "tis.high", "1.2")
+	r := rand.New(rand.NewPCG(35, 36))
+	b := updated(func(float64, float64) float64 { return 0 })
+	b.Meta.DLogpScale = 1
+	lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages")
+	gen, g := make([]float64, len(lp)), make([]float64, len(lp))
+	for i := range lp {
+		gen[i] = float64(float32(old[i] + 0.3*r.NormFloat64()))
+		a := adv[i/b.Cols]
+		of := func(lp float64) float64 {
+			rho := math.Exp(lp - old[i])
+			return math.Min(math.Exp(lp-gen[i]), 1.2) * math.Max(-a*rho, -a*math.Max(0.8, math.Min(rho, 1.28)))
+		}
+		const h = 1e-6
+		g[i] = float64(float32((of(lp[i]+h) - of(lp[i]-h)) / (2 * h) / float64(len(lp))))
+	}
+	for name, x := range map[string][]float64{"logp_gen": gen, "dlogp": g} {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+	}
+	delete(b.Tensors, "token_loss")
+	requireName(t, stage.Judge(stage.Find("gradient/dlogp"), b, set), "IS-GRADIENT", "they carry gradient")
 }

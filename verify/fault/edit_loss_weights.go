@@ -15,6 +15,7 @@ type lossWeight struct {
 	id, title string
 	of        func(c *stage.Case, w *stage.Prediction) *stage.Prediction // of the right ones; nil: see in
 	in        input                                                      // of the formula
+	through   bool                                                       // the weights carry gradient
 }
 
 // lossWeights are importance weights that a loss applies in place of those of the rollout.
@@ -23,6 +24,9 @@ func lossWeights(c *stage.Case) []lossWeight {
 		{id: "IS-NOT-APPLIED", title: "1", of: mappedWeights(func(float64) float64 { return 1 })},
 		{id: "IS-TWICE", title: "their squares", of: mappedWeights(func(x float64) float64 { return x * x })},
 		{id: "IS-INVERTED", title: "their inverses", of: mappedWeights(func(x float64) float64 { return 1 / x })},
+		{id: "IS-CLAMP-MISSING", title: "1 where they are not 0: what is kept is not weighted", of: mappedWeights(func(x float64) float64 { return float64(boolToInt(x != 0)) })},
+		{id: "IS-GRADIENT", title: "e to the (logp_new − logp_gen), of the new pass, within the declared bounds, and they carry gradient", in: instead("logp_old", "logp_new"), through: true},
+		{id: "IS-GRADIENT", title: "e to the (logp_new − logp_gen), of the new pass, without a bound, and they carry gradient", in: both(instead("logp_old", "logp_new"), unbounded), through: true},
 		{id: "RATIO-FORM", title: "their square roots", of: mappedWeights(math.Sqrt)},
 		{id: "IS-NORMALISED", title: "their mean over the tokens of the micro-batch", of: meanWeights(false, false)},
 		{id: "IS-NORMALISED", title: "their mean over all cells of the micro-batch", of: meanWeights(false, true)},
@@ -36,7 +40,7 @@ func lossWeights(c *stage.Case) []lossWeight {
 		{id: "IS-OF-REFERENCE", title: "e to the (logp_ref − logp_gen), of the reference in place of the trainer", in: instead("logp_old", "logp_ref")},
 		{id: "IS-CLAMP-MISSING", title: "e to the (logp_old − logp_gen) without a bound", in: unbounded},
 		{id: "IS-CLAMP-MISSING", title: "at least tis.high where they should be at most tis.high: a maximum where a minimum belongs", in: turnedBound},
-		{id: "IS-CLAMP-MISSING", title: "at most 1", in: both(option("tis.rule", "truncate_upper"), option("tis.high", "1"))},
+		{id: "IS-CLAMP-MISSING", title: "at most 1", in: atMostOne},
 		{id: "IS-CLAMP-MISSING", title: "at most 1/tis.high", in: number("tis.high", func(x float64) float64 { return 1 / x })},
 	}
 	for _, rule := range []struct{ name, title string }{{"truncate_upper", "held at tis.high, and not from below"}, {"clamp", "held within the bounds"}, {"zero_outside", "0 outside the bounds"}, {"seq_filter", "those of the tokens, 0 in responses outside the bounds"}} {
@@ -68,6 +72,12 @@ func turnedBound(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 	}
 	b, set, _ := unbounded(c)
 	return b, set.With("tis.low", high, "hypothesis"), true
+}
+
+// atMostOne returns the input whose weights are held at 1.
+func atMostOne(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	b, set, _ := unbounded(c)
+	return b, set.With("tis.high", convention.NumberValue(1), "hypothesis"), true
 }
 
 // meanOverColumns returns the input whose weights of responses are those of log-ratios divided by the columns of their file.
@@ -186,7 +196,29 @@ func (f lossWeight) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if p == nil || !d.OK() {
 		return nil
 	}
+	if f.through && ch.Stage == convention.Gradient {
+		e := c.Of(d.B, d.Set).Standing("is_weights", w)
+		policy := policyOnlyOf(e)
+		if policy == nil || len(policy.Want) != len(w.Want) {
+			return nil
+		}
+		return added(p, weightsOf(c, ch), throughWeights(c, policy.Want, w.Want))
+	}
 	return p
+}
+
+// policyOnlyOf predicts the token losses of a case without their KL.
+func policyOnlyOf(c *stage.Case) *stage.Prediction {
+	loss := stage.Find("token_loss/policy")
+	p := loss.Predict(c)
+	if p == nil || !c.OK() {
+		return nil
+	}
+	kl := klOnly(c.Of(c.B, c.Set), loss)
+	if kl == nil {
+		return p
+	}
+	return combined(1, p, -1, kl)
 }
 
 // throughWeights returns what the gradient of a token has in addition where it flows through the weights w = e to the d, of losses that are

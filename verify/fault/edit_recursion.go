@@ -26,6 +26,7 @@ type recursionForm struct {
 	cutLast   bool                                 // whether cut decides of the last token, too, behind which next_values stands
 	doneEarly bool                                 // done is that of the token behind; of the last token none
 	doneLate  bool                                 // done is that of the token before; of the last token it is right
+	behindEnd bool                                 // values behind the end of a response are those of the dump, not 0
 	hole      holeRule                             // what of a masked column counts
 	forward   bool                                 // the columns of the result stand in the order in which they were computed
 	fromFirst bool                                 // the loop runs from the first token on, and carries what stands before
@@ -138,6 +139,7 @@ func recursionForms() []recursionForm {
 		with("GAE-HOLE", "the recursion is cut at masked columns: neither A_{t+1} nor the next value is carried over", func(f *recursionForm) {
 			f.hole = holeRule{all: true, zero: true, value: true}
 		}),
+		with("GAE-PADS", "values behind the end of a response are not 0", func(f *recursionForm) { f.behindEnd = true }),
 		with("GAE-RECURSION", "the columns are in the reverse order: the list that grew from the last token back is not reversed", func(f *recursionForm) { f.forward = true }),
 		with("GAE-RECURSION", "the loop runs from the first token on, not from the last one back: A of the token before is carried", func(f *recursionForm) { f.fromFirst, f.cutLast = true, true }),
 		with("GAE-RECURSION", "the loop runs from the first token on, not from the last one back: A and V of the token before are carried", func(f *recursionForm) {
@@ -204,7 +206,7 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	for r := range b.Rows {
 		var cells []int
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] || dense && (b.Origin[r].Cols == 0 || i-r*b.Cols < b.Origin[r].Cols) {
+			if b.Mask[i] || (dense || f.behindEnd) && (b.Origin[r].Cols == 0 || i-r*b.Cols < b.Origin[r].Cols) {
 				cells = append(cells, i)
 			}
 		}
@@ -215,6 +217,8 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		for t, i := range cells {
 			if counts[i] {
 				v[t], rewards[t] = value.X[i], reward.X[i]
+			} else if f.behindEnd {
+				v[t] = value.X[i]
 			}
 		}
 		behind := 0.0

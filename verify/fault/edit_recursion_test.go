@@ -231,6 +231,7 @@ func TestRecursionOverColumns(t *testing.T) {
 			}
 			return a
 		}},
+		{"GAE-PADS", "", nil},
 	} {
 		g := rand.New(rand.NewPCG(71, 72))
 		const rows, cols = 8, 9
@@ -244,7 +245,14 @@ func TestRecursionOverColumns(t *testing.T) {
 				b.Mask[lo+t] = t < n
 				x["values"][lo+t], x["token_rewards"][lo+t] = float64(float32(g.NormFloat64())), float64(float32(g.NormFloat64()))
 			}
-			for t, a := range c.of(x["token_rewards"][lo:lo+cols], x["values"][lo:lo+cols]) {
+			of := c.of
+			if of == nil { // of values that are not cut off
+				of = recursion(testGamma*testLambda, none)
+				for t := min(n+1, cols); t < cols; t++ {
+					x["values"][lo+t] = float64(float32(g.NormFloat64()))
+				}
+			}
+			for t, a := range of(x["token_rewards"][lo:lo+cols], x["values"][lo:lo+cols]) {
 				x["returns"][lo+t] = float64(float32(a + x["values"][lo+t]))
 			}
 		}

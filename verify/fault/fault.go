@@ -214,9 +214,9 @@ func Contradicts(e Explanation, o *stage.Outcome) bool {
 	return q.Verdict == check.Fail
 }
 
-// Shared returns what explains o as it explains another output of the same stage, the advantages and the returns of one recursion.
+// Shared returns what explains o as it explains another output, as the advantages and the returns of one recursion, or a loss and its gradient.
 func Shared(e Explanation, o *stage.Outcome) (Explanation, bool) {
-	if e.Factor != "" || e.Lead || o.Verdict != check.Fail || o.Pred == nil || e.Outcome.Check.Stage != o.Check.Stage {
+	if e.Factor != "" || e.Lead || o.Verdict != check.Fail || o.Pred == nil {
 		return Explanation{}, false
 	}
 	h := *e.Hypothesis

@@ -19,6 +19,7 @@ var named = []struct {
 	id               string
 }{
 	{"adv.ddof", "", "", "ADV-DDOF"},
+	{"adv.kind", "", "batch_baseline", "ADV-ONE-GROUP"},
 	{"whiten.ddof", "", "", "WHITEN-DDOF"},
 	{"adv.scale", "group_std", "batch_std", "ADV-BATCH-STD"},
 	{"adv.scale", "batch_std", "group_std", "ADV-GROUP-STD"},
