@@ -18,7 +18,7 @@ func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bo
 		return completeWithin(ch, b, set, budget)
 	}
 	var void []Fit
-	first, last := Shown(ch, b, set), openOf(rareEstimators(ch, b), set)
+	first, last := Shown(ch, b, set), openOf(rareForms(ch, b), set)
 	bare := len(first)
 	list := slices.Concat(first, [][]Change{nil}, last)
 	left := false

@@ -35,9 +35,12 @@ func estimators(b *dump.Batch) (lists [][]assign) {
 	return lists
 }
 
-// rareEstimators are those that no profile has by default and that are not whitened. By chance some numbers are those of one of them, too, so that
+// rareForms are those that no profile has by default and that are not whitened. By chance some numbers are those of one of them, too, so that
 // they are searched after all others.
-func rareEstimators(ch *Check, b *dump.Batch) (lists [][]assign) {
+func rareForms(ch *Check, b *dump.Batch) (lists [][]assign) {
+	if ch.ID == "gradient/dlogp" {
+		return rareGradients(b)
+	}
 	if ch.ID != "advantage/group" && ch.ID != "advantage/return" || variesInRow(b, "advantages") {
 		return nil
 	}

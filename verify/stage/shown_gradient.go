@@ -7,19 +7,27 @@ import (
 	"plumbline/verify/convention"
 )
 
-// gradientForms proposes what the gradient of a policy loss shows: the bounds that ratios stop at, where the losses of its tokens were not dumped,
-// and the KL of OpenRLHF's unbiased_gradient, whose weight has a cap that only ratios above it show.
-func gradientForms(b *dump.Batch) (lists [][]assign) {
-	var clips []assign
+// gradientForms proposes what the gradient of a policy loss shows where the losses of its tokens were not dumped: the bounds that ratios stop at.
+func gradientForms(b *dump.Batch) [][]assign {
 	if b.Token("token_loss") == nil {
-		if clips = gradientClips(b); len(clips) > 0 {
-			lists = append(lists, clips)
+		if clips := gradientClips(b); len(clips) > 0 {
+			return [][]assign{clips}
 		}
 	}
-	if b.Token("logp_ref") != nil {
-		lists = append(lists, append([]assign{word("kl.place", "loss"), word("kl.grad", "straight_through_k2"), word("kl.is_cap", "10")}, clips...))
+	return nil
+}
+
+// rareGradients proposes the KL of OpenRLHF's unbiased_gradient, whose weight has a cap that only ratios above it show. Where the KL is 0 it is any
+// other, so that it is searched after all others.
+func rareGradients(b *dump.Batch) [][]assign {
+	if b.Token("logp_ref") == nil {
+		return nil
 	}
-	return lists
+	list := []assign{word("kl.place", "loss"), word("kl.grad", "straight_through_k2"), word("kl.is_cap", "10")}
+	if b.Token("token_loss") == nil {
+		list = append(list, gradientClips(b)...)
+	}
+	return [][]assign{list}
 }
 
 // gradientClips proposes the bounds of a clipped surrogate of tokens, whose gradient is −w·A·ρ, and 0 beyond its bounds: for A > 0 above 1 + high,
