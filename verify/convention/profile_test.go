@@ -171,7 +171,7 @@ var facts = []struct{ profile, option, value, source string }{
 	{"verl-grpo@0.8", "tis.rule", "truncate_upper", "2.10 upper cap only (2.0)"},
 	{"trl-ppo@1.9", "logp.temp_eps", "1e-7", "2.11 logits /= T+1e-7"},
 	{"trl-ppo@1.9", "logp.source", "processed", "2.11 already warped"},
-	{"openrlhf-ppo@0.11", "entropy.logits", "unscaled", "2.11"},
+	{"openrlhf-ppo@0.11", "entropy.logits", "scaled", "models/actor.py of 0.11.2"},
 	{"nemo-ppo@7ea279a", "entropy.logits", "monte_carlo", "2.11"},
 	{"trl-ppo@1.9", "dropout", "off", "2.11 disables it in all four models"},
 	{"trl-grpo@1.9", "dropout", "on", "2.11 disable_dropout=False by default"},
