@@ -64,7 +64,7 @@ func (t Translation) String() string {
 }
 
 // Declare reads options under neutral names and under those of a framework. framework is free text in which one of trl,
-// verl and openrlhf is looked for, and grpo, rloo, ppo to tell the trainers of TRL apart ("trl", "TRL-GRPO", "trl/ppo");
+// verl, openrlhf, open-instruct and cleanrl is looked for, and grpo, rloo, ppo to tell the trainers of TRL apart ("trl", "TRL-GRPO", "trl/ppo");
 // where it does not tell, the trainer that knows most of the names is taken, and if several do, what they agree on. Empty,
 // it stands for all of them; any other framework has no table, its names are unknown, which is a warning. Facts of a run (see [FactNames]) have
 // TRL's names everywhere. origin, such as the name of the file, follows the words in the origins of the values; "" adds
@@ -147,7 +147,7 @@ func sameMinor(a, b string) bool {
 
 func families() []string {
 	var all []string
-	for _, t := range natives() {
+	for _, t := range slices.Concat(natives(), nativesByName()) {
 		if !slices.Contains(all, t.family) {
 			all = append(all, t.family)
 		}
@@ -161,8 +161,8 @@ func tablesOf(framework string) (family string, tables []*nativeTable) {
 	if len(words) == 0 {
 		return "", natives()
 	}
-	for _, t := range natives() {
-		if slices.Contains(words, t.family) {
+	for _, t := range slices.Concat(natives(), nativesByName()) {
+		if !slices.ContainsFunc(strings.Split(t.family, "-"), func(word string) bool { return !slices.Contains(words, word) }) {
 			tables = append(tables, t)
 		}
 	}

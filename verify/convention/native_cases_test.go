@@ -142,6 +142,16 @@ func TestDeclare(t *testing.T) {
 			"reward.clip=none reward.clip_range=none clip.dual=3 value.clip=none entropy.coef=0.01 optim.schedule=cosine_with_min_lr optim.eps=1e-8 | max_completion_length=1024"},
 		{"openrlhf", `{"reward.clip_range":"-3,3"}`, "reward.clip_range=-3,3"},
 
+		// programs whose names count only where the files name them
+		{"open-instruct grpo", `{"loss_fn":"cispo","clip_lower":0.2,"clip_higher":0.272,"loss_denominator":"token","kl_estimator":2,"beta":0.05,"advantage_normalization_type":"centered"}`,
+			"adv.center=mean adv.scale=none kl.kind=k3 kl.beta=0.05 kl.place=loss loss.kind=cispo clip.low=none clip.high=0.272 clip.high_is_absolute=false"},
+		{"open-instruct", `{"loss_fn":"dapo","clip_lower":0.2,"loss_denominator":"50.0","rho_clamp_upper_bound":2,"rho_clamp_lower_bound":0,"use_rho_correction":true}`,
+			"tis.level=token tis.rule=clamp tis.low=0 tis.high=2 loss.kind=ppo clip.low=0.2 agg.denominator=constant | loss_denominator=50"},
+		{"open_instruct", `{"truncated_importance_sampling_ratio_cap":2,"advantage_normalization_type":"standard","num_samples_per_prompt_rollout":4}`,
+			"adv.center=mean adv.scale=group_std adv.ddof=0 adv.eps=1e-8 tis.level=token tis.rule=clamp tis.low=0 tis.high=2 | num_generations=4"},
+		{"cleanrl ppo", `{"gamma":0.98,"gae_lambda":0.9,"clip_coef":0.1,"clip_vloss":false,"norm_adv":false,"ent_coef":0.02,"vf_coef":0.4,"max_grad_norm":1,"update_epochs":3,"num_minibatches":2}`,
+			"gae.gamma=0.98 gae.lambda=0.9 whiten.scope=none clip.low=0.1 clip.high=0.1 value.clip=none value.coef=0.4 entropy.coef=0.02 optim.epochs=3 optim.clip_norm=1 | num_iterations=3 num_mini_batches=2"},
+
 		// neutral names, flat and nested, with and without a framework
 		{"", `{"clip.low":0.1,"clip":{"high":0.3,"dual":null},"adv.ddof":0,"whiten.remask":true,"reward.clip_range":[-1,1],"kl.kind":"k1"}`, "whiten.remask=true reward.clip_range=-1,1 adv.ddof=0 kl.kind=k1 clip.low=0.1 clip.high=0.3 clip.dual=none"},
 		{"nemo-rl", `{"clip.low":"0.1","returns.remask":false,"whiten.shift_mean":true}`, "whiten.shift_mean=true returns.remask=false clip.low=0.1"},

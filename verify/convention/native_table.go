@@ -34,12 +34,23 @@ var nativeVerl string
 //go:embed native/openrlhf.txt
 var nativeOpenRLHF string
 
+//go:embed native/open-instruct.txt
+var nativeOpenInstruct string
+
+//go:embed native/cleanrl.txt
+var nativeCleanRL string
+
 // natives are the tables, one per configuration class, in the order in which they are tried and printed.
 var natives = sync.OnceValue(func() []*nativeTable {
-	var all []*nativeTable
-	for _, parts := range [][]string{
-		{nativeGRPO, nativeOnline, nativeTRL}, {nativeRLOO, nativeOnline, nativeTRL}, {nativePPO, nativeTRL}, {nativeVerl}, {nativeOpenRLHF},
-	} {
+	return readNatives([]string{nativeGRPO, nativeOnline, nativeTRL}, []string{nativeRLOO, nativeOnline, nativeTRL}, []string{nativePPO, nativeTRL},
+		[]string{nativeVerl}, []string{nativeOpenRLHF})
+})
+
+// nativesByName are tables of programs that are no libraries: beta and gamma of a file that names no framework are not looked for in them.
+var nativesByName = sync.OnceValue(func() []*nativeTable { return readNatives([]string{nativeOpenInstruct}, []string{nativeCleanRL}) })
+
+func readNatives(tables ...[]string) (all []*nativeTable) {
+	for _, parts := range tables {
 		t, err := readNative(append(parts, nativeCommon)...)
 		if err != nil {
 			panic("convention: native tables: " + err.Error())
@@ -47,7 +58,7 @@ var natives = sync.OnceValue(func() []*nativeTable {
 		all = append(all, t)
 	}
 	return all
-})
+}
 
 // nativeShared is the table of names that belong to no framework.
 var nativeShared = sync.OnceValue(func() *nativeTable {

@@ -61,7 +61,7 @@ func TestNativeNamesAreThoseOfTheReleases(t *testing.T) {
 // Every value that a table accepts as a word gives values that the options have, and what classes of numbers give is legal
 // for one of a few numbers.
 func TestNativeTablesAreLegal(t *testing.T) {
-	for _, table := range natives() {
+	for _, table := range slices.Concat(natives(), nativesByName()) {
 		for _, name := range table.names {
 			require.NotEmpty(t, table.rules[name], name)
 			for _, r := range table.rules[name] {

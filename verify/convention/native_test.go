@@ -208,7 +208,7 @@ func TestDeclareUnknown(t *testing.T) {
 	// another framework is not read under names that happen to be the same
 	d = declare(t, "nemo-rl", `{"beta":0.1,"clip.low":0.2}`)
 	require.Len(t, d.Unknown, 1)
-	require.Contains(t, d.Warning, `the option names of "nemo-rl" are not known; those of trl, verl, openrlhf are`)
+	require.Contains(t, d.Warning, `the option names of "nemo-rl" are not known; those of trl, verl, openrlhf, open-instruct, cleanrl are`)
 	require.Empty(t, declare(t, "nemo-rl", `{"clip.low":0.2}`).Warning, "a neutral name is known whatever the framework")
 	require.Empty(t, declare(t, "torch", `{"clip.low":0.2,"compute_dtype":"float32","num_generations":4,"seed":1}`).Warning, "and so is what plumbline's hooks write")
 }

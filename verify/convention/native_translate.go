@@ -162,7 +162,11 @@ func (r *translation) apply(a applied, declared map[string]NameValue, origin str
 				r.set = r.set.withBeyond(Stage(stage), r.beyond[a.name])
 			}
 		case keepsFact:
-			r.set = r.set.WithFact(e.target, a.value)
+			value := a.value
+			if text, isText := value.(string); isText && slices.Contains(a.rule.pattern, "numeral") {
+				value, _ = parseNumber(text)
+			}
+			r.set = r.set.WithFact(e.target, value)
 			t.Fact = e.target
 		case setsOption:
 			v, missing, err := e.value(a, declared)
