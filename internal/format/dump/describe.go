@@ -21,7 +21,7 @@ var MetadataKeys = [][2]string{
 	{"micro_batch", "of this file in its step, from 0"},
 	{"micro_batches", "how many a step has"},
 	{"align", "response (column t is response token t), shifted ([B, S-1], entry s is of ids[s+1]) or unshifted ([B, S], entry 0 is a dummy)"},
-	{"options", "an object of plumbline's options (clip.low, kl.beta: verify profiles prints them) or the framework's own (epsilon, beta)"},
+	{"options", "an object of plumbline's options (clip.low, kl.beta: verify profiles prints them) or the framework's own (epsilon, beta); facts of a run belong here, too (eos_token_id, num_generations, num_mini_batches, num_items_in_batch)"},
 	{"scalars", "an object of the numbers that the trainer logged; null for one that is not finite"},
 	{"scalars_scope", "optimizer_step (the same numbers in every file of a step) or micro_batch"},
 	{"token_loss_includes_kl", "true if token_loss holds kl.beta·KL, false if it is the policy term alone; not said: unknown, both readings are tried"},
