@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/fault"
@@ -16,6 +17,7 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	known := func(id string, verdict check.Verdict, casts bool) fault.Explanation {
 		return fault.Explanation{Hypothesis: hypothesis(id), Outcome: &stage.Outcome{Verdict: verdict, Arithmetic: stage.Arithmetic{Casts: casts}}}
 	}
+	without := &stage.Outcome{Case: &stage.Case{B: &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{}, Rows: 1, Cols: 2, Mask: []bool{true, true}}}}
 	lead := known("ADV-CENTER", check.Pass, false)
 	lead.Lead = true
 	for _, c := range []struct {
@@ -30,12 +32,15 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 		{"one that needs no declaration behind one that does", []fault.Explanation{known("ADV-CENTER", check.Pass, false), known("ADV-ROWS-ROLLED", check.Pass, false)}, true},
 		{"leads, which are judged elsewhere", []fault.Explanation{lead}, true},
 	} {
-		track := &track{check: stage.Find("advantage/group"), why: explanation{faults: c.bugs}}
-		require.Equal(t, c.want, track.convicted(), c.name)
+		require.Equal(t, c.want, (&track{check: stage.Find("advantage/group"), first: without, why: explanation{faults: c.bugs}}).convicted(), c.name)
 	}
+	weights := []fault.Explanation{known("IS-OLD-FOR-GEN", check.Pass, false)}
+	require.False(t, (&track{check: stage.Find("gradient/dlogp"), first: without, why: explanation{faults: weights}}).convicted(), "nobody says that there are weights")
+	with := &stage.Outcome{Case: &stage.Case{B: without.Case.B.With("is_weights", []float64{1, 1})}}
+	require.True(t, (&track{check: stage.Find("gradient/dlogp"), first: with, why: explanation{faults: weights}}).convicted())
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
-	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
-	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), why: explanation{faults: logged[:1]}}).convicted())
+	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
+	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())
 }
 
 // hypothesis is that of the catalogue: whether it is relative to a declaration is the registry's word, as it is for a run that is judged.

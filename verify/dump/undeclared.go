@@ -222,7 +222,8 @@ func (t *track) ruledOut(name string) bool {
 // convicted reports whether a bug explains the failure whatever the run was configured with: it is not relative to a declaration, and its bounds are not too
 // wide to judge, as those of numbers in 16 bits may be. A formula near the right one fits these, while the right one, whose numbers nobody
 // declares, was not found: the failure then says that a search was incomplete. What no bug explains is not decided here. Of a logged number
-// one explanation that is relative is enough: what a log averages is what its program says it does.
+// one explanation that is relative is enough: what a log averages is what its program says it does. That a loss has importance weights at all,
+// where none were dumped, a declaration alone says.
 func (t *track) convicted() bool {
 	bugs := slices.DeleteFunc(slices.Clone(t.why.faults), func(e fault.Explanation) bool { return e.Lead || e.Hypothesis == nil })
 	if groupOf(t.check.ID) == "scalars" && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative }) {
@@ -230,6 +231,7 @@ func (t *track) convicted() bool {
 	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
-		return !coarse && !e.Hypothesis.Relative
+		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Token("is_weights") == nil
+		return !coarse && !unsaid && !e.Hypothesis.Relative
 	})
 }
