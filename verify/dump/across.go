@@ -246,7 +246,8 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 	h.moved, h.learnt = h.moved || n.Moved, h.learnt || n.Learnt
 	// A later update of the same rows says nothing new of the engine, and old log-probs that were computed again something false.
 	if n.Engine != nil && begins && !n.Engine.Same {
-		h.sizes = append(h.sizes, stepSizes{n.Step, n.Engine.discrepancy()})
+		h.engine.add(n)
+		h.engine.corrected = h.engine.corrected || n.has("is_weights") || corrects(set)
 	}
 }
 
@@ -374,53 +375,4 @@ func referenceStands(c *stage.Case) *stage.Assertion {
 			Reason: fmt.Sprintf("logp_ref is %s bit by bit in all %d tokens, %s: the reference is the policy, and the KL to it is 0 for ever", name, d.Tokens, why)})
 	}
 	return a
-}
-
-// engineOverSteps judges the engine's difference at each step against the run's own best step. It is ordinary up to the noise of
-// bfloat16; above, four times that of the best step, by more than six standard errors of both, is no rounding of the same format.
-func (s *session) engineOverSteps() (check.Result, bool) {
-	sizes := s.history.sizes
-	res := check.Result{Check: "across/engine", Verdict: check.Pass, Subject: steps(len(sizes), "step"), Steps: &check.Steps{Judged: len(sizes)},
-		Formula: "the logit noise between engine and trainer is no more than 4 times that of the run's best step, or 0.12",
-		Fix:     "look at the step from which it grows: are the weights, or the adapter, sent to the engine after every update?"}
-	if s.history.asynchronous || len(sizes) < 2 || !s.o.Selection.Takes("across/engine") {
-		return res, false
-	}
-	enough := slices.DeleteFunc(slices.Clone(sizes), func(x stepSizes) bool { return x.Tokens < 64 })
-	if len(enough) < 2 {
-		return res, false
-	}
-	best := slices.MinFunc(enough, func(a, b stepSizes) int {
-		if a.Scale < b.Scale {
-			return -1
-		}
-		return 1
-	})
-	worst := stepSizes{}
-	for _, x := range enough {
-		res.Compared += x.Tokens
-		error := math.Exp(6 * 1.2 * math.Sqrt(1/float64(2*x.Tokens)+1/float64(2*best.Tokens)))
-		if x.Scale > 0.12 && x.Scale > 4*best.Scale*error {
-			if res.Steps.Bad++; res.Steps.Bad == 1 {
-				res.Steps.First = x.step
-			}
-			if x.Scale > worst.Scale {
-				worst = x
-			}
-		}
-	}
-	last := enough[len(enough)-1]
-	res.Reason = fmt.Sprintf("step %d: %s; step %d: %s", best.step, best.Discrepancy, last.step, last.Discrepancy)
-	if res.Steps.Bad > 0 {
-		res.Verdict = check.Fail
-		res.Where = fmt.Sprintf("step %d  got %.4g  want at most %.4g", worst.step, worst.Scale, max(0.12, 4*best.Scale))
-		res.Repeat = "--select across/engine"
-		res.Metric, res.Measured, res.Limit = "logit noise", worst.Scale, max(0.12, 4*best.Scale)
-		res.Subject = fmt.Sprintf("step %d (%d of %s)", res.Steps.First, res.Steps.Bad, steps(len(enough), "step"))
-		res.Reason = fmt.Sprintf("engine and trainer drift apart: step %d: %s; at best, step %d: %s: the engine's weights are older than the policy, or lack its adapter",
-			worst.step, worst.Discrepancy, best.step, best.Discrepancy)
-		res.Explanations = []check.Explanation{{Fault: "GEN-UNADAPTED", Title: "the engine has not got the trained weights or the adapter",
-			Lead: best.step != enough[0].step || 2*res.Steps.Bad < len(enough)-1}} // what is right at first and then grows is a matter of weights; all else that differs does so from the start
-	}
-	return res, true
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
-	"plumbline/verify/stage"
 )
 
 // history is what the steps so far have said of their rows.
@@ -21,7 +20,7 @@ type history struct {
 	last         int  // the step before
 	lastAgain    bool // which used rows that an earlier one had used
 	olds         map[uint64]oldOf
-	sizes        []stepSizes // of the engine's difference
+	engine       engineSizes
 }
 
 // sampled is a row as the first step that used it had it.
@@ -56,12 +55,6 @@ func (g *generations) keep(s *sampled, cells map[string][]float64, n int) {
 		}
 	}
 	g.now, g.old, g.young, g.cells = g.now+1, g.young, nil, 0
-}
-
-// stepSizes is the difference between engine and trainer at a step.
-type stepSizes struct {
-	step int
-	stage.Discrepancy
 }
 
 // kept tensors are those that belong to the rollout, not to the update.
