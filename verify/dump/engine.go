@@ -102,7 +102,7 @@ func corrects(set *convention.Set) bool {
 // lags reports whether the engine may have older weights by design, with importance weights that correct for it. TRL's trainers send the
 // weights before every rollout, and their importance weights correct for rounding.
 func (s *session) lags() bool {
-	return s.history.engine.corrected && (s.profile == nil || s.profile.Framework != "trl")
+	return s.history.engine.corrected && (s.profile == nil || s.profile.Framework != "TRL")
 }
 
 // engineOverSteps judges the engine's difference at each step against the run's own best step. It is ordinary up to the noise of

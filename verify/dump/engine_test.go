@@ -89,6 +89,12 @@ func TestEngineFrozenFromTheFirstStepInSmallSteps(t *testing.T) {
 	require.True(t, res.Explanations[0].Lead)
 
 	for _, s := range b {
+		s.Meta.Framework, s.Meta.Version, s.Meta.Algorithm = "trl", "1.16.0", "grpo"
+	}
+	res = engineOf(t, b, "tis.level=token", "tis.rule=truncate_upper", "tis.high=2")
+	require.Equal(t, check.Fail, res.Verdict, "TRL sends the weights before every rollout, and its importance weights correct for rounding")
+
+	for _, s := range b {
 		s.Meta.Options = []dumpfile.Option{{Name: "max_staleness", Value: 1.0}}
 	}
 	require.Nil(t, engineOf(t, b), "the lag is declared")
