@@ -147,6 +147,7 @@ func TestDeclare(t *testing.T) {
 			"adv.center=mean adv.scale=none kl.kind=k3 kl.beta=0.05 kl.place=loss loss.kind=cispo clip.low=none clip.high=0.272 clip.high_is_absolute=false"},
 		{"open-instruct", `{"loss_fn":"dapo","clip_lower":0.2,"loss_denominator":"50.0","rho_clamp_upper_bound":2,"rho_clamp_lower_bound":0,"use_rho_correction":true}`,
 			"tis.level=token tis.rule=clamp tis.low=0 tis.high=2 loss.kind=ppo clip.low=0.2 agg.denominator=constant | loss_denominator=50"},
+		{"open-instruct", `{"kl_estimator":"kl3","hf_entity":null,"vllm_sync_backend":"nccl","filter_zero_std_samples":true}`, "kl.kind=k3"},
 		{"open_instruct", `{"truncated_importance_sampling_ratio_cap":2,"advantage_normalization_type":"standard","num_samples_per_prompt_rollout":4}`,
 			"adv.center=mean adv.scale=group_std adv.ddof=0 adv.eps=1e-8 tis.level=token tis.rule=clamp tis.low=0 tis.high=2 | num_generations=4"},
 		{"cleanrl ppo", `{"gamma":0.98,"gae_lambda":0.9,"clip_coef":0.1,"clip_vloss":false,"norm_adv":false,"ent_coef":0.02,"vf_coef":0.4,"max_grad_norm":1,"update_epochs":3,"num_minibatches":2}`,
