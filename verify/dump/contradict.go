@@ -6,14 +6,9 @@ import (
 	"strings"
 
 	"plumbline/verify/check"
+	"plumbline/verify/fault"
 	"plumbline/verify/stage"
 )
-
-// losses are the checks of the losses that a gradient is the derivative of.
-var losses = map[string][]string{
-	"gradient/dlogp":   {"aggregate/loss", "aggregate/pg_loss"},
-	"gradient/dvalues": {"aggregate/loss", "aggregate/value_loss"},
-}
 
 // reducedBy returns the value of an option of t in words; agg.kind is that of a value loss only where value.agg does not take the tokens.
 func (t *track) reducedBy(c stage.Change) string {
@@ -34,7 +29,7 @@ func (t *track) contradicted(res *check.Result, s *session) {
 		return
 	}
 	for _, loss := range s.tracks {
-		if !slices.Contains(losses[t.check.ID], loss.check.ID) || !loss.searched || !loss.all || loss.passed == 0 {
+		if !slices.Contains(stage.LossesOf[t.check.ID], loss.check.ID) || !loss.searched || !loss.all || loss.passed == 0 {
 			continue
 		}
 		for _, mine := range t.decided() {
@@ -57,4 +52,100 @@ func (t *track) contradicted(res *check.Result, s *session) {
 			}
 		}
 	}
+}
+
+// contradict looks for checks that pass under the declared options, and would fail under those that explain t: a program has one
+// value of an option. A fit that some check contradicts gives way to those that none does, and to bugs that fit; if that leaves
+// none, it says what the number is as if of, and no convention. It does the same with bugs that the loss of a gradient refutes.
+func (s *session) contradict(t *track) {
+	if len(t.why.fits) == 0 && len(t.why.faults) == 0 || t.first.Rules != nil || len(t.first.Case.B.Missing) > 0 {
+		return
+	}
+	looked := s.lookedAt(t)
+	t.unrefuted(s, looked)
+	against := func(f stage.Fit) string {
+		for _, u := range s.tracks {
+			if !u.upheld(t) || u.worst == nil || !sameTerm(t.check, u.check, f) ||
+				!slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return c.From.Known() && slices.Contains(u.worst.Case.Read, c.Option) }) {
+				continue
+			}
+			if slices.ContainsFunc(looked, func(at unit) bool {
+				return stage.Judge(u.check, at.b, at.set).Verdict == check.Pass && stage.Judge(u.check, at.b, changed(at.set, f.Changes)).Verdict == check.Fail
+			}) {
+				return u.check.ID
+			}
+		}
+		return ""
+	}
+	const most = 16 // of the fits, the first of which are shown
+	if len(t.why.fits) == 0 {
+		return
+	}
+	var free []stage.Fit
+	for i, f := range t.why.fits {
+		id := ""
+		if i < most && declaredChanges(f) == 1 { // several say that another convention was meant, with options that only other checks read
+			id = against(f)
+		}
+		if id == "" {
+			free = append(free, f)
+		} else if !slices.Contains(t.why.against, id) {
+			t.why.against = append(t.why.against, id)
+		}
+	}
+	switch {
+	case len(free) > 0:
+		t.why.fits, t.why.against = free, nil
+	case slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }):
+		t.why.fits, t.why.against = nil, nil
+	}
+}
+
+// lookedAt are the steps by which explanations of t are contradicted: the first one that failed, and a few others, since a KL that is 0
+// there contradicts nothing.
+func (s *session) lookedAt(t *track) []unit {
+	const others = 3
+	looked := []unit{{t.first.Case.B, t.first.Case.Set}}
+	for _, step := range spread(t.failing[min(1, len(t.failing)):], others) {
+		if u, err := s.unit(s.ctx, t, step); err == nil && len(u.b.Missing) == 0 {
+			looked = append(looked, unit{u.b, completed(t, u.set)})
+		}
+	}
+	return looked
+}
+
+// upheld reports whether u is a check of numbers other than t that every step passes.
+func (u *track) upheld(t *track) bool {
+	return u != t && !u.silent && u.passed > 0 && len(u.failing) == 0 && u.check.Predict != nil
+}
+
+// unrefuted leaves out the bugs that a loss which is right refutes, if that leaves some.
+func (t *track) unrefuted(s *session, looked []unit) {
+	var right []*stage.Outcome
+	for _, u := range s.tracks {
+		if !u.upheld(t) || !slices.Contains(stage.LossesOf[t.check.ID], u.check.ID) {
+			continue
+		}
+		for _, at := range looked {
+			right = append(right, stage.Judge(u.check, at.b, at.set))
+		}
+	}
+	left := slices.DeleteFunc(slices.Clone(t.why.faults), func(e fault.Explanation) bool {
+		return slices.ContainsFunc(right, func(o *stage.Outcome) bool { return fault.RefutedBy(e, o) })
+	})
+	if slices.ContainsFunc(left, func(e fault.Explanation) bool { return !e.Lead }) {
+		t.why.faults = left
+	}
+}
+
+// sameTerm reports whether two checks must agree on the options of a fit. The terms of a loss, which are judged side by side, may be
+// reduced each in its own way; a gradient is reduced as its loss is.
+func sameTerm(a, b *stage.Check, f stage.Fit) bool {
+	if slices.Contains(stage.LossesOf[a.ID], b.ID) || slices.Contains(stage.LossesOf[b.ID], a.ID) {
+		return true
+	}
+	return a.Stage != b.Stage && !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
+		return c.Option == "kl.agg" || c.Option == "value.agg" ||
+			strings.HasPrefix(c.Option, "agg.") || strings.HasPrefix(c.Option, "mask.") || strings.HasPrefix(c.Option, "mean.")
+	})
 }

@@ -2,6 +2,7 @@ package dump_test
 
 import (
 	"context"
+	"math"
 	"slices"
 	"testing"
 
@@ -41,5 +42,55 @@ func TestGradientOfAnotherLoss(t *testing.T) {
 		require.Equal(t, "gradient/"+name, res.Check)
 		require.Contains(t, res.Reason, "it is right only with agg.div_ga=true, and aggregate/")
 		require.NotZero(t, res.Where)
+	}
+}
+
+// A KL that is 0 at the first step, where policy and reference are one, has k1's gradient there all the same: that the loss has its KL is seen
+// in a later step, and the gradient without it is that of a detached KL.
+func TestKLOfALaterStep(t *testing.T) {
+	const beta = 0.05
+	run, err := dumpfile.Open(context.Background(), []string{verlGRPO})
+	require.NoError(t, err)
+	for _, slope := range []float64{1, 0} {
+		var steps dump.Batches
+		for _, step := range run.Steps() {
+			b, err := run.Batch(context.Background(), step)
+			require.NoError(t, err)
+			for i, o := range b.Meta.Options {
+				if o.Name == "kl.kind" {
+					b.Meta.Options[i].Value = "k1"
+				}
+			}
+			lp, ref, kl, g := b.Token("logp_new"), b.Token("logp_ref"), b.Token("kl"), b.Token("dlogp")
+			old, adv, token, loss := b.Token("logp_old"), b.Token("advantages"), b.Token("token_loss"), b.PerFile("loss")
+			n := 0.0
+			cells(b, func(_, _, _ int) { n++ })
+			cells(b, func(i, row, _ int) {
+				f := slices.IndexFunc(b.Files, func(f dumpfile.FileInfo) bool { return row < f.Hi })
+				loss[f] -= beta * (math.Expm1(ref[i]-lp[i]) - (ref[i] - lp[i])) / n
+				g[i] = 0 // where the clipped term is the larger one
+				if plain := -adv[i] * math.Exp(lp[i]-old[i]); math.Abs(plain-token[i]) < 1e-5*math.Abs(plain) {
+					g[i] = plain / n
+				}
+				if step == run.Steps()[0] {
+					ref[i] = lp[i]
+				}
+				kl[i] = single(lp[i] - ref[i])
+				g[i] = single(g[i] + slope*beta/n)
+				loss[f] += beta * kl[i] / n
+			})
+			delete(b.Tensors, "kl_loss")
+			steps = append(steps, b)
+		}
+		r, err := dump.Judge(context.Background(), steps, dump.Options{Profile: "verl-grpo@0.9", Selection: check.Selection{Select: []string{"aggregate/*", "gradient/*"}}})
+		require.NoError(t, err)
+		if slope == 1 {
+			require.Empty(t, bad(r), describe(bad(r)))
+			continue
+		}
+		require.Len(t, bad(r), 1, describe(bad(r)))
+		require.Equal(t, check.Fail, bad(r)[0].Verdict, describe(bad(r)))
+		require.NotEmpty(t, bad(r)[0].Explanations, bad(r)[0].Reason)
+		require.Equal(t, "KL-DETACHED", bad(r)[0].Explanations[0].Fault, describe(bad(r)))
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -170,59 +169,6 @@ func (s *session) elsewhere(ctx context.Context, t *track, before []*track) erro
 		}
 	}
 	return nil
-}
-
-// contradict looks for checks that pass under the declared options, and would fail under those that explain t: a program has one
-// value of an option. A fit that some check contradicts gives way to those that none does, and to bugs that fit; if that leaves
-// none, it says what the number is as if of, and no convention.
-func (s *session) contradict(t *track) {
-	if len(t.why.fits) == 0 || t.first.Rules != nil || len(t.first.Case.B.Missing) > 0 {
-		return
-	}
-	b, set := t.first.Case.B, t.first.Case.Set
-	against := func(f stage.Fit) string {
-		for _, u := range s.tracks {
-			if u == t || u.silent || len(u.failing) > 0 || u.worst == nil || u.check.Predict == nil || !sameTerm(t.check, u.check, f) ||
-				!slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return c.From.Known() && slices.Contains(u.worst.Case.Read, c.Option) }) {
-				continue
-			}
-			if stage.Judge(u.check, b, set).Verdict == check.Pass && stage.Judge(u.check, b, changed(set, f.Changes)).Verdict == check.Fail {
-				return u.check.ID
-			}
-		}
-		return ""
-	}
-	const most = 16 // of the fits, the first of which are shown
-	var free []stage.Fit
-	for i, f := range t.why.fits {
-		id := ""
-		if i < most && declaredChanges(f) == 1 { // several say that another convention was meant, with options that only other checks read
-			id = against(f)
-		}
-		if id == "" {
-			free = append(free, f)
-		} else if !slices.Contains(t.why.against, id) {
-			t.why.against = append(t.why.against, id)
-		}
-	}
-	switch {
-	case len(free) > 0:
-		t.why.fits, t.why.against = free, nil
-	case slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }):
-		t.why.fits, t.why.against = nil, nil
-	}
-}
-
-// sameTerm reports whether two checks must agree on the options of a fit. The terms of a loss, which are judged side by side, may be
-// reduced each in its own way; a gradient is reduced as its loss is.
-func sameTerm(a, b *stage.Check, f stage.Fit) bool {
-	if slices.Contains(losses[a.ID], b.ID) || slices.Contains(losses[b.ID], a.ID) {
-		return true
-	}
-	return a.Stage != b.Stage && !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
-		return c.Option == "kl.agg" || c.Option == "value.agg" ||
-			strings.HasPrefix(c.Option, "agg.") || strings.HasPrefix(c.Option, "mask.") || strings.HasPrefix(c.Option, "mean.")
-	})
 }
 
 // explainable reports whether a failure is one of numbers, or of a rule that an option decides.

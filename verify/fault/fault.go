@@ -148,11 +148,15 @@ func Explain(o *stage.Outcome) []Explanation {
 			}
 		}
 	}
+	exact, refuted := t.againstLoss(exact)
 	if len(exact) == 0 || !slices.ContainsFunc(exact, func(e Explanation) bool { return !e.fitted }) {
 		found := t.edits() // a number that was fitted to this step excludes no formula
 		if len(exact) == 0 || slices.ContainsFunc(found, func(e Explanation) bool { return e.Hypothesis.ID != "FACTOR" }) {
 			exact = found
 		}
+	}
+	if len(exact) == 0 {
+		exact = refuted
 	}
 	if t.halved(exact) {
 		exact = append(exact, t.fitting(append(policyEdits(t.levels[0]), valueEdits(t.levels[0])...))...)

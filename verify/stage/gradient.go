@@ -8,6 +8,12 @@ import (
 	"plumbline/verify/tol"
 )
 
+// LossesOf are the checks of the losses that a gradient is the derivative of.
+var LossesOf = map[string][]string{
+	"gradient/dlogp":   {"aggregate/loss", "aggregate/pg_loss"},
+	"gradient/dvalues": {"aggregate/loss", "aggregate/value_loss"},
+}
+
 func gradientChecks() []*Check {
 	return []*Check{{
 		ID: "gradient/dlogp", Stage: convention.Gradient, Output: "dlogp",
