@@ -141,6 +141,7 @@ func TestSizeOfTheEngine(t *testing.T) {
 	for epochs, want := range map[string]check.Verdict{"1": check.Fail, "3": check.Pass} {
 		require.Equal(t, want, rules(t, "agreement/size", moved.Batch, set(t, "ratio.old=stopgrad_new optim.epochs="+epochs)).Verdict, "%s epochs", epochs)
 	}
+	require.Equal(t, check.Skip, Judge(Find("agreement/size"), moved.Batch, set(t, "ratio.old=stopgrad_new")).Verdict, "epochs that nobody declares")
 	o = rules(t, "agreement/size", g.token("logp_gen", a...).Batch, set(t, "ratio.old=stored"))
 	require.Equal(t, check.Pass, o.Verdict)
 	require.Contains(t, o.Rules.Note, "not two measurements")
