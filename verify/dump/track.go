@@ -307,6 +307,11 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 			}
 		}
 	}
+	if starts := t.upstreamFits(found, set, s); len(starts) > 0 {
+		if fits, all = stage.CompleteFrom(t.check, b, set, starts); len(fits) > 0 {
+			return fits, all
+		}
+	}
 	if len(found) > 0 {
 		fits, all = stage.Complete(t.check, b, known)
 		for i := range fits {

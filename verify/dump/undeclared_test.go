@@ -89,3 +89,28 @@ func TestWhatNothingExplainsIsUndecidedWithoutADeclaration(t *testing.T) {
 	}
 	require.True(t, seen)
 }
+
+// A bound and what it counts from are right only together: the gradient is searched from what its losses leave open, not apart.
+func TestGradientsAreThoseOfTheirLosses(t *testing.T) {
+	passed := map[string]bool{}
+	for _, r := range silent(t, func(b *dumpfile.Batch) {
+		lp, old, adv, loss, g := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("token_loss"), b.Token("dlogp")
+		n := 0.0
+		cells(b, func(int, int, int) { n++ })
+		total := 0.0
+		cells(b, func(i, row, _ int) {
+			weight := min(math.Exp(lp[i]-old[i]), 1.0173)
+			loss[i] = single(-adv[row] * lp[i] * weight)
+			g[i] = single(-adv[row] * weight / n)
+			total += loss[i]
+		})
+		delete(b.Tensors, "kl")
+		delete(b.Tensors, "logp_ref")
+		b.Tensors["loss"].Data[0] = single(total / n)
+	}, "token_loss/policy", "aggregate/loss", "gradient/dlogp") {
+		require.NotContains(t, []check.Verdict{check.Fail, check.Convention}, r.Verdict, "%s: %s", r.Check, r.Reason)
+		passed[r.Check] = r.Verdict == check.Pass
+	}
+	require.True(t, passed["token_loss/policy"])
+	require.True(t, passed["gradient/dlogp"])
+}

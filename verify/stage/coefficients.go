@@ -37,8 +37,12 @@ func (l *Losses) Add(b *dump.Batch) {
 	}
 	l.alone.add(b, l.n == 1)
 	includes := b.Meta.TokenLossIncludesKL
-	l.whole = l.whole && loss != nil && token != nil && len(b.Missing) == 0 && b.PerFile("kl_loss") == nil && b.PerFile("entropy_loss") == nil && b.PerFile("value_loss") == nil &&
-		(b.Token("kl") == nil || includes != nil && *includes)
+	of := loss // of the tokens alone
+	if policy != nil {
+		of = policy
+	}
+	l.whole = l.whole && of != nil && token != nil && len(b.Missing) == 0 && (policy != nil ||
+		b.PerFile("kl_loss") == nil && b.PerFile("entropy_loss") == nil && b.PerFile("value_loss") == nil && (b.Token("kl") == nil || includes != nil && *includes))
 	l.parts = l.parts && loss != nil && policy != nil
 	for k, t := range lossTerms {
 		l.parts = l.parts && l.has[k] == (b.PerFile(t.name) != nil)
@@ -60,7 +64,7 @@ func (l *Losses) Add(b *dump.Batch) {
 					n++
 				}
 			}
-			l.rows, l.sums, l.tokens = append(l.rows, float64(file.Hi-file.Lo)*loss[f]), append(l.sums, sum), append(l.tokens, n)
+			l.rows, l.sums, l.tokens = append(l.rows, float64(file.Hi-file.Lo)*of[f]), append(l.sums, sum), append(l.tokens, n)
 			l.columns = append(l.columns, float64(file.Cols))
 		}
 	}
@@ -78,7 +82,10 @@ func (l *Losses) Coefficients() map[string]float64 {
 	}
 	n := len(which)
 	if !l.parts {
-		return l.alone.coefficients()
+		if f := l.alone.fit(); f != nil {
+			return f.coefficients
+		}
+		return nil
 	}
 	if n == 0 || len(l.loss) < n+2 {
 		return nil
@@ -123,10 +130,10 @@ func (l *Losses) Coefficients() map[string]float64 {
 }
 
 // Constant solves loss = Σ token_loss/(rows·L) for L, the same in all files: 0 unless there are three files, not all with one token count,
-// which agree to 1e-4 on a whole number that is not the width of them all.
+// which agree to 1e-4 on a whole number that is not the width of them all. Beside the loss of the policy its terms may stand in a loss.
 func (l *Losses) Constant() float64 {
 	if !l.whole || len(l.sums) < 3 {
-		return 0
+		return l.constantOfWhole()
 	}
 	counts := map[float64]bool{}
 	var first float64
@@ -138,7 +145,7 @@ func (l *Losses) Constant() float64 {
 			first = math.Round(x)
 		}
 		if !(first >= 1) || !(math.Abs(x-first) <= 1e-4*first) {
-			return 0
+			return l.constantOfWhole()
 		}
 		width = width && first == l.columns[f]
 	}
@@ -146,6 +153,18 @@ func (l *Losses) Constant() float64 {
 		return 0
 	}
 	return first
+}
+
+// constantOfWhole is the constant that the losses with all their terms are divided by, a whole number.
+func (l *Losses) constantOfWhole() float64 {
+	f := l.alone.fit()
+	if f == nil || f.constant == 0 {
+		return 0
+	}
+	if x := math.Round(f.constant); x > 1 && math.Abs(f.constant-x) <= (1e-3+l.alone.unit)*x {
+		return x
+	}
+	return 0
 }
 
 // LengthConstant solves for the constant L that sums over tokens are divided by where the aggregation is by a constant of the configuration and

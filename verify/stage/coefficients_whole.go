@@ -92,10 +92,19 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 	}
 }
 
-// coefficients solves loss = s·(Σ token_loss + β·Σ kl − c·Σ entropy), each Σ by one aggregation and s = 1 but for sums of rows, which a constant may
-// divide, for β and c by least squares over the files: those of the fewest terms that leave 1e-4 of the largest difference, and 8 units of the
-// coarsest tensor; nil where no aggregation does, or fewer files are there than one more than unknowns.
-func (w *wholes) coefficients() map[string]float64 {
+// wholeFit is what the files of a run say of their losses: the coefficients of the terms, the constant that sums are divided by, 0 where they are
+// divided by none, and what is left of the largest loss.
+type wholeFit struct {
+	coefficients map[string]float64
+	constant     float64
+	left         float64
+}
+
+// fit solves loss = s·(Σ token_loss + β·Σ kl − c·Σ entropy), each Σ by one aggregation and s = 1 but for sums of rows, which a constant may divide,
+// for β, c and s by least squares over the files: those that leave 1e-4 of the largest difference, and 8 units of the coarsest tensor, with the
+// fewest terms, but for more that leave a thirtieth of it; nil where no aggregation does, or fewer files are there than one more than unknowns. A
+// KL term and an entropy bonus may have a mean over tokens of their own, which is tried where all are aggregated alike in vain.
+func (w *wholes) fit() (chosen *wholeFit) {
 	if w.no || !w.has[0] {
 		return nil
 	}
@@ -103,75 +112,106 @@ func (w *wholes) coefficients() map[string]float64 {
 		if len(which) > 0 && !w.has[which[0]] || len(which) > 1 && !w.has[which[1]] {
 			continue
 		}
-		var best map[string]float64
-		least := math.Inf(1)
-		for kind := range aggregations {
-			for _, free := range []bool{false, true} {
-				if free && kind < ofSums {
-					continue
-				}
-				if found, left := w.solved(which, kind, free); found != nil && left < least {
-					best, least = found, left
-				}
-			}
+		if f := w.of(which); f != nil && (chosen == nil || f.left < chosen.left/30) {
+			chosen = f
 		}
-		if best != nil {
-			return best
+	}
+	return chosen
+}
+
+// of returns the fit of some terms, one without a constant before one with it.
+func (w *wholes) of(which []int) *wholeFit {
+	for _, free := range []bool{false, true} {
+		for _, own := range [][]int{nil, {ofTokensDivided, ofTokensGlobal, ofTokens}} {
+			if best := w.best(which, own, free); best != nil {
+				return best
+			}
 		}
 	}
 	return nil
 }
 
-// solved returns the coefficients of some terms under an aggregation, and what it leaves of the largest loss; nil where it leaves too much.
-func (w *wholes) solved(which []int, kind int, free bool) (found map[string]float64, left float64) {
+// best returns the fit of some terms that leaves the least, over all aggregations of the policy loss, the other terms having one of those given, or
+// that of the policy loss; nil where there is none.
+func (w *wholes) best(which, own []int, free bool) (best *wholeFit) {
+	for kind := range aggregations {
+		if free && kind < ofSums {
+			continue
+		}
+		kinds := own
+		if own == nil {
+			kinds = []int{kind}
+		}
+		for _, other := range kinds {
+			if f := w.solved(which, kind, other, free); f != nil && (best == nil || f.left < best.left) {
+				best = f
+			}
+			if len(which) == 0 {
+				break
+			}
+		}
+	}
+	return best
+}
+
+// solved returns the fit of some terms under an aggregation of the policy loss and one of the others; nil where it leaves too much.
+func (w *wholes) solved(which []int, kind, other int, free bool) *wholeFit {
 	terms := which
 	if free {
 		terms = append([]int{0}, which...)
 	}
+	of := func(f, k int) float64 {
+		if k == 0 {
+			return w.files[f].terms[k][kind]
+		}
+		return w.files[f].terms[k][other]
+	}
 	n := len(terms)
 	if len(w.files) < n+2 {
-		return nil, 0
+		return nil
 	}
 	m := n + 1
 	a := make([]float64, n*m)
 	y := make([]float64, len(w.files))
-	size, differ := 0.0, 0.0
+	size, differ, left := 0.0, 0.0, 0.0
 	for f := range w.files {
-		file := &w.files[f]
-		y[f] = file.loss
-		if size = max(size, math.Abs(file.loss), math.Abs(file.terms[0][kind])); !free {
-			y[f] -= file.terms[0][kind]
+		y[f] = w.files[f].loss
+		if size = max(size, math.Abs(y[f]), math.Abs(of(f, 0))); !free {
+			y[f] -= of(f, 0)
 		}
 		differ = max(differ, math.Abs(y[f]))
 		for i, k := range terms {
 			for j, l := range terms {
-				a[i*m+j] += float64(file.terms[k][kind] * file.terms[l][kind])
+				a[i*m+j] += float64(of(f, k) * of(f, l))
 			}
-			a[i*m+n] += float64(file.terms[k][kind] * y[f])
+			a[i*m+n] += float64(of(f, k) * y[f])
 		}
 	}
 	var x []float64
 	if n > 0 {
 		if x = eliminate(a, n); x == nil {
-			return nil, 0
+			return nil
 		}
 	}
 	for f := range y {
 		for i, k := range terms {
-			y[f] -= float64(x[i] * w.files[f].terms[k][kind])
+			y[f] -= float64(x[i] * of(f, k))
 		}
 		left = max(left, math.Abs(y[f]))
 	}
-	if !(left <= 1e-4*differ+8*w.unit*size) {
-		return nil, 0
+	if free { // the sums themselves are no loss
+		size = differ
 	}
-	found = map[string]float64{}
+	if !(left <= 1e-4*differ+8*w.unit*size) {
+		return nil
+	}
+	fit := &wholeFit{coefficients: map[string]float64{}, left: left / size}
 	scale := 1.0
 	if free {
 		if scale = x[0]; !(scale > 0) {
-			return nil, 0
+			return nil
 		}
-		x = x[1:]
+		x, fit.constant = x[1:], 1/scale
 	}
 	for i, k := range which {
 		c := x[i] / scale
@@ -179,9 +219,9 @@ func (w *wholes) solved(which []int, kind int, free bool) (found map[string]floa
 			c = -c
 		}
 		if !(c > 0) {
-			return nil, 0
+			return nil
 		}
-		found[map[int]string{1: "kl.beta", 2: "entropy.coef"}[k]] = written(c, max(1e-3, w.unit))
+		fit.coefficients[map[int]string{1: "kl.beta", 2: "entropy.coef"}[k]] = written(c, max(1e-3, w.unit))
 	}
-	return found, left / size
+	return fit
 }

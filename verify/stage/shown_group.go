@@ -47,6 +47,12 @@ func groupForms(b *dump.Batch) (lists [][]assign) {
 			}
 		}
 	}
+	all := slices.Clone(forms)
+	forms = slices.DeleteFunc(forms, func(f groupForm) bool { // one σ of all rows is that of the other ddof and a part of it
+		return f.scale == "batch_std" && slices.ContainsFunc(all, func(g groupForm) bool {
+			return g.scale == f.scale && g.center == f.center && math.Abs(g.eps) < math.Abs(f.eps)
+		})
+	})
 	slices.SortStableFunc(forms, func(x, y groupForm) int { return cmp.Compare(x.spread, y.spread) })
 	for _, f := range forms[:min(2, len(forms))] {
 		list := []assign{word("adv.kind", "group"), word("adv.center", f.center), word("adv.scale", f.scale), word("adv.ddof", []string{"0", "1"}[f.ddof]), word("whiten.scope", "none")}
@@ -99,5 +105,5 @@ func groupEps(score, adv []float64, groups map[float64][]int, center, scale stri
 		x[i] = math.Abs(x[i] - eps)
 	}
 	slices.Sort(x)
-	return groupForm{center, scale, ddof, eps, x[len(x)/2]}, x[len(x)*3/4] <= 0.01*size && eps >= -0.01*size && (scale != "batch_std" || math.Abs(eps) <= 1e-3*size)
+	return groupForm{center, scale, ddof, eps, x[len(x)/2]}, x[len(x)*3/4] <= 0.01*size && eps >= -0.01*size && (scale != "batch_std" || math.Abs(eps) <= 0.02*size)
 }

@@ -79,6 +79,18 @@ func TestGroupFormsAreShown(t *testing.T) {
 			}
 		}
 	}
+	for seed := range uint64(4) { // one σ of the batch, whose ddof and ε are each a part of the other
+		b := groupsOf(seed, each(func(s []float64, x float64) float64 { return 4. / 3 * (x - mean(s)) }))
+		score, adv := b.Row("scores"), b.Row("advantages")
+		m := momentsOf(score, nil, 0, 0, 0)
+		for r := range adv {
+			adv[r] = float64(float32(adv[r] / (math.Sqrt(m.v) + 0.0024)))
+		}
+		fits, _ := Complete(Find("advantage/group"), b, &convention.Set{})
+		require.NotEmpty(t, fits)
+		got := texts(fits[0].Changes)
+		require.Equal(t, []string{"loo", "batch_std", "0", "0.0024"}, []string{got["adv.center"], got["adv.scale"], got["adv.ddof"], got["adv.eps"]})
+	}
 	wrong := groupsOf(1, each(func(s []float64, x float64) float64 { return (x - 1.1*mean(s)) / sigma(s, 1) }))
 	fits, _ := Complete(Find("advantage/group"), wrong, &convention.Set{})
 	for _, f := range fits {

@@ -1,0 +1,64 @@
+package stage
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+)
+
+// An entropy bonus that is a mean over tokens, whatever the aggregation of the policy loss, and a constant that sums are divided by beside a KL term,
+// are what whole losses give. TRL 1.16's _compute_loss has the one, verl 0.9.1's agg_loss the other.
+func TestTermsOfTheirOwnInWholeLosses(t *testing.T) {
+	run := func(loss func(rows [][]float64, kl, h [][]float64) float64) *Losses {
+		l := &Losses{}
+		for f := range 8 {
+			lengths := []int{1 + f%4, 4, 2}
+			token := func(i int) float64 { return math.Sin(float64(7*i + f)) }
+			b := lossFile(4, lengths, token, nil)
+			b.Meta.MicroBatches = 2
+			var x [3][][]float64
+			kl, h := make([]float64, 12), make([]float64, 12)
+			for i := range kl {
+				kl[i], h[i] = 0.05*math.Abs(math.Cos(float64(5*i+2*f))), 2+math.Sin(float64(3*i-f))
+			}
+			for r, n := range lengths {
+				x[0] = append(x[0], b.Token("token_loss")[4*r:4*r+n])
+				x[1], x[2] = append(x[1], kl[4*r:4*r+n]), append(x[2], h[4*r:4*r+n])
+			}
+			for name, x := range map[string][]float64{"kl": kl, "entropy": h} {
+				b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32}
+			}
+			b.Tensors["loss"] = &dump.Tensor{Data: []float64{float64(float32(loss(x[0], x[1], x[2])))}, Layout: dump.PerFile, Type: format.F32}
+			l.Add(b)
+		}
+		return l
+	}
+	sum := func(rows [][]float64) (s, n, means float64) {
+		for _, row := range rows {
+			of := 0.0
+			for _, x := range row {
+				of += x
+			}
+			s, n, means = s+of, n+float64(len(row)), means+of/float64(len(row))/float64(len(rows))
+		}
+		return s, n, means
+	}
+	l := run(func(x, _, h [][]float64) float64 {
+		_, _, mean := sum(x)
+		all, n, _ := sum(h)
+		return mean/2 - 0.0159*all/n/2
+	})
+	require.Equal(t, map[string]float64{"entropy.coef": 0.0159}, l.Coefficients())
+	require.Zero(t, l.Constant())
+	l = run(func(x, kl, _ [][]float64) float64 {
+		s, _, _ := sum(x)
+		k, _, _ := sum(kl)
+		return (s + 0.0129*k) / 3 / 64
+	})
+	require.Equal(t, map[string]float64{"kl.beta": 0.0129}, l.Coefficients())
+	require.Equal(t, 64.0, l.Constant())
+}
