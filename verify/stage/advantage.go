@@ -94,7 +94,7 @@ func predictGroup(c *Case) *Prediction {
 		return nil
 	}
 	if lo, hi, ok := c.clipRange("after_baseline"); ok {
-		a.Input = c.bounded(a.Input, lo, hi)
+		a.Input, a.level = c.bounded(a.Input, lo, hi), nil
 	}
 	rows := Input{X: a.X, Err: a.Err}
 	if rows.Err == nil {
@@ -121,6 +121,9 @@ func predictGroup(c *Case) *Prediction {
 		return nil
 	}
 	p := &Prediction{Want: y.X, Bound: y.Err, Judge: make([]bool, len(y.X))}
+	if a.level != nil && whitening == nil && place != "sequence_reward_after" {
+		p.Near = func(i int, out float64) (ref, bound float64, ok bool) { return a.level[i*b.Rows/len(y.X)].near(out) }
+	}
 	for i := range p.Judge {
 		if perRow {
 			p.Judge[i] = a.complete[i]
@@ -182,6 +185,7 @@ type sequence struct {
 	Input
 	complete []bool // the row's group is there as a whole
 	terms    func(row int) []Term
+	level    []level // of the rows, or nil
 }
 
 // sequenceRewards returns the reward of every response that enters its baseline, with the error of the KL in it:
@@ -369,7 +373,7 @@ func (c *Case) normalized(s sequence, r Input, group []int, members [][]int, o r
 		return s
 	}
 	g := groupBounds(r, members, o, c.Unit)
-	s.Input = Input{X: x, Err: g.bound}
+	s.Input, s.level = Input{X: x, Err: g.bound}, g.level
 	s.terms = func(i int) []Term {
 		t := []Term{{"reward", r.X[i]}, {"group mean", g.mean[i]}}
 		if o.Scale != rl.ScaleNone {

@@ -10,6 +10,7 @@ import (
 // groupBound bounds group advantages, and holds what they are made of.
 type groupBound struct {
 	bound, mean, std, size []float64
+	level                  []level // of rewards in groups whose rewards are all the same
 }
 
 // gather returns the elements of x at ids.
@@ -38,7 +39,7 @@ func gather(x Input, ids []int) Input {
 // The variance of the others (NeMo-RL) is E[x²] − μ² in one pass: e_v = 3(n+3)·u·E[x²]·n/(n − ddof) + 2f·Σ|x|·e.
 func groupBounds(r Input, members [][]int, o rl.GroupOptions, unit float64) groupBound {
 	n := len(r.X)
-	g := groupBound{make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)}
+	g := groupBound{make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n), make([]level, n)}
 	var batch moments
 	if o.Scale == rl.ScaleBatchStd && !o.BatchCentred {
 		all := make([]int, 0, n)
@@ -76,6 +77,9 @@ func groupBounds(r Input, members [][]int, o rl.GroupOptions, unit float64) grou
 		for j, i := range scorable {
 			v, e := x.X[j], x.E(j)
 			g.mean[i], g.std[i], g.size[i] = m.mean, math.Sqrt(m.v), k
+			if k > 1 && o.Center == rl.CenterMean && equal(x.X) {
+				g.level[i] = levelOf(v, k, m.eMean, unit, o)
+			}
 			c, eC := v, e
 			switch {
 			case lone:
@@ -118,6 +122,47 @@ func groupBounds(r Input, members [][]int, o rl.GroupOptions, unit float64) grou
 		g.batchCentred(centred, o, unit)
 	}
 	return g
+}
+
+// level is what rounding makes of the advantage of a reward x among k rewards that are all the same. The mean lies on the grid of the
+// numbers about x, within its bound e of x, and x − mean is exact, so that the centred reward is a whole multiple of the grid; so are the
+// deviations that σ is made of, whose mean may have been added up in another order. With n whole and n·grid ≤ e,
+//
+//	A = ± n·grid/(σ + ε), 0 ≤ σ ≤ e·√(k/(k − ddof))
+//
+// of which only n·grid/ε matters where ε is larger than e: far less than the bound of a sum in any order allows.
+type level struct{ grid, most, spread, eps float64 }
+
+func levelOf(x, k, most, unit float64, o rl.GroupOptions) level {
+	if unit != tol.U32 || x == 0 {
+		return level{}
+	}
+	fraction, exponent := math.Frexp(math.Abs(x))
+	if fraction == 0.5 {
+		exponent-- // numbers below a power of two are twice as dense
+	}
+	l := level{grid: math.Ldexp(2*unit, exponent-1), most: most, eps: 1}
+	switch {
+	case o.Scale == rl.ScaleGroupStd && o.Eps > 0 && o.ZeroStd == rl.ZeroStdDivide:
+		l.eps, l.spread = o.Eps, math.Sqrt(k/(k-float64(o.DDof)))
+	case o.Scale != rl.ScaleNone:
+		return level{}
+	}
+	return l
+}
+
+// near returns the value nearest to out that rounding can give, with its bound; false where none is near.
+func (l level) near(out float64) (ref, bound float64, ok bool) {
+	switch {
+	case l.grid == 0:
+		return 0, 0, false
+	case out == 0:
+		return 0, 0, true
+	}
+	c := l.grid * max(1, math.Round(math.Abs(out)*l.eps/l.grid))
+	high, low := c/l.eps, c/(l.eps+l.most*l.spread)
+	ref, bound = math.Copysign((high+low)/2, out), (high-low)/2+4*tol.U32*high
+	return ref, bound, c <= l.most && math.Abs(out-ref) <= bound
 }
 
 // undivided widens the bound of a reward that is not divided where σ = 0, if a program may find another σ = 0 than the

@@ -215,6 +215,36 @@ func TestConstantGroups(t *testing.T) {
 	fails(t, "advantage/group", g.row("advantages", 1./3/std, 1./3/std, 1./3/std, -1e6).Batch, loo)
 }
 
+// The mean of equal rewards is off by whole steps of their grid, which tells what the sum of their roundings does not: every such group is
+// decided, whatever the order of the sum.
+func TestLevelGroups(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 5))
+	off := 0
+	for _, scale := range []string{"group_std", "none"} {
+		s := set(t, plainGroup+"adv.center=mean adv.ddof=1 adv.eps=1e-4 adv.zero_std=divide_eps adv.singleton=error adv.scale="+scale)
+		for range 300 {
+			size := 2 + r.IntN(31)
+			g, members := groupBatch(r, func(r *rand.Rand) float64 { return r.Float64() }, 2, size)
+			scores, level := g.Row("scores"), float64(f32(4*r.Float64()))
+			for _, i := range members[1] {
+				scores[i] = level
+			}
+			g.row("scores", scores...).advise(members, false, func(x []float32) []float32 { return group32(r, x, nil, "mean", scale, 1, 1e-4, false) })
+			o := Judge(Find("advantage/group"), g.Batch, s)
+			require.Equal(t, check.Pass, o.Verdict, "%d of %g", size, level)
+			require.Zero(t, o.Tally.Undetermined, "%d of %g", size, level)
+			a := g.Row("advantages")
+			at := members[1][0]
+			if a[at] != 0 {
+				off++
+			}
+			a[at] = 0.2
+			fails(t, "advantage/group", g.row("advantages", a...).Batch, s)
+		}
+	}
+	require.Greater(t, off, 50)
+}
+
 func TestGroupsThatAreNotWhole(t *testing.T) {
 	s := set(t, plainGroup+"adv.center=mean adv.scale=none")
 	g := newGrid(1, 1, 1, 1, 1).row("group_id", 5, 5, 7, 7).row("scores", 1, 0, 1, 0).row("advantages", .5, -.5, 9, 9)

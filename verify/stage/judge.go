@@ -3,6 +3,7 @@ package stage
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/internal/format/dump"
@@ -183,6 +184,11 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 			ref = p.Alt[i]
 			bound = max(bound, (p.Bound[i]+tol.Storage(ref, unit, eta))*slack)
 		}
+		if p.Near != nil {
+			if at, within, ok := p.Near(i, out); ok {
+				ref, bound = at, within+tol.Storage(at, unit, eta)
+			}
+		}
 		switch {
 		case same(ref, out):
 			o.Exact++
@@ -200,6 +206,8 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 		o.Verdict = check.Fail
 	case t.Bad != "":
 		o.Verdict = check.Undetermined
+	case t.N+o.Exact == 0 && !slices.Contains(b.Mask, true):
+		o.Verdict = check.NotSeen // a step without a token, as where all responses were cut off and are masked
 	case t.N+o.Exact == 0 || float64(t.Undetermined) > 0.05*float64(t.N):
 		o.Verdict = check.Undetermined
 	default:

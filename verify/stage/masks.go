@@ -221,7 +221,12 @@ func assertLengths(c *Case) *Assertion {
 		}
 	}
 	if b.Rows > 0 && empty == b.Rows {
-		a.Violations = append(a.Violations, Violation{Reason: "no cell of the mask is true", Row: -1, Col: -1, Fault: "MASK-EMPTY"})
+		v := Violation{Reason: "no cell of the mask is true", Row: -1, Col: -1, Fault: "MASK-EMPTY"}
+		if on, _ := c.Set.Fact("mask_truncated_completions"); on == true && len(a.Violations) == 0 && !c.anyEnded() {
+			a.Warning = true
+			v.Reason = "every response was cut off by its length, and mask_truncated_completions takes those out: this step teaches nothing"
+		}
+		a.Violations = append(a.Violations, v)
 	}
 	var notes []string
 	if empty > 0 {
@@ -232,6 +237,19 @@ func assertLengths(c *Case) *Assertion {
 	}
 	a.Note = strings.Join(notes, "; ")
 	return a
+}
+
+// anyEnded reports whether some row has an EOS among its ids; without ids or the id of EOS that is not known, and false.
+func (c *Case) anyEnded() bool {
+	eos := c.eosIDs()
+	for r := range c.B.Rows {
+		for t := range c.width(r) {
+			if id, ok := c.B.TokenID(r, t); ok && eos[id] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func assertGroups(c *Case) *Assertion {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
@@ -72,6 +73,16 @@ func TestLengths(t *testing.T) {
 	require.Contains(t, o.Rules.Note, "1 of 2 rows have no token")
 	require.Equal(t, check.Fail, rules(t, "masks/lengths", newGrid(4, 4).Batch, s).Verdict)
 	require.Equal(t, check.Fail, rules(t, "masks/lengths", newGrid(4, 0, 0).Batch, s).Verdict)
+	// All responses of a step may be cut off, and are masked where that is declared: advice, unless one of them ended.
+	g = newGrid(4, 0, 0).token("response_ids", 5, 5, 5, 5, 6, 6, 6, 6)
+	g.Tensors["response_ids"].Type = format.I64
+	masked := s.WithFact("mask_truncated_completions", true).WithFact("eos_token_id", 2.0)
+	require.Equal(t, check.Warn, rules(t, "masks/lengths", g.Batch, masked).Verdict)
+	g = g.token("kl", make([]float64, 8)...).token("logp_new", make([]float64, 8)...).token("logp_ref", make([]float64, 8)...)
+	require.Equal(t, check.NotSeen, Judge(Find("kl/token"), g.Batch, set(t, "kl.kind=k3 kl.place=loss")).Verdict)
+	require.Equal(t, check.Fail, rules(t, "masks/lengths", g.Batch, s).Verdict)
+	g.Tensors["response_ids"].Data[7] = 2
+	require.Equal(t, check.Fail, rules(t, "masks/lengths", g.Batch, masked).Verdict)
 	g = newGrid(4, 4)
 	g.Mask[1] = false
 	o = rules(t, "masks/lengths", g.Batch, s)

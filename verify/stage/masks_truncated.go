@@ -10,8 +10,9 @@ import (
 // assertTruncated holds the mask against mask_truncated_completions: a response that was cut off by its length has no cell of the mask.
 //
 // A row was cut off if it is as long as responses can be and does not end with EOS or padding, by the ids alone; TRL asks for
-// ids[-1] not in eos_and_pad. Where another token ends responses, too, and nobody says so, some rows end early without EOS: then nothing
-// is asserted. Rows of several turns are left out, whose last token is a tool's.
+// ids[-1] not in eos_and_pad, so that a response whose last sampled token is padding counts as ended; where nobody declares that id it is
+// the one that stands behind EOS, and without it no row is known to be cut off. Where another token ends responses, too, and nobody says
+// so, some rows end early without EOS: then nothing is asserted. Rows of several turns are left out, whose last token is a tool's.
 func assertTruncated(c *Case) *Assertion {
 	b := c.B
 	if on, _ := c.Set.Fact("mask_truncated_completions"); on != true || b.Meta.Align != dump.AlignResponse {
@@ -21,7 +22,7 @@ func assertTruncated(c *Case) *Assertion {
 	if eos == nil || b.Token("response_ids") == nil && b.Tensors["input_ids"] == nil {
 		return nil
 	}
-	pad := int(c.FactOr("pad_token_id", -1))
+	pad, padKnown := c.padID(eos)
 	a := &Assertion{}
 	var cut []int
 	ended, left, empty := 0, 0, 0
@@ -39,7 +40,7 @@ func assertTruncated(c *Case) *Assertion {
 				left++
 			}
 		case c.holes(r):
-		case eos[id] || id == pad:
+		case eos[id] || padKnown && id == pad:
 			ended++
 		case last+1 < limit:
 			return nil
@@ -48,7 +49,7 @@ func assertTruncated(c *Case) *Assertion {
 		}
 		a.Checked++
 	}
-	if ended+left == 0 { // perhaps none of the ids ends a response
+	if ended+left == 0 || !padKnown && len(cut) > 0 { // perhaps none of the ids ends a response, or padding does
 		return nil
 	}
 	fault, why := "MASK-TRUNCATED-KEPT", fmt.Sprintf("%d such rows train", len(cut))
@@ -60,6 +61,29 @@ func assertTruncated(c *Case) *Assertion {
 			Reason: "the mask is true on a response that was cut off by its length, where mask_truncated_completions is declared; " + why})
 	}
 	return a
+}
+
+// padID returns the id of padding: the declared one, else that of all cells behind the first EOS of every row that has some.
+func (c *Case) padID(eos map[int]bool) (id int, known bool) {
+	if v := c.FactOr("pad_token_id", math.NaN()); !math.IsNaN(v) {
+		return int(v), true
+	}
+	for r := range c.B.Rows {
+		behind := false
+		for t := range c.width(r) {
+			switch v, ok := c.B.TokenID(r, t); {
+			case !ok:
+				return 0, false
+			case !behind:
+				behind = eos[v]
+			case known && v != id:
+				return 0, false // more than padding stands there
+			default:
+				id, known = v, true
+			}
+		}
+	}
+	return id, known
 }
 
 // answered reports whether a row has an EOS that is no padding: another id behind it, or nothing.

@@ -26,6 +26,8 @@ func TestTruncatedRowsAreMasked(t *testing.T) {
 		{"inverted", [][]float64{ended, atLimit, long, long}, []int{0, 0, 5, 5}, "EOS-INVERTED"},
 		{"all cut off, and masked", [][]float64{long, long}, []int{0, 0}, "–"},
 		{"no EOS anywhere: perhaps the id is another", [][]float64{long, long}, []int{5, 5}, ""},
+		{"cut off, and nothing says which id is padding: perhaps the last token is", [][]float64{atLimit, long}, []int{5, 5}, ""},
+		{"the last sampled token is that of padding, which ends a response, too", [][]float64{ended, {5, 6, 7, 8, 0}, long}, []int{3, 5, 0}, "–"},
 		{"other tokens end responses, too", [][]float64{ended, other, long}, []int{3, 3, 5}, ""},
 	} {
 		g := newGrid(5, e.lengths...)

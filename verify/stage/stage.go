@@ -44,6 +44,10 @@ type Prediction struct {
 	// NaN where there is none. nil: nowhere.
 	Alt []float64
 
+	// Near returns for an element that came out as out the nearest of the few values that rounding can give, and its bound there, which is
+	// narrower than Bound; false where there is none. nil: nowhere.
+	Near func(i int, out float64) (ref, bound float64, ok bool)
+
 	// Half is the unit roundoff of the 16-bit type of the output where promotion decides what operations on it round to; else 0.
 	Half float64
 
