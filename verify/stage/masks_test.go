@@ -78,7 +78,7 @@ func TestLengths(t *testing.T) {
 	g.Tensors["response_ids"].Type = format.I64
 	masked := s.WithFact("mask_truncated_completions", true).WithFact("eos_token_id", 2.0)
 	require.Equal(t, check.Warn, rules(t, "masks/lengths", g.Batch, masked).Verdict)
-	g = g.token("kl", make([]float64, 8)...).token("logp_new", make([]float64, 8)...).token("logp_ref", make([]float64, 8)...)
+	g = g.token("kl", make([]float64, 8)...).token("logp_old", make([]float64, 8)...).token("logp_ref", make([]float64, 8)...)
 	require.Equal(t, check.NotSeen, Judge(Find("kl/token"), g.Batch, set(t, "kl.place=token_reward kl.kind=k3 kl.clamp_in=none kl.clamp_out=none")).Verdict)
 	require.Equal(t, check.Fail, rules(t, "masks/lengths", g.Batch, s).Verdict)
 	g.Tensors["response_ids"].Data[7] = 2
