@@ -195,15 +195,16 @@ func TestGroupAdvantageFindsFaults(t *testing.T) {
 	}
 }
 
-// A group of equal 0/1 rewards is decided under the smallest ε; one of 0.95, whose mean is rounded, is not.
+// A group of equal 0/1 rewards is decided under the smallest ε, and one of four; one of six times 0.95, whose mean is rounded, is not.
 func TestConstantGroups(t *testing.T) {
 	s := set(t, plainGroup+"adv.center=mean adv.scale=group_std adv.ddof=1 adv.eps=1e-6 adv.zero_std=divide_eps adv.singleton=error")
 	g := newGrid(1, 1, 1, 1, 1).row("group_id", 0, 0, 0, 0).row("scores", 1, 1, 1, 1).row("advantages", 0, 0, 0, 0)
 	require.Equal(t, check.Pass, Judge(Find("advantage/group"), g.Batch, s).Verdict)
 	fails(t, "advantage/group", g.row("advantages", 0, 0, 0, 1e-3).Batch, s)
 	x := float64(f32(0.95))
-	g.row("scores", x, x, x, x).row("advantages", 0, 0, 0, 0.06)
-	require.Equal(t, check.Undetermined, Judge(Find("advantage/group"), g.Batch, s).Verdict)
+	fails(t, "advantage/group", g.row("scores", x, x, x, x).row("advantages", 0, 0, 0, 0.06).Batch, s)
+	six := newGrid(1, 1, 1, 1, 1, 1, 1).row("group_id", 0, 0, 0, 0, 0, 0).row("scores", x, x, x, x, x, x).row("advantages", 0, 0, 0, 0, 0, 0.06)
+	require.Equal(t, check.Undetermined, Judge(Find("advantage/group"), six.Batch, s).Verdict)
 	zero := s.With("adv.zero_std", mustParse(t, "adv.zero_std", "zero"), "test")
 	fails(t, "advantage/group", g.Batch, zero)
 

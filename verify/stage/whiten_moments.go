@@ -51,7 +51,7 @@ func momentsOf(x, e []float64, ddof int, eps, unit float64) moments {
 	}
 	m.mean = sum / (n + eps)
 	m.eMean = (foldError(m.n+1, unit)*size + err) / n
-	if exactSum(x, unit) {
+	if exactSum(x, unit) || err == 0 && fewEqual(x) {
 		m.eMean = 2*u*math.Abs(m.mean) + err/n
 		if err == 0 && equal(x) && exactMean(sum, n) {
 			m.mean, m.eMean = x[0], 0
@@ -96,6 +96,10 @@ func exactSum(x []float64, u float64) bool {
 	}
 	return true
 }
+
+// fewEqual reports whether x are two or four equal numbers, whose sum has no rounding error in any order: of 2x there is none, and that of 3x
+// is at most half a step of 4x, a tie only where the even neighbour is 4x itself.
+func fewEqual(x []float64) bool { return (len(x) == 2 || len(x) == 4) && equal(x) }
 
 // exactMean reports whether the mean of n equal numbers with that exact sum is each of them, by division and by
 // multiplication with a rounded 1/n.

@@ -194,6 +194,17 @@ func TestExactSums(t *testing.T) {
 	require.True(t, exactSum([]float64{1, 0x1p30}, tol.U64))
 	require.True(t, exactSum(nil, tol.U32))
 	require.False(t, exactSum([]float64{math.NaN()}, tol.U32))
+
+	require.False(t, fewEqual([]float64{1.1, 1.1, 1.1}))
+	require.False(t, fewEqual([]float64{1.1, 1.1, 1.1, 1.2}))
+	r := rand.New(rand.NewPCG(8, 8))
+	for range 100_000 {
+		x := math.Float32frombits(0x3f800000 + r.Uint32N(1<<23))
+		require.Equal(t, 2*x, x+x)
+		require.Equal(t, 4*x, x+x+x+x)
+		require.Equal(t, 4*x, x+(x+(x+x)))
+		require.Equal(t, 4*x, (x+x)+(x+x))
+	}
 	m := momentsOf([]float64{1, 1, 1, 1, 1, 1, 1, 1}, nil, 1, 0, tol.U32)
 	require.Equal(t, moments{n: 8, mean: 1}, m, "a group of equal 0/1 rewards has no error, so that its advantage 0 is decided")
 }
