@@ -57,8 +57,8 @@ func OldIsNew(c *Case) *Assertion {
 		return a
 	}
 	// Nothing but rounding is between the two, so that fewer tokens tell a temperature.
-	slope, explains, z := c.tilt(old, lp, few)
-	tilted := math.Abs(slope-1) > 0.05 && z > 8 && explains > 0.9 && d.MeanAbs > 0.01
+	d.Slope, d.Explains, d.SlopeZ = c.tilt(old, lp, fewest)
+	tilted := d.surely() && d.Explains > 0.9
 	if !far && len(strays) == 0 && !tilted || c.hasItsCause() {
 		return a
 	}
@@ -72,7 +72,7 @@ func OldIsNew(c *Case) *Assertion {
 	case far:
 		say(-1, "OLD-OTHER-PASS", "%s; here they are further apart than rounding in 16 bits makes them, logit noise %.2g where %g is the largest: %s", first, d.Scale, largestScale, d)
 	case tilted && len(strays) != 1:
-		say(-1, "LOGP-TEMPERATURE", "%s; here logp_new is logp_old at %.3g times its logits (%s): one of the two passes has another temperature", first, slope, d)
+		say(-1, "LOGP-TEMPERATURE", "%s; here logp_new is logp_old at %.3g times its logits (%s): one of the two passes has another temperature", first, d.Slope, d)
 	default:
 		for _, s := range strays {
 			say(s.row, "OLD-ROWS-ROLLED", "%s; row %d has a median |difference| of %.3g where that of the batch is %.3g: its old log-probs are of another row", first, s.row, s.median, d.MeanAbs)

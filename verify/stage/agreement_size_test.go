@@ -98,6 +98,38 @@ func TestTemperatureOfOnePass(t *testing.T) {
 	}
 }
 
+// A reference with other weights hides its temperature: it is judged at the first step of a run, where no update has made the policy sharper.
+func TestTemperatureOfAReferenceWithOtherWeights(t *testing.T) {
+	const rows, cols = 16, 16
+	faults := func(seed uint64, other, noise float64, n, step int, entropy bool) (list []string) {
+		a, tilted, noisy, h := passes(rand.New(rand.NewPCG(seed, 67)), n*cols, 1, other, noise)
+		ref := make([]float64, len(a))
+		for i := range a {
+			ref[i] = tilted[i] + noisy[i] - a[i]
+		}
+		g := newGrid(cols, slices.Repeat([]int{cols}, n)...).token("logp_old", a...).token("logp_new", a...).token("logp_ref", ref...)
+		if entropy {
+			g.token("entropy", h...)
+		}
+		g.Batch.Meta.Step = step
+		if o := Judge(Find("agreement/temperature"), g.Batch, set(t, "ratio.old=stored")); o.Rules != nil {
+			for _, v := range o.Rules.Violations {
+				list = append(list, v.Fault)
+			}
+		}
+		return list
+	}
+	for seed := range uint64(8) {
+		require.Equal(t, []string{"LOGP-TEMPERATURE"}, faults(seed, 0.7, 0.25, rows, 1, true), "sharper at the first step")
+		require.Equal(t, []string{"LOGP-TEMPERATURE"}, faults(seed, 0.7, 0.02, 2, 1, true), "32 tokens of a reference that is the policy but for the temperature")
+		require.Empty(t, faults(seed, 0.7, 0.25, rows, 7, true), "updates may have made the policy flatter")
+		for _, noise := range []float64{0.05, 0.3, 1} {
+			require.Empty(t, faults(seed, 1, noise, rows, 1, seed%2 == 0), "other weights alone")
+		}
+		require.Empty(t, faults(seed, 1/0.7, 0.3, rows, 1, true), "a policy that was trained before is sharper than its reference")
+	}
+}
+
 // An engine that reports log-probs before the temperature shows the temperature of the trainer: another than the declared one is a
 // convention if it is that, and not if the engine is off by another factor.
 func TestTemperatureThatARawEngineShows(t *testing.T) {
