@@ -191,6 +191,7 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 	}
 	which := h.which(n, set, begins, fresh, n.Step == s.rollout.origin)
 	kept := h.keptOld(n)
+	apart := which == stage.FirstUpdate && h.apart(n)
 	read := func() (*dump.Batch, error) {
 		b, err := v.whole()
 		if err != nil {
@@ -222,11 +223,11 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 			continue
 		}
 		if t.check.ID == acrossFirst {
-			s.firstUpdate(t, v, set, which, kept)
+			s.firstUpdate(t, v, set, which, kept, apart)
 			continue
 		}
 		if t.check.ID == acrossValues {
-			s.firstUpdate(t, v, set, which, 0)
+			s.firstUpdate(t, v, set, which, 0, false)
 			continue
 		}
 		full.key, full.dress = page, dressed(h.moved, h.learnt, later, h.alike)

@@ -124,8 +124,7 @@ func (s *session) engineOverSteps() (check.Result, bool) {
 	}
 	for _, x := range pools {
 		res.Compared += x.Tokens
-		error := math.Exp(6 * 1.2 * math.Sqrt(1/float64(2*x.Tokens)+1/float64(2*best.Tokens)))
-		if x.Scale > stage.OrdinaryScale && x.Scale > 4*best.Scale*error {
+		if x.Scale > stage.OrdinaryScale && x.Scale > 4*best.Scale*sizeError(x.Tokens, best.Tokens) {
 			if bad++; bad == 1 {
 				res.Steps.First, begins = x.first, x
 			}
@@ -143,6 +142,11 @@ func (s *session) engineOverSteps() (check.Result, bool) {
 		s.engineApart(&res, best, worst, lead)
 	}
 	return res, true
+}
+
+// sizeError is the factor that six standard errors of the sizes of two differences make, of so many tokens each.
+func sizeError(n, m int) float64 {
+	return math.Exp(6 * 1.2 * math.Sqrt(1/float64(2*n)+1/float64(2*m)))
 }
 
 // engineApart says that the engine is further from the trainer than at its best.

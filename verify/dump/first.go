@@ -32,25 +32,43 @@ func oneEpoch(set *convention.Set) bool {
 	return v.Kind() == convention.Number && v.Num() == 1
 }
 
-// firstUpdate judges a step by which update it is, and by the earlier step whose old log-probs it has, 0 if there is none. A shard does not
-// know what was before its steps, and judges each case.
-func (s *session) firstUpdate(t *track, v *view, set *convention.Set, which string, kept int) {
-	as := func(which string, kept int) *view {
+// apart reports whether the new log-probs of a first update are further from the old ones than at the best first update before it, as the
+// engine's are in [session.engineOverSteps]: two passes that agreed once have one arithmetic, and weights of an earlier rollout have not.
+func (h *history) apart(n *StepNotes) bool {
+	if n.Update == nil {
+		return false
+	}
+	d, best := n.Update.discrepancy(), h.update
+	if d.Tokens < fewestTokens {
+		return false
+	}
+	if best == nil || d.Scale < best.Scale {
+		h.update = &d
+	}
+	return best != nil && d.Scale > stage.OrdinaryScale && d.Scale > 4*best.Scale*sizeError(d.Tokens, best.Tokens)
+}
+
+// firstUpdate judges a step by which update it is, by the earlier step whose old log-probs it has, 0 if there is none, and by whether it is
+// further from them than a first update before it. A shard does not know what was before its steps, and judges each case.
+func (s *session) firstUpdate(t *track, v *view, set *convention.Set, which string, kept int, apart bool) {
+	as := func(which string, kept int, apart bool) *view {
 		w := *v
-		w.key = fmt.Sprintf("%s, update %s, old of %d", v.key, which, kept)
+		w.key = fmt.Sprintf("%s, update %s, old of %d, apart %t", v.key, which, kept, apart)
 		w.dress = func(set *convention.Set) *convention.Set {
-			return set.WithFact("first_update", which).WithFact("old_of_step", float64(kept))
+			return set.WithFact("first_update", which).WithFact("old_of_step", float64(kept)).WithFact("update_apart", apart)
 		}
 		return &w
 	}
 	if s.ledger.write != nil {
 		for _, other := range []string{stage.FirstUpdate, stage.LaterUpdate, stage.UnknownUpdate} {
-			if other != which || kept != 0 {
-				s.judge(t.check, as(other, 0), set)
+			for _, far := range []bool{false, true} {
+				if (other != which || kept != 0 || far != apart) && (!far || other == stage.FirstUpdate) {
+					s.judge(t.check, as(other, 0, far), set)
+				}
 			}
 		}
 	}
-	t.add(as(which, kept), set, s)
+	t.add(as(which, kept, apart), set, s)
 }
 
 // oldOf is where the old log-probs of some tokens were seen.

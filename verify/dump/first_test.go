@@ -74,6 +74,13 @@ func TestFirstUpdateOfARollout(t *testing.T) {
 				}
 			}
 		}, check.Fail, "OLD-OTHER-PASS"},
+		{"the old log-probs of the policy before the last rollout", func(r *rand.Rand, rollout, _ int, x map[string][]float64) {
+			for i := range x["logp_old"] {
+				if rollout > 0 {
+					x["logp_old"][i] += float64(float32(0.25 * math.Expm1(x["logp_old"][i]) * r.NormFloat64()))
+				}
+			}
+		}, check.Fail, "OLD-OTHER-PASS"},
 		{"updates that go far", func(r *rand.Rand, _, update int, x map[string][]float64) {
 			for i := range x["logp_old"] {
 				if update == 1 {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/stage"
 )
 
 // history is what the steps so far have said of their rows.
@@ -21,6 +22,7 @@ type history struct {
 	lastAgain    bool // which used rows that an earlier one had used
 	olds         map[uint64]oldOf
 	engine       engineSizes
+	update       *stage.Discrepancy // of new and old log-probs at the best first update so far
 }
 
 // sampled is a row as the first step that used it had it.

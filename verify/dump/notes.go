@@ -95,6 +95,7 @@ type StepNotes struct {
 	Moved  bool     `json:"moved,omitempty"`  // the policy has left the old log-probs
 	Learnt bool     `json:"learnt,omitempty"` // some gradient is not 0; where there is none, some advantage
 	Engine *engine  `json:"engine,omitempty"` // its difference to the trainer
+	Update *engine  `json:"update,omitempty"` // the difference of its new log-probs to the old ones
 	Starts []start  `json:"starts,omitempty"` // of the rows
 }
 
@@ -149,6 +150,7 @@ func look(b *dump.Batch) *StepNotes {
 		n.Alike = d.Same && d.Tokens >= fewAlike && !coarse(b, "logp_ref") // in 16 bits a small update may change nothing
 	}
 	if d, ok := c.Discrepant("logp_old", "logp_new"); ok {
+		n.Update = engineOf(d)
 		n.Moved = !d.Same && (d.MeanAbs > 0.02 || d.MeanAbs > 1e-4 && !coarse(b, "logp_old"))
 	}
 	for _, name := range []string{"dlogp", "advantages"} {

@@ -59,7 +59,8 @@ func OldIsNew(c *Case) *Assertion {
 	// Nothing but rounding is between the two, so that fewer tokens tell a temperature.
 	d.Slope, d.Explains, d.SlopeZ = c.tilt(old, lp, fewest)
 	tilted := d.surely() && d.Explains > 0.9
-	if !far && len(strays) == 0 && !tilted || c.hasItsCause() {
+	apart, _ := c.Set.Fact("update_apart")
+	if !far && len(strays) == 0 && !tilted && apart != true || c.hasItsCause() {
 		return a
 	}
 	say := func(row int, fault, format string, args ...any) {
@@ -73,6 +74,8 @@ func OldIsNew(c *Case) *Assertion {
 		say(-1, "OLD-OTHER-PASS", "%s; here they are further apart than rounding in 16 bits makes them, logit noise %.2g where %g is the largest: %s", first, d.Scale, largestScale, d)
 	case tilted && len(strays) != 1:
 		say(-1, "LOGP-TEMPERATURE", "%s; here logp_new is logp_old at %.3g times its logits (%s): one of the two passes has another temperature", first, d.Slope, d)
+	case apart == true && len(strays) != 1:
+		say(-1, "OLD-OTHER-PASS", "%s, as they were at an earlier first update of this run; here they are further apart, and by more than bfloat16 makes them, logit noise %.2g where %g is ordinary: %s", first, d.Scale, OrdinaryScale, d)
 	default:
 		for _, s := range strays {
 			say(s.row, "OLD-ROWS-ROLLED", "%s; row %d has a median |difference| of %.3g where that of the batch is %.3g: its old log-probs are of another row", first, s.row, s.median, d.MeanAbs)
