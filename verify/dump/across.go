@@ -24,7 +24,7 @@ var acrossChecks = []*stage.Check{
 		Fix:    "compute the old log-probs once per rollout, before its first update, and store them with the rows",
 		Assert: func(c *stage.Case) *stage.Assertion { return kept(c, "logp_old", "OLD-RECOMPUTED") }},
 	{ID: acrossFirst, Stage: convention.Ratio, Output: "logp_old", Title: "at the first update of a rollout the new log-probs are the old ones",
-		Formula: "logp_new − logp_old ≈ σ·(1 − p) before the policy has moved, σ ≤ 0.5 and that of each row ≤ 4 σ of the step; logp_old of a row is not that of other tokens at an earlier step",
+		Formula: "logp_new − logp_old ≈ σ·(1 − p) before the policy has moved, σ ≤ 0.5, ≤ 4 times that of the best first update before or 0.12, and that of each row ≤ 4 σ of the step; logp_old of a row is not that of other tokens at an earlier step",
 		Source:  "Schulman et al. 2017: π_old is the policy before the first update; V02, V08 (P023, P160)",
 		Fix:     "take the old log-probs of the rows that are trained on, by the pass that trains: same weights, mask, temperature, no dropout",
 		Assert:  stage.OldIsNew, Options: []string{"ratio.old"}},
