@@ -62,7 +62,7 @@ type TISOptions struct {
 	Low, High float64 // tis.low, tis.high: bounds of the statistic; truncate_upper reads High only
 
 	LogClamp  float64 // tis.log_clamp: bounds the log-ratio of the level in nats, ±; 0 means none. verl 20, open-instruct 10
-	Normalize bool    // tis.normalize: divide by the mean over the true cells (verl's rollout_is_batch_normalize)
+	Normalize bool    // tis.normalize: divide by the mean of the whole batch (verl's rollout_is_batch_normalize)
 }
 
 // ISWeights stores in dst, rows×cols, the weight by which the loss of every token is multiplied because the inference engine
@@ -72,7 +72,8 @@ type TISOptions struct {
 //	token    w = exp(clamp(old − gen))
 //	seq_sum  w = exp(clamp(Σ (old − gen)·m)),   seq_geo  w = exp(clamp(Σ (old − gen)·m / n))
 //
-// then the rule. A statistic of NaN is outside its bounds.
+// then the rule. A statistic of NaN is outside its bounds. Normalize divides by the mean over the true cells, at the level of sequences by
+// that over the rows with a token of the mean of each, and not at all where it is at most 1e-8.
 //
 // Source: Yao et al. 2025, Your Efficient RL Framework Secretly Brings You Off-Policy Training; OpenRLHF 0.11.2 PolicyLoss,
 // pinned by the golden section policy_loss; verl 0.9.1 rollout_corr_helper, TRL 1.16.0.
@@ -83,7 +84,7 @@ func ISWeights(dst, old, gen []float64, mask []bool, rows, cols int, o TISOption
 	dst = output(dst, rows*cols)
 	var total, count float64
 	for r := range rows {
-		var sum, stat, n float64
+		var sum, stat, n, own float64
 		for i := r * cols; i < (r+1)*cols; i++ {
 			if mask == nil || mask[i] {
 				n++
@@ -107,12 +108,17 @@ func ISWeights(dst, old, gen []float64, mask []bool, rows, cols int, o TISOption
 				w, x = math.Exp(o.bounded(sum/n)), stat/n
 			}
 			dst[i] = o.weigh(w, x, token)
-			total += dst[i]
-			count++
+			own += dst[i]
+		}
+		switch {
+		case n == 0:
+		case o.bySequence():
+			total, count = total+own/n, count+1
+		default:
+			total, count = total+own, count+n
 		}
 	}
-	if o.Normalize {
-		mean := total / count
+	if mean := total / count; o.Normalize && !(mean <= 1e-8) {
 		for i := range dst {
 			if mask == nil || mask[i] {
 				dst[i] /= mean
@@ -121,6 +127,9 @@ func ISWeights(dst, old, gen []float64, mask []bool, rows, cols int, o TISOption
 	}
 	return dst
 }
+
+// bySequence reports whether all tokens of a row have the weight of the row, so that Normalize counts rows.
+func (o *TISOptions) bySequence() bool { return o.Level == TISSeqSum || o.Level == TISSeqGeo }
 
 // weigh applies the rule to the weight w of the level, the divergence x and the token's own weight.
 func (o *TISOptions) weigh(w, x, token float64) float64 {

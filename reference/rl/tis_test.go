@@ -31,6 +31,8 @@ func TestISWeights(t *testing.T) {
 		{TISOptions{Level: TISSeqGeo, Rule: TISZeroOutside, Low: 1, High: 3}, []float64{0, 0, 0, r8, r8, 0}},
 		{TISOptions{Level: TISSeqSum, High: 9, LogClamp: ln(4)}, []float64{.5, .5, 0, 4, 4, 0}},
 		{TISOptions{Level: TISToken, High: 3, Normalize: true}, []float64{2 / 1.5625, .25 / 1.5625, 0, 1 / 1.5625, 3 / 1.5625, 0}},
+		{TISOptions{Level: TISSeqSum, High: 3, Normalize: true}, []float64{.5 / 1.75, .5 / 1.75, 0, 3 / 1.75, 3 / 1.75, 0}},
+		{TISOptions{Level: TISSeqSum, Rule: TISZeroOutside, Low: 4, High: 5, Normalize: true}, []float64{0, 0, 0, 0, 0, 0}},
 	} {
 		require.NoError(t, off(w(c.o), c.want, 1e-14), "%+v", c.o)
 	}

@@ -357,7 +357,7 @@ func matchesOne(p string, v any, declared bool) bool {
 	case nil:
 		return p == "null"
 	case bool:
-		return p == "bool" || p == strconv.FormatBool(v)
+		return p == "bool" || p == strconv.FormatBool(v) || p == "off" && !v || p == "on" && v // YAML reads these words as truth values
 	case float64:
 		x, literal := parseNumber(p)
 		return finite(v) && (p == "number" || p == "count" && v >= 0 && v == math.Trunc(v) || p == "negative" && v < 0 || literal && x == v)

@@ -447,7 +447,7 @@ func (s *session) step(v *view, n *StepNotes, first bool) error {
 		}
 		t.add(v, set, s)
 	}
-	if err := s.gather(v, span); err != nil {
+	if err := s.gather(v, set, span); err != nil {
 		return err
 	}
 	s.observe(v, n, set)

@@ -21,8 +21,14 @@ type rollout struct {
 	origin  int   // first step of the dump
 }
 
-// unused are the tensors that nothing is made of that is normalised.
-var unused = []string{"logits", "dlogp", "dvalues", "token_loss", "entropy", "values_new", "is_weights", "logp_gen"}
+// unused names the tensors that nothing is made of that is normalised. Importance weights are where they are divided by their mean.
+func unused(set *convention.Set) []string {
+	names := []string{"logits", "dlogp", "dvalues", "token_loss", "entropy", "values_new", "is_weights", "logp_gen"}
+	if by := set.Value("tis.normalize"); by.Kind() == convention.Bool && by.Bool() {
+		return names[:6]
+	}
+	return names
+}
 
 // maxSpan bounds the steps that are held in memory.
 const maxSpan = 256
@@ -37,7 +43,7 @@ func spanOf(set *convention.Set) int {
 }
 
 // gather takes a step of a rollout batch of span steps, and judges what needs all of them once they are there.
-func (s *session) gather(v *view, span int) error {
+func (s *session) gather(v *view, set *convention.Set, span int) error {
 	g := &s.rollout
 	if n := len(g.pending); n > 0 && (span != g.span || g.pending[n-1].b.Meta.Step+1 != v.b.Meta.Step) {
 		g.drop(n)
@@ -48,7 +54,7 @@ func (s *session) gather(v *view, span int) error {
 	}
 	w := *v
 	if w.read == nil {
-		w.b = v.b.Without(unused...)
+		w.b = v.b.Without(unused(set)...)
 	}
 	g.pending = append(g.pending, &w)
 	if len(g.pending) < span {
@@ -86,6 +92,10 @@ func (s *session) pool(steps []*view) (*view, *convention.Set, error) {
 		light = light || v.read != nil
 	}
 	u.b = dump.Join(batches...)
+	set, err := s.options(u)
+	if err != nil {
+		return nil, nil, err
+	}
 	if light {
 		u.read = func() (*dump.Batch, error) {
 			read := make([]*dump.Batch, len(steps))
@@ -94,14 +104,10 @@ func (s *session) pool(steps []*view) (*view, *convention.Set, error) {
 				if err != nil {
 					return nil, err
 				}
-				read[i] = b.Without(unused...)
+				read[i] = b.Without(unused(set)...)
 			}
 			return dump.Join(read...), nil
 		}
-	}
-	set, err := s.options(u)
-	if err != nil {
-		return nil, nil, err
 	}
 	return u, stage.AsOneStep(set), nil
 }
@@ -197,20 +203,20 @@ func (s *session) unit(ctx context.Context, t *track, step int) (unit, error) {
 	if err != nil {
 		return unit{}, err
 	}
-	if t.spans[step] == 0 {
-		set, err := s.options(&view{b: b})
+	set, err := s.options(&view{b: b})
+	if err != nil || t.spans[step] == 0 {
 		return unit{b, set}, err
 	}
-	steps := []*view{{b: b.Without(unused...)}}
+	steps := []*view{{b: b.Without(unused(set)...)}}
 	for i := 1; i < t.spans[step]; i++ {
 		if b, err = s.run.Batch(ctx, step+i); err != nil {
 			return unit{}, err
 		}
-		steps = append(steps, &view{b: b.Without(unused...)})
+		steps = append(steps, &view{b: b.Without(unused(set)...)})
 	}
-	u, set, err := s.pool(steps)
+	u, pooled, err := s.pool(steps)
 	if err != nil {
 		return unit{}, err
 	}
-	return unit{u.b, set}, nil
+	return unit{u.b, pooled}, nil
 }

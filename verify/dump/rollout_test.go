@@ -2,12 +2,14 @@ package dump_test
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/dump"
@@ -181,4 +183,56 @@ func TestMiniBatchesOfARollout(t *testing.T) {
 		require.Equal(t, check.Convention, res.Verdict, "%s: %s", folder, res.Reason)
 		require.Contains(t, res.Explanations[0].Title, c[2], folder)
 	}
+}
+
+func perToken(b *dumpfile.Batch, name string, data []float64) *dumpfile.Batch {
+	c := b.With(name, data)
+	x := c.Tensors[name]
+	x.Layout, x.Type, x.Shape = dumpfile.PerToken, format.F64, []int{b.Rows, b.Cols}
+	return c
+}
+
+// Importance weights are divided by their mean over all steps of a rollout, where that is declared; the mean of a step is another number.
+func TestWeightsDividedByTheMeanOfARollout(t *testing.T) {
+	steps := rollouts(t)
+	weigh := func(pooled bool) dump.Batches {
+		out := slices.Clone(steps)
+		for at := 0; at < len(out); at += 2 {
+			var raw [2][]float64
+			var sum, n [2]float64
+			for k := range raw {
+				b := out[at+k]
+				old := b.Token("logp_old")
+				gen, w := slices.Clone(old), make([]float64, len(old))
+				for i, m := range b.Mask {
+					if gen[i] = old[i] - 0.25*float64(i%3-1) - 0.125*float64(k); m {
+						w[i] = min(math.Exp(old[i]-gen[i]), 1.25)
+						sum[k], n[k] = sum[k]+w[i], n[k]+1
+					}
+				}
+				raw[k], out[at+k] = w, perToken(b, "logp_gen", gen)
+			}
+			for k, w := range raw {
+				mean := sum[k] / n[k]
+				if pooled {
+					mean = (sum[0] + sum[1]) / (n[0] + n[1])
+				}
+				for i := range w {
+					w[i] /= mean
+				}
+				out[at+k] = perToken(out[at+k], "is_weights", w)
+			}
+		}
+		return out
+	}
+	judge := func(run dump.Source) check.Result {
+		r, err := dump.Judge(context.Background(), run, dump.Options{Profile: "trl-grpo@1.16",
+			Set: []string{"tis.level=token", "tis.rule=truncate_upper", "tis.high=1.25", "tis.normalize=true"}})
+		require.NoError(t, err)
+		i := slices.IndexFunc(r.Results, func(r check.Result) bool { return r.Check == "ratio/is_weights" })
+		require.GreaterOrEqual(t, i, 0)
+		return r.Results[i]
+	}
+	require.Equal(t, check.Pass, judge(weigh(true)).Verdict)
+	require.Equal(t, check.Fail, judge(weigh(false)).Verdict)
 }

@@ -176,6 +176,9 @@ func policyLogp(inLoss bool) string {
 // the derivative; expm1 is more accurate. Clamps do not enlarge errors; a result that is beyond its clamp by more than
 // its bound is exact.
 func klBound(o rl.KLOptions, d, e, unit float64) float64 {
+	if d == 0 && e == 0 {
+		return 0 // exp(0) is 1, and every operation here is exact
+	}
 	u := unit + tol.U64
 	clamps := o.ClampAll || o.Kind == rl.KLK3
 	e += u * math.Abs(d)

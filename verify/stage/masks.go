@@ -3,6 +3,7 @@ package stage
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/internal/format/dump"
@@ -216,8 +217,8 @@ func assertLengths(c *Case) *Assertion {
 		if hole {
 			interrupted++
 		}
-		if !hole && float64(last+1) > limit {
-			a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf("response is longer than max_completion_length = %g", limit), Row: r, Col: last, Got: float64(last + 1)})
+		if n := last + 1 - slices.Index(b.Mask[r*b.Cols:(r+1)*b.Cols], true); last >= 0 && !hole && float64(n) > limit {
+			a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf("response is longer than max_completion_length = %g", limit), Row: r, Col: last, Got: float64(n)})
 		}
 	}
 	if b.Rows > 0 && empty == b.Rows {

@@ -72,6 +72,9 @@ func TestLengths(t *testing.T) {
 	require.Equal(t, check.Pass, o.Verdict)
 	require.Contains(t, o.Rules.Note, "1 of 2 rows have no token")
 	require.Equal(t, check.Fail, rules(t, "masks/lengths", newGrid(4, 4).Batch, s).Verdict)
+	late := newGrid(5, 5)
+	late.Mask[0], late.Mask[1] = false, false
+	require.Equal(t, check.Pass, rules(t, "masks/lengths", late.Batch, s).Verdict, "columns before the response are no tokens of it")
 	require.Equal(t, check.Fail, rules(t, "masks/lengths", newGrid(4, 0, 0).Batch, s).Verdict)
 	// All responses of a step may be cut off, and are masked where that is declared: advice, unless one of them ended.
 	g = newGrid(4, 0, 0).token("response_ids", 5, 5, 5, 5, 6, 6, 6, 6)

@@ -241,6 +241,9 @@ func predictISWeights(c *Case) *Prediction {
 		return c.weightsByRow(p, perRow)
 	}
 	o := c.tisOptions(level)
+	if o.Normalize {
+		c.wholeBatch()
+	}
 	gen := c.Token("logp_gen")
 	name := "logp_old"
 	if b.Token(name) == nil {
@@ -269,7 +272,7 @@ func predictISWeights(c *Case) *Prediction {
 // of what it judges, the other decision; then what the normalisation adds:
 //
 //	w = exp(s)      |w|·(e^{e_s} − 1 + e_exp)      s as in ratios, summed as differences
-//	w/mean(w)       relative e_w/|w| + e_mean/mean + 2u
+//	w/mean(w)       relative e_w/|w| + e_mean/mean + 2u; at the level of sequences the mean of the rows' means
 func (c *Case) weightErrors(p *Prediction, old, gen Input, o rl.TISOptions) {
 	b, u := c.B, c.Unit+tol.U64
 	raw := o
@@ -278,11 +281,11 @@ func (c *Case) weightErrors(p *Prediction, old, gen Input, o rl.TISOptions) {
 	free := raw
 	free.Rule, free.Low, free.High, free.Gate = rl.TISClamp, 0, math.Inf(1), rl.TISRatio
 	x := rl.ISWeights(nil, old.X, gen.X, b.Mask, b.Rows, b.Cols, free) // before the rule
-	var total, totalE, cells float64
+	var total, totalE, count float64
 	at := func(i int) float64 { return old.E(i) + gen.E(i) + u*math.Abs(old.X[i]-gen.X[i]) }
 	for r := range b.Rows {
 		lo, hi := r*b.Cols, (r+1)*b.Cols
-		var size, e, tokens, gate, gateE float64
+		var size, e, tokens, gate, gateE, own, ownE float64
 		for i := lo; i < hi; i++ {
 			if b.Mask[i] {
 				size += math.Abs(old.X[i] - gen.X[i])
@@ -343,21 +346,25 @@ func (c *Case) weightErrors(p *Prediction, old, gen Input, o rl.TISOptions) {
 					p.Alt[i] = x[i] - w[i]
 				}
 			}
-			total += w[i]
-			totalE += p.Bound[i]
+			own += w[i]
+			ownE += p.Bound[i]
 			if near && !math.IsNaN(p.Alt[i]) {
-				totalE += math.Abs(p.Alt[i] - w[i])
+				ownE += math.Abs(p.Alt[i] - w[i])
 			}
-			cells++
 		}
+		counts := tokens
+		if o.Level != rl.TISToken && tokens > 0 {
+			own, ownE, counts = own/tokens, ownE/tokens+(foldError(int(tokens), c.Unit)+u)*own/tokens, 1
+		}
+		total, totalE, count = total+own, totalE+ownE, count+counts
 	}
-	if !o.Normalize {
+	if !o.Normalize || total/count <= 1e-8 {
 		return
 	}
-	rel := totalE/total + foldError(int(cells), c.Unit) + u
+	rel := totalE/total + foldError(int(count), c.Unit) + u
 	for i := range p.Want {
 		if b.Mask[i] {
-			scale := cells / total
+			scale := count / total
 			p.Bound[i] = p.Bound[i]*scale*(1+rel) + math.Abs(p.Want[i])*(rel+2*u)
 			p.Alt[i] *= scale
 		}
