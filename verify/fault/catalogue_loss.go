@@ -32,13 +32,13 @@ func regrouped(id func(c *stage.Case, row int) float64) input {
 
 var advantageFaults = []*Hypothesis{
 	{ID: "ADV-GROUPS-INTERLEAVED", Checks: []string{"advantage"},
-		Input: regrouped(func(c *stage.Case, r int) float64 {
-			g := c.FactOr("num_generations", 0)
-			if g <= 0 {
-				return 0
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			stride := int(float64(c.B.Rows) / max(1, c.FactOr("num_generations", float64(c.B.Rows))))
+			if stride < 2 { // one stride is one group
+				return nil, nil, false
 			}
-			return float64(r % max(1, c.B.Rows/int(g)))
-		})},
+			return regrouped(func(_ *stage.Case, r int) float64 { return float64(r % stride) })(c)
+		}},
 	{ID: "ADV-GROUPS-BY-POSITION", Checks: []string{"advantage"},
 		Input: regrouped(func(c *stage.Case, r int) float64 {
 			return math.Floor(float64(r) / max(1, c.FactOr("num_generations", 1)))

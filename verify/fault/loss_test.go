@@ -133,3 +133,30 @@ func TestImportanceWeightsOfOtherRows(t *testing.T) {
 	require.Equal(t, check.Pass, judge(0).Verdict)
 	requireName(t, judge(3), "IS-ROWS", "other rows")
 }
+
+// Groups by a stride are groups of a known size: without it they are one group, which is a bug of its own.
+func TestOneGroupIsNoStride(t *testing.T) {
+	names := func() (list []string) {
+		set := clippedLoss(t, "adv.center", "mean", "adv.scale", "none", "adv.kind", "group", "adv.group_by", "uid")
+		b := updated(func(float64, float64) float64 { return 0 })
+		scores, adv, group, mean := make([]float64, b.Rows), b.Row("advantages"), make([]float64, b.Rows), 0.0
+		for r := range scores {
+			scores[r], group[r] = float64(r*r%7), float64(r/2)
+			mean += scores[r] / float64(b.Rows)
+		}
+		for r := range scores {
+			adv[r] = float64(float32(scores[r] - mean))
+		}
+		for name, x := range map[string][]float64{"scores": scores, "group_id": group} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerRow, Width: 1, Shape: []int{b.Rows}, Data: x, Type: format.F32}
+		}
+		o := stage.Judge(stage.Find("advantage/group"), b, set)
+		require.Equal(t, check.Fail, o.Verdict, "%v %v", o.Case.Unknown, o.Case.Absent)
+		for _, e := range Explain(o) {
+			list = append(list, e.Hypothesis.ID)
+		}
+		return list
+	}
+	require.Contains(t, names(), "ADV-ONE-GROUP")
+	require.NotContains(t, names(), "ADV-GROUPS-INTERLEAVED")
+}
