@@ -42,8 +42,9 @@ func (p *Profile) Configurable(option string, v Value) bool {
 
 // Profile returns the profile that options of s come from, nil if none does.
 func (s *Set) Profile() *Profile {
+	values := s.all()
 	for _, p := range AllProfiles() {
-		for _, a := range s.values {
+		for _, a := range values {
 			if a.origin == p.Name {
 				return p
 			}

@@ -12,6 +12,7 @@ import (
 // Set knows nothing.
 type Set struct {
 	values map[string]assigned
+	last   *change            // what With has put over values
 	among  map[string][]Value // where the value is unknown: it is one of these
 	facts  map[string]any
 	beyond map[Stage]string // what is declared and no option expresses, in words
@@ -20,6 +21,45 @@ type Set struct {
 type assigned struct {
 	value  Value
 	origin string
+}
+
+// change is another value of one option, put over those before it: a search of a small batch makes thousands of sets that differ in one
+// value, and copies of all values would be a sixth of its time.
+type change struct {
+	option string
+	to     assigned
+	before *change
+	depth  int
+}
+
+// mostChanges is how many changes a value is looked for in before they are written into a copy.
+const mostChanges = 4
+
+// at returns what s gives an option, and whether it gives it a value.
+func (s *Set) at(option string) (assigned, bool) {
+	for c := s.last; c != nil; c = c.before {
+		if c.option == option {
+			return c.to, c.to.value.Kind() != Unknown
+		}
+	}
+	a, ok := s.values[option]
+	return a, ok
+}
+
+// all returns the values with the changes in them, as a map that the caller may write into.
+func (s *Set) all() map[string]assigned {
+	values := maps.Clone(s.values)
+	if values == nil {
+		values = map[string]assigned{}
+	}
+	for c := s.last; c != nil; c = c.before {
+		if a, ok := s.at(c.option); ok {
+			values[c.option] = a
+		} else {
+			delete(values, c.option)
+		}
+	}
+	return values
 }
 
 // FromProfile returns the values of p, with its name as their origin.
@@ -36,10 +76,16 @@ func FromProfile(p *Profile) *Set {
 }
 
 // Value returns the value of an option, unknown if s has none.
-func (s *Set) Value(option string) Value { return s.values[option].value }
+func (s *Set) Value(option string) Value {
+	a, _ := s.at(option)
+	return a.value
+}
 
 // Origin returns where the value of an option comes from, "" if s has none.
-func (s *Set) Origin(option string) string { return s.values[option].origin }
+func (s *Set) Origin(option string) string {
+	a, _ := s.at(option)
+	return a.origin
+}
 
 // Fact returns a fact of the run: a float64, string, bool, or a list of these.
 func (s *Set) Fact(name string) (any, bool) {
@@ -76,26 +122,30 @@ func (s *Set) Among(option string) []Value {
 
 // With returns s with another value of one option. Unknown takes the value away.
 func (s *Set) With(option string, v Value, origin string) *Set {
-	c := &Set{values: maps.Clone(s.values), among: s.among, facts: s.facts, beyond: s.beyond}
-	if c.values == nil {
-		c.values = map[string]assigned{}
+	c := *s
+	if c.last != nil && c.last.depth == mostChanges {
+		c.values, c.last = s.all(), nil
 	}
-	if v.Kind() == Unknown {
-		delete(c.values, option)
-	} else {
-		c.values[option] = assigned{v, origin}
+	to := &change{option: option, before: c.last, depth: 1}
+	if c.last != nil {
+		to.depth += c.last.depth
 	}
-	return c
+	if v.Kind() != Unknown {
+		to.to = assigned{v, origin}
+	}
+	c.last = to
+	return &c
 }
 
 // WithFact returns s with another fact.
 func (s *Set) WithFact(name string, v any) *Set {
-	c := &Set{values: s.values, among: s.among, facts: maps.Clone(s.facts), beyond: s.beyond}
+	c := *s
+	c.facts = maps.Clone(s.facts)
 	if c.facts == nil {
 		c.facts = map[string]any{}
 	}
 	c.facts[name] = v
-	return c
+	return &c
 }
 
 // Beyond returns what was declared that changes the numbers of a stage and that no option expresses, "" if nothing was:
@@ -124,16 +174,14 @@ type Override struct {
 
 // Over returns s with the values and facts of t, which are stronger, in their place, and what that changed.
 func (s *Set) Over(t *Set) (*Set, []Override) {
-	c := &Set{values: maps.Clone(s.values), among: s.among, facts: maps.Clone(s.facts), beyond: s.beyond}
-	if c.values == nil {
-		c.values = map[string]assigned{}
-	}
+	c := &Set{values: s.all(), among: s.among, facts: maps.Clone(s.facts), beyond: s.beyond}
 	if c.facts == nil {
 		c.facts = map[string]any{}
 	}
 	var changed []Override
-	for _, name := range slices.Sorted(maps.Keys(t.values)) {
-		a, b := s.values[name], t.values[name]
+	stronger := t.all()
+	for _, name := range slices.Sorted(maps.Keys(stronger)) {
+		a, b := c.values[name], stronger[name]
 		if a.value.Kind() != Unknown && a.value != b.value {
 			changed = append(changed, Override{name, a.value, b.value, a.origin, b.origin})
 		}
@@ -150,7 +198,7 @@ func (s *Set) Over(t *Set) (*Set, []Override) {
 func (s *Set) Names() []string {
 	var names []string
 	for _, o := range index().list {
-		if _, ok := s.values[o.Name]; ok {
+		if _, ok := s.at(o.Name); ok {
 			names = append(names, o.Name)
 		}
 	}
@@ -166,8 +214,9 @@ func (s *Set) FactsOnly() *Set { return &Set{facts: s.facts, beyond: s.beyond} }
 // Text returns what s says, and not who says it: sets of one text judge alike.
 func (s *Set) Text() string {
 	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(s.values)) {
-		v := s.values[name].value
+	values := s.all()
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		v := values[name].value
 		fmt.Fprintf(&b, "%s=%d %s\n", name, v.kind, v)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.among)) {
