@@ -17,6 +17,7 @@ type Losses struct {
 	has                               [3]bool
 	n                                 int
 	alone                             wholes // where the loss is all that says of its terms
+	pairs                             pairLosses
 }
 
 // terms of a loss beside that of the policy: the option of the coefficient, its sign, and the number of a file.
@@ -36,6 +37,7 @@ func (l *Losses) Add(b *dump.Batch) {
 		}
 	}
 	l.alone.add(b, l.n == 1)
+	l.pairs.add(b)
 	includes := b.Meta.TokenLossIncludesKL
 	of := loss // of the tokens alone
 	if policy != nil {
@@ -81,6 +83,9 @@ func (l *Losses) Coefficients() map[string]float64 {
 		}
 	}
 	n := len(which)
+	if len(l.pairs.loss) > 0 {
+		return l.pairs.coefficients()
+	}
 	if !l.parts {
 		if f := l.alone.fit(); f != nil {
 			return f.coefficients

@@ -76,10 +76,18 @@ func predictSFTLoss(c *Case) *Prediction {
 // predictDPOLoss is the mean of pair_loss where that was dumped, so that a bug of a pair's loss shows there, and else that of what the
 // log-probs give.
 func predictDPOLoss(c *Case) *Prediction {
-	p := c.readPairs()
-	nll := c.nllTerm(p.o.Kind)
+	each := c.B.Row("pair_loss")
+	var p *pairs
+	var kind rl.DPOKind
+	if each == nil {
+		p = c.readPairs()
+		kind = p.o.Kind
+	} else {
+		kind, _ = rl.ParseDPOKind(c.Enum("dpo.loss")) // the loss of a pair says nothing more of the mean
+	}
+	nll := c.nllTerm(kind)
 	steps := c.pairSteps()
-	loss, err := c.B.Row("pair_loss"), c.rounding("pair_loss")
+	loss, err := each, c.rounding("pair_loss")
 	if !c.OK() {
 		return nil
 	}
@@ -93,12 +101,15 @@ func predictDPOLoss(c *Case) *Prediction {
 	s.divide(steps, u)
 	return s.prediction(func(f int) []Term {
 		file := c.B.Files[f]
+		n := float64(file.Hi - file.Lo)
+		if p == nil {
+			return []Term{{"pairs", n}, {"accumulation steps", steps}}
+		}
 		var sum float64
 		for r := file.Lo; r < file.Hi; r++ {
 			h, _, _ := p.margin(r)
 			sum += h
 		}
-		n := float64(file.Hi - file.Lo)
 		return []Term{{"pairs", n}, {"mean h", sum / n}, {"dpo.beta", p.o.Beta}, {"accumulation steps", steps}}
 	})
 }
