@@ -53,6 +53,27 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 		}
 	}
 	c := NewCase(b, &convention.Set{}, 0)
+	var of [3][][aggregations]float64
+	for k := range x {
+		of[k] = c.aggregated(x[k])
+	}
+	for f := range b.Files {
+		file := wholeFile{loss: loss[f]}
+		for k := range x {
+			if x[k] != nil {
+				file.terms[k] = of[k][f]
+			}
+		}
+		w.files = append(w.files, file)
+	}
+}
+
+// aggregated returns numbers of tokens as the number of each file that every aggregation makes of them; nil of none.
+func (c *Case) aggregated(x []float64) (list [][aggregations]float64) {
+	b := c.B
+	if x == nil {
+		return nil
+	}
 	n := c.tokensOfRows()
 	var tokens, rows float64
 	for _, t := range n {
@@ -61,35 +82,23 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 		}
 	}
 	world, steps := c.worldSize(), c.accumulation()
-	for f, file := range b.Files {
-		of := wholeFile{loss: loss[f]}
-		var own, ownRows float64
+	for _, file := range b.Files {
+		var own, ownRows, sum, means float64
 		for r := file.Lo; r < file.Hi; r++ {
-			if own += n[r]; n[r] > 0 {
-				ownRows++
-			}
-		}
-		for k := range x {
-			if x[k] == nil {
-				continue
-			}
-			var sum, means float64
-			for r := file.Lo; r < file.Hi; r++ {
-				var row float64
-				for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-					if b.Mask[i] {
-						row += x[k][i]
-					}
-				}
-				if sum += row; n[r] > 0 {
-					means += row / n[r]
+			var row float64
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if b.Mask[i] {
+					row += x[i]
 				}
 			}
-			of.terms[k] = [aggregations]float64{sum / own, sum / own / steps, sum * world / tokens, means / ownRows, means / ownRows / steps, means * world / rows,
-				sum / ownRows, sum * world / rows}
+			if sum += row; n[r] > 0 {
+				own, ownRows, means = own+n[r], ownRows+1, means+row/n[r]
+			}
 		}
-		w.files = append(w.files, of)
+		list = append(list, [aggregations]float64{sum / own, sum / own / steps, sum * world / tokens, means / ownRows, means / ownRows / steps, means * world / rows,
+			sum / ownRows, sum * world / rows})
 	}
+	return list
 }
 
 // wholeFit is what the files of a run say of their losses: the coefficients of the terms, the constant that sums are divided by, 0 where they are

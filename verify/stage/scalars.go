@@ -250,6 +250,9 @@ func (m *metric) predict(c *Case) *Prediction {
 	if m.among != nil {
 		m.nearest(c, p, rows)
 	}
+	if m.tokens && b.Meta.Framework == "" { // every framework means another of them by the name
+		p.closest(c.anyMeans(m.name, step))
+	}
 	if m.name == "approx_kl" {
 		p.Alt = m.alternative(c, rows, step)
 	}
@@ -269,10 +272,15 @@ func (m *metric) nearest(c *Case, p *Prediction, own []span) {
 	whole := slices.Repeat([]span{{0, c.B.Rows}}, len(own))
 	pooled, _ := m.of(c, whole)
 	list := slices.Concat([][]float64{pooled}, m.among(c, own), m.among(c, whole))
+	p.closest(list)
+}
+
+// closest makes that of several numbers of each file an alternative that is nearest to what was logged.
+func (p *Prediction) closest(list [][]float64) {
 	if p.Alt != nil {
 		list = append(list, p.Alt)
 	}
-	p.Alt = slices.Repeat([]float64{math.NaN()}, len(own))
+	p.Alt = slices.Repeat([]float64{math.NaN()}, len(p.Want))
 	for _, x := range list {
 		for f := range x {
 			if !(math.Abs(x[f]-p.Got[f]) >= math.Abs(p.Alt[f]-p.Got[f])) {

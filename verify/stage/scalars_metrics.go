@@ -53,6 +53,34 @@ func maskedMean(name string) func(*Case, []span) ([]float64, []float64) {
 	}
 }
 
+// anyMeans returns what the mean of a tensor may be of each file where no framework says what the name means: by any aggregation of its tokens, as
+// OpenRLHF logs the KL of its loss, and the mean over the ranks of a micro-batch of any, as TRL did up to 1.8; of a step the mean over its files.
+func (c *Case) anyMeans(name string, step bool) (list [][]float64) {
+	of := c.aggregated(c.B.Token(name))
+	for k := range aggregations {
+		if of == nil {
+			return nil
+		}
+		own, joined := make([]float64, len(of)), make([]float64, len(of))
+		for f := range of {
+			own[f] = of[f][k]
+		}
+		for f, file := range c.B.Files {
+			var n float64
+			for g, other := range c.B.Files {
+				if step || file.MicroBatch == other.MicroBatch {
+					n, joined[f] = n+1, joined[f]+own[g]
+				}
+			}
+			joined[f] /= n
+		}
+		if list = append(list, joined); !step {
+			list = append(list, own, times(own, c.accumulation())) // a log is of before the division by the accumulation steps
+		}
+	}
+	return list
+}
+
 // rowSums is the mean over rows of the sum of a tensor over the mask, as TRL's PPO logs it. Its error is that of the terms, fold(n) + 2u of
 // their magnitudes for sums over at most n cells of at most as many rows, and one more for what is masked by a product.
 func rowSums(name string) func(*Case, []span) ([]float64, []float64) {
