@@ -307,7 +307,7 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 			}
 		}
 	}
-	if starts := t.upstreamFits(found, set, s); len(starts) > 0 {
+	if starts := t.upstreamFits(upstreamOf[t.check.ID], found, set, s); len(starts) > 0 {
 		if fits, all = stage.CompleteFrom(t.check, b, set, starts); len(fits) > 0 {
 			return fits, all
 		}
@@ -321,7 +321,13 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 			return fits, all
 		}
 	}
-	return stage.Complete(t.check, b, set)
+	if fits, all = stage.Complete(t.check, b, set); len(fits) > 0 {
+		return fits, all
+	}
+	if starts := t.upstreamFits(termsOf[t.check.ID], found, set, s); len(starts) > 0 {
+		fits, _ = stage.CompleteFrom(t.check, b, set, starts)
+	}
+	return fits, all
 }
 
 // decided returns the options that have the same value in all that fits, but for those to which they do not apply.

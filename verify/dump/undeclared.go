@@ -50,6 +50,10 @@ func (t *track) undeclared(res *check.Result, s *session) {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s, and a number has more values than a search can try", strings.Join(open, ", "))
 			res.Fix = "declare what the run was configured with: --profile, --config or --set"
+		} else if open := t.untriable(); len(open) > 0 {
+			res.Verdict = check.Undetermined
+			res.Reason += fmt.Sprintf("; nobody declares %s, of which a value that these data do not let try may give the numbers: they have its form", strings.Join(open, ", "))
+			res.Fix = "declare what the run was configured with: --profile, --config or --set"
 		}
 	}
 }
@@ -175,6 +179,14 @@ func (t *track) openOptions() []string {
 	return slices.DeleteFunc(slices.Clone(t.first.Case.Read), func(name string) bool {
 		origin := t.first.Case.Set.Origin(name)
 		return origin != "" && !strings.Contains(origin, "@")
+	})
+}
+
+// untriable are the options that nobody has declared of which a value that cannot be tried has the form of what failed.
+func (t *track) untriable() []string {
+	return slices.DeleteFunc(stage.Unrefuted(t.first), func(name string) bool {
+		origin := t.first.Case.Set.Origin(name)
+		return t.first.Case.Set.Value(name).Known() && origin != "search" && !strings.Contains(origin, "@") && !strings.Contains(origin, "/")
 	})
 }
 

@@ -1,0 +1,130 @@
+package stage
+
+import (
+	"math"
+)
+
+// Unrefuted names the options of which a value that a search cannot try, for want of data or since no option stands for it, may have given an output
+// that failed: what failed has the form that such a value gives.
+func Unrefuted(o *Outcome) []string {
+	if o.Case == nil || o.Pred == nil {
+		return nil
+	}
+	switch o.Check.ID {
+	case "ratio/is_weights":
+		if scaledWeights(o.Case) {
+			return []string{"tis.normalize"}
+		}
+	case "gae/returns":
+		if whitenedSince(o.Case) {
+			return []string{"whiten.scope"}
+		}
+	case "advantage/return":
+		if baselineOfSteps(o.Case) {
+			return []string{"adv.kind"}
+		}
+	}
+	return nil
+}
+
+// scaledWeights reports whether importance weights are those of one level times one number that is not 1, but for a quarter of them, which a bound
+// may have cut before: the number is the mean that a release divides by, of tokens or of rows, of a step or of a rollout (verl 0.9.1,
+// rollout_corr_helper.py, rollout_is_batch_normalize).
+func scaledWeights(c *Case) bool {
+	b := c.B
+	w, gen, old := c.Optional("is_weights").X, b.Token("logp_gen"), b.Token("logp_old")
+	if old == nil {
+		old = b.Token("logp_new")
+	}
+	if len(w) != len(b.Mask) || gen == nil || old == nil {
+		return false
+	}
+	for level := range 3 {
+		var x []float64
+		for r := range b.Rows {
+			var sum, n float64
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if b.Mask[i] {
+					sum, n = sum+old[i]-gen[i], n+1
+				}
+			}
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if !b.Mask[i] {
+					continue
+				}
+				d := []float64{old[i] - gen[i], sum, sum / n}[level]
+				if q := w[i] / math.Exp(d); !math.IsNaN(q) && !math.IsInf(q, 0) {
+					x = append(x, q)
+				}
+			}
+		}
+		k := middle(append([]float64(nil), x...), 4)
+		near := 0
+		for _, q := range x {
+			if math.Abs(q-k) <= 1e-4*k {
+				near++
+			}
+		}
+		if k > 0 && math.Abs(k-1) > 1e-3 && 4*near >= 3*len(x) && len(x) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// whitenedSince reports whether advantages are a line of what returns exceed values by, other than they themselves: they were whitened after the
+// returns were taken, of rewards that were not dumped.
+func whitenedSince(c *Case) bool {
+	b := c.B
+	v, ret, adv := b.Token("values"), b.Token("returns"), b.Token("advantages")
+	if b.Token("token_rewards") != nil || v == nil || ret == nil || adv == nil {
+		return false
+	}
+	o := observations{n: 2}
+	for i, m := range b.Mask {
+		if m {
+			o.add(ret[i]-v[i], 1, adv[i])
+		}
+	}
+	w, left := o.solve()
+	size := rms(adv, func(i int) bool { return b.Mask[i] })
+	return w != nil && w[0] > 0 && left <= 1e-3*size && o.len() >= 16
+}
+
+// baselineOfSteps reports whether what advantages are less than the rewards to come is one number for the rows of a group at each step, as the optimal
+// token baseline is, whose weights need the squared probabilities of every token (verl 0.9.1, core_algos.py).
+func baselineOfSteps(c *Case) bool {
+	b := c.B
+	adv, r, id, score := b.Token("advantages"), b.Token("token_rewards"), b.Row("group_id"), b.Row("scores")
+	if adv == nil || id == nil || r == nil && score == nil {
+		return false
+	}
+	type place struct {
+		group float64
+		step  int
+	}
+	base := map[place]float64{}
+	compared := 0
+	for row := range b.Rows {
+		var to float64
+		if r == nil {
+			to = score[row]
+		}
+		for t := b.Cols - 1; t >= 0; t-- {
+			i := row*b.Cols + t
+			if !b.Mask[i] {
+				continue
+			}
+			if r != nil {
+				to += r[i]
+			}
+			at, x := place{id[row], t}, to-adv[i]
+			if y, there := base[at]; !there {
+				base[at] = x
+			} else if compared++; math.Abs(x-y) > 1e-4*(1+math.Abs(to)+math.Abs(adv[i])) {
+				return false
+			}
+		}
+	}
+	return compared >= 16
+}
