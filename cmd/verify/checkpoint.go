@@ -98,11 +98,11 @@ moved since an earlier checkpoint. Elements are read once, in pieces. Pickles ar
 	f.StringVar(&paths.Against, "against", "", "folder of an earlier checkpoint of the same run")
 	f.StringVar(&size, "size", "", "bytes that the weights must have: 26MB±15%, 24.5MiB (±2 %)")
 	f.StringVar(&maxSize, "max-size", "", "most bytes that the weights may have (default 100MB for an adapter without configuration)")
-	f.StringSliceVar(&needs, "needs", nil, "what the folder must hold: "+strings.Join(checkpoint.Needable, ", "))
+	listVar(f, &needs, "needs", "what the folder must hold: "+strings.Join(checkpoint.Needable, ", "))
 	f.StringVar(&plan, "plan", "", "print the sizes of adapters of this model (a name or a folder) by targets and rank")
 	f.StringVar(&part, "shard", "", "I/N: look at part I of N of the elements, 0 ≤ I < N, and write a partial for verify merge; I may be auto, as in verify dump")
 	f.IntVar(&rank, "lora-r", 0, "with --plan: this rank only")
-	f.StringSliceVar(&targets, "targets", nil, "with --plan: these targets only")
+	listVar(f, &targets, "targets", "with --plan: these targets only")
 	out.register(cmd)
 	return cmd
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"strings"
 
@@ -22,8 +21,8 @@ func placeOptions(results []check.Result, files []string) {
 	}
 	var read []source
 	for _, path := range files {
-		data, err := os.ReadFile(path)
-		if err != nil || len(data) > 1<<20 { // what is larger was refused or has no line that anybody looks for
+		data, err := readConfigText(path)
+		if err != nil { // what is larger was refused or has no line that anybody looks for
 			continue
 		}
 		_, lines := runlog.ParseConfig(string(data))

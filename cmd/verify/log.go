@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -66,13 +67,22 @@ what a metric of that name is in each program.`,
 			if o.Vocab < 0 || o.Vocab == 1 {
 				return usageError{fmt.Sprintf("--vocab %d: want the size of a vocabulary", o.Vocab)}
 			}
+			if stall < 0 {
+				return usageError{fmt.Sprintf("--stall %s: want a time of at least 0", stall)}
+			}
 			o.Config, o.Places = map[string]string{}, map[string]check.FileLine{}
 			for _, path := range configs {
-				text, err := os.ReadFile(path)
+				text, err := readConfigText(path)
 				if err != nil {
 					return err
 				}
+				if bytes.IndexByte(text, 0) >= 0 {
+					return usageError{fmt.Sprintf("--config %q: a NUL byte in a configuration", path)}
+				}
 				values, lines := runlog.ParseConfig(string(text))
+				if len(values) == 0 {
+					return usageError{fmt.Sprintf("--config %q: no line is OPTION=VALUE, and it is no YAML or JSON with a value", path)}
+				}
 				for k, v := range values {
 					o.Config[k], o.Places[k] = v, check.FileLine{Path: path, Number: lines[k]}
 				}
@@ -154,7 +164,7 @@ func logFiles(paths, configs []string) (string, error) {
 		fmt.Fprintf(h, "%q %d\n", path, info.Size())
 	}
 	for _, path := range append(beside, configs...) {
-		text, err := os.ReadFile(path)
+		text, err := readConfigText(path)
 		if err != nil {
 			return "", err
 		}

@@ -178,8 +178,8 @@ specification promises all bits. Kernels that have changed since make their case
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&variants, "variant", nil, "only these variants: "+strings.Join(append(slices.Clone(accel.Levels), deviceVariants...), ", "))
-	f.StringSliceVar(&required, "require", nil, "variants that must run: exit 1 if the machine lacks one")
+	listVar(f, &variants, "variant", "only these variants: "+strings.Join(append(slices.Clone(accel.Levels), deviceVariants...), ", "))
+	listVar(f, &required, "require", "variants that must run: exit 1 if the machine lacks one")
 	f.StringVar(&run, "run", "", "only ops whose name matches this regular expression")
 	f.IntVar(&cases, "cases", 60, "cases of every op and variant (sim: 12)")
 	f.StringVar(&recordTo, "record", "", "write a certificate of what the device gave to this file")

@@ -125,7 +125,7 @@ func inputsOf(run *dumpfile.Run, configs []string) (string, error) {
 		fmt.Fprintf(h, "%q %d %d %d %d\n", f.Path, f.Size, f.Step, f.Rank, f.MicroBatch)
 	}
 	for _, path := range configs {
-		text, err := os.ReadFile(path)
+		text, err := readConfigText(path)
 		if err != nil {
 			return "", err
 		}

@@ -135,7 +135,7 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 	f.StringVar(&s.DType, "dtype", "", "type of the weights that are not int8: float16, bfloat16, float32 (default: float32 with --autocast, else the folder's, else float16)")
 	f.StringVar(&s.Autocast, "autocast", "", "torch.autocast over float32 weights: bfloat16 or float16 (bf16=True, fp16=True of the Trainer)")
 	f.IntVar(&s.Rank, "lora-r", 0, "rank of the LoRA adapter; 0 trains every weight")
-	f.StringSliceVar(&s.Targets, "targets", nil, "modules with an adapter")
+	listVar(f, &s.Targets, "targets", "modules with an adapter")
 	f.StringVar(&s.Optimiser, "optimizer", "adamw", "adamw, adamw8bit or sgd")
 	f.IntVar(&s.Batch, "batch", 0, "sequences of one forward and backward pass")
 	f.IntVar(&s.Seq, "seq", 0, "tokens of a sequence, prompt and response")

@@ -154,6 +154,8 @@ func TestShellQuote(t *testing.T) {
 	require.Equal(t, "a/b.npy:Q", ShellQuote("a/b.npy:Q"))
 	require.Equal(t, `'a b'`, ShellQuote("a b"))
 	require.Equal(t, `'it'\''s'`, ShellQuote("it's"))
+	require.Equal(t, `$'a\012::error::b\'\\\033[m\377é'`, ShellQuote("a\n::error::b'\\\x1b[m\xffé"))
+	require.Equal(t, `$'a\342\200\256b'`, ShellQuote("a\u202eb"))
 	require.Equal(t, `'$(id)'`, ShellQuote("$(id)"))
 	require.Equal(t, `''`, ShellQuote(""))
 }
