@@ -154,7 +154,7 @@ func (s *session) engineApart(res *check.Result, best, worst stepSizes, lead boo
 	limit := max(stage.OrdinaryScale, 4*best.Scale)
 	res.Verdict = check.Fail
 	res.Where = fmt.Sprintf("%s  got %.4g  want at most %.4g", worst, worst.Scale, limit)
-	res.Repeat = "--select across/engine"
+	res.Repeat = "--select across"
 	res.Metric, res.Measured, res.Limit = "logit noise", worst.Scale, limit
 	apart := fmt.Sprintf("engine and trainer drift apart: %s: %s; at best, %s: %s", worst, worst.Discrepancy, best, best.Discrepancy)
 	res.Reason = apart + ": the engine's weights are older than the policy, or lack its adapter"
