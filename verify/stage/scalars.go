@@ -22,13 +22,15 @@ type metric struct {
 	generation bool
 	losses     []string // the kinds of loss that log it so; nil: all. Others of one release count otherwise by the same name
 	rollout    bool     // of all rows of a rollout: judged where a step has them all (num_mini_batches = 1)
+	batch      bool     // the same, and judged, too, where nobody says how many steps there are
 	// of returns the metric of each range of rows, and the errors of the computation. The ranges are those of the files, or all rows
 	// for every file if pooled.
 	of     func(c *Case, rows []span) (x, e []float64)
 	pooled bool
 	among  func(c *Case, rows []span) [][]float64 // what else the name may mean; nil: nothing
 	over   combine                                // how the numbers of the files become that of the step
-	tokens bool                                   // a mean over the tokens of the mask, which TRL takes over all ranks
+	tokens bool                                   // a mean over the tokens of the mask
+	ranks  overRanks                              // how TRL joins the numbers of a micro-batch that its ranks have
 
 	preference bool // of pairs or labelled answers; other numbers are of dumps of tokens
 }
@@ -49,10 +51,20 @@ const (
 	largest
 )
 
+// overRanks is how the numbers of several ranks become one; a number of each rank is the zero value.
+type overRanks uint8
+
+const (
+	ownRank  overRanks = iota
+	weighted           // a mean by what each rank's own mean counts
+	least
+	greatest
+)
+
 var metrics = []metric{
 	{name: "loss", also: []alias{{"", "train/loss"}, {"verl", "actor/loss"}}, title: "logged loss", formula: "Σ of the losses of the micro-batches; with several ranks the mean of their sums", over: total, of: fileLoss},
-	{name: "kl", also: []alias{{"trl", "train/kl"}, {"open-instruct", "objective/kl_avg"}}, tokens: true, title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
-	{name: "entropy", also: []alias{{"trl", "train/entropy"}, {"cleanrl", "losses/entropy"}, {"open-instruct", "policy/entropy_avg"}}, tokens: true, title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
+	{name: "kl", also: []alias{{"trl", "train/kl"}, {"open-instruct", "objective/kl_avg"}}, tokens: true, ranks: weighted, title: "logged KL", formula: "mean over micro-batches of the mean of kl over the mask", of: maskedMean("kl")},
+	{name: "entropy", also: []alias{{"trl", "train/entropy"}, {"cleanrl", "losses/entropy"}, {"open-instruct", "policy/entropy_avg"}}, tokens: true, ranks: weighted, title: "logged entropy", formula: "mean over micro-batches of the mean of entropy over the mask", of: maskedMean("entropy")},
 	{name: "clip_frac", also: []alias{{"trl", "policy/clipfrac_avg"}, {"cleanrl", "losses/clipfrac"}, {"open-instruct", "policy/clipfrac_avg"}}, title: "logged clip fraction", formula: "share of the tokens in the mask that count as clipped (metric.clip_frac)", of: clipShare(anySign, "")},
 	{name: "clip_fraction", also: []alias{{"", "clipfrac"}, {"", "pg_clipfrac"}, {"", "pg_clip_frac"}, {"", "policy_clip_frac"}, {"", "policy_clipfrac"}, {"", "train/clipfrac"}, {"", "train/clip_frac"}}, title: "logged clip fraction", formula: "share of the tokens in the mask with −A·clip(ρ) > −A·ρ, or with ρ beyond the bounds", losses: []string{"ppo", "gspo", "cispo"}, of: clipShare(anySign, "binding"), among: clipShares},
 	{name: "approx_kl", also: []alias{{"trl", "policy/approxkl_avg"}, {"cleanrl", "losses/approx_kl"}}, title: "logged estimate of KL(old‖new)", formula: "mean over the mask of k3 (CleanRL), or of k2 (OpenAI; TRL PPO, which also divides by the padding), of logp_old − logp_new", of: approxKL},
@@ -64,15 +76,15 @@ var metrics = []metric{
 	{name: "grad_norm", title: "norm of the gradient before clipping", formula: "√Σ g² over the tensors grad and grad/NAME", pooled: true, of: gradientNorm},
 
 	{name: "completions/clipped_ratio", framework: "trl", title: "share of completions cut off by their length", formula: "share of rows without an EOS in the mask", generation: true, pooled: true, of: truncatedShare},
-	{name: "clip_ratio/low_mean", framework: "trl", title: "share of tokens clipped from below", formula: "mean over micro-batches of the share of ρ < 1 − clip.low with A < 0", of: clipShare(negative, "binding")},
-	{name: "clip_ratio/low_min", framework: "trl", title: "smallest share of the tokens of a row clipped from below", formula: "mean over micro-batches of the smallest share, over rows, of ρ < 1 − clip.low with A < 0", of: clipOfRow(negative, smallest)},
-	{name: "clip_ratio/high_mean", framework: "trl", title: "share of tokens clipped from above", formula: "mean over micro-batches of the share of ρ > 1 + clip.high with A > 0", of: clipShare(positive, "binding")},
-	{name: "clip_ratio/high_max", framework: "trl", title: "largest share of the tokens of a row clipped from above", formula: "mean over micro-batches of the largest share, over rows, of ρ > 1 + clip.high with A > 0", of: clipOfRow(positive, largest)},
-	{name: "clip_ratio/region_mean", framework: "trl", title: "share of tokens clipped", formula: "mean over micro-batches of the share of tokens clipped from below or above", of: clipShare(anySign, "binding")},
+	{name: "clip_ratio/low_mean", framework: "trl", ranks: weighted, title: "share of tokens clipped from below", formula: "mean over micro-batches of the share of ρ < 1 − clip.low with A < 0", of: clipShare(negative, "binding")},
+	{name: "clip_ratio/low_min", framework: "trl", ranks: least, title: "smallest share of the tokens of a row clipped from below", formula: "mean over micro-batches of the smallest share, over rows, of ρ < 1 − clip.low with A < 0", of: clipOfRow(negative, smallest)},
+	{name: "clip_ratio/high_mean", framework: "trl", ranks: weighted, title: "share of tokens clipped from above", formula: "mean over micro-batches of the share of ρ > 1 + clip.high with A > 0", of: clipShare(positive, "binding")},
+	{name: "clip_ratio/high_max", framework: "trl", ranks: greatest, title: "largest share of the tokens of a row clipped from above", formula: "mean over micro-batches of the largest share, over rows, of ρ > 1 + clip.high with A > 0", of: clipOfRow(positive, largest)},
+	{name: "clip_ratio/region_mean", framework: "trl", ranks: weighted, title: "share of tokens clipped", formula: "mean over micro-batches of the share of tokens clipped from below or above", of: clipShare(anySign, "binding")},
 	{name: "completions/mean_length", framework: "trl", title: "mean length of completions", formula: "mean over rows of Σ mask", generation: true, pooled: true, of: lengths(mean)},
 	{name: "completions/min_length", framework: "trl", title: "length of the shortest completion", formula: "smallest Σ mask of a row", generation: true, pooled: true, of: lengths(smallest)},
 	{name: "completions/max_length", framework: "trl", title: "length of the longest completion", formula: "largest Σ mask of a row", generation: true, pooled: true, of: lengths(largest)},
-	{name: "objective/kl", framework: "trl", title: "logged KL of the responses", formula: "mean over rows of Σ kl over the mask", of: rowSums("kl")},
+	{name: "objective/kl", framework: "trl", title: "logged KL of the responses", formula: "mean over the rows of a rollout of Σ kl over the mask", batch: true, pooled: true, of: rowSums("kl")},
 	{name: "reward", framework: "trl", title: "mean reward", formula: "mean of scores over the generation batch", generation: true, pooled: true, of: meanScore},
 
 	{name: "actor/pg_clipfrac", framework: "verl", title: "logged clip fraction", formula: "masked share of tokens with −A·clip(ρ) > −A·ρ; of ρ beyond the bounds under cispo, 0 under sapo; under gmpo of log-ratios beyond the bounds with A > 0", losses: []string{"ppo", "gspo", "cispo", "sapo", "gmpo"}, of: verlClipShare},
@@ -168,6 +180,9 @@ func (m *metric) applies(c *Case) bool {
 	if m.rollout && (c.FactOr("num_mini_batches", 0) != 1 || !c.complete()) {
 		return false
 	}
+	if m.batch && c.FactOr("num_mini_batches", 1) != 1 {
+		return false
+	}
 	for i := range c.B.Files {
 		f := &c.B.Files[i]
 		if averaged := slices.ContainsFunc(f.Scalars, func(s dump.Scalar) bool { return strings.HasSuffix(s.Name, "_avg") }); averaged && name == "trl" && c.B.Meta.ScalarsScope != "micro_batch" {
@@ -185,6 +200,11 @@ func (m *metric) predict(c *Case) *Prediction {
 		return nil
 	}
 	b := c.B
+	if m.name == "kl" && strings.ToLower(b.Meta.Framework) == "trl" && c.EnumOr("kl.place", "") == "sequence_reward_before_baseline" {
+		own := *m // RLOO's is in the rewards, and logged when these are: once for a generation batch, of all ranks
+		own.generation, own.pooled, own.ranks = true, true, ownRank
+		m = &own
+	}
 	step := b.Meta.ScalarsScope == "optimizer_step"
 	if b.Meta.ScalarsScope == "" && !(c.complete() && len(b.Files) == 1) && !(b.Meta.MicroBatches == 0 && len(b.Files) == 1) {
 		note(&c.Absent, "scalars_scope")
@@ -223,9 +243,9 @@ func (m *metric) predict(c *Case) *Prediction {
 	if step && !m.pooled {
 		m.combine(c, x, e)
 	}
-	if !step && m.tokens && c.worldSize() > 1 && strings.ToLower(b.Meta.Framework) == "trl" { // a hook may log it before the ranks are joined
+	if !step && m.ranks != ownRank && c.worldSize() > 1 && strings.ToLower(b.Meta.Framework) == "trl" { // a hook may log it before the ranks are joined
 		other, otherErr = slices.Clone(x), slices.Clone(e)
-		c.joinRanks(x, e)
+		m.joinRanks(c, x, e)
 	}
 	if !step && m.framework == "verl" && m.over == total && c.divides() { // its steps divide what is back-propagated, not what is logged
 		other, otherErr = times(x, c.accumulation()), times(e, c.accumulation())
@@ -298,14 +318,15 @@ func (p *Prediction) size(m *metric, c *Case) float64 {
 	return 1
 }
 
-// joinRanks puts the mean over the tokens of all ranks in place of those of the files of a micro-batch:
+// joinRanks puts what TRL logs of all ranks in place of the numbers of the files of a micro-batch: the least, the greatest, or the mean by
+// the n_k tokens that a rank counts, rows where a ratio of the sequence has one value a row:
 //
 //	x = Σ_k n_k·x_k / Σ_k n_k   with an error of Σ_k n_k·e_k / Σ_k n_k + (ranks + 2)·2u·Σ_k n_k·|x_k| / Σ_k n_k
 //
-// It implements what TRL logs from 1.9 on (trl#6380); before, it was the mean over the ranks of their means. A micro-batch of which a
+// So does TRL from 1.9 on (trl#6380; global_masked_mean of 1.16); before, the mean was that of the ranks' means. A micro-batch of which a
 // rank is missing keeps the numbers of its files.
-func (c *Case) joinRanks(x, e []float64) {
-	mask, u := c.lossMask(), c.Unit+tol.U64
+func (m *metric) joinRanks(c *Case, x, e []float64) {
+	u := c.Unit + tol.U64
 	ranks := int(c.worldSize())
 	for _, first := range c.B.Files {
 		if first.Rank != 0 {
@@ -313,31 +334,50 @@ func (c *Case) joinRanks(x, e []float64) {
 		}
 		var same []int
 		var n, sum, err, size float64
+		low, high, extremeErr := math.Inf(1), math.Inf(-1), 0.0
 		for f, file := range c.B.Files {
 			if file.Step != first.Step || file.MicroBatch != first.MicroBatch {
 				continue
 			}
 			same = append(same, f)
-			var tokens float64
-			for _, m := range mask[file.Lo*c.B.Cols : file.Hi*c.B.Cols] {
-				if m {
-					tokens++
-				}
+			if !math.IsNaN(x[f]) { // nanmin and nanmax
+				low, high, extremeErr = min(low, x[f]), max(high, x[f]), max(extremeErr, e[f])
 			}
-			if tokens > 0 { // the mean of no tokens is no number
-				n += tokens
-				sum += tokens * x[f]
-				err += tokens * e[f]
-				size += tokens * math.Abs(x[f])
+			if by := m.counts(c, &file); by > 0 { // the mean of no tokens is no number
+				n += by
+				sum += by * x[f]
+				err += by * e[f]
+				size += by * math.Abs(x[f])
 			}
 		}
 		if len(same) != ranks || n == 0 {
 			continue
 		}
 		for _, f := range same {
-			x[f], e[f] = sum/n, (err+float64(ranks+2)*2*u*size)/n
+			switch m.ranks {
+			case least:
+				x[f], e[f] = low, extremeErr
+			case greatest:
+				x[f], e[f] = high, extremeErr
+			default:
+				x[f], e[f] = sum/n, (err+float64(ranks+2)*2*u*size)/n
+			}
 		}
 	}
+}
+
+// counts returns the number of values that the mean of a file is of.
+func (m *metric) counts(c *Case, file *dump.FileInfo) float64 {
+	if level := c.EnumOr("ratio.level", "token"); !m.tokens && level != "token" {
+		return float64(file.Hi - file.Lo)
+	}
+	var tokens float64
+	for _, in := range c.lossMask()[file.Lo*c.B.Cols : file.Hi*c.B.Cols] {
+		if in {
+			tokens++
+		}
+	}
+	return tokens
 }
 
 // fourDecimals reports whether x is a number of at most four decimals.

@@ -1,11 +1,14 @@
 package stage
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
@@ -16,12 +19,47 @@ func TestJoinRanks(t *testing.T) {
 		Files: []dump.FileInfo{{Hi: 1, Cols: 3}, {Lo: 1, Hi: 2, Cols: 3, Rank: 1}}, Meta: dump.Meta{WorldSize: 2, MicroBatches: 1}}
 	c := NewCase(b, &convention.Set{}, tol.U32)
 	x, e := []float64{1, 5}, []float64{0, 0}
-	c.joinRanks(x, e)
+	tokens := metric{tokens: true, ranks: weighted}
+	tokens.joinRanks(c, x, e)
 	require.InDeltaSlice(t, []float64{2, 2}, x, 1e-15)
 	require.Greater(t, e[0], 0.0)
 
+	// A share of clipped sequences counts rows, the smallest and the largest share of a row are those of all ranks; NaN is none.
+	of := func(ranks overRanks, set *convention.Set, x ...float64) []float64 {
+		(&metric{ranks: ranks}).joinRanks(NewCase(b, set, tol.U32), x, []float64{0, 0})
+		return x
+	}
+	require.InDeltaSlice(t, []float64{2, 2}, of(weighted, &convention.Set{}, 1, 5), 1e-15)
+	require.InDeltaSlice(t, []float64{3, 3}, of(weighted, set(t, "ratio.level=seq_mean"), 1, 5), 1e-15)
+	require.Equal(t, []float64{1, 1}, of(least, &convention.Set{}, 5, 1))
+	require.Equal(t, []float64{5, 5}, of(greatest, &convention.Set{}, 5, math.NaN()))
+
 	c.B.Files = c.B.Files[:1] // a rank is missing
 	x = []float64{1}
-	c.joinRanks(x, e)
+	tokens.joinRanks(c, x, e)
 	require.Equal(t, []float64{1}, x)
+}
+
+// TRL's RLOO has its KL in the rewards and logs it once for all tokens of a generation batch, GRPO at every micro-batch.
+func TestKLOfAGenerationBatch(t *testing.T) {
+	b := &dump.Batch{Rows: 2, Cols: 2, Mask: []bool{true, true, true, false}, Origin: []dump.Origin{{Cols: 2}, {Cols: 2}},
+		Files:   []dump.FileInfo{{Hi: 1, Cols: 2}, {Lo: 1, Hi: 2, Cols: 2, MicroBatch: 1}},
+		Tensors: map[string]*dump.Tensor{"kl": {Name: "kl", Data: []float64{1, 2, 6, 0}, Layout: dump.PerToken, Type: format.F32, Shape: []int{2, 2}, Width: 1}},
+		Meta:    dump.Meta{Framework: "trl", WorldSize: 1, MicroBatches: 2, ScalarsScope: "micro_batch", DLogpScale: 1}}
+	log := func(a, b float64) []dump.FileInfo {
+		files := []dump.FileInfo{{Hi: 1, Cols: 2}, {Lo: 1, Hi: 2, Cols: 2, MicroBatch: 1}}
+		files[0].Scalars, files[1].Scalars = []dump.Scalar{{Name: "kl", Value: a}}, []dump.Scalar{{Name: "kl", Value: b}}
+		return files
+	}
+	judge := func(options string, rows float64) check.Verdict {
+		return Judge(Find("scalars/kl"), b, set(t, options).WithFact("generation_batch_size", rows)).Verdict
+	}
+	b.Files = log(3, 3)
+	require.Equal(t, check.Pass, judge("kl.place=sequence_reward_before_baseline", 2))
+	require.Equal(t, check.Undetermined, judge("kl.place=sequence_reward_before_baseline", 4), "the other rows are in other steps")
+	require.Equal(t, check.Fail, judge("kl.place=loss", 2))
+	b.Files = log(4, 4)
+	require.Equal(t, check.Fail, judge("kl.place=sequence_reward_before_baseline", 2))
+	b.Files = log(1.5, 6)
+	require.Equal(t, check.Pass, judge("kl.place=loss", 2))
 }

@@ -156,6 +156,8 @@ func TestLoggedKLOfRows(t *testing.T) {
 	for logged, want := range map[float64]check.Verdict{4: check.Pass, 8. / 3: check.Fail, 17.5: check.Fail} {
 		b.Files[0].Scalars = []dump.Scalar{{Name: "objective/kl", Value: logged}}
 		require.Equal(t, want, stage.Judge(stage.Find("scalars/objective_kl"), b, &convention.Set{}).Verdict, "%v", logged)
+		several := (&convention.Set{}).WithFact("num_mini_batches", 2.0)
+		require.Equal(t, check.Skip, stage.Judge(stage.Find("scalars/objective_kl"), b, several).Verdict, "it is of the rows of other steps, too")
 	}
 }
 
