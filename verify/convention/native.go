@@ -161,6 +161,11 @@ func tablesOf(framework string) (family string, tables []*nativeTable) {
 	if len(words) == 0 {
 		return "", natives()
 	}
+	for _, t := range nativesByAlgorithm() {
+		if _, algorithm, _ := strings.Cut(t.name, "-"); slices.Contains(words, t.family) && slices.Contains(words, algorithm) {
+			return t.family, []*nativeTable{t}
+		}
+	}
 	for _, t := range slices.Concat(natives(), nativesByName()) {
 		if !slices.ContainsFunc(strings.Split(t.family, "-"), func(word string) bool { return !slices.Contains(words, word) }) {
 			tables = append(tables, t)

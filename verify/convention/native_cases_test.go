@@ -114,6 +114,12 @@ func TestDeclare(t *testing.T) {
 		{"verl", `{"actor.optim.optimizer":"AdamW","optim.lr_scheduler_type":"constant","rollout.logprobs_mode":"raw_logprobs","max_response_length":512,"ppo_micro_batch_size_per_gpu":4}`,
 			"logp.source=raw optim.kind=adamw optim.schedule=constant | max_completion_length=512 per_device_train_batch_size=4"},
 
+		// TRL's DPO and SFT, whose loss_type is no policy loss
+		{"trl dpo", `{"loss_type":["sigmoid"],"loss_weights":null,"beta":0.1,"label_smoothing":0.2,"f_divergence_type":"reverse_kl","f_alpha_divergence_coef":0.5,"max_length":64}`,
+			"dpo.loss=sigmoid dpo.beta=0.1 dpo.divergence=reverse_kl dpo.per_token=false dpo.logp_mean=false dpo.label_smoothing=0"},
+		{"trl dpo", `{"loss_type":"ipo","beta":0.3,"f_divergence_type":"js_divergence"}`, "dpo.loss=ipo dpo.beta=0.3 dpo.divergence=js dpo.per_token=true dpo.logp_mean=false"},
+		{"trl-sft", `{"loss_type":"nll","packing":true,"max_length":128}`, ""},
+
 		// OpenRLHF, flags with and without dashes
 		{"openrlhf", `{"--actor.eps_clip":0.2,"--actor.dual_clip":null,"--critic.value_clip":0.5}`, "clip.low=0.2 clip.high=0.2 clip.dual=none value.clip=0.5"},
 		{"openrlhf", `{"eps_clip":0.2,"eps_clip_low_high":[0.2,0.27]}`, "clip.low=0.2 clip.high=0.27"},

@@ -28,6 +28,12 @@ var nativeRLOO string
 //go:embed native/trl-ppo.txt
 var nativePPO string
 
+//go:embed native/trl-dpo.txt
+var nativeDPO string
+
+//go:embed native/trl-sft.txt
+var nativeSFT string
+
 //go:embed native/verl.txt
 var nativeVerl string
 
@@ -48,6 +54,11 @@ var natives = sync.OnceValue(func() []*nativeTable {
 
 // nativesByName are tables of programs that are no libraries: beta and gamma of a file that names no framework are not looked for in them.
 var nativesByName = sync.OnceValue(func() []*nativeTable { return readNatives([]string{nativeOpenInstruct}, []string{nativeCleanRL}) })
+
+// nativesByAlgorithm are tables whose names mean other things in the other trainers of a framework: they are read where both are named.
+var nativesByAlgorithm = sync.OnceValue(func() []*nativeTable {
+	return readNatives([]string{nativeDPO, nativeTRL}, []string{nativeSFT, nativeTRL})
+})
 
 func readNatives(tables ...[]string) (all []*nativeTable) {
 	for _, parts := range tables {
@@ -365,6 +376,11 @@ func matchesOne(p string, v any, declared bool) bool {
 		_, numeral := parseNumber(v)
 		return p == "text" || p == "numeral" && numeral || p == "low_high" && len(lowHigh(v)) == 2 || p == v && !isClass(p)
 	case []any:
+		if len(v) == 1 { // a list of one word is the word
+			if word, is := v[0].(string); is {
+				return matchesOne(p, word, declared)
+			}
+		}
 		ok := p == "list" || p == "pair" && len(v) == 2 || p == "single" && len(v) == 1
 		for _, e := range v {
 			x, is := e.(float64)

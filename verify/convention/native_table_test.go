@@ -39,7 +39,7 @@ func TestNativeNamesAreThoseOfTheReleases(t *testing.T) {
 	beyond := strings.Fields("advantage_eps config env reward_model_path dataset_num_proc reward_model_name_or_path" +
 		" use_rollout_log_probs ppo_infer_micro_batch_size_per_gpu ppo_infer_max_token_len_per_gpu limit_images gdpo_reward_keys gdpo_reward_weights betas" +
 		" logger defaults model_engine data_source save_contents")
-	for _, table := range natives() {
+	for _, table := range slices.Concat(natives(), nativesByAlgorithm()) {
 		theirs := names(t, table.name)
 		require.Greater(t, len(theirs), 150, table.name)
 		known := map[string]bool{}
@@ -61,7 +61,7 @@ func TestNativeNamesAreThoseOfTheReleases(t *testing.T) {
 // Every value that a table accepts as a word gives values that the options have, and what classes of numbers give is legal
 // for one of a few numbers.
 func TestNativeTablesAreLegal(t *testing.T) {
-	for _, table := range slices.Concat(natives(), nativesByName()) {
+	for _, table := range slices.Concat(natives(), nativesByName(), nativesByAlgorithm()) {
 		for _, name := range table.names {
 			require.NotEmpty(t, table.rules[name], name)
 			for _, r := range table.rules[name] {

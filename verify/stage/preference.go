@@ -99,7 +99,7 @@ func predictDPOLoss(c *Case) *Prediction {
 		s.add(1, *nll, u)
 	}
 	s.divide(steps, u)
-	return s.prediction(func(f int) []Term {
+	return c.orDivided(s.prediction(func(f int) []Term {
 		file := c.B.Files[f]
 		n := float64(file.Hi - file.Lo)
 		if p == nil {
@@ -111,7 +111,7 @@ func predictDPOLoss(c *Case) *Prediction {
 			sum += h
 		}
 		return []Term{{"pairs", n}, {"mean h", sum / n}, {"dpo.beta", p.o.Beta}, {"accumulation steps", steps}}
-	})
+	}))
 }
 
 // nllWeight returns dpo.nll_weight: 1 for ORPO, whose paper has it, and 0 for others unless it is said.

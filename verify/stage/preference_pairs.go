@@ -144,6 +144,15 @@ func (c *Case) pairSteps() float64 {
 	return 1
 }
 
+// orDivided makes what a trainer that divides by the accumulation steps has as good as what one has that does not, where nobody says which:
+// the transformers Trainer divides what a loss returns, and a hook may stand before or behind that.
+func (c *Case) orDivided(p *Prediction) *Prediction {
+	if by := c.Of(c.B, c.Set).accumulation(); p != nil && c.Set.Value("agg.div_ga").Kind() == convention.Unknown && by > 1 {
+		p.Alt = times(p.Want, 1/by)
+	}
+	return p
+}
+
 func predictPairLoss(c *Case) *Prediction {
 	p := c.readPairs()
 	if !c.OK() {
@@ -169,7 +178,7 @@ func predictPairGradient(c *Case, chosen bool) *Prediction {
 	if !c.OK() || !(math.Abs(scale) > 0) || math.IsInf(scale, 0) {
 		return nil
 	}
-	return c.pairGradient(func(r int) (d, err float64) {
+	return c.orDivided(c.pairGradient(func(r int) (d, err float64) {
 		q, u := p.of[r], c.Unit+tol.U64
 		d = p.slope(q, chosen)
 		// The slope is monotone in h for every kind of loss: its error is what a shift of h by e_h makes of it, and that of its operations,
@@ -194,7 +203,7 @@ func predictPairGradient(c *Case, chosen bool) *Prediction {
 			d, err = d/n, err/n+u*math.Abs(d/n)
 		}
 		return d, err
-	}, steps*scale)
+	}, steps*scale))
 }
 
 // pairGradient divides slopes of the pairs by the pairs of their file and by by.

@@ -368,7 +368,7 @@ func (m *metric) joinRanks(c *Case, x, e []float64) {
 
 // counts returns the number of values that the mean of a file is of.
 func (m *metric) counts(c *Case, file *dump.FileInfo) float64 {
-	if level := c.EnumOr("ratio.level", "token"); !m.tokens && level != "token" {
+	if m.preference || !m.tokens && c.EnumOr("ratio.level", "token") != "token" {
 		return float64(file.Hi - file.Lo)
 	}
 	var tokens float64
