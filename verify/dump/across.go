@@ -185,7 +185,7 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 	if begins {
 		h.rollouts++
 	}
-	h.asynchronous = h.asynchronous || slices.ContainsFunc(v.b.Meta.Options, asynchronous)
+	h.asynchronous = h.asynchronous || stage.Asynchronous(v.b)
 	if begins && h.rollouts > 1 && n.Alike {
 		h.alike++
 	}
@@ -250,20 +250,6 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 		h.engine.add(n)
 		h.engine.corrected = h.engine.corrected || n.has("is_weights") || corrects(set)
 	}
-}
-
-// asynchronous reports whether an option says that the engine may have older weights: async_rollout, one_step_off, max_staleness, … of a
-// value other than false or 0.
-func asynchronous(o dump.Option) bool {
-	name := strings.ToLower(o.Name)
-	says := strings.Contains(name, "async") || strings.Contains(name, "staleness") || strings.Contains(name, "off_policy_steps") || strings.Contains(name, "one_step_off")
-	switch v := o.Value.(type) {
-	case bool:
-		return says && v
-	case float64:
-		return says && v > 0
-	}
-	return false
 }
 
 // coarse reports whether the log-probs called name have no more bits than a 16-bit format.

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
@@ -215,6 +217,9 @@ func engineSize(c *Case) *Assertion {
 	case c.tempered(d) && !c.sharpened(d):
 		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: "LOGP-TEMPERATURE", Got: d.Slope,
 			Reason: fmt.Sprintf("logp_gen is %s at %.3g times its logits: that explains %.0f %% of the difference (%s). One of the two sides has another temperature", name, d.Slope, 100*d.Explains, d)})
+	case d.Scale > largestScale && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none") && d.ESS < leastLeft && !Asynchronous(c.B):
+		note(&c.Absent, fmt.Sprintf("why importance weights would leave %.0f %% of the tokens: engine and trainer are %s, from the start of the run, and no rounding is so large; say so where rollouts are asynchronous (async_rollout, max_staleness)",
+			100*d.ESS, d))
 	case d.Scale > largestScale && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none"):
 		out.Note += fmt.Sprintf("; more than rounding in 16 bits makes (logit noise %g), which the importance weights of the run correct for", largestScale)
 	case d.Scale > largestScale && name == "logp_new" && c.Set.Value("optim.epochs").Kind() == convention.Unknown:
@@ -368,4 +373,23 @@ func (c *Case) padding() []int {
 		return nil
 	}
 	return n
+}
+
+// leastLeft is the effective sample size below which importance weights correct for nothing: nine tokens of ten are lost.
+const leastLeft = 0.1
+
+// Asynchronous reports whether an option of a batch says that the engine may have older weights by design: async_rollout, one_step_off,
+// max_staleness, … of a value other than false or 0.
+func Asynchronous(b *dump.Batch) bool {
+	return slices.ContainsFunc(b.Meta.Options, func(o dump.Option) bool {
+		name := strings.ToLower(o.Name)
+		says := strings.Contains(name, "async") || strings.Contains(name, "staleness") || strings.Contains(name, "off_policy_steps") || strings.Contains(name, "one_step_off")
+		switch v := o.Value.(type) {
+		case bool:
+			return says && v
+		case float64:
+			return says && v > 0
+		}
+		return false
+	})
 }

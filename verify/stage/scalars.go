@@ -200,11 +200,6 @@ func (m *metric) predict(c *Case) *Prediction {
 		return nil
 	}
 	b := c.B
-	if m.name == "kl" && strings.ToLower(b.Meta.Framework) == "trl" && c.EnumOr("kl.place", "") == "sequence_reward_before_baseline" {
-		own := *m // RLOO's is in the rewards, and logged when these are: once for a generation batch, of all ranks
-		own.generation, own.pooled, own.ranks = true, true, ownRank
-		m = &own
-	}
 	step := b.Meta.ScalarsScope == "optimizer_step"
 	if b.Meta.ScalarsScope == "" && !(c.complete() && len(b.Files) == 1) && !(b.Meta.MicroBatches == 0 && len(b.Files) == 1) {
 		note(&c.Absent, "scalars_scope")
@@ -279,6 +274,9 @@ func (m *metric) predict(c *Case) *Prediction {
 	if m.name == "loss" && step && strings.ToLower(b.Meta.Framework) != "trl" {
 		p.Alt = times(p.Want, 1/max(c.accumulation(), 1))
 	}
+	if m.name == "kl" && strings.ToLower(b.Meta.Framework) == "trl" && c.EnumOr("kl.place", "") == "sequence_reward_before_baseline" {
+		m.sampled(c, p)
+	}
 	p.Scale = max(rms(p.Want, func(int) bool { return true }), p.size(m, c))
 	p.Terms = func(f int) []Term {
 		return []Term{{"files of the step", float64(n)}, {"of this file alone", alone[f]}}
@@ -316,6 +314,26 @@ func (p *Prediction) size(m *metric, c *Case) float64 {
 		return c.lossSize()
 	}
 	return 1
+}
+
+// sampled takes the KL of TRL's RLOO for what it may be, too: it is in the rewards, and logged once when these are, of the tokens of a
+// generation batch on all ranks. Where a step has not all rows of that batch, another number than that of its own is not judged.
+func (m *metric) sampled(c *Case, p *Prediction) {
+	if c.wholeGeneration() {
+		whole, _ := m.of(c, slices.Repeat([]span{{0, c.B.Rows}}, len(p.Want)))
+		p.closest([][]float64{whole})
+		return
+	}
+	for f, want := range p.Want {
+		off := math.Abs(p.Got[f] - want)
+		if p.Alt != nil {
+			off = min(off, math.Abs(p.Got[f]-p.Alt[f]))
+		}
+		if p.Judge[f] && off > p.Bound[f]+tol.Storage(want, p.GotUnit, tol.Eta32) {
+			note(&c.Absent, "the rest of the generation batch")
+			return
+		}
+	}
 }
 
 // joinRanks puts what TRL logs of all ranks in place of the numbers of the files of a micro-batch: the least, the greatest, or the mean by
