@@ -36,6 +36,10 @@ var acrossChecks = []*stage.Check{
 		Formula: "logp_gen of a row is the same, bit by bit, in every update that uses the row", Source: "the engine sampled the row once",
 		Fix:    "store what the engine reported with the rows, and permute it with them",
 		Assert: func(c *stage.Case) *stage.Assertion { return kept(c, "logp_gen", "ROWS-SWAPPED") }},
+	{ID: "across/pairs", Stage: convention.KL, Output: "ref_chosen", Title: "the reference of pairs is another model than the policy after updates",
+		Formula: "after steps with a gradient ref_chosen and ref_rejected are not logp_chosen and logp_rejected bit by bit", Source: "Rafailov et al. 2023, section 4: π_ref stays; V11 (REF-IS-POLICY)",
+		Fix:    "switch the adapter off, or use a frozen copy, for the reference",
+		Assert: func(c *stage.Case) *stage.Assertion { return referenceOfPairs(c) }},
 	{ID: "across/reference", Stage: convention.KL, Output: "logp_ref", Title: "the reference stands still",
 		Formula: "logp_ref of a row is the same in every update that uses the row, and after an update it is not logp_old", Source: "V11, V12 (REF-IS-POLICY)",
 		Fix:    "switch the adapter off, or use a frozen copy, for the reference",
@@ -287,6 +291,22 @@ func kept(c *stage.Case, name, bug string) *stage.Assertion {
 	}
 	a.Violations = []stage.Violation{{Row: at / c.B.Cols, Col: at % c.B.Cols, Got: now[at], Fault: bug,
 		Reason: fmt.Sprintf("%s of %d of %d tokens is not that of the earlier update of the same rows, here %.6g where it was %.6g%s", name, changed, a.Checked, now[at], then[at], same)}}
+	return a
+}
+
+// referenceOfPairs demands that the reference of a preference loss, which is the policy at the first step, is another model after updates.
+func referenceOfPairs(c *stage.Case) *stage.Assertion {
+	learnt, _ := c.Set.Fact("policy_learnt")
+	alike := c.FactOr("rollouts_alike", 0)
+	pairs, same := pairsAlike(c.B)
+	if learnt != true || synced(c) || c.B.Row("ref_rejected") == nil {
+		return nil
+	}
+	a := &stage.Assertion{Checked: c.B.Rows}
+	if same && alike >= 2 && alike*2*float64(pairs) >= 24 {
+		a.Violations = []stage.Violation{{Row: -1, Col: -1, Fault: "REF-IS-POLICY",
+			Reason: fmt.Sprintf("ref_chosen and ref_rejected are the policy's log-probs bit by bit in all %d pairs, in every one of %g steps after the first, whose gradients were not 0: the reference is the policy, and every margin is 0", pairs, alike)}}
+	}
 	return a
 }
 

@@ -149,11 +149,14 @@ func look(b *dump.Batch) *StepNotes {
 	if d, ok := c.Discrepant(old, "logp_ref"); ok {
 		n.Alike = d.Same && d.Tokens >= fewAlike && !coarse(b, "logp_ref") // in 16 bits a small update may change nothing
 	}
+	if pairs, same := pairsAlike(b); same {
+		n.Alike = 2*pairs >= fewAlike
+	}
 	if d, ok := c.Discrepant("logp_old", "logp_new"); ok {
 		n.Update = engineOf(d)
 		n.Moved = !d.Same && (d.MeanAbs > 0.02 || d.MeanAbs > 1e-4 && !coarse(b, "logp_old"))
 	}
-	for _, name := range []string{"dlogp", "advantages"} {
+	for _, name := range []string{"dlogp", "dlogp_chosen", "advantages"} {
 		if t := b.Tensors[name]; t != nil { // a gradient of 0 moves nothing, whatever the advantages are
 			n.Learnt = slices.ContainsFunc(t.Data, func(x float64) bool { return x != 0 && !math.IsNaN(x) })
 			break
@@ -163,6 +166,18 @@ func look(b *dump.Batch) *StepNotes {
 		n.Engine = engineOf(d)
 	}
 	return n
+}
+
+// pairsAlike reports whether the log-probs of all answers of a preference dump are those of the reference bit by bit, in more than 16 bits.
+func pairsAlike(b *dump.Batch) (pairs int, same bool) {
+	for _, answer := range []string{"chosen", "rejected"} {
+		lp, ref := b.Row("logp_"+answer), b.Row("ref_"+answer)
+		if lp == nil || ref == nil || !slices.Equal(lp, ref) || coarse(b, "ref_"+answer) {
+			return 0, false
+		}
+		pairs = len(lp)
+	}
+	return pairs, true
 }
 
 // digests shortens the names of rows that are longer than a digest.
