@@ -250,7 +250,7 @@ func (m *metric) predict(c *Case) *Prediction {
 		p.Want[f], p.Bound[f] = x[f], e[f]
 		if got, ok := m.logged(&b.Files[f], strings.ToLower(b.Meta.Framework)); ok {
 			p.Got[f], p.Judge[f] = got, true
-			if other != nil && math.Abs(other[f]-got) < math.Abs(x[f]-got) {
+			if other != nil && math.Abs(other[f]-got)-otherErr[f] < math.Abs(x[f]-got)-e[f] { // a token on a bound makes a share uncertain
 				p.Want[f], p.Bound[f] = other[f], otherErr[f]
 			}
 			if m.name == "loss" && math.IsNaN(x[f]) { // the HF trainer leaves it out of its log
