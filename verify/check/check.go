@@ -119,6 +119,7 @@ func (s Suite[P]) Run(in P, sel Selection) ([]Result, error) {
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", c.Name, err)
 		}
+		all = slices.Grow(all, len(results))
 		for _, r := range results {
 			if r.Verdict < Pass || r.Verdict > Untested {
 				panic("check: " + c.Name + " returned a result without a verdict")

@@ -115,9 +115,16 @@ func (in *Input) perTarget(judge func(*facts, *target) check.Result, roles ...ro
 	if err != nil || !f.finite {
 		return nil, err
 	}
-	var out []check.Result
+	asked := func(t *target) bool { return len(roles) == 0 || slices.Contains(roles, t.role) }
+	n := 0
 	for _, t := range f.all() {
-		if len(roles) == 0 || slices.Contains(roles, t.role) {
+		if asked(t) {
+			n++
+		}
+	}
+	out := make([]check.Result, 0, n) // thousands of tensors: growing would take three times their memory
+	for _, t := range f.all() {
+		if asked(t) {
 			out = append(out, judge(f, t))
 		}
 	}
