@@ -29,7 +29,7 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 	}
 	if target, lerr := filepath.EvalSymlinks(path); lerr == nil {
 		path = target // a symbolic link is followed, not replaced
-	} else if _, serr := os.Lstat(path); serr == nil {
+	} else if info, serr := os.Lstat(path); serr == nil && info.Mode()&fs.ModeSymlink != 0 { // a file was published by another writer meanwhile
 		return fmt.Errorf("writing %s: %w", path, lerr) // a link that leads nowhere
 	}
 	dir := filepath.Dir(path)
