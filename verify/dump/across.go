@@ -213,15 +213,9 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 		full.b, full.read = b, nil
 	}
 	page := pageOf(v.key, earlier)
-	dressed := func(moved, learnt, begins bool, alike int) func(*convention.Set) *convention.Set {
-		return func(set *convention.Set) *convention.Set {
-			return set.WithFact("policy_moved", moved).WithFact("policy_learnt", learnt).WithFact("rollouts_alike", float64(alike)).WithFact("rollout_begins", begins)
-		}
-	}
-	// The verdict on the reference depends on the steps before by two bits only.
+	// The verdict on a reference depends on the steps before by these only.
 	later := begins && h.rollouts > 1
-	accused := later && (h.moved || h.learnt && h.alike >= 2)
-	about := func(later, accused bool) string { return fmt.Sprintf("%s, later %t, moved %t", page, later, accused) }
+	past := pastOfReference{later: later, suspicion: h.suspicion(later)}
 	for _, t := range s.tracks {
 		if !isAcross(t.check) {
 			continue
@@ -234,13 +228,13 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 			s.firstUpdate(t, v, set, which, 0, false)
 			continue
 		}
-		full.key, full.dress = page, dressed(h.moved, h.learnt, later, h.alike)
-		if t.check.ID == "across/reference" {
-			full.key = about(later, accused)
+		full.key, full.dress = page, past.dress(h.moved)
+		if t.check.Output == "logp_ref" || t.check.Output == "ref_chosen" {
+			full.key = past.of(page)
 			if s.ledger.write != nil { // a shard does not know what the steps before its own have done
-				for _, other := range [][2]bool{{false, false}, {true, false}, {true, true}} {
-					if w := *full; other != [2]bool{later, accused} {
-						w.key, w.dress = about(other[0], other[1]), dressed(other[1], false, other[0], 0)
+				for _, other := range pastsOfReference {
+					if w := *full; other != past {
+						w.key, w.dress = other.of(page), other.dress(false)
 						s.judge(t.check, &w, set)
 					}
 				}
@@ -291,95 +285,5 @@ func kept(c *stage.Case, name, bug string) *stage.Assertion {
 	}
 	a.Violations = []stage.Violation{{Row: at / c.B.Cols, Col: at % c.B.Cols, Got: now[at], Fault: bug,
 		Reason: fmt.Sprintf("%s of %d of %d tokens is not that of the earlier update of the same rows, here %.6g where it was %.6g%s", name, changed, a.Checked, now[at], then[at], same)}}
-	return a
-}
-
-// referenceOfPairs demands that the reference of a preference loss, which is the policy at the first step, is another model after updates.
-func referenceOfPairs(c *stage.Case) *stage.Assertion {
-	learnt, _ := c.Set.Fact("policy_learnt")
-	alike := c.FactOr("rollouts_alike", 0)
-	pairs, same := pairsAlike(c.B)
-	if learnt != true || synced(c) || c.B.Row("ref_rejected") == nil {
-		return nil
-	}
-	a := &stage.Assertion{Checked: c.B.Rows}
-	if same && alike >= 2 && alike*2*float64(pairs) >= 24 {
-		a.Violations = []stage.Violation{{Row: -1, Col: -1, Fault: "REF-IS-POLICY",
-			Reason: fmt.Sprintf("ref_chosen and ref_rejected are the policy's log-probs bit by bit in all %d pairs, in every one of %g steps after the first, whose gradients were not 0: the reference is the policy, and every margin is 0", pairs, alike)}}
-	}
-	return a
-}
-
-// synced reports whether the reference is declared to follow the policy.
-func synced(c *stage.Case) bool {
-	return slices.ContainsFunc(c.B.Meta.Options, func(o dump.Option) bool {
-		on, _ := o.Value.(bool)
-		return on && (o.Name == "sync_ref_model" || strings.HasSuffix(o.Name, "update_ref") || strings.HasSuffix(o.Name, "enable_ema_ref"))
-	})
-}
-
-func referenceStands(c *stage.Case) *stage.Assertion {
-	ref := c.B.Token("logp_ref")
-	if ref == nil || synced(c) {
-		return nil
-	}
-	a := &stage.Assertion{}
-	beta := c.Set.Value("kl.beta")
-	asked := beta.Kind() != convention.Number || beta.Num() != 0
-	if v := followsPolicy(c); v != nil && asked {
-		a.Checked, a.Violations = 1, []stage.Violation{*v}
-		return a
-	}
-	if then := c.B.Token(before + "logp_ref"); then != nil {
-		var most float64
-		at := -1
-		for i, m := range c.B.Mask {
-			if !m || math.IsNaN(then[i]) {
-				continue
-			}
-			a.Checked++
-			// It may be computed again, by other kernels.
-			if d := math.Abs(ref[i] - then[i]); d > 0.5*math.Max(0.5, math.Abs(then[i])) && d > most {
-				most, at = d, i
-			}
-		}
-		if lp, old := c.B.Token("logp_new"), c.B.Token("logp_old"); at >= 0 && lp != nil && old != nil && lp[at] != old[at] {
-			a.Violations = append(a.Violations, stage.Violation{Row: at / c.B.Cols, Col: at % c.B.Cols, Got: ref[at], Fault: "REF-IS-POLICY",
-				Reason: fmt.Sprintf("logp_ref of a row was %.6g at an earlier update and is %.6g now: the reference moves", then[at], ref[at])})
-			return a
-		}
-	}
-	begins, _ := c.Set.Fact("rollout_begins")
-	if begins != true {
-		if a.Checked == 0 {
-			return nil
-		}
-		return a
-	}
-	if !asked {
-		return nil
-	}
-	name := "logp_old"
-	if c.B.Token(name) == nil {
-		name = "logp_new"
-	}
-	d, ok := c.Discrepant(name, "logp_ref")
-	if !ok || d.Tokens < fewAlike {
-		return nil
-	}
-	a.Checked += d.Tokens
-	if now, ok := c.Discrepant("logp_new", "logp_old"); ok && !now.Same {
-		return a // a later mini-batch or epoch: its old log-probs may be those of the start, which the reference shares
-	}
-	moved, _ := c.Set.Fact("policy_moved")
-	learnt, _ := c.Set.Fact("policy_learnt")
-	if d.Same && (moved == true || learnt == true && c.FactOr("rollouts_alike", 0) >= 2 && c.FactOr("rollouts_alike", 0)*float64(d.Tokens) >= 48) {
-		why := "although earlier updates have left the old log-probs"
-		if moved != true {
-			why = fmt.Sprintf("in every one of %g rollouts after the first, whose advantages were not 0", c.FactOr("rollouts_alike", 0))
-		}
-		a.Violations = append(a.Violations, stage.Violation{Row: -1, Col: -1, Fault: "REF-IS-POLICY", Got: d.MeanAbs,
-			Reason: fmt.Sprintf("logp_ref is %s bit by bit in all %d tokens, %s: the reference is the policy, and the KL to it is 0 for ever", name, d.Tokens, why)})
-	}
 	return a
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/check"
 	"plumbline/verify/dump"
 )
 
@@ -89,4 +90,28 @@ func TestMergeReadsWhatNotesDoNotHold(t *testing.T) {
 	got, err := dump.Merge(context.Background(), steps, dump.Options{Profile: "trl-grpo@1.16"}, one)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
+}
+
+// What a rule across steps says of a step does not hang on which process saw the steps before it.
+func TestShardsKnowTheStepsBefore(t *testing.T) {
+	stale := generations(4, func(rollout, _ int, x map[string][]float64) {
+		if rollout > 1 {
+			for i, lp := range x["logp_new"] {
+				x["logp_old"][i] = lp + 0.4*float64(i%7-3)
+			}
+		}
+	})
+	follows := generations(4, func(_, update int, x map[string][]float64) {
+		if update == 0 {
+			copy(x["logp_ref"], x["logp_old"])
+		}
+	})
+	for name, run := range map[string]dump.Batches{"pairs": preferences(4, true), "healthy pairs": preferences(4, false), "stale old log-probs": stale, "reference": follows} {
+		o := dump.Options{Set: []string{"kl.beta=0.1"}, Selection: check.Selection{Select: []string{"across/*"}}}
+		want, err := dump.Judge(context.Background(), run, o)
+		require.NoError(t, err)
+		for n := 1; n <= 3; n++ {
+			require.Equal(t, want, merged(t, run, o, n), "%s in %d", name, n)
+		}
+	}
 }
