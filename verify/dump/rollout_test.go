@@ -225,14 +225,22 @@ func TestWeightsDividedByTheMeanOfARollout(t *testing.T) {
 		}
 		return out
 	}
-	judge := func(run dump.Source) check.Result {
+	judge := func(run dump.Source, name string) check.Result {
 		r, err := dump.Judge(context.Background(), run, dump.Options{Profile: "trl-grpo@1.16",
 			Set: []string{"tis.level=token", "tis.rule=truncate_upper", "tis.high=1.25", "tis.normalize=true"}})
 		require.NoError(t, err)
-		i := slices.IndexFunc(r.Results, func(r check.Result) bool { return r.Check == "ratio/is_weights" })
+		i := slices.IndexFunc(r.Results, func(r check.Result) bool { return r.Check == name })
 		require.GreaterOrEqual(t, i, 0)
 		return r.Results[i]
 	}
-	require.Equal(t, check.Pass, judge(weigh(true)).Verdict)
-	require.Equal(t, check.Fail, judge(weigh(false)).Verdict)
+	require.Equal(t, check.Pass, judge(weigh(true), "ratio/is_weights").Verdict)
+	require.Equal(t, check.Fail, judge(weigh(false), "ratio/is_weights").Verdict)
+
+	undumped := weigh(true)
+	for k, b := range undumped {
+		undumped[k] = b.Without("is_weights", "token_loss")
+	}
+	loss := judge(undumped, "gradient/dlogp")
+	require.Equal(t, check.Undetermined, loss.Verdict)
+	require.Equal(t, "not in the dump: is_weights", loss.Reason)
 }
