@@ -218,7 +218,7 @@ func engineSize(c *Case) *Assertion {
 		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: "LOGP-TEMPERATURE", Got: d.Slope,
 			Reason: fmt.Sprintf("logp_gen is %s at %.3g times its logits: that explains %.0f %% of the difference (%s). One of the two sides has another temperature", name, d.Slope, 100*d.Explains, d)})
 	case d.Scale > largestScale && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none") && d.ESS < leastLeft && !Asynchronous(c.B):
-		note(&c.Absent, fmt.Sprintf("why importance weights would leave %.0f %% of the tokens: engine and trainer are %s, from the start of the run, and no rounding is so large; say so where rollouts are asynchronous (async_rollout, max_staleness)",
+		note(&c.Absent, fmt.Sprintf("a reason, such as async_rollout or max_staleness, why importance weights would leave %.0f %% of the tokens: engine and trainer are %s, from the start of the run, and no rounding is so large",
 			100*d.ESS, d))
 	case d.Scale > largestScale && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none"):
 		out.Note += fmt.Sprintf("; more than rounding in 16 bits makes (logit noise %g), which the importance weights of the run correct for", largestScale)

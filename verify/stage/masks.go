@@ -240,7 +240,7 @@ func assertLengths(c *Case) *Assertion {
 	return a
 }
 
-// anyEnded reports whether some row has an EOS among its ids; without ids or the id of EOS that is not known, and false.
+// anyEnded reports whether some row is known to have an EOS: it is not without ids, or without the id of EOS.
 func (c *Case) anyEnded() bool {
 	eos := c.eosIDs()
 	for r := range c.B.Rows {

@@ -213,25 +213,41 @@ func decays(b *dump.Batch) (lists [][]assign) {
 // whitening proposes what advantages that are A = a·(R − V) + b of the returns say of how they were whitened: not at all where a is 1 and b is 0,
 // without a division where a is 1.
 func whitening(b *dump.Batch) []assign {
-	v, ret, adv := b.Token("values"), b.Token("returns"), b.Token("advantages")
+	fit := lineOfSurprise(b)
+	switch {
+	case fit == nil || fit.left > fit.size/64 || math.Abs(fit.a-1) > 1e-4+fit.left/fit.size:
+		return nil
+	case math.Abs(fit.b) <= 1e-4*fit.size+fit.left:
+		return []assign{word("whiten.scope", "none")}
+	}
+	return []assign{word("whiten.eps_place", "no_std")}
+}
+
+// surpriseFit is the line A = a·(R − V) + b through advantages, over what returns exceed values by.
+type surpriseFit struct {
+	a, b  float64
+	left  float64 // what it leaves, as a root of the mean square
+	size  float64 // that of the advantages
+	cells int
+}
+
+// lineOfSurprise fits the line, nil where it cannot be fitted.
+func lineOfSurprise(of *dump.Batch) *surpriseFit {
+	v, ret, adv := of.Token("values"), of.Token("returns"), of.Token("advantages")
 	if v == nil || ret == nil || adv == nil {
 		return nil
 	}
 	o := observations{n: 2}
-	for i, m := range b.Mask {
+	for i, m := range of.Mask {
 		if m {
 			o.add(ret[i]-v[i], 1, adv[i])
 		}
 	}
 	w, left := o.solve()
-	size := rms(adv, func(i int) bool { return b.Mask[i] })
-	switch {
-	case w == nil || left > size/64 || math.Abs(w[0]-1) > 1e-4+left/size:
+	if w == nil {
 		return nil
-	case math.Abs(w[1]) <= 1e-4*size+left:
-		return []assign{word("whiten.scope", "none")}
 	}
-	return []assign{word("whiten.eps_place", "no_std")}
+	return &surpriseFit{a: w[0], b: w[1], left: left, size: rms(adv, func(i int) bool { return of.Mask[i] }), cells: o.len()}
 }
 
 // unit returns the nearest number of [0, 1].

@@ -75,20 +75,11 @@ func scaledWeights(c *Case) bool {
 // whitenedSince reports whether advantages are a line of what returns exceed values by, other than they themselves: they were whitened after the
 // returns were taken, of rewards that were not dumped.
 func whitenedSince(c *Case) bool {
-	b := c.B
-	v, ret, adv := b.Token("values"), b.Token("returns"), b.Token("advantages")
-	if b.Token("token_rewards") != nil || v == nil || ret == nil || adv == nil {
+	if c.B.Token("token_rewards") != nil {
 		return false
 	}
-	o := observations{n: 2}
-	for i, m := range b.Mask {
-		if m {
-			o.add(ret[i]-v[i], 1, adv[i])
-		}
-	}
-	w, left := o.solve()
-	size := rms(adv, func(i int) bool { return b.Mask[i] })
-	return w != nil && w[0] > 0 && left <= 1e-3*size && o.len() >= 16
+	fit := lineOfSurprise(c.B)
+	return fit != nil && fit.a > 0 && fit.left <= 1e-3*fit.size && fit.cells >= 16
 }
 
 // baselineOfSteps reports whether what advantages are less than the rewards to come is one number for the rows of a group at each step, as the optimal
