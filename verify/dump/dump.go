@@ -64,7 +64,7 @@ func (e *UsageError) Unwrap() error { return e.Err }
 
 // Infos describes the checks, in the order of the stages.
 func Infos() []check.Info {
-	infos := slices.Clone(inputInfos)
+	infos := append(slices.Clone(inputInfos), engineInfo)
 	for _, c := range all() {
 		infos = append(infos, info(c))
 	}

@@ -3,11 +3,19 @@ package dump
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
+
+const acrossEngine = "across/engine"
+
+// engineInfo describes the one check that is judged of a run, and of no step.
+var engineInfo = check.Info{Name: acrossEngine, Doc: "the engine stays as near to the trainer as at the run's best step\n\nthe logit noise between engine and trainer is no more than 4 times that of the run's best step, or 0.12",
+	Source: "an engine that gets the weights after every update differs by rounding alone, at every step; V09, V25 (GEN-UNADAPTED)",
+	Fix:    "look at the step from which it grows: are the weights, or the adapter, sent to the engine after every update?"}
 
 // fewestTokens is the number of tokens from which on the size of a difference is judged.
 const fewestTokens = 64
@@ -110,10 +118,10 @@ func (s *session) lags() bool {
 // weights are a bug no number tells where importance weights correct for them: an asynchronous engine has them by design.
 func (s *session) engineOverSteps() (check.Result, bool) {
 	pools := s.history.engine.pools
-	res := check.Result{Check: "across/engine", Verdict: check.Pass, Subject: steps(s.history.engine.steps, "step"), Steps: &check.Steps{Judged: s.history.engine.steps},
-		Formula: "the logit noise between engine and trainer is no more than 4 times that of the run's best step, or 0.12",
-		Fix:     "look at the step from which it grows: are the weights, or the adapter, sent to the engine after every update?"}
-	if s.history.asynchronous || len(pools) < 2 || !s.o.Selection.Takes("across/engine") {
+	_, formula, _ := strings.Cut(engineInfo.Doc, "\n\n")
+	res := check.Result{Check: acrossEngine, Verdict: check.Pass, Subject: steps(s.history.engine.steps, "step"), Steps: &check.Steps{Judged: s.history.engine.steps},
+		Formula: formula, Fix: engineInfo.Fix}
+	if s.history.asynchronous || len(pools) < 2 || !s.o.Selection.Takes(acrossEngine) {
 		return res, false
 	}
 	best, worst, begins, bad := pools[0], stepSizes{}, stepSizes{}, 0
@@ -154,7 +162,7 @@ func (s *session) engineApart(res *check.Result, best, worst stepSizes, lead boo
 	limit := max(stage.OrdinaryScale, 4*best.Scale)
 	res.Verdict = check.Fail
 	res.Where = fmt.Sprintf("%s  got %.4g  want at most %.4g", worst, worst.Scale, limit)
-	res.Repeat = "--select across"
+	res.Repeat = "--select " + acrossEngine
 	res.Metric, res.Measured, res.Limit = "logit noise", worst.Scale, limit
 	apart := fmt.Sprintf("engine and trainer drift apart: %s: %s; at best, %s: %s", worst, worst.Discrepancy, best, best.Discrepancy)
 	res.Reason = apart + ": the engine's weights are older than the policy, or lack its adapter"

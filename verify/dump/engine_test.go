@@ -81,6 +81,8 @@ func TestEngineFrozenFromTheFirstStepInSmallSteps(t *testing.T) {
 	require.Equal(t, check.Fail, res.Verdict)
 	require.Equal(t, "GEN-UNADAPTED", res.Explanations[0].Fault)
 	require.Greater(t, res.Measured, 0.5)
+	require.Equal(t, "--select "+res.Check, res.Repeat)
+	require.True(t, slices.ContainsFunc(dump.Infos(), func(i check.Info) bool { return i.Name == res.Check }), "the command that repeats it runs")
 
 	res = engineOf(t, b, "tis.level=token", "tis.rule=truncate_upper", "tis.high=2")
 	require.Equal(t, check.Undetermined, res.Verdict, "importance weights may correct for the lag of an asynchronous engine")
