@@ -91,6 +91,9 @@ func (t *table) row(r *Reader, s []byte) (ok bool, err error) {
 		if name < 0 {
 			return
 		}
+		if t.comma == ';' {
+			c = decimalComma(c)
+		}
 		v, missing, isNumber := number(bytes.TrimSpace(c))
 		if !isNumber {
 			word, rest, _ := bytes.Cut(bytes.TrimSpace(c), []byte(" "))
@@ -150,4 +153,16 @@ func split(s []byte, comma byte, list [][]byte) [][]byte {
 		list = append(list, bytes.TrimSpace(s[:i]))
 		s = s[i+1:]
 	}
+}
+
+// decimalComma returns a cell such as 0,123 with a point. A file whose columns are parted by semicolons is of a locale, or of pandas'
+// decimal=",", in which the comma is that of decimals.
+func decimalComma(c []byte) []byte {
+	i := bytes.IndexByte(c, ',')
+	if i < 0 || bytes.IndexByte(c, '.') >= 0 || bytes.IndexByte(c[i+1:], ',') >= 0 {
+		return c
+	}
+	c = bytes.Clone(c)
+	c[i] = '.'
+	return c
 }
