@@ -169,8 +169,8 @@ func TestSignOfBeta(t *testing.T) {
 	row := func(sign float64) string {
 		return lines(30, func(i int) string {
 			up := 3 * math.Tanh(float64(i)/10)
-			return fmt.Sprintf(`{"step":%d,"loss":%g,"grad_norm":1,"learning_rate":1e-5,"rewards/chosen":0.1,"rewards/rejected":-0.1,"rewards/margins":%g,"rewards/accuracies":0.9,"logps/chosen":%g,"logps/rejected":%g}`,
-				i+1, .7-.02*float64(i), up+.05*wave(i), -20+sign*4*up+.3*wave(i*i), -20-sign*4*up+.3*wave(7*i))
+			return fmt.Sprintf(`{"step":%d,"loss":%g,"grad_norm":1,"learning_rate":1e-5,"rewards/chosen":%g,"rewards/rejected":%g,"rewards/margins":%g,"rewards/accuracies":0.9,"logps/chosen":%g,"logps/rejected":%g}`,
+				i+1, .7-.02*float64(i), (up+.05*wave(i))/2, -(up+.05*wave(i))/2, up+.05*wave(i), -20+sign*4*up+.3*wave(i*i), -20-sign*4*up+.3*wave(7*i))
 		})
 	}
 	require.Equal(t, []string{"PREFERENCE-SIGN"}, text(t, "m.jsonl", row(-1)).fails)

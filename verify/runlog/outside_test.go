@@ -39,6 +39,8 @@ func TestNegativeKLOfRLOO(t *testing.T) {
 	noise := func(i int) float64 { return 1e-3 * wave(3*i) }
 	require.Empty(t, text(t, "t.jsonl", row(noise, "")).top)
 	require.Equal(t, []string{"KL-NEGATIVE"}, text(t, "t.jsonl", row(func(i int) float64 { return noise(i) - .01 }, "")).top)
+	require.Equal(t, []string{"KL-NEGATIVE"}, text(t, "t.jsonl", row(func(i int) float64 { return 20 * noise(i) }, ""), "kind=trl-grpo").fails)
+	require.Empty(t, text(t, "t.jsonl", row(noise, ""), "kind=trl").top)
 	for _, own := range []string{`,"cispo_clip_ratio":0`, `,"clip_ratio":0`} {
 		require.Equal(t, []string{"KL-NEGATIVE"}, text(t, "t.jsonl", row(func(i int) float64 { return 20 * noise(i) }, own)).fails, own)
 	}

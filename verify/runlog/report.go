@@ -351,7 +351,7 @@ func (r *Report) head(logs []*log, paths []string, unknown, notes []string) {
 		b.Clean = fmt.Sprintf("%s: no metric of the dictionary among %d numbers%s: names with loss in them were looked at for NaN, nothing else was", strings.Join(shortPaths(paths), " "), numbers, steps)
 	}
 	if len(notes) > 0 {
-		b.Clean += fmt.Sprintf("; %d notes (-v)", len(notes))
+		b.Clean += fmt.Sprintf("; %s (-v)", notesIn(len(notes)))
 	}
 	b.Coverage = "a log shows no gradient, no mask and no denominator: verify dump recomputes them from one dumped step"
 	if len(unknown) > 0 {
@@ -380,4 +380,11 @@ func shortPaths(paths []string) (list []string) {
 		list = append(list, filepath.Base(p))
 	}
 	return list
+}
+
+func notesIn(n int) string {
+	if n == 1 {
+		return "1 note"
+	}
+	return fmt.Sprintf("%d notes", n)
 }

@@ -262,7 +262,7 @@ func read(ctx context.Context, k int, path string, o Options, config map[string]
 	case "trl":
 		w.Program = "trl-grpo"
 	default:
-		w.Program = o.Kind
+		w.Program, w.Given = o.Kind, true
 	}
 	l.err = from(ctx, k, l, func(row *runlog.Row) error {
 		if !w.Add(row, l.reader.Names) {

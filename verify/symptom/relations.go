@@ -127,7 +127,7 @@ func (w *Watch) findSums() sums {
 		total = "train/reward"
 	}
 	if len(terms) > 1 && len(terms) <= 16 {
-		slices.Sort(terms)
+		slices.SortFunc(terms, func(a, b string) int { return s.at[a] - s.at[b] }) // as TRL logs them, in the order of its functions
 		var weight []float64
 		if text, ok := w.option("reward_weights"); ok {
 			weight = numbersOf(text)
@@ -148,6 +148,7 @@ func (w *Watch) relations(row *runlog.Row) {
 	if w.Program == "arc" {
 		w.arcRow(row)
 	}
+	w.pair(row)
 	if len(w.families)+len(w.sums.list) > 0 {
 		w.together(row)
 	}

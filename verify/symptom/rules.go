@@ -35,7 +35,7 @@ func (w *Watch) Findings() []*Finding {
 		}
 		f.Step, f.Line, f.Evidence = h.step, h.line, fmt.Sprintf("line %d: %s", h.line, h.text)
 	}
-	for _, rule := range []func(*judge){(*judge).impossible, (*judge).vanished, (*judge).sumsUp, (*judge).form, (*judge).shielded, (*judge).masked, (*judge).tutorial, (*judge).arc, (*judge).supervised, (*judge).first, (*judge).frameworks, (*judge).memory} {
+	for _, rule := range []func(*judge){(*judge).impossible, (*judge).vanished, (*judge).sumsUp, (*judge).form, (*judge).shielded, (*judge).masked, (*judge).tutorial, (*judge).arc, (*judge).supervised, (*judge).first, (*judge).reference, (*judge).frameworks, (*judge).memory} {
 		rule(j)
 	}
 	return Rank(j.list)
@@ -129,6 +129,9 @@ func Rank(list []*Finding) []*Finding {
 			top = append(top, f)
 		} else {
 			at[root].Under = append(at[root].Under, f)
+			if at[root].Severity != Note {
+				at[root].Severity = max(at[root].Severity, f.Severity)
+			}
 		}
 	}
 	// A cause below which something worse lies is as urgent as that.
@@ -171,6 +174,10 @@ func (j *judge) impossible() {
 		if s.what != nil && (s.what.ID == "explained" || s.what.ID == "correlation") && !s.infinite { // 0/0 where all returns, or all probabilities, are equal
 			continue
 		}
+		if j.unscored(s) {
+			j.say("NONFINITE", Note, Exact, s, "%s is NaN %d times while the reward is finite: the function scored no completion (None), of which TRL takes nanmean", s.name, s.bad).at(s.firstBad)
+			continue
+		}
 		if first == nil || s.firstBad.line < first.firstBad.line {
 			first = s
 		}
@@ -194,7 +201,7 @@ func (j *judge) impossible() {
 		}
 		var others []string
 		for _, s := range j.series {
-			if s != nil && s != first && s.bad > 0 {
+			if s != nil && s != first && s.bad > 0 && !j.unscored(s) {
 				others = append(others, s.name)
 			}
 		}
@@ -272,6 +279,16 @@ func (j *judge) impossible() {
 	}
 }
 
+// unscored reports whether the NaN of a metric are those of a reward function that returned None for every completion: TRL logs nanmean and
+// nanstd of what it scored, and adds the functions up by nansum, so that the reward stays finite.
+func (j *judge) unscored(s *series) bool {
+	if s.infinite || s.quantity() != "reward_of" && !(strings.HasPrefix(strings.TrimPrefix(s.name, "train/"), "rewards/") && strings.HasSuffix(s.name, "/std")) {
+		return false
+	}
+	total := j.of("reward")
+	return total != nil && total.n > 0 && total.bad == 0
+}
+
 // belowZero reports whether the mean of a series is negative by more than the scatter of its steps allows. k1 over samples of the policy
 // estimates a KL, which is not negative.
 func belowZero(s *series) bool {
@@ -296,8 +313,11 @@ const float32Entropy = 0x1p-9
 // roundings may fall on the same side.
 const bfloat16K3 = 0x1p-7
 
-// grpoOnly reports whether the log has a name that TRL 1.16's GRPOTrainer logs and its RLOOTrainer does not.
+// grpoOnly reports whether the program was named, or the log has a name that TRL 1.16's GRPOTrainer logs and its RLOOTrainer does not.
 func (j *judge) grpoOnly() bool {
+	if j.Given {
+		return true
+	}
 	for _, s := range j.series {
 		if s == nil || s.n == 0 {
 			continue
@@ -329,10 +349,14 @@ func (j *judge) sumsUp() {
 				quotient = fmt.Sprintf(", %s times", number(s.got/s.want))
 			}
 			severity, may := Fail, ""
-			if s.rule == "REWARD-SUM" && !s.beyond && !s.constant() {
-				severity, may = Note, partial
+			if s.rule == "REWARD-SUM" {
+				if order := s.reordered(); order != "" {
+					severity, may = Note, "; "+order+" gives all lines, and loggers sort names"
+				} else if !s.beyond && !s.constant() {
+					severity, may = Note, partial
+				}
 			}
-			j.say(s.rule, severity, Exact, j.named[s.total], "%s is %s and %s is %s%s in step %d; off in %d of %d lines%s", s.total, number(s.got), strings.Join(s.terms, " + "), number(s.want), quotient, s.bad.step, s.off, s.n, may).at(*s.bad)
+			j.say(s.rule, severity, Exact, j.named[s.total], "%s is %s and %s is %s%s in step %d; off in %d of %d lines%s", s.total, number(s.got), s.weighted(s.weight), number(s.want), quotient, s.bad.step, s.off, s.n, may).at(*s.bad)
 			continue
 		}
 		if c, worst, ok := s.settle(s.weight); ok && worst > 4 {
@@ -375,6 +399,8 @@ func (j *judge) form() {
 	switch {
 	case j.pass.twice():
 		j.say("TWO-RUNS", Warn, Exact, nil, "%d epochs stand in two lines with a loss each, one after the other, and %d in one", j.pass.equal, j.pass.up-j.pass.equal).at(j.pass.firstEqual)
+	case j.pairs.twice():
+		j.say("TWO-RUNS", Warn, Exact, nil, "%d of %d steps stand in two lines one after the other, with another reward in each", j.pairs.twins, j.pairs.steps).at(j.pairs.first)
 	case j.back == 0:
 	case j.back == 1 && j.hasStep && j.backFrom[1] < j.begin && !j.resumed:
 		f := j.say("STEPS-BACK", Warn, Exact, nil, "line %d goes from step %d back to %d, before step %d of the first line: two logs stand in the wrong order, or are of two runs", j.backLine, j.backFrom[0], j.backFrom[1], j.begin)
@@ -395,7 +421,9 @@ func (j *judge) form() {
 }
 
 // mixed reports whether trends are of a mixture of two runs.
-func (j *judge) mixed() bool { return j.back*4 >= j.forward+j.back && j.back > 0 || j.pass.twice() }
+func (j *judge) mixed() bool {
+	return j.back*4 >= j.forward+j.back && j.back > 0 || j.pass.twice() || j.pairs.twice()
+}
 
 // memory judges what nvidia-smi prints.
 func (j *judge) memory() {

@@ -206,7 +206,7 @@ type passes struct {
 // epochs are rounded, as releases before 4.40 do, to two digits, or where a batch is used for two updates. Then a learning rate that moves
 // moves between the two; that of two ranks is the same in both, that of two runs goes to and fro.
 func (p *passes) twice() bool {
-	if p.equal < 5 || p.equal*10 < p.up*9 {
+	if p.equal < 5 || p.equal*10 < p.up*9 || p.equal*9 > p.up*10 { // an epoch of many lines is one that is rounded
 		return false
 	}
 	if p.moved*2 < p.up {

@@ -9,6 +9,7 @@ func (j *judge) supervised() {
 	}
 	j.explodes()
 	j.preference()
+	j.margins()
 }
 
 // explodes judges a loss that is at least 0 in every line, so that a multiple of its beginning has a meaning: three times that, the limit of
@@ -53,12 +54,7 @@ func (j *judge) explodes() {
 
 // preference judges the margin between chosen and rejected answers: no preference loss falls with it.
 func (j *judge) preference() {
-	find := func(name string) *series {
-		if s := j.named[name]; s != nil {
-			return s
-		}
-		return j.named["train/"+name]
-	}
+	find := j.preferenceSeries
 	margin, accuracy, loss := find("rewards/margins"), find("rewards/accuracies"), j.of("loss")
 	if margin == nil || accuracy == nil || loss == nil || margin.n < 10 || accuracy.n < 10 || loss.n < 10 {
 		return
@@ -85,4 +81,30 @@ func (j *judge) preference() {
 	if mean(last) < 0 && mean(right) < .5 && apart(first, last) > 4 && apart(from, to) > 4 {
 		j.say("PREFERENCE-SIGN", Fail, Trend, margin, "%s falls from %s to %s, with %s of the pairs in order, while %s falls from %s to %s", margin.name, number(mean(first)), number(mean(last)), number(mean(right)), loss.name, number(mean(from)), number(mean(to))).at(last[0])
 	}
+}
+
+// margins judges rewards/margins, the mean over pairs of the chosen reward less the rejected one. Means are linear, so that it is the
+// difference of the two means. Each difference in bfloat16 is rounded by 2⁻⁹ of it, whose mean size may be four times what the means show.
+func (j *judge) margins() {
+	margin, chosen, rejected := j.preferenceSeries("rewards/margins"), j.preferenceSeries("rewards/chosen"), j.preferenceSeries("rewards/rejected")
+	if margin == nil || chosen == nil || rejected == nil || margin.n < 5 || margin.n != chosen.n || margin.n != rejected.n || margin.each > 1 {
+		return
+	}
+	off, at := 0, -1
+	for i, m := range margin.points {
+		c, r := chosen.points[i], rejected.points[i]
+		if c.step != m.step || r.step != m.step {
+			return
+		}
+		if room := margin.half + chosen.half + rejected.half + 0x1p-7*(math.Abs(c.mean)+math.Abs(r.mean)+math.Abs(m.mean)) + 1e-4; math.Abs(m.mean-(c.mean-r.mean)) > room {
+			if off++; at < 0 {
+				at = i
+			}
+		}
+	}
+	if 2*off < len(margin.points) {
+		return
+	}
+	m, c, r := margin.points[at], chosen.points[at], rejected.points[at]
+	j.say("LOSS-SUM", Fail, Exact, margin, "%s is %s and %s − %s is %s − %s = %s in step %d; off in %d of %d lines", margin.name, number(m.mean), chosen.name, rejected.name, number(c.mean), number(r.mean), number(c.mean-r.mean), m.step, off, margin.n).at(m)
 }

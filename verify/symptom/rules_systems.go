@@ -285,6 +285,10 @@ func (j *judge) behindEncoder() bool {
 	return s != nil && s.n > 0 && s.zeros < s.n
 }
 
+// proportional is by how much loss / mask_ratio may vary where the weight is mask_ratio. A cross-entropy falls about as the share of wrong
+// cells does, and loss / mask_ratio then varies less than loss / (0.5 + 0.5·mask_ratio) whatever the weight is: only a ratio that stands still tells.
+const proportional = .1
+
 // arc judges the solver of ARC grids.
 func (j *judge) arc() {
 	if j.Program != "arc" {
@@ -359,13 +363,13 @@ func (j *judge) arc() {
 				}
 			}
 		}
-		if p := efe.since(200); !exploded && len(p) >= 10 && p[len(p)-1].step-p[0].step >= 150 {
+		if p := efe.window(200); !exploded && len(p) >= 10 && p[len(p)-1].step-p[0].step >= 150 {
 			if b, ok := slope(p); ok && b >= 0 {
 				j.say("D9", Warn, Trend, efe, "the loss without reward, curriculum and hard-cell weight has slope %s a line over the last %d batches", number(b), p[len(p)-1].step-p[0].step).at(p[0])
 			}
 		}
 		if by := j.named["\x00mask"]; by != nil && mask != nil && efe.n >= 5 && mask.high.mean-mask.low.mean > .3 && mask.low.mean < .5 {
-			if a, b := deviation(by.points)/math.Abs(mean(by.points)), deviation(efe.points)/math.Abs(mean(efe.points)); a < .5*b {
+			if a, b := deviation(by.points)/math.Abs(mean(by.points)), deviation(efe.points)/math.Abs(mean(efe.points)); a < min(.5*b, proportional) {
 				j.say("D4", Warn, Threshold, loss, "loss / mask_ratio varies by %.0f%%, loss / (0.5 + 0.5·mask_ratio) by %.0f%%: the weight is mask_ratio", 100*a, 100*b).at(mask.low)
 			}
 		}
@@ -374,7 +378,7 @@ func (j *judge) arc() {
 		j.say("D4", Warn, Exact, h, "%s is %s in batch %d; 0.5 is the least", h.name, number(h.low.mean), h.low.step).at(h.low)
 	}
 	if mask != nil {
-		if p := mask.since(300); len(p) >= 10 && p[len(p)-1].step-p[0].step >= 200 {
+		if p := mask.window(300); len(p) >= 10 && p[len(p)-1].step-p[0].step >= 200 {
 			if b, ok := slope(p); ok && b >= 0 {
 				j.say("D12", Warn, Trend, mask, "%s has slope %s a line over the last %d batches", mask.name, number(b), p[len(p)-1].step-p[0].step).at(p[0])
 			}

@@ -290,7 +290,7 @@ func (j *judge) frameworks() {
 		j.say("ZERO-STD", Warn, Threshold, zero, "%s has a median of %s in the last ten lines", zero.name, number(zero.recent())).at(p)
 	}
 	// The mean of equal numbers in float32 is off by a few 2⁻²⁴ of them, and so is their standard deviation.
-	if s, r := j.of("reward_std"), j.of("reward"); s != nil && s.n >= 3 && j.Program != "grpo" && (s.zeros == s.n || r != nil && s.high.mean <= 0x1p-22*math.Max(math.Abs(r.low.mean), math.Abs(r.high.mean))) {
+	if s, r := j.of("reward_std"), j.of("reward"); s != nil && s.n >= 3 && j.Program != "grpo" && (s.zeros == s.n || r != nil && math.Max(s.high.mean, -s.low.mean) <= 0x1p-22*math.Max(math.Abs(r.low.mean), math.Abs(r.high.mean))) {
 		j.say("ZERO-STD", Warn, Threshold, s, "%s is 0 up to rounding in all %d lines", s.name, s.n).at(s.first)
 	}
 	if s := j.of("grad_norm"); s != nil && s.n >= 3 && j.Program != "grpo" {
@@ -304,11 +304,15 @@ func (j *judge) frameworks() {
 			j.say("SPIKE", Warn, Threshold, s, "%s is %s in step %d, its median %s", s.name, number(s.high.mean), s.high.step, number(m)).at(s.high)
 		}
 	}
-	if s := j.of("ratio"); s != nil && j.Program == "trl-ppo" && s.n >= 5 && s.low.mean == 1 && s.high.mean == 1 {
+	if s := j.of("ratio"); s != nil && j.Program == "trl-ppo" && j.named["objective/kl"] != nil && s.n >= 5 && s.low.mean == 1 && s.high.mean == 1 {
 		j.say("RATIO-STUCK", Warn, Exact, s, "%s is exactly 1 in all %d lines", s.name, s.n).at(s.first)
 	}
 	// A KL of 0.03 is a log-ratio of 0.25, its square over 2: two in five ratios are beyond 1 ± 0.2, of which the sign of A lets half be clipped.
-	if c, k := j.of("clip_frac"), j.of("approx_kl"); c != nil && k != nil && c.n >= 20 && c.zeros == c.n && highest(k.points, 10) > .03 {
+	drift := j.of("approx_kl")
+	if drift == nil {
+		drift = j.of("kl_k2")
+	}
+	if c, k := j.of("clip_frac"), drift; c != nil && k != nil && c.n >= 20 && c.zeros == c.n && highest(k.points, 10) > .03 {
 		j.say("CLIP-ALWAYS-0", Warn, Exact, c, "%s is exactly 0 in all %d lines and %s has a mean of %s in ten of them in a row", c.name, c.n, k.name, number(highest(k.points, 10))).at(c.first)
 	}
 	// −ρ has mean −1 where −log ρ, of mean 0 in the first update, is meant.

@@ -152,6 +152,15 @@ func (s *series) since(steps int64) []point {
 	return s.points[i:]
 }
 
+// window returns the values of the last steps, or all where fewer than ten lie in them: a slope needs ten points, and a run that does not move
+// as a whole does not in its end.
+func (s *series) window(steps int64) []point {
+	if p := s.since(steps); len(p) >= 10 {
+		return p
+	}
+	return s.points
+}
+
 func values(p []point) []float64 {
 	x := make([]float64, len(p))
 	for i := range p {

@@ -60,6 +60,7 @@ type Watch struct {
 	Placed  map[string]int64  // lines of the log that set them
 	Vocab   float64           // size of the vocabulary, 0 if not known
 	Program string
+	Given   bool // the program was named, and not told by the names of the log
 
 	series  []*series // by index of the reader's names
 	named   map[string]*series
@@ -97,6 +98,7 @@ type Watch struct {
 	perEpoch     int // updates of an epoch over a rollout, 0 where no line tells
 	perEpochLine int64
 	pass         passes
+	pairs        pairs
 	table        bool // rows under a header, which names columns that may be empty in all of them
 }
 
