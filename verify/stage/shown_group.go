@@ -16,7 +16,7 @@ type groupForm struct {
 }
 
 // groupForms proposes how advantages A = c/(σ + ε) of responses are made of the scores of their groups: of every centre, scale and ddof of
-// which c/A − σ is one number for all rows, the two of the least spread, with that number.
+// which c/A − σ is one number for all rows, those of the least spread, with that number.
 func groupForms(b *dump.Batch) (lists [][]assign) {
 	score, id := b.Row("scores"), b.Row("group_id")
 	adv := b.Row("advantages")
@@ -54,17 +54,22 @@ func groupForms(b *dump.Batch) (lists [][]assign) {
 		})
 	})
 	slices.SortStableFunc(forms, func(x, y groupForm) int { return cmp.Compare(x.spread, y.spread) })
-	for _, f := range forms[:min(2, len(forms))] {
+	var long [][]assign // of one group some ε is right in every form: one that people write comes before those that nobody does
+	for i, f := range forms {
+		if i >= 2 && f.spread > 4*forms[1].spread {
+			break
+		}
 		list := []assign{word("adv.kind", "group"), word("adv.center", f.center), word("adv.scale", f.scale), word("adv.ddof", []string{"0", "1"}[f.ddof]), word("whiten.scope", "none")}
 		if f.eps <= f.spread {
 			lists = append(lists, list) // no ε shows: that of a release
 			continue
 		}
-		for _, eps := range []float64{written(f.eps, 2e-2), written(f.eps, 1e-3), f.eps} {
+		for _, eps := range []float64{written(f.eps, 2e-2), written(f.eps, 1e-3)} {
 			lists = append(lists, append(slices.Clone(list), amount("adv.eps", eps)))
 		}
+		long = append(long, append(list, amount("adv.eps", f.eps)))
 	}
-	return lists
+	return append(lists, long...)
 }
 
 // groupEps returns the median of c/A − σ of a form and the median distance from it, and whether that is below a hundredth of σ in all but a few. Of

@@ -91,6 +91,16 @@ func TestGroupFormsAreShown(t *testing.T) {
 		got := texts(fits[0].Changes)
 		require.Equal(t, []string{"loo", "batch_std", "0", "0.0024"}, []string{got["adv.center"], got["adv.scale"], got["adv.ddof"], got["adv.eps"]})
 	}
+	for seed := range uint64(8) { // one group tells of an ε in every form, and people write 1e-4
+		b := groupsOf(seed, each(func(s []float64, x float64) float64 { return (x - mean(s)) / (sigma(s, 1) + 1e-4) }))
+		for r := 4; r < b.Rows; r++ {
+			b.Row("scores")[r], b.Row("advantages")[r] = 0.5, 0
+		}
+		fits, _ := Complete(Find("advantage/group"), b, &convention.Set{})
+		require.NotEmpty(t, fits)
+		got := texts(fits[0].Changes)
+		require.Equal(t, []string{"mean", "group_std", "1", "1e-4"}, []string{got["adv.center"], got["adv.scale"], got["adv.ddof"], got["adv.eps"]}, "seed %d", seed)
+	}
 	wrong := groupsOf(1, each(func(s []float64, x float64) float64 { return (x - 1.1*mean(s)) / sigma(s, 1) }))
 	fits, _ := Complete(Find("advantage/group"), wrong, &convention.Set{})
 	for _, f := range fits {
