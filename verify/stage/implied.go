@@ -143,15 +143,21 @@ func (s *search) impliedDecay(set *convention.Set, gamma bool) []float64 {
 	return []float64{num / den}
 }
 
-// impliedBeta solves the first number of a preference loss for β, where that is a number of at most two digits: one number that is fitted to
+// impliedBeta solves the largest number of a preference loss for β, where that is a number of at most two digits: one number that is fitted to
 // one number says nothing, but fewer than one of a thousand numbers lies within 10⁻⁵ of one of two digits (90 in a decade: 90·2·10⁻⁵/ln 10).
 func (s *search) impliedBeta(set *convention.Set) (list []float64) {
 	off := func(beta float64) float64 {
 		o := JudgeAs(s.ch, s.part, set.With("dpo.beta", convention.NumberValue(beta), "search"), s.a)
-		if o.Pred == nil || len(o.Pred.Want) == 0 || len(o.Got) == 0 {
+		at, largest := -1, 0.0
+		for i, x := range o.Got {
+			if math.Abs(x) > largest {
+				at, largest = i, math.Abs(x)
+			}
+		}
+		if o.Pred == nil || at < 0 || at >= len(o.Pred.Want) {
 			return math.NaN()
 		}
-		return o.Pred.Want[0] - o.Got[0]
+		return o.Pred.Want[at] - o.Got[at]
 	}
 	const least, most, step = 1e-3, 10, 1.125
 	before := off(least)

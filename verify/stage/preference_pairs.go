@@ -44,7 +44,7 @@ type pairs struct {
 
 // readPairs reads the pairs; what is missing is noted.
 func (c *Case) readPairs() *pairs {
-	p := &pairs{o: rl.DPOOptions{Beta: c.Num("dpo.beta")}, stored: make([]float64, c.B.Rows), raw: make([]Pair, c.B.Rows)}
+	p := &pairs{stored: make([]float64, c.B.Rows), raw: make([]Pair, c.B.Rows)}
 	kind := c.Enum("dpo.loss")
 	p.o.Kind, _ = rl.ParseDPOKind(kind)
 	if kind == "sigmoid" {
@@ -68,6 +68,7 @@ func (c *Case) readPairs() *pairs {
 			note(&c.Absent, "a divergence of log-probs per token")
 		}
 	}
+	p.o.Beta = c.Num("dpo.beta") // a search solves it for the loss that it has taken
 	names := []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"}
 	if p.o.Kind == rl.DPOORPO {
 		names = names[:2]

@@ -89,8 +89,7 @@ func (s *search) complete(set *convention.Set, changes []Change) bool {
 		name := o.Case.Unknown[0]
 		all := true
 		for _, v := range s.candidates(set, name) {
-			c := append(slices.Clone(changes), Change{name, set.Value(name), v})
-			all = s.complete(set.With(name, v, "search"), c) && all
+			all = s.complete(set.With(name, v, "search"), changedTo(changes, Change{name, set.Value(name), v})) && all
 		}
 		return all
 	}
@@ -105,6 +104,19 @@ func (s *search) complete(set *convention.Set, changes []Change) bool {
 		s.void = append(s.void, Fit{Changes: changes, Set: set, Outcome: o})
 	}
 	return true
+}
+
+// changedTo returns changes with c in place of an earlier change of its option, such as a profile's, to which the option does not apply.
+func changedTo(changes []Change, c Change) []Change {
+	list := make([]Change, 0, len(changes)+1)
+	for _, other := range changes {
+		if other.Option == c.Option {
+			c.From = other.From
+		} else {
+			list = append(list, other)
+		}
+	}
+	return append(list, c)
 }
 
 // cost is what a prediction for b is counted as: its cells, and an eighth of them if the output is one number of a row, which
