@@ -274,7 +274,8 @@ func (m *metric) predict(c *Case) *Prediction {
 	if m.name == "loss" && step && strings.ToLower(b.Meta.Framework) != "trl" {
 		p.Alt = times(p.Want, 1/max(c.accumulation(), 1))
 	}
-	if m.name == "kl" && strings.ToLower(b.Meta.Framework) == "trl" && c.EnumOr("kl.place", "") == "sequence_reward_before_baseline" {
+	sampled := b.Meta.Framework == "" && Updates(c.Set) > 1 || strings.ToLower(b.Meta.Framework) == "trl" && c.EnumOr("kl.place", "") == "sequence_reward_before_baseline"
+	if m.name == "kl" && sampled {
 		m.sampled(c, p)
 	}
 	p.Scale = max(rms(p.Want, func(int) bool { return true }), p.size(m, c))

@@ -54,21 +54,38 @@ func maskedMean(name string) func(*Case, []span) ([]float64, []float64) {
 }
 
 // anyMeans returns what the mean of a tensor may be of each file where no framework says what the name means: by any aggregation of its tokens, as
-// OpenRLHF logs the KL of its loss, and the mean over the ranks of a micro-batch of any, as TRL did up to 1.8; of a step the mean over its files.
+// OpenRLHF logs the KL of its loss, and the mean over the ranks of a micro-batch of any, as TRL did up to 1.8, or over the tokens of all ranks, as TRL
+// does since, or over those of all that was sampled together, as its RLOOTrainer logs the KL of its rewards; of a step the mean over its files, or
+// over its tokens.
 func (c *Case) anyMeans(name string, step bool) (list [][]float64) {
-	of := c.aggregated(c.B.Token(name))
-	for k := range aggregations {
-		if of == nil {
-			return nil
+	x := c.B.Token(name)
+	of := c.aggregated(x)
+	if of == nil {
+		return nil
+	}
+	together := func(f, g int) bool { return step || c.B.Files[f].MicroBatch == c.B.Files[g].MicroBatch }
+	for _, whole := range []bool{false, true} {
+		pooled := make([]float64, len(of))
+		for f := range pooled {
+			var sum, n float64
+			for i, m := range c.B.Mask {
+				if m && (whole || together(f, c.B.File(i/c.B.Cols))) {
+					sum, n = sum+x[i], n+1
+				}
+			}
+			pooled[f] = sum / n
 		}
+		list = append(list, pooled)
+	}
+	for k := range aggregations {
 		own, joined := make([]float64, len(of)), make([]float64, len(of))
 		for f := range of {
 			own[f] = of[f][k]
 		}
-		for f, file := range c.B.Files {
+		for f := range c.B.Files {
 			var n float64
-			for g, other := range c.B.Files {
-				if step || file.MicroBatch == other.MicroBatch {
+			for g := range c.B.Files {
+				if together(f, g) {
 					n, joined[f] = n+1, joined[f]+own[g]
 				}
 			}
