@@ -2,10 +2,12 @@ package stage
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/reference/rl"
 )
 
 // groupForm is a way to centre and to scale the scores of a group, and the ε that advantages of that form show.
@@ -19,12 +21,7 @@ type groupForm struct {
 // which c/A − σ is one number for all rows, those of the least spread, with that number.
 func groupForms(b *dump.Batch) (lists [][]assign) {
 	score, id := b.Row("scores"), b.Row("group_id")
-	adv := b.Row("advantages")
-	if len(adv) != b.Rows {
-		if x := b.Token("advantages"); x != nil {
-			adv = firstTokens(b, x)
-		}
-	}
+	adv := rowAdvantages(b)
 	if len(score) != b.Rows || len(id) != b.Rows || len(adv) != b.Rows {
 		return nil
 	}
@@ -32,6 +29,93 @@ func groupForms(b *dump.Batch) (lists [][]assign) {
 	for r, g := range id {
 		groups[g] = append(groups[g], r)
 	}
+	if k := sumsOfKL(b); k != nil {
+		if beta := penaltyOf(score, k, adv, groups); beta > 0 {
+			left := make([]float64, len(score))
+			for r := range left {
+				left[r] = score[r] - float64(beta*k[r])
+			}
+			for _, list := range formsOf(left, adv, groups) {
+				lists = append(lists, append(list, word("kl.place", "sequence_reward_before_baseline"), amount("kl.beta", beta)))
+			}
+		}
+	}
+	return append(lists, formsOf(score, adv, groups)...)
+}
+
+// rowAdvantages are the advantages of the responses, those of their first tokens where they were dumped per token; nil of neither.
+func rowAdvantages(b *dump.Batch) []float64 {
+	if adv := b.Row("advantages"); len(adv) == b.Rows {
+		return adv
+	}
+	if x := b.Token("advantages"); x != nil {
+		return firstTokens(b, x)
+	}
+	return nil
+}
+
+// sumsOfKL are the sums over the tokens of each response of the dumped KL, or where none was dumped of log π − log π_ref; nil of neither.
+func sumsOfKL(b *dump.Batch) []float64 {
+	if k := b.Row("kl"); len(k) == b.Rows {
+		return k
+	}
+	k, lp, ref := b.Token("kl"), b.Token("logp_old"), b.Token("logp_ref")
+	if lp == nil {
+		lp = b.Token("logp_new")
+	}
+	switch {
+	case k != nil:
+	case lp != nil && ref != nil:
+		k = make([]float64, len(lp))
+		for i := range k {
+			k[i] = lp[i] - ref[i]
+		}
+	default:
+		return nil
+	}
+	return rl.RowSums(nil, k, b.Mask, b.Rows, b.Cols)
+}
+
+// penaltyOf solves A = u·(s − s̄) − u·β·(K − K̄) in each group, whatever its scale u is, for β: the median of the groups, 0 where it is not that of
+// three quarters of them to a hundredth, or fewer than four rows stand behind it for each that is solved.
+func penaltyOf(score, kl, adv []float64, groups map[float64][]int) float64 {
+	var all []float64
+	rows := 0
+	for _, g := range slices.Sorted(maps.Keys(groups)) {
+		ids := groups[g]
+		var s, k, a float64
+		for _, r := range ids {
+			s, k, a = s+score[r]/float64(len(ids)), k+kl[r]/float64(len(ids)), a+adv[r]/float64(len(ids))
+		}
+		var ss, sk, kk, sa, ka float64
+		for _, r := range ids {
+			x, y, z := score[r]-s, kl[r]-k, adv[r]-a
+			ss, sk, kk, sa, ka = ss+float64(x*x), sk+float64(x*y), kk+float64(y*y), sa+float64(x*z), ka+float64(y*z)
+		}
+		det := float64(ss*kk) - float64(sk*sk)
+		u, v := (float64(kk*sa)-float64(sk*ka))/det, (float64(ss*ka)-float64(sk*sa))/det
+		if beta := -v / u; len(ids) >= 4 && det > 1e-6*ss*kk && u > 0 && !math.IsInf(beta, 0) {
+			all, rows = append(all, beta), rows+len(ids)
+		}
+	}
+	if len(all) == 0 || len(all) == 1 && rows < 6 {
+		return 0
+	}
+	beta := middle(slices.Clone(all), 1)
+	same := 0
+	for _, x := range all {
+		if math.Abs(x-beta) <= 0.01*math.Abs(beta) {
+			same++
+		}
+	}
+	if !(beta > 0) || 4*same < 3*len(all) {
+		return 0
+	}
+	return written(beta, 2e-3)
+}
+
+// formsOf is [groupForms] of scores that may have lost a KL penalty.
+func formsOf(score, adv []float64, groups map[float64][]int) (lists [][]assign) {
 	for _, center := range []string{"mean", "loo"} {
 		if f, ok := groupEps(score, adv, groups, center, "none", 0); ok && math.Abs(f.eps-1) <= 1e-2 {
 			lists = append(lists, []assign{word("adv.kind", "group"), word("adv.center", center), word("adv.scale", "none"), word("whiten.scope", "none")})

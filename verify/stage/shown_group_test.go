@@ -3,6 +3,7 @@ package stage
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -105,6 +106,36 @@ func TestGroupFormsAreShown(t *testing.T) {
 	fits, _ := Complete(Find("advantage/group"), wrong, &convention.Set{})
 	for _, f := range fits {
 		require.NotEqual(t, check.Pass, f.Outcome.Verdict)
+	}
+}
+
+// A penalty for the KL of a response, subtracted from its score before the baseline, shows whatever the baseline is (TRL 1.16, RLOOTrainer).
+func TestPenaltiesBeforeTheBaselineAreShown(t *testing.T) {
+	for seed := range uint64(6) {
+		b := groupsOf(seed, func(s []float64) []float64 { return s })
+		rng := rand.New(rand.NewPCG(seed, 3))
+		kl := make([]float64, len(b.Mask))
+		for i := range kl {
+			kl[i] = float64(float32(rng.NormFloat64()))
+		}
+		b.Tensors["kl"] = &dump.Tensor{Data: kl, Layout: dump.PerToken, Type: format.F32, Shape: []int{b.Rows, b.Cols}}
+		reward, adv := slices.Clone(b.Row("scores")), b.Row("advantages")
+		for i, m := range b.Mask {
+			if m {
+				reward[i/b.Cols] -= 0.037 * kl[i]
+			}
+		}
+		for g := 0; g < b.Rows; g += 4 {
+			sum := reward[g] + reward[g+1] + reward[g+2] + reward[g+3]
+			for r := g; r < g+4; r++ {
+				adv[r] = float64(float32(reward[r] - (sum-reward[r])/3))
+			}
+		}
+		fits, _ := Complete(Find("advantage/group"), b, &convention.Set{})
+		require.NotEmpty(t, fits, "seed %d", seed)
+		require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
+		got := texts(fits[0].Changes)
+		require.Equal(t, []string{"loo", "none", "sequence_reward_before_baseline", "0.037"}, []string{got["adv.center"], got["adv.scale"], got["kl.place"], got["kl.beta"]}, "seed %d", seed)
 	}
 }
 
