@@ -55,6 +55,7 @@ func (s *session) report() *Report {
 			})
 		}
 		t.contradicted(&res, s)
+		t.withoutKL(&res, s)
 		res.Check, res.Formal = t.check.ID, isFormal(t.check.ID)
 		res.Demanded = s.o.Selection.Demands(t.check.ID)
 		r.Results = append(r.Results, res)

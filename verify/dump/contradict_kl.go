@@ -1,0 +1,116 @@
+package dump
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// withoutKL makes a failure of a gradient that has no KL term, of a loss that has one: each was searched alone and fits. At some step the loss is
+// wrong without the term, and at some the gradient with it, whatever the estimate and its gradient are.
+func (t *track) withoutKL(res *check.Result, s *session) {
+	if res.Verdict != check.Pass || t.check.ID != "gradient/dlogp" || !t.searched || len(t.fits) == 0 || s.profile != nil {
+		return
+	}
+	const looked = 4
+	var at []unit
+	for _, step := range spread(t.starts, looked) {
+		u, err := s.unit(s.ctx, t, step)
+		if err != nil || len(u.b.Missing) > 0 {
+			return
+		}
+		at = append(at, u)
+	}
+	for _, loss := range s.tracks {
+		if loss.check.ID != "aggregate/loss" && loss.check.ID != "token_loss/policy" || !loss.searched || loss.passed < loss.judged || !loss.needsKL(at) {
+			continue
+		}
+		for _, u := range at {
+			o := t.withKL(u, loss.termsOfKL())
+			if o == nil {
+				continue
+			}
+			h := fault.Find("KL-DETACHED")
+			res.Verdict, res.Metric, res.Formula = check.Fail, "", t.check.Formula
+			res.Steps.Bad, res.Steps.First = t.passed, u.b.Meta.Step
+			res.Where = place(o, o.Tally.Worst.Index, s.o.Redact)
+			res.Reason = fmt.Sprintf("is that of the loss without its KL term, and %s is right only with it", loss.check.ID)
+			res.Repeat = "--select " + loss.check.ID + "," + t.check.ID
+			res.Fix = h.Fix
+			res.Explanations = []check.Explanation{{Fault: h.ID, Title: h.Title, Cause: h.Cause, Rows: h.Rows,
+				Evidence: fmt.Sprintf("%s has the KL term; no estimate of it and none of its gradients gives the gradient of step %d", loss.check.ID, u.b.Meta.Step)}}
+			return
+		}
+	}
+}
+
+// needsKL reports whether all that fits a loss has its KL term, and is wrong at some step without it.
+func (t *track) needsKL(at []unit) bool {
+	if !slices.ContainsFunc(t.decided(), func(c stage.Change) bool { return c.Option == "kl.place" && c.To.String() == "loss" }) {
+		return false
+	}
+	none, err := convention.Parse("kl.place", "none")
+	return err == nil && slices.ContainsFunc(at, func(u unit) bool {
+		without := slices.Concat(t.fits[0].Changes, []stage.Change{{Option: "kl.place", To: none}})
+		return stage.Judge(t.check, u.b, changed(u.set, without)).Verdict == check.Fail
+	})
+}
+
+// withKL returns how the gradient of a step fails with a KL term that a loss has; nil where with some it does not, or that is not known.
+func (t *track) withKL(u unit, terms [][]stage.Change) (first *stage.Outcome) {
+	left := 1000 // outcomes
+	var right func(set *convention.Set) bool
+	right = func(set *convention.Set) bool {
+		left--
+		o := stage.Judge(t.check, u.b, set)
+		switch {
+		case left < 0 || len(o.Case.Absent) > 0:
+			return true
+		case len(o.Case.Unknown) > 0:
+			values := set.Among(o.Case.Unknown[0])
+			return len(values) == 0 || slices.ContainsFunc(values, func(v convention.Value) bool { return right(set.With(o.Case.Unknown[0], v, "search")) })
+		case o.Verdict != check.Fail || o.Tally == nil || o.Tally.N == 0:
+			return true
+		}
+		if first == nil {
+			first = o
+		}
+		return false
+	}
+	for _, f := range t.fits[:min(2, len(t.fits))] {
+		for _, term := range terms {
+			for _, by := range u.set.Among("kl.grad") {
+				if right(changed(u.set, slices.Concat(f.Changes, term, []stage.Change{{Option: "kl.grad", To: by}}))) {
+					return nil
+				}
+			}
+		}
+	}
+	return first
+}
+
+// termsOfKL are the options of the KL term of what fits, a few that differ.
+func (t *track) termsOfKL() (list [][]stage.Change) {
+	const most = 6
+	seen := map[string]bool{}
+	for _, f := range t.fits {
+		var term []stage.Change
+		var key strings.Builder
+		for _, c := range f.Changes {
+			if strings.HasPrefix(c.Option, "kl.") || c.Option == "tis.applies_to_kl" {
+				term = append(term, c)
+				fmt.Fprint(&key, c.Option, "=", c.To, ";")
+			}
+		}
+		if !seen[key.String()] && len(list) < most {
+			seen[key.String()] = true
+			list = append(list, term)
+		}
+	}
+	return list
+}
