@@ -103,7 +103,8 @@ func (t *table) row(r *Reader, s []byte) (ok bool, err error) {
 			}
 		}
 		if isNumber && !(missing && len(c) == 0) {
-			r.row.Fields = append(r.row.Fields, Field{Name: name, Value: v, Missing: missing, Half: half(c)})
+			unit, padded := half(c)
+			r.row.Fields = append(r.row.Fields, Field{Name: name, Value: v, Missing: missing, Half: unit, Padded: padded})
 		}
 	}
 	if t.comma == 0 {

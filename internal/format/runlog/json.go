@@ -396,7 +396,8 @@ func (r *Reader) frame(p *parser) error {
 				p.scalar()
 			}
 			if v, missing, ok := number(bytes.TrimSpace(p.s[from:p.i])); ok {
-				rows[at] = append(rows[at], Field{Name: name, Value: v, Missing: missing, Half: half(p.s[from:p.i])})
+				unit, padded := half(p.s[from:p.i])
+				rows[at] = append(rows[at], Field{Name: name, Value: v, Missing: missing, Half: unit, Padded: padded})
 			}
 			return nil
 		})
@@ -418,7 +419,7 @@ func (r *Reader) frame(p *parser) error {
 		r.Lines = int64(n) + 1
 		r.row = Row{Line: r.Lines, Fields: append(r.row.Fields[:0], rows[at]...), Raw: true}
 		if !hasStep {
-			if err := r.add([]byte("_step"), float64(at), false, 0); err != nil {
+			if err := r.add([]byte("_step"), float64(at), false, 0, false); err != nil {
 				return err
 			}
 		}

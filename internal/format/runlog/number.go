@@ -127,27 +127,33 @@ func short(s []byte) (float64, bool) {
 	return v, true
 }
 
-// half returns half a unit of the last digit of a number as it is written.
-func half(s []byte) float64 {
+// half returns half a unit of the last digit of a number as it is written, and whether it ends in zeros that it does not need: 0.10, 0.000.
+func half(s []byte) (unit float64, padded bool) {
 	places, point, exponent := 0, false, 0
+digits:
 	for i, c := range s {
 		switch {
+		case c == '(': // np.float64(0.1), tensor(0.1, device='cuda:0')
+			places, point = 0, false
+		case c == ',':
+			break digits
 		case c == '.':
 			point = true
 		case c >= '0' && c <= '9':
 			if point {
 				places++
 			}
+			padded = c == '0'
 		case c == 'e' || c == 'E':
 			exponent, _ = strconv.Atoi(string(bytes.TrimRight(bytes.TrimPrefix(s[i+1:], []byte("+")), `"' `)))
 			if exponent -= places; exponent < -300 || exponent > 300 {
-				return 0
+				return 0, false
 			}
-			return 0.5 * math.Pow(10, float64(exponent))
+			return 0.5 * math.Pow(10, float64(exponent)), false
 		}
 	}
 	if places < len(tens) {
-		return 0.5 / tens[places]
+		return 0.5 / tens[places], padded && places > 1
 	}
-	return 0.5 * math.Pow(10, float64(-min(places, 300)))
+	return 0.5 * math.Pow(10, float64(-min(places, 300))), padded
 }

@@ -55,6 +55,7 @@ type Field struct {
 	Name    int     // index into [Reader.Names]
 	Value   float64 // NaN where it is missing
 	Missing bool    // null, None or an empty cell
+	Padded  bool    // written with zeros at its end: to a fixed number of places
 	Half    float64 // half a unit of the last digit that was written: how far the number was rounded at most
 }
 
@@ -302,12 +303,12 @@ func (r *Reader) name(s []byte) (int, error) {
 }
 
 // add adds a number to the row.
-func (r *Reader) add(name []byte, v float64, missing bool, half float64) error {
+func (r *Reader) add(name []byte, v float64, missing bool, half float64, padded bool) error {
 	i, err := r.name(name)
 	if err != nil {
 		return err
 	}
-	r.row.Fields = append(r.row.Fields, Field{Name: i, Value: v, Missing: missing, Half: half})
+	r.row.Fields = append(r.row.Fields, Field{Name: i, Value: v, Missing: missing, Half: half, Padded: padded})
 	return nil
 }
 
@@ -317,7 +318,8 @@ func (r *Reader) token(name, tok []byte) (ok bool, err error) {
 	if !ok {
 		return false, nil
 	}
-	return true, r.add(name, v, missing, half(tok))
+	unit, padded := half(tok)
+	return true, r.add(name, v, missing, unit, padded)
 }
 
 // stripped returns a line without escape sequences (ECMA-48: CSI, OSC and two-byte ones).

@@ -118,6 +118,23 @@ func TestNotFinite(t *testing.T) {
 	}
 }
 
+// A number with zeros at its end was written to a fixed number of places, and one without has the digits that it needs.
+func TestPlaces(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "v.log")
+	require.NoError(t, os.WriteFile(path, []byte("step:1 - a:0.000 - b:0.0 - c:1.25 - d:np.float64(0.0) - e:-0.10 - f:1e-06 - g:0.000e+00 - actor/lr:3\n"), 0o644))
+	var padded []bool
+	var half []float64
+	r := &runlog.Reader{}
+	require.NoError(t, r.Open(path, func(row *runlog.Row) error {
+		for _, f := range row.Fields[1:] {
+			padded, half = append(padded, f.Padded), append(half, f.Half)
+		}
+		return nil
+	}))
+	require.Equal(t, []bool{true, false, false, false, true, false, false, false}, padded)
+	require.InDeltaSlice(t, []float64{5e-4, .05, 5e-3, .05, 5e-3, 5e-7, 5e-4, .5}, half, 1e-12)
+}
+
 func TestDocuments(t *testing.T) {
 	rows, _, err := readAll(t, "trainer_state.json", []byte("{\n \"epoch\": 1,\n \"log_history\": [\n {\"step\": 1, \"loss\": 0.5},\n {\"step\": 2,\n \"loss\": NaN}\n ],\n \"max_steps\": 2\n}\n"))
 	require.NoError(t, err)
