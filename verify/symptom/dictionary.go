@@ -102,7 +102,7 @@ var names = []Name{
 	{"shielded", "loss", "loss", ""}, {"shielded", "loss_pg", "loss_policy", "whitened advantages: rises towards 0 while the policy learns"}, {"shielded", "loss_kl", "loss_kl", ""},
 	{"shielded", "kl", "kl_k3", "TRL's PPO logs a sum of k1 under objective/kl"}, {"shielded", "ratio_mean", "ratio", ""}, {"shielded", "reward_mean", "reward", ""}, {"shielded", "ctr", "reward", ""},
 	{"shielded", "grad_norm_raw", "grad_norm", ""}, {"shielded", "grad_norm", "grad_norm", ""}, {"shielded", "time_project_ms", "project_time", ""}, {"shielded", "time_project_ms_of", "step_time", ""},
-	{"shielded", "time_step_ms", "step_time", ""}, {"shielded", "ratio_min", "positive", ""}, {"shielded", "ratio_max", "positive", ""},
+	{"shielded", "time_step_ms", "step_time", ""}, {"shielded", "projection_ms", "project_time", ""}, {"shielded", "step_ms", "step_time", ""}, {"shielded", "ratio_min", "positive", ""}, {"shielded", "ratio_max", "positive", ""},
 
 	{"grpo", "loss", "loss", "the notes print that of the last micro-step"}, {"grpo", "main", "main", ""}, {"grpo", "critic", "critic", "0 in GRPO: no symptom"}, {"grpo", "pg_loss", "loss_policy", "the sign is undetermined"},
 	{"grpo", "kl_penalty", "kl_penalty", ""}, {"grpo", "kl", "kl_penalty", "β·KL, not a KL"}, {"grpo", "mean_kl", "kl_seq", ""}, {"grpo", "mean_reward", "reward", ""}, {"grpo", "std_reward", "reward_std", ""},

@@ -70,6 +70,7 @@ type sum struct {
 	fine   float64     // the finest rounding of any number of it
 	fits   [][]float64 // rows of terms, the total and its rounding, to tell unknown coefficients by
 	beyond bool        // the total is outside of what any share of each term gives
+	loose  bool        // its numbers may have been bfloat16
 }
 
 // sums are those that a log has the names for.
@@ -98,7 +99,7 @@ func (w *Watch) findSums() sums {
 				return
 			}
 		}
-		s.list = append(s.list, &sum{total: total, terms: terms, weight: weight, rule: rule})
+		s.list = append(s.list, &sum{total: total, terms: terms, weight: weight, rule: rule, loose: rule == "REWARD-SUM" && weight == nil})
 	}
 	add("LOSS-SUM", "loss", nil, "main", "critic")
 	switch w.Program {
@@ -115,6 +116,9 @@ func (w *Watch) findSums() sums {
 			weight = []float64{1, w.optionNumber(.1, "vf_coeff"), w.optionNumber(.01, "entropy_coeff")}
 		}
 		add("LOSS-SUM", "loss/total", weight, "loss/policy", "loss/value", "loss/entropy")
+	}
+	for _, at := range []string{"", "train/"} {
+		add("REWARD-SUM", at+"objective/rlhf_reward", nil, at+"objective/scores", at+"objective/non_score_reward")
 	}
 	var terms []string
 	for name := range s.at {
@@ -183,6 +187,8 @@ func (w *Watch) value(row *runlog.Row, name string) (float64, bool) {
 	return 0, false
 }
 
+const bfloat16Sum = 0x1p-7 // of a number that is rounded to bfloat16 by 2⁻⁹ of it, and again in the sum and its mean
+
 const relative = 0x1p-18 // of a mean of float32: 2⁻²⁴ for each of some tens of roundings
 
 func (w *Watch) together(row *runlog.Row) {
@@ -229,6 +235,10 @@ func (w *Watch) together(row *runlog.Row) {
 				return f.Half
 			}
 			return s.shortest(f, s.n == 0 && f == total)
+		}
+		relative := relative
+		if s.loose {
+			relative = bfloat16Sum
 		}
 		room, want, whole, unknown := rounding(total)+relative*math.Abs(total.Value), 0.0, true, false
 		line := make([]float64, 0, len(s.terms)+1)

@@ -178,6 +178,14 @@ func (j *judge) impossible() {
 			j.say("NONFINITE", Note, Exact, s, "%s is NaN %d times while the reward is finite: the function scored no completion (None), of which TRL takes nanmean", s.name, s.bad).at(s.firstBad)
 			continue
 		}
+		if j.stepsSkipped(s) {
+			severity := Warn
+			if s.lastBad < mostHalvings {
+				severity = Note
+			}
+			j.say("NONFINITE", severity, Exact, s, "%s is not finite in %d lines and every loss is finite, after them as well: these steps were not made, as a float16 scaler skips those that overflow", s.name, s.bad).at(s.firstBad)
+			continue
+		}
 		if first == nil || s.firstBad.line < first.firstBad.line {
 			first = s
 		}
@@ -279,6 +287,20 @@ func (j *judge) impossible() {
 	}
 }
 
+// mostHalvings is how many values of a gradient norm a scaler may begin with that are not finite: torch's begins at 2¹⁶ and DeepSpeed's at 2³²,
+// and each halves at an overflow, which none can cause below 1.
+const mostHalvings = 32
+
+// stepsSkipped reports whether the steps of a gradient norm that is not finite were left out: a step with NaN makes the weights NaN, and
+// each loss and norm after it.
+func (j *judge) stepsSkipped(s *series) bool {
+	loss := j.of("loss")
+	if s.quantity() != "grad_norm" || loss == nil || loss.n < 3 || loss.bad > 0 || loss.missing > 0 || j.filtered != nil {
+		return false
+	}
+	return s.n > 0 && s.badRun == 0 && 2*s.bad <= s.n && loss.zeros == 0 && loss.last.line > s.firstBad.line
+}
+
 // unscored reports whether the NaN of a metric are those of a reward function that returned None for every completion: TRL logs nanmean and
 // nanstd of what it scored, and adds the functions up by nansum, so that the reward stays finite.
 func (j *judge) unscored(s *series) bool {
@@ -349,7 +371,7 @@ func (j *judge) sumsUp() {
 				quotient = fmt.Sprintf(", %s times", number(s.got/s.want))
 			}
 			severity, may := Fail, ""
-			if s.rule == "REWARD-SUM" {
+			if s.rule == "REWARD-SUM" && s.weight != nil {
 				if order := s.reordered(); order != "" {
 					severity, may = Note, "; "+order+" gives all lines, and loggers sort names"
 				} else if !s.beyond && !s.constant() {
@@ -432,13 +454,22 @@ func (j *judge) memory() {
 		return
 	}
 	const gib, gb = 18432, 17166 // 18 GiB and 18·10⁹ bytes, in MiB
+	const guide = 24576          // of the largest card that the guide has in mind, 24 GiB
+	severity, if8 := Warn, "; a limit where the base is int8, which no option says"
+	if eight, known := j.option("int8", "load_in_8bit"); known && !strings.EqualFold(eight, "true") {
+		return
+	} else if known {
+		severity, if8 = Fail, ""
+	} else if total := j.named["memory.total [MiB]"]; total != nil && total.n > 0 && total.low.mean > guide {
+		severity = Note
+	}
 	switch {
 	case s.high.mean > gib:
 		p, _ := s.firstBeyond(math.Inf(-1), gib)
-		j.say("A9", Fail, Threshold, s, "%s MiB in line %d; 18 GiB are %d MiB", number(s.high.mean), s.high.line, gib).at(p)
+		j.say("A9", severity, Threshold, s, "%s MiB in line %d; 18 GiB are %d MiB%s", number(s.high.mean), s.high.line, gib, if8).at(p)
 	case s.high.mean > gb:
 		p, _ := s.firstBeyond(math.Inf(-1), gb)
-		j.say("A9", Warn, Threshold, s, "%s MiB in line %d; 18 GB are %d MiB, 18 GiB %d", number(s.high.mean), s.high.line, gb, gib).at(p)
+		j.say("A9", min(severity, Warn), Threshold, s, "%s MiB in line %d; 18 GB are %d MiB, 18 GiB %d%s", number(s.high.mean), s.high.line, gb, gib, if8).at(p)
 	}
 }
 

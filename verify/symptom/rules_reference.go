@@ -11,6 +11,7 @@ func (j *judge) reference() {
 		return
 	}
 	j.still()
+	j.negativeInLoss()
 	j.firstRegularizer()
 	j.farFromReference()
 	j.meanRatio()
@@ -39,6 +40,27 @@ func (j *judge) still() {
 	chosen, rejected := j.preferenceSeries("rewards/chosen"), j.preferenceSeries("rewards/rejected")
 	if always0(chosen) && always0(rejected) {
 		j.say("KL-ALWAYS-0", Warn, Exact, chosen, "%s and %s, each β·(log π − log π_ref), are exactly 0 in all %d lines, while %s is above 0 in %d of them", chosen.name, rejected.name, chosen.n, lr.name, lr.n-lr.zeros).at(chosen.first)
+	}
+}
+
+// negativeInLoss judges a KL of verl's loss that is below 0. Of its kl_loss_types k2, k3 and |k1| are not negative at any token, in float32 but
+// for roundings, so that k1 is what remains; k1+ has its value and the gradient of k2.
+func (j *judge) negativeInLoss() {
+	const rounding = 1e-5
+	kl := j.named["actor/kl_loss"]
+	if kl == nil || j.Program != "verl" || kl.n == 0 || !(kl.low.mean < -rounding-kl.half) {
+		return
+	}
+	text, given := j.option("kl_loss_type")
+	kind, through := strings.CutSuffix(strings.Trim(text, `"' `), "+")
+	p, _ := kl.firstBeyond(-rounding-kl.half, math.Inf(1))
+	switch {
+	case !given:
+		j.say("H7c", Warn, Exact, kl, "%s is %s in step %d; of verl's kl_loss_types only k1 is ever negative", kl.name, number(p.mean), p.step).at(p)
+	case kind != "kl" && kind != "k1":
+		j.about(j.say("KL-NEGATIVE", Fail, Exact, kl, "%s is %s in step %d with kl_loss_type %s", kl.name, number(p.mean), p.step, clip2(text)).at(p), "kl_loss_type")
+	case !through:
+		j.about(j.say("H7c", Warn, Exact, kl, "%s is %s in step %d with kl_loss_type %s", kl.name, number(p.mean), p.step, clip2(text)).at(p), "kl_loss_type")
 	}
 }
 

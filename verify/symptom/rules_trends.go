@@ -237,12 +237,20 @@ func (j *judge) coefficient(kl, reward *series) {
 		return
 	}
 	stuck := reference
+	for _, id := range []string{"kl_any", "kl_k3", "kl_seq"} {
+		if s := j.of(id); stuck == nil && s != nil && s.n >= 50 && s.zeros < s.n {
+			stuck = s
+		}
+	}
 	if stuck == nil {
 		if stuck = kl; stuck == nil || stuck.zeros == stuck.n {
 			return
 		}
 	}
 	tail := reward.lastOf(50)
+	if a, z := thirds(bySteps(reward.points)); mean(z)-mean(a) > certain(len(a))*math.Hypot(deviation(a), deviation(z))/math.Sqrt(float64(len(a))) {
+		return // it has learned what it can
+	}
 	if b, ok := slope(tail); ok && math.Abs(b)*float64(len(tail)) <= .05*math.Max(math.Abs(mean(tail)), deviation(reward.points)) && small(stuck) {
 		j.say("C7", Warn, Trend, stuck, "|%s| is below 1e-4 in the last 50 lines and %s is flat: kl_coeff is too high, or nothing is trained", stuck.name, reward.name).at(stuck.lastOf(50)[0])
 	}
@@ -296,7 +304,7 @@ func (j *judge) frameworks() {
 	if s := j.of("grad_norm"); s != nil && s.n >= 3 && j.Program != "grpo" {
 		if s.zeros == s.n && (s.level > 0 || s.half < 1e-4) {
 			j.say("GRAD-ZERO", Fail, Exact, s, "%s is exactly 0 in all %d lines", s.name, s.n).at(s.first)
-		} else if s.longest.n >= 20 {
+		} else if s.longest.n >= 20 && (s.level > 0 || s.half < 1e-4) {
 			f := j.say("GRAD-ZERO", Warn, Exact, s, "%s is exactly 0 in %d lines in a row, from step %d", s.name, s.longest.n, s.longest.from)
 			f.Step, f.Line = s.longest.from, s.longest.line
 		}

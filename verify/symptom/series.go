@@ -44,6 +44,7 @@ type series struct {
 	missing   int64
 	firstMiss point
 	infinite  bool
+	lastBad   int64 // values before the last one that is not finite
 	badRun    int64 // values that are not finite at the end, and the longest such run that a finite value ended
 	badGap    int64
 
@@ -75,6 +76,7 @@ func (s *series) add(step, line int64, v float64, missing bool, half float64, sh
 		}
 		s.zero = zeroRun{}
 		s.badRun++
+		s.lastBad = s.n + s.bad - 1
 		return
 	}
 	s.badGap, s.badRun = max(s.badGap, s.badRun), 0

@@ -83,6 +83,7 @@ var phrases = []phrase{
 	{id: "C9", words: []string{"reward", " 0", "skip", "update"}},
 	{id: "A10", words: []string{"no trainable parameters"}},
 	{id: "A10", words: []string{"trainable params: 0 "}},
+	{id: "A10", words: []string{"no inf checks were recorded for this optimizer"}}, // GradScaler.step, where no parameter has a gradient
 	{id: "A10", words: []string{"optimizer got an empty parameter list"}},
 	{id: "STALL", words: []string{"watchdog caught collective operation timeout"}},
 	{id: "A6", words: []string{"generation hangs"}, but: "on several devices generation hangs"},

@@ -181,7 +181,7 @@ func (w *Watch) Add(row *runlog.Row, all []string) (understood bool) {
 				rate = s
 			}
 		}
-		s.add(w.step, row.Line, f.Value, f.Missing, f.Half, row.Form.Shortest(), s.what != nil || len(all) < mostSeries)
+		s.add(w.step, row.Line, f.Value, f.Missing, f.Half, row.Form.Shortest() && !f.Padded, s.what != nil || len(all) < mostSeries)
 	}
 	if rate != nil {
 		for _, f := range row.Fields {
