@@ -71,6 +71,24 @@ func (s *session) firstUpdate(t *track, v *view, set *convention.Set, which stri
 	t.add(as(which, kept, apart), set, s)
 }
 
+// oldIsNew is [stage.OldIsNew] that knows the reference from the policy: at the first update of a later rollout the policy has moved, so that old
+// log-probs which are the reference's bit by bit, in more than 16 bits, are not its own where the new ones are not theirs. A reference that
+// is the policy would have made the new ones, too, but for the noise of two passes.
+func oldIsNew(c *stage.Case) *stage.Assertion {
+	a := stage.OldIsNew(c)
+	when, _ := c.Set.Fact("first_update")
+	if a == nil || when != stage.FirstUpdate || c.B.Meta.Step <= 1 || synced(c) || coarse(c.B, "logp_ref") {
+		return a
+	}
+	d, ok := c.Discrepant("logp_old", "logp_new")
+	ref, there := c.Discrepant("logp_old", "logp_ref")
+	if ok && there && ref.Same && ref.Tokens >= fewestTokens && d.Scale > stage.OrdinaryScale {
+		a.Violations = []stage.Violation{{Row: -1, Col: -1, Fault: "OLD-IS-REF", Got: d.MeanAbs,
+			Reason: fmt.Sprintf("logp_old is logp_ref bit by bit in all %d tokens, at the first update of a later rollout, and logp_new is not (%s): the ratio measures the distance to the reference", ref.Tokens, d)}}
+	}
+	return a
+}
+
 // oldOf is where the old log-probs of some tokens were seen.
 type oldOf struct {
 	step int

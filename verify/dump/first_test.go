@@ -81,6 +81,20 @@ func TestFirstUpdateOfARollout(t *testing.T) {
 				}
 			}
 		}, check.Fail, "OLD-OTHER-PASS"},
+		{"the log-probs of the reference", func(r *rand.Rand, rollout, _ int, x map[string][]float64) {
+			x["logp_old"] = slices.Clone(x["logp_ref"])
+			if rollout == 0 {
+				x["logp_new"] = slices.Clone(x["logp_ref"])
+			}
+		}, check.Fail, "OLD-IS-REF"},
+		{"a reference that is the policy", func(r *rand.Rand, rollout, update int, x map[string][]float64) {
+			x["logp_ref"] = slices.Clone(x["logp_old"])
+			for i := range x["logp_old"] {
+				if update == 0 {
+					x["logp_new"][i] += 0.1 * math.Expm1(x["logp_old"][i]) * r.NormFloat64()
+				}
+			}
+		}, check.Pass, ""},
 		{"updates that go far", func(r *rand.Rand, _, update int, x map[string][]float64) {
 			for i := range x["logp_old"] {
 				if update == 1 {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
@@ -224,6 +225,9 @@ func (t *track) asserted(res *check.Result, o *stage.Outcome, s *session) {
 		e := check.Explanation{Fault: v.Fault, Title: v.Reason}
 		if h := fault.Find(v.Fault); h != nil {
 			e.Title, e.Cause, e.Rows = h.Title, h.Cause, h.Rows
+			if b := bug.Find(h.ID); b != nil { // the first hypothesis of a bug may be a variant
+				e.Title = b.Title
+			}
 			res.Fix = h.Fix
 		}
 		res.Explanations = append(res.Explanations, e)

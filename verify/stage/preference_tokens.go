@@ -28,7 +28,7 @@ func answerChecks() []*Check {
 			Predict: func(c *Case) *Prediction { return c.answerSum(a.tokens, a.mask) },
 		})
 	}
-	return list
+	return append(list, answerTokensCheck())
 }
 
 // AnswerTokens returns the log-probs of the tokens that an output sums and their mask, rows by columns; nil where they were not dumped.

@@ -1,0 +1,118 @@
+package stage
+
+import (
+	"fmt"
+	"slices"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/tol"
+)
+
+func answerTokensCheck() *Check {
+	return &Check{
+		ID: "preference/tokens", Stage: convention.LogP, Output: "",
+		Title:   "every token of an answer has its log-prob",
+		Formula: "no log-prob is exactly 0 at the last, or the first, tokens of all answers and at no other; none has the bits of a 16-bit format alone where their sums have more",
+		Source:  "Rafailov et al. 2023, Eq. 7: π(y|x) of the whole answer, its EOS among it; TRL selective_log_softmax",
+		Fix:     "sum over the mask of the answer, first token and EOS included, and take the log-softmax of logits.float()",
+		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
+		Assert:  answersAgree,
+	}
+}
+
+func answersAgree(c *Case) *Assertion {
+	a := &Assertion{}
+	silent := map[string][]Violation{}
+	seen := 0
+	for _, s := range answerSums {
+		x, mask, cols := c.AnswerTokens(s.output)
+		if x == nil || c.halfDeclared() || c.unitStored(s.tokens) > 0 || slices.Contains(c.B.Meta.Lossy, s.tokens) {
+			continue
+		}
+		seen++
+		e := edgesOf(x, mask, cols)
+		a.Checked += e.rows
+		if at := e.silent(); at != "" {
+			silent[at] = append(silent[at], Violation{Row: -1, Col: -1, Fault: "DPO-TOKENS",
+				Reason: fmt.Sprintf("%s is exactly 0 at the %s token of all %d answers, and near 0 at none of the %d between first and last: it is in the mask and was not summed", s.tokens, at, e.rows, len(e.inner))})
+		}
+		if v, found := c.roundedAnswer(s.tokens, s.output, e.inner); found {
+			a.Violations = append(a.Violations, v)
+		}
+	}
+	for _, list := range silent {
+		if len(list) == seen && seen > 1 { // one function sums all of them, and no model is certain of all
+			a.Violations = append(a.Violations, list...)
+		}
+	}
+	return a
+}
+
+// edges are the ends of answers: of how many the first and the last log-prob are exactly 0, and the log-probs between them.
+type edges struct {
+	rows, first, last int
+	inner             []float64
+}
+
+func edgesOf(x []float64, mask []bool, cols int) (e edges) {
+	for lo := 0; lo+cols <= len(x); lo += cols {
+		var row []float64
+		for i := lo; i < lo+cols; i++ {
+			if mask[i] {
+				row = append(row, x[i])
+			}
+		}
+		if len(row) < 3 {
+			continue
+		}
+		e.rows++
+		if row[0] == 0 {
+			e.first++
+		}
+		if row[len(row)-1] == 0 {
+			e.last++
+		}
+		e.inner = append(e.inner, row[1:len(row)-1]...)
+	}
+	return e
+}
+
+// A model may be certain of how an answer begins or ends: p = 1 but for 1e-6 has the log-prob 0 in float32. It is certain of other tokens as well
+// then, names and the second halves of words: of many answers with more tokens than these none is near 0 by chance.
+const (
+	certainRows  = 6
+	certainInner = 4     // tokens of an answer between first and last, on average
+	certainMost  = -1e-3 // the nearest of them to 0
+)
+
+// silent returns at which token of the answers, first or last, all log-probs are exactly 0; "" if at neither.
+func (e edges) silent() string {
+	switch {
+	case e.rows < certainRows || len(e.inner) < certainInner*e.rows || slices.Max(e.inner) > certainMost || !fine(e.inner):
+	case e.last == e.rows && e.first == 0:
+		return "last"
+	case e.first == e.rows && e.last == 0:
+		return "first"
+	}
+	return ""
+}
+
+// fine reports whether numbers have more bits than 16-bit formats.
+func fine(x []float64) bool {
+	u := Grid(x)
+	return u > 0 && u <= tol.U32
+}
+
+// roundedAnswer finds log-probs of tokens on the grid of a 16-bit format whose sums and losses are not: a sum of 16-bit numbers is one of 16 bits, so
+// that they were cast in between. That the sums alone are not says nothing: a hook may have made them.
+func (c *Case) roundedAnswer(tokens, sum string, inner []float64) (Violation, bool) {
+	t := slices.DeleteFunc(slices.Clone(inner), func(x float64) bool { return x == 0 || !isFinite(x) })
+	u := Grid(t)
+	loss := c.B.Row("pair_loss")
+	if loss == nil {
+		loss = c.B.PerFile("loss")
+	}
+	return Violation{Row: -1, Col: -1, Got: u, Fault: "LOGP-BF16",
+			Reason: fmt.Sprintf("all %d numbers of %s lie on the grid of %s, and their sums and the loss have more bits: the log-softmax ran in 16 bits and was cast behind it", len(t), tokens, halfNames[u])},
+		len(t) >= few && (u == tol.UB || u == tol.U16) && fine(c.B.Row(sum)) && fine(loss)
+}
