@@ -5,7 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/verify/bug"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
 )
@@ -52,6 +54,32 @@ func (t *track) contradicted(res *check.Result, s *session) {
 			}
 		}
 	}
+}
+
+// unclipped makes a failure of a loss or gradient that is right only where the ratio is 1 for ever, although a clip range is declared and the
+// policy leaves the old log-probs that are in the dump. Frameworks take a detached copy of the new ones where a rollout is one update, and
+// there they are equal: the search decides nothing then. Weights of the engine may bound the policy in place of the clipping.
+func (t *track) unclipped(res *check.Result, s *session, before []check.Result) {
+	const id = "OLD-RECOMPUTED"
+	if res.Verdict != check.Pass || !t.searched || t.worst == nil || !s.history.moved ||
+		slices.ContainsFunc(before, func(r check.Result) bool { return len(r.Explanations) > 0 && r.Explanations[0].Fault == id }) {
+		return
+	}
+	c := t.worst.Case
+	weighed := c.Set.Value("tis.level").String() != "none" && (c.Has("logp_gen") || c.Has("is_weights"))
+	if c.Set.Value("clip.low").Kind() != convention.Number || !isDeclared(c.Set, "clip.low") || weighed ||
+		!slices.ContainsFunc(t.decided(), func(d stage.Change) bool {
+			return d.Option == "ratio.old" && !d.From.Known() && d.To.String() == "stopgrad_new"
+		}) {
+		return
+	}
+	res.Verdict = check.Fail
+	res.Steps.Bad, res.Steps.First = t.passed, t.worstStep
+	res.Metric, res.Formula = "", t.check.Formula
+	res.Reason = "is right only with ratio.old=stopgrad_new, where the ratio is 1 at every update and the declared clipping clips nothing, although the policy leaves the logp_old of the dump"
+	h := bug.MustFind(id)
+	res.Fix = h.Fix + "; if a ratio of 1 is meant, declare ratio.old=stopgrad_new"
+	res.Explanations = []check.Explanation{{Fault: h.ID, Title: h.Title, Cause: h.Cause, Rows: h.Rows, Evidence: res.Reason}}
 }
 
 // contradict looks for checks that pass under the declared options, and would fail under those that explain t: a program has one

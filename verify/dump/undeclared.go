@@ -168,10 +168,13 @@ func (t *track) nobodySaid() bool {
 // readsDeclared reports whether the check reads an option that the files or the user declare: the search has left it as it is.
 func (t *track) readsDeclared() bool {
 	set := t.first.Case.Set
-	return slices.ContainsFunc(t.first.Case.Read, func(name string) bool {
-		origin := set.Origin(name)
-		return set.Value(name).Known() && origin != "search" && origin != ofMask && !strings.Contains(origin, "@") && !strings.Contains(origin, "/") // of a profile, of another check
-	})
+	return slices.ContainsFunc(t.first.Case.Read, func(name string) bool { return isDeclared(set, name) })
+}
+
+// isDeclared reports whether the files or the user say the value of an option: it is not of a search, of a profile or of another check.
+func isDeclared(set *convention.Set, name string) bool {
+	origin := set.Origin(name)
+	return set.Value(name).Known() && origin != "search" && origin != ofMask && !strings.Contains(origin, "@") && !strings.Contains(origin, "/")
 }
 
 // openOptions are the options that the failure was judged with and that nobody has declared.

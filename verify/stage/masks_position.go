@@ -234,11 +234,14 @@ func assertPosition(c *Case) *Assertion {
 	}
 	if c.beginsLate() {
 		for i := range a.Violations {
-			a.Violations[i].Fault = "MASK-SHIFT"
+			if v := &a.Violations[i]; v.Fault == "MASK-PAST-EOS" { // one that ends early, too, leaves EOS out
+				v.Fault = "MASK-SHIFT"
+			}
 		}
 	}
 	var notes []string
 	c.neverEnds(a, eos)
+	c.endsEarly(a, eos, places)
 	if ambiguous > 0 {
 		notes = append(notes, fmt.Sprintf("in %d rows what follows the mask is EOS or padding of the same id: without attention_mask that cannot be told", ambiguous))
 	}
@@ -274,13 +277,8 @@ func (c *Case) beginsLate() bool {
 // are EOS: padding has that id, and the mask was made from it. Responses that were stopped by another token end alike.
 func (c *Case) neverEnds(a *Assertion, eos map[int]bool) {
 	b := c.B
-	if eos == nil || b.Meta.Align != dump.AlignResponse || c.EnumOr("eos.test", "eos_id") != "eos_id" {
+	if eos == nil || b.Meta.Align != dump.AlignResponse || c.stopsOtherwise() {
 		return
-	}
-	for _, stop := range []string{"stop", "stop_strings", "stop_sequences", "stop_token_ids", "stop_token_id", "stop_token"} {
-		if _, known := c.Set.Fact(stop); known {
-			return
-		}
 	}
 	limit := c.FactOr("max_completion_length", math.Inf(1))
 	row, rows := -1, 0
