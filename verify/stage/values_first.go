@@ -41,6 +41,9 @@ func ValuesAreNew(c *Case) *Assertion {
 	if v := c.movedValues(now, old); v != nil {
 		return &Assertion{Checked: int(n), Violations: []Violation{*v}}
 	}
+	if v := c.cutValues(now, old); v != nil {
+		return &Assertion{Checked: int(n), Violations: []Violation{*v}}
+	}
 	if n < tellingTokens {
 		return nil
 	}
@@ -91,4 +94,30 @@ func (c *Case) movedValues(now, old []float64) *Violation {
 		}
 	}
 	return nil
+}
+
+// cutValues finds values that end one token early: where those of the token behind the response are kept, as gae.value_mask=p1 says, values_new has them
+// and values has 0 in every row that has room for one.
+func (c *Case) cutValues(now, old []float64) *Violation {
+	const least = 3
+	if c.EnumOr("gae.value_mask", "response") != "p1" {
+		return nil
+	}
+	rows, row := 0, -1
+	for r := range c.B.Rows {
+		last := c.last(r)
+		if i := r*c.B.Cols + last + 1; last >= 0 && last+1 < c.width(r) {
+			if old[i] != 0 || now[i] == 0 || math.IsNaN(now[i]) {
+				return nil
+			}
+			row = r
+			rows++
+		}
+	}
+	if rows < least {
+		return nil
+	}
+	last := c.last(row)
+	return &Violation{Row: row, Col: last + 1, Fault: "VALUE-MASK",
+		Reason: fmt.Sprintf("values are 0 behind the last token of all %d responses that end early, where values_new are not at the first update of the rollout: the value that the last token bootstraps from was masked", rows)}
 }

@@ -75,6 +75,34 @@ func TestValuesAtTheFirstUpdate(t *testing.T) {
 	}
 }
 
+// Where the value behind the response is kept, one that is 0 in the rollout and not in its first update was masked.
+func TestValuesThatEndOneTokenEarly(t *testing.T) {
+	r := rand.New(rand.NewPCG(69, 2))
+	judged := func(option string, change func(g grid, i int)) *Assertion {
+		g := newGrid(12, 8, 9, 10, 11, 12, 12)
+		v := g.fill("values", dump.PerToken, r.NormFloat64)
+		lp := g.fill("logp_old", dump.PerToken, func() float64 { return -r.ExpFloat64() })
+		g = g.token("values", v...).token("values_new", slices.Clone(v)...).token("logp_old", lp...).token("logp_new", slices.Clone(lp)...)
+		for row, n := range []int{8, 9, 10, 11} {
+			if change != nil {
+				change(g, row*12+n)
+			}
+		}
+		return ValuesAreNew(NewCase(g.Batch, set(t, option).WithFact("first_update", FirstUpdate), 0x1p-24))
+	}
+	cut := func(g grid, i int) { g.Tensors["values"].Data[i] = 0 }
+	a := judged("gae.value_mask=p1", cut)
+	require.Len(t, a.Violations, 1)
+	require.Equal(t, "VALUE-MASK", a.Violations[0].Fault)
+	for what, a := range map[string]*Assertion{
+		"healthy":                judged("gae.value_mask=p1", nil),
+		"values of the answer":   judged("gae.value_mask=response", cut),
+		"both passes are masked": judged("gae.value_mask=p1", func(g grid, i int) { cut(g, i); g.Tensors["values_new"].Data[i] = 0 }),
+	} {
+		require.True(t, a == nil || len(a.Violations) == 0, what)
+	}
+}
+
 func each(x []float64, f func(float64) float64) {
 	for i, v := range x {
 		x[i] = f(v)
