@@ -209,6 +209,26 @@ func sameInput(c *stage.Case) (*dump.Batch, *convention.Set, bool) { return c.B,
 
 var aggregates = []string{"aggregate", "gradient"}
 
+// noGradient predicts a gradient of 0 where may says that it may be the whole of a bug.
+func noGradient(may func(*stage.Case, *stage.Check) bool) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		if !may(c, ch) {
+			return nil
+		}
+		p := under(sameInput, c, ch)
+		return combined(0, p, 0, p)
+	}
+}
+
+// anyOf reports whether a tensor has a number that is not 0; absent stands for one that was not dumped.
+func anyOf(c *stage.Case, name string, absent bool) bool {
+	t := c.B.Tensors[name]
+	if t == nil {
+		return absent
+	}
+	return slices.ContainsFunc(t.Data, func(x float64) bool { return x != 0 })
+}
+
 // perFile predicts every file of the batch by itself under a changed input, and puts the predictions together. It gives nil
 // where one file alone does not determine its denominators.
 func perFile(change func(c *stage.Case, file int) *convention.Set) func(*stage.Case, *stage.Check) *stage.Prediction {
@@ -287,12 +307,22 @@ var aggregateFaults = []*Hypothesis{
 		Input: option("agg.div_ga", "false")},
 	{ID: "AGG-GA-TWICE", Checks: aggregates,
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			ga := c.FactOr("gradient_accumulation_steps", float64(len(c.B.Files)))
+			ga := c.FactOr("gradient_accumulation_steps", float64(c.B.Meta.MicroBatches))
 			if !(ga > 1) {
 				return nil
 			}
 			p := under(sameInput, c, ch)
 			return combined(1/ga, p, 0, p)
+		}},
+	{ID: "FACTOR-WORLD-SIZE", Checks: append([]string{"preference/sft_loss"}, aggregates...), // a loss over the tokens of all ranks is multiplied by them, since gradients are averaged
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			world := float64(c.B.Meta.WorldSize)
+			_, counted := c.Set.Fact("num_items_in_batch")
+			if c.EnumOr("agg.denominator", "") != "global" && !counted || !(world > 1) {
+				return nil
+			}
+			p := under(sameInput, c, ch)
+			return combined(1/world, p, 0, p)
 		}},
 	{ID: "AGG-NUM-ITEMS-GENERATION", Checks: aggregates,
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -329,11 +359,8 @@ var gradientFaults = []*Hypothesis{
 		Input: noPolicy},
 	{ID: "KL-DETACHED", Checks: []string{"gradient/dlogp"},
 		Input: noKL},
-	{ID: "GRADIENT-ZERO", Checks: []string{"gradient"},
-		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			p := under(sameInput, c, ch)
-			return combined(0, p, 0, p)
-		}},
+	{ID: "GRADIENT-ZERO", Checks: []string{"gradient"}, Predict: noGradient(func(c *stage.Case, ch *stage.Check) bool { return ch.Output != "dvalues" || !anyOf(c, "dlogp", true) })},
+	{ID: "VALUE-DETACHED", Checks: []string{"gradient/dvalues"}, Predict: noGradient(func(c *stage.Case, _ *stage.Check) bool { return anyOf(c, "dlogp", true) })},
 	{ID: "CLIP-GRADIENT-LEAK", Checks: []string{"gradient/dlogp"},
 		Input: both(option("clip.low", "none"), option("clip.high", "none"))},
 	{ID: "CISPO-NOT-DETACHED", Checks: []string{"gradient/dlogp"},

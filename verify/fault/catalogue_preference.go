@@ -230,20 +230,13 @@ var preferenceFaults = slices.Concat(tokenFaults(), pairHypotheses(), answerFaul
 			return combined(w.Num(), p, 0, p)
 		}},
 	{ID: "DPO-NLL", Checks: []string{"preference/dpo_loss"}, Title: "the cross-entropy beside the preference loss is that of the rejected answers", Input: nllOfRejected},
-	{ID: "GRADIENT-ZERO", Checks: pairGradients,
-		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			p := under(sameInput, c, ch)
-			return combined(0, p, 0, p)
-		}},
+	{ID: "GRADIENT-ZERO", Checks: pairGradients, Predict: noGradient(func(c *stage.Case, ch *stage.Check) bool { return !anyOf(c, otherAnswer(ch).Output, false) })},
+	{ID: "DPO-GRADIENT", Checks: pairGradients, Title: "one of the two answers is detached: its log-prob has no gradient",
+		Predict: noGradient(func(c *stage.Case, ch *stage.Check) bool { return anyOf(c, otherAnswer(ch).Output, false) })},
 	{ID: "DPO-GRADIENT", Checks: pairGradients, Title: "the gradient has no weight σ(−βh): every pair counts β", Predict: pairSlope(func(o rl.DPOOptions, _ float64) float64 { return o.Beta })},
 	{ID: "DPO-GRADIENT", Checks: pairGradients, Title: "the gradient is weighted by σ(βh) in place of σ(−βh): pairs in order count most", Predict: pairSlope(func(o rl.DPOOptions, h float64) float64 { return o.Beta * sigmoid(o.Beta*h) })},
 	{ID: "DPO-GRADIENT", Checks: pairGradients, Title: "the gradient is that of the other answer", Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-		for _, name := range pairGradients {
-			if other := stage.Find(name); other.ID != ch.ID {
-				return under(sameInput, c, other)
-			}
-		}
-		return nil
+		return under(sameInput, c, otherAnswer(ch))
 	}},
 }, preferenceMetricFaults)
 
@@ -253,6 +246,11 @@ func pairHypotheses() []*Hypothesis {
 		list = append(list, l.hypothesis())
 	}
 	return list
+}
+
+// otherAnswer is the gradient of the other answer of a pair.
+func otherAnswer(ch *stage.Check) *stage.Check {
+	return stage.Find(pairGradients[boolToInt(ch.ID == pairGradients[0])])
 }
 
 // pairSlope is the gradient of a sigmoid loss whose pairs have other weights.

@@ -71,6 +71,30 @@ func TestLossEdits(t *testing.T) {
 	})
 }
 
+// The soft gate without its factor, or without a part of it, in the loss of a token.
+func TestGateWithoutItsFactor(t *testing.T) {
+	set := clippedLoss(t, "loss.kind", "sapo", "sapo.tau_pos", "1.5", "sapo.tau_neg", "2")
+	c := stage.Find("token_loss/policy")
+	gate := func(factor func(tau float64) float64) *dump.Batch {
+		plain := updated(func(float64, float64) float64 { return 0 })
+		return perTokenOf(plain, "token_loss", func(lp, old, a float64) float64 {
+			tau := 2.
+			if a > 0 {
+				tau = 1.5
+			}
+			return -a * factor(tau) / (1 + math.Exp(-tau*(math.Exp(lp-old)-1)))
+		})
+	}
+	require.Equal(t, check.Pass, stage.Judge(c, gate(func(tau float64) float64 { return 4 / tau }), set).Verdict)
+	for words, factor := range map[string]func(tau float64) float64{
+		"lacks its factor":  func(float64) float64 { return 1 },
+		"lacks the 4":       func(tau float64) float64 { return 1 / tau },
+		"is not divided by": func(float64) float64 { return 4 },
+	} {
+		requireName(t, stage.Judge(c, gate(factor), set), "SAPO-SCALE", words)
+	}
+}
+
 // A side of the maximum that is detached takes half of the gradient with it where both are equal, as torch.maximum shares it out.
 func TestClipDetached(t *testing.T) {
 	set := clippedLoss(t)

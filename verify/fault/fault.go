@@ -184,14 +184,14 @@ func finest(exact []Explanation) []Explanation {
 	return exact
 }
 
-// byWeight orders explanations that fit equally: the bug that can touch fewer outputs comes first, since it says more, then the
-// one that more sources report.
+// byWeight orders explanations that fit equally: a bug comes before the factor that it is, then the one that can touch fewer outputs, since it
+// says more, then the one that more sources report.
 func byWeight(a, b Explanation) int {
 	if c := boolToInt(a.unseen) - boolToInt(b.unseen); c != 0 {
 		return c
 	}
-	if c := boolToInt(a.Factor != "") - boolToInt(b.Factor != ""); c != 0 && a.Outcome.Check.Stage == convention.KL {
-		return c // no division by a count, which a factor stands for, enters the KL of a token
+	if c := boolToInt(a.Factor != "") - boolToInt(b.Factor != ""); c != 0 {
+		return c // a factor is true of many bugs
 	}
 	if c := len(a.Hypothesis.Checks) - len(b.Hypothesis.Checks); c != 0 {
 		return c
