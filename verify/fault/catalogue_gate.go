@@ -23,6 +23,36 @@ func gateFaults() []*Hypothesis {
 	return list
 }
 
+// quantileFaults are of the quantile of the entropies above which tokens are trained on: loss.top_entropy is the share that is kept.
+func quantileFaults() []*Hypothesis {
+	kept := func(in input) input {
+		return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			if c.Set.Value("loss.top_entropy").Kind() != convention.Number {
+				return nil, nil, false
+			}
+			return in(c)
+		}
+	}
+	padded := mask(func(row []bool) {
+		for i := range row {
+			row[i] = true
+		}
+	})
+	const pads = "padding is among the entropies of which the quantile is taken"
+	return []*Hypothesis{
+		{ID: "TOP-ENTROPY-QUANTILE", Title: "tokens of all entropies are trained on", Checks: policyOutputs, Input: kept(option("loss.top_entropy", "none"))},
+		{ID: "TOP-ENTROPY-QUANTILE", Title: "the quantile is that of the share which is kept, not of the one that is left out", Checks: policyOutputs,
+			Input: number("loss.top_entropy", func(top float64) float64 { return 1 - top })},
+		{ID: "TOP-ENTROPY-QUANTILE", Title: pads, Checks: []string{"token_loss"}, Input: kept(padded)},
+		{ID: "TOP-ENTROPY-QUANTILE", Title: pads, Checks: []string{"gradient/dlogp"}, Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			if c.Set.Value("loss.top_entropy").Kind() != convention.Number {
+				return nil
+			}
+			return numerator(padded)(c, ch)
+		}},
+	}
+}
+
 // gateOf multiplies the advantages by a function of the temperature of their gate.
 func gateOf(by func(tau float64) float64) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {

@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -92,6 +93,38 @@ func TestGateWithoutItsFactor(t *testing.T) {
 		"is not divided by": func(float64) float64 { return 4 },
 	} {
 		requireName(t, stage.Judge(c, gate(factor), set), "SAPO-SCALE", words)
+	}
+}
+
+// The tokens above a quantile of their entropies, of the wrong share and of none.
+func TestTokensOfAnotherQuantile(t *testing.T) {
+	set := clippedLoss(t, "loss.top_entropy", "0.25")
+	c := stage.Find("token_loss/policy")
+	chosen := func(share float64) *dump.Batch {
+		b := updated(func(float64, float64) float64 { return 0 })
+		h := make([]float64, len(b.Mask))
+		r := rand.New(rand.NewPCG(8, 1))
+		for i := range h {
+			h[i] = float64(float32(3 * r.Float64()))
+		}
+		sorted := slices.Sorted(slices.Values(h))
+		rank := (1 - share) * float64(len(h)-1)
+		k := int(rank)
+		least := sorted[k] + (rank-float64(k))*(sorted[min(k+1, len(h)-1)]-sorted[k])
+		i := -1
+		b = perTokenOf(b, "token_loss", func(lp, old, a float64) float64 {
+			if i++; h[i] < least {
+				return 0
+			}
+			r := math.Exp(lp - old)
+			return math.Max(-a*r, -a*math.Max(0.8, math.Min(r, 1.28)))
+		})
+		b.Tensors["entropy"] = &dump.Tensor{Name: "entropy", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: h, Type: format.F32}
+		return b
+	}
+	require.Equal(t, check.Pass, stage.Judge(c, chosen(.25), set).Verdict)
+	for share, words := range map[float64]string{1: "all entropies", .75: "the share which is kept"} {
+		requireName(t, stage.Judge(c, chosen(share), set), "TOP-ENTROPY-QUANTILE", words)
 	}
 }
 

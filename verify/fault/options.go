@@ -104,6 +104,7 @@ var named = []struct {
 	{"whiten.eps", "", "", "ADV-EPS"},
 	{"whiten.eps_place", "", "", "ADV-EPS"},
 	{"entropy.coef", "", "", "ENTROPY-COEF"},
+	{"loss.top_entropy", "", "none", "TOP-ENTROPY-QUANTILE"},
 	{"sapo.tau_pos", "", "", "SAPO-TAU"},
 	{"sapo.tau_neg", "", "", "SAPO-TAU"},
 	{"dpo.beta", "", "", "DPO-BETA"},
