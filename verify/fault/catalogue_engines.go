@@ -156,6 +156,29 @@ var engineFaults = []*Hypothesis{
 	{ID: "IS-LEVEL", Checks: []string{"ratio/is_weights"},
 		Title: "the weight of a response is that of the mean of its log-ratios over all columns, padding included",
 		Input: meanOverColumns},
+	{ID: "IS-LEVEL", Checks: []string{"ratio/is_weights"},
+		Title: "the weight of a response is that of the mean of its log-ratios, not of their sum",
+		Input: otherLevel("seq_geo", "seq_sum")},
+	{ID: "IS-LEVEL", Checks: []string{"ratio/is_weights"},
+		Title: "every token has a weight of its own, where a response should have one",
+		Input: otherLevel("token", "seq_sum", "seq_geo")},
+	{ID: "IS-LEVEL", Checks: []string{"ratio/is_weights"},
+		Title: "a response has one weight, that of the sum of its log-ratios, where every token should have its own",
+		Input: otherLevel("seq_sum", "token")},
+	{ID: "IS-SUM-FOR-MEAN", Checks: []string{"ratio/is_weights"},
+		Input: otherLevel("seq_sum", "seq_geo")},
+	{ID: "LOSS-MASK-PADS", Checks: []string{"ratio/is_weights"},
+		Title: "the log-ratio of a response is that of every cell: no mask is applied to logp_old − logp_gen",
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			if level := c.EnumOr("tis.level", "none"); level != "seq_sum" && level != "seq_geo" {
+				return nil, nil, false
+			}
+			return mask(func(row []bool) {
+				for i := range row {
+					row[i] = true
+				}
+			})(c)
+		}},
 	{ID: "IS-OF-REFERENCE", Checks: []string{"ratio/is_weights"},
 		Input: instead("logp_gen", "logp_ref")},
 	{ID: "IS-OF-REFERENCE", Checks: []string{"ratio/is_weights"},

@@ -313,6 +313,20 @@ func TestWeightsOfTheRollout(t *testing.T) {
 	require.Equal(t, check.Pass, judge(row, func(r, _ int) float64 { return math.Min(math.Exp(sums(r)), 1.5) }).Verdict)
 	requireName(t, judge(token, func(_, i int) float64 { return math.Max(math.Exp(old[i]-gen[i]), 1.05) }), "IS-CLAMP-MISSING", "a maximum where a minimum belongs")
 	requireName(t, judge(row, func(r, _ int) float64 { return math.Min(math.Exp(sums(r)/float64(base.Cols)), 1.5) }), "IS-LEVEL", "over all columns")
+	lengths := make([]float64, base.Rows)
+	for i, m := range base.Mask {
+		lengths[i/base.Cols] += float64(boolToInt(m))
+	}
+	all := func(r int) (sum float64) {
+		for i := r * base.Cols; i < (r+1)*base.Cols; i++ {
+			sum += old[i] - gen[i]
+		}
+		return sum
+	}
+	requireName(t, judge(row, func(r, _ int) float64 { return math.Min(math.Exp(sums(r)/lengths[r]), 1.5) }), "IS-LEVEL", "of the mean of its log-ratios, not")
+	requireName(t, judge(row, func(r, i int) float64 { return math.Min(math.Exp(old[i]-gen[i]), 1.5) }), "IS-LEVEL", "every token")
+	requireName(t, judge(row, func(r, _ int) float64 { return math.Min(math.Exp(all(r)), 1.5) }), "LOSS-MASK-PADS", "no mask")
+	requireName(t, judge(token, func(r, _ int) float64 { return math.Min(math.Exp(sums(r)), 1.05) }), "IS-LEVEL", "a response has one")
 }
 
 // CISPO of the ratio in place of the log-prob is a loss of its own.

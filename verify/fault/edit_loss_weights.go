@@ -103,6 +103,16 @@ func meanOverColumns(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 	return c.B.With("logp_gen", y), c.Set, true
 }
 
+// otherLevel returns the input whose weights are of another level than one of the declared ones.
+func otherLevel(level string, declared ...string) input {
+	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		if !slices.Contains(declared, c.Set.Value("tis.level").String()) {
+			return nil, nil, false
+		}
+		return option("tis.level", level)(c)
+	}
+}
+
 // crossed returns the input in which two tensors stand for each other.
 func crossed(one, other string) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
