@@ -263,6 +263,10 @@ func throughWeights(c *stage.Case, loss, w []float64) []float64 {
 func lossWeightEdits(o *stage.Outcome) []edit {
 	switch o.Check.ID {
 	case "token_loss/policy", "gradient/dlogp":
+	case "aggregate/pg_loss":
+		if o.Case.Has("token_loss") {
+			return nil // it is aggregated as it was dumped: the edit shows there
+		}
 	default:
 		return nil
 	}

@@ -24,6 +24,7 @@ type surrogate struct {
 	leaks         bool                        // the gradient passes the clip
 	detached      int                         // the side without a gradient, 1 or 2; 0: none
 	dual          func(a float64) bool        // advantages that the dual clip is for
+	turned        bool                        // −A·dual holds the loss from below, not from above
 	delta         bool
 }
 
@@ -57,7 +58,7 @@ func (s *surrogate) of(d, a float64, o tokenBounds) (loss, slope float64) {
 	case s.detached == 1:
 		slope = 0
 	}
-	if o.dual > 0 && s.dual(a) && (loss > -a*o.dual || s.always) {
+	if held := loss > -a*o.dual; o.dual > 0 && s.dual(a) && (held != s.turned || s.always) {
 		loss, slope = -a*o.dual, 0
 	}
 	return loss, slope
@@ -166,6 +167,7 @@ func surrogateForms() []surrogateForm {
 	with("CLIP-DUAL-BOTH-SIGNS", "the dual clip is for every advantage", func(s *surrogate) { s.dual = func(float64) bool { return true } })
 	with("CLIP-DUAL", "the dual clip is for positive advantages, not for negative ones", func(s *surrogate) { s.dual = func(a float64) bool { return a > 0 } })
 	with("CLIP-DUAL", "the loss of a negative advantage is −A·clip.dual, whatever the ratio is", func(s *surrogate) { s.always = true })
+	with("CLIP-DUAL", "the loss of a negative advantage is at least −A·clip.dual where it should be at most that", func(s *surrogate) { s.turned = true })
 	with("RATIO-FORM", "the unclipped side is not multiplied by the ratio", func(s *surrogate) { s.without = 1 })
 	with("RATIO-FORM", "the clipped side is not multiplied by the ratio", func(s *surrogate) { s.without = 2 })
 	with("CLIP-BOUND", "clip.delta is left out", func(s *surrogate) { s.delta = false })

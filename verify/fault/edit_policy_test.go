@@ -95,3 +95,20 @@ func TestPolicyEdits(t *testing.T) {
 		requireNoName(t, stage.Judge(stage.Find("token_loss/policy"), updated(func(float64, float64) float64 { return noise.NormFloat64() }), set))
 	})
 }
+
+// The dual clip taken from its other side.
+func TestDualClipTurned(t *testing.T) {
+	const low, high, dual = 0.2, 0.28, 1.1
+	set := clippedLoss(t, "clip.dual", "1.1")
+	loss := func(hold func(x, y float64) float64) *dump.Batch {
+		return updated(func(d, a float64) float64 {
+			l := math.Max(-a*math.Exp(d), -a*math.Max(1-low, math.Min(math.Exp(d), 1+high)))
+			if a < 0 {
+				return hold(l, -a*dual)
+			}
+			return l
+		})
+	}
+	require.Equal(t, check.Pass, stage.Judge(stage.Find("token_loss/policy"), loss(math.Min), set).Verdict)
+	requireName(t, stage.Judge(stage.Find("token_loss/policy"), loss(math.Max), set), "CLIP-DUAL", "is at least −A·clip.dual")
+}

@@ -199,9 +199,19 @@ func valueForms() []valueForm {
 	}, ""}, valueForm{"VALUE-CLIP-FORM", "the unclipped value is detached, and where both squares are equal but for rounding, that decides", func(v, old, r, c float64) (float64, float64) {
 		return halfDetached(v, old, r, c, 0, 1, true)
 	}, ""})
-	for _, name := range []string{"advantages", "token_rewards"} {
+	for _, name := range []string{"advantages", "token_rewards", "values"} {
 		forms = append(forms, valueForm{"VALUE-TARGET", "the unclipped side is fitted to " + name + ", the clipped one to the returns", nil, name})
 	}
+	forms = append(forms, valueForm{"VALUE-TARGET", "the clipped side is fitted to values, the unclipped one to the returns", func(v, old, r, c float64) (float64, float64) {
+		loss, slope := square(v, r)
+		bounded := min(max(v, old-c), old+c)
+		if l, s := square(bounded, old); l > loss {
+			if loss, slope = l, s; bounded != v {
+				slope = 0
+			}
+		}
+		return loss, slope
+	}, ""})
 	return forms
 }
 

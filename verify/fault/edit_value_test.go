@@ -91,7 +91,7 @@ func TestSidesOfTheValueLoss(t *testing.T) {
 	for _, name := range []string{"values", "values_new", "returns", "advantages", "dvalues"} {
 		x[name] = make([]float64, n)
 	}
-	var loss float64
+	var loss, ofOld, clippedToOld float64
 	for i := range n {
 		old := float64(float32(r.NormFloat64()))
 		v, ret, adv := float64(float32(old+0.2*r.NormFloat64())), float64(float32(old+r.NormFloat64())), float64(float32(r.NormFloat64()))
@@ -107,11 +107,22 @@ func TestSidesOfTheValueLoss(t *testing.T) {
 		}
 		x["dvalues"][i] = float64(float32(0.5 * 0.5 * slope / float64(n)))
 		loss += 0.5 * math.Max((v-adv)*(v-adv), clipped) / float64(n)
+		ofOld += 0.5 * math.Max((v-old)*(v-old), clipped) / float64(n)
+		clippedToOld += 0.5 * math.Max(plain, (held-old)*(held-old)) / float64(n)
 	}
 	for name, data := range x {
 		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: data, Type: format.F32}
 	}
-	b.Tensors["value_loss"] = &dump.Tensor{Name: "value_loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(loss))}, Type: format.F32}
+	put := func(loss float64) {
+		b.Tensors["value_loss"] = &dump.Tensor{Name: "value_loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(loss))}, Type: format.F32}
+	}
+	put(loss)
 	requireName(t, stage.Judge(stage.Find("gradient/dvalues"), b, set), "VALUE-CLIP-FORM", "the unclipped value is detached")
-	requireName(t, stage.Judge(stage.Find("aggregate/value_loss"), b, set), "VALUE-TARGET", "fitted to advantages")
+	for _, x := range []struct {
+		loss  float64
+		words string
+	}{{loss, "fitted to advantages"}, {ofOld, "unclipped side is fitted to values"}, {clippedToOld, "clipped side is fitted to values"}} {
+		put(x.loss)
+		requireName(t, stage.Judge(stage.Find("aggregate/value_loss"), b, set), "VALUE-TARGET", x.words)
+	}
 }
