@@ -275,11 +275,33 @@ var rewardFaults = []*Hypothesis{
 			}
 			return c.B.WithMask(every), c.Set, count(c.B.Mask) != float64(len(every))
 		}},
+	{ID: "KL-REWARD-MEAN", Checks: []string{"advantage/group"}, Input: meanKL},
 	{ID: "SCORE-ZERO-MISSING", Checks: []string{"reward/scores"}, Predict: zeroMissing},
 	{ID: "EOS-PENALTY-SIGN", Checks: []string{"reward"},
 		Input: number("eos.penalty", func(x float64) float64 { return -x })},
 	{ID: "EOS-PENALTY-IGNORED", Checks: []string{"reward"},
 		Input: option("eos.rule", "none")},
+}
+
+// meanKL returns the input whose rewards of sequences have the mean of the KL over their tokens in place of the sum.
+func meanKL(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	v, kl := c.Set.Value("kl.place"), c.B.Token("kl")
+	if v.Kind() != convention.Enum || !strings.HasPrefix(v.Text(), "sequence_reward") {
+		return nil, nil, false
+	}
+	if kl == nil {
+		if p := under(sameInput, c, stage.Find("kl/token")); p != nil {
+			kl = p.Want
+		}
+	}
+	if len(kl) != len(c.B.Mask) || c.B.Cols == 0 {
+		return nil, nil, false
+	}
+	n, x := tokensOf(c.B, c.B.Mask), make([]float64, len(kl))
+	for i := range x {
+		x[i] = kl[i] / max(n[i/c.B.Cols], 1)
+	}
+	return perToken("kl", x)(c)
 }
 
 // zeroMissing returns the scores with what was dumped where they should be 0: something else stands in for every one of them, and for

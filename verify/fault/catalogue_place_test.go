@@ -102,6 +102,14 @@ func TestPlacesOfRewards(t *testing.T) {
 	group := map[string]string{"kl.place": "sequence_reward_before_baseline", "kl.beta": "0.1", "adv.kind": "group", "adv.center": "mean", "adv.scale": "none", "whiten.scope": "none", "reward.clip": "none"}
 	o := under("advantage/group", "trl-rloo@1.16", group, scored(last, whole))
 	requireName(t, o, "KL-REWARD-PADS", "masked cells")
+	mean := func(kl, m []float64) float64 {
+		var n float64
+		for _, on := range m {
+			n += on
+		}
+		return inMask(kl, m) / n
+	}
+	requireName(t, under("advantage/group", "trl-rloo@1.16", group, scored(last, mean)), "KL-REWARD-MEAN", "the mean over its tokens")
 	for _, e := range Explain(under("advantage/group", "trl-rloo@1.16", group, scored(last, inMask))) {
 		require.NotEqual(t, "KL-REWARD-PADS", e.Hypothesis.ID)
 	}
