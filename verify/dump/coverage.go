@@ -127,7 +127,7 @@ func (s *session) coverage() *Coverage {
 	}
 	hidden := map[string]int{} // by the tensor that would show them
 	for _, h := range fault.All() {
-		if h.Input == nil && h.Predict == nil || !shows[h] && !s.possible(h) {
+		if h.Input == nil && h.Predict == nil || !shows[h] && (!s.possible(h) || !s.configured(h)) {
 			continue
 		}
 		c.Of++
@@ -151,6 +151,26 @@ func (s *session) coverage() *Coverage {
 	c.Untested = s.exercise.reasons()
 	c.Unread = s.unread()
 	return c
+}
+
+// ofOption are bugs of what an option turns on, with the kind of value under which it is on, or its word.
+var ofOption = map[string]struct {
+	option string
+	on     func(convention.Value) bool
+}{
+	"SAPO-SCALE":           {"loss.kind", func(v convention.Value) bool { return v.String() == "sapo" }},
+	"TOP-ENTROPY-QUANTILE": {"loss.top_entropy", func(v convention.Value) bool { return v.Kind() == convention.Number }},
+	"TOP-ENTROPY-PER-RANK": {"loss.top_entropy", func(v convention.Value) bool { return v.Kind() == convention.Number }},
+}
+
+// configured reports whether a bug is of something that the run may have turned on.
+func (s *session) configured(h *fault.Hypothesis) bool {
+	of, ok := ofOption[h.ID]
+	if !ok {
+		return true
+	}
+	v := s.samples[0].set.Value(of.option)
+	return !v.Known() || of.on(v)
 }
 
 // possible reports whether a program of the run's algorithm can have a bug: one without a value head has no bugs of its value loss,
