@@ -131,6 +131,8 @@ func TestOfChangeIn(t *testing.T) {
 		{"scalars/entropy", pads, true, "METRIC-ENTROPY-PADS"}, {"scalars/ppo_kl", pads, true, "METRIC-APPROX-KL-PADS"},
 		{"scalars/clip_frac", clip, true, "METRIC-CLIP-FRACTION"}, {"token_loss/policy", clip, true, "CLIP-BOUND"},
 		{"token_loss/policy", pads, true, "RATIO-MEAN-PADS"}, {"aggregate/loss", pads, true, "LOSS-MASK-PADS"}, {"aggregate/kl_loss", pads, true, "KL-OUTSIDE-MASK"},
+		{"reward/token", change("eos.penalty", "1", "-1"), false, "EOS-PENALTY-SIGN"}, {"reward/token", change("eos.penalty", "1", "0"), false, "EOS-PENALTY-IGNORED"},
+		{"aggregate/loss", change("value.coef", "0.5", "0"), false, "VALUE-MISSING"}, {"aggregate/loss", change("ratio.level", "seq_mean", "seq_sum"), false, "RATIO-SUM-FOR-MEAN"},
 	} {
 		n, ok := OfChangeIn(c.check, c.of, c.right)
 		require.True(t, ok)

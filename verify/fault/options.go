@@ -47,7 +47,9 @@ var named = []struct {
 	{"kl.beta", "", "1", "BETA-MISSING"},
 	{"kl.beta", "", "", "KL-BETA"},
 	{"tis.level", "", "none", "IS-NOT-APPLIED"},
+	{"tis.level", "seq_geo", "seq_sum", "IS-SUM-FOR-MEAN"},
 	{"tis.level", "", "", "IS-LEVEL"},
+	{"ratio.level", "seq_mean", "seq_sum", "RATIO-SUM-FOR-MEAN"},
 	{"ratio.level", "", "", "RATIO-LEVEL"},
 	{"returns.before_whiten", "", "", "GAE-RETURNS-AFTER-WHITENING"},
 	{"gae.hole", "", "", "GAE-HOLE"},
@@ -55,6 +57,7 @@ var named = []struct {
 	{"logp.temperature", "", "", "LOGP-TEMPERATURE"},
 	{"kl.clamp_out", "", "", "KL-CLAMP-MISSING"},
 	{"kl.clamp_in", "", "", "KL-CLAMP-MISSING"},
+	{"value.coef", "", "0", "VALUE-MISSING"},
 	{"value.coef", "", "", "VALUE-COEF"},
 	{"whiten.mask", "", "", "WHITEN-PADS"},
 	{"whiten.scope", "", "none", "WHITEN-MISSING"},
@@ -118,6 +121,9 @@ var named = []struct {
 func OfChange(c stage.Change) (n Named, ok bool) {
 	if c.Option == "kl.beta" && doubled(c) {
 		return *bug.MustFind("KL-TWICE"), true
+	}
+	if c.Option == "eos.penalty" && c.From.Kind() == convention.Number && c.To.Kind() == convention.Number && c.To.Num() == -c.From.Num() {
+		return *bug.MustFind("EOS-PENALTY-SIGN"), true
 	}
 	for _, e := range named {
 		if e.option == c.Option && (e.from == "" || e.from == c.From.String()) && (e.to == "" || e.to == c.To.String()) {
