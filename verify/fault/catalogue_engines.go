@@ -8,6 +8,7 @@ import (
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
+	"plumbline/verify/tol"
 )
 
 var engineFaults = []*Hypothesis{
@@ -85,8 +86,8 @@ var engineFaults = []*Hypothesis{
 			for i, a := range adv.X {
 				if bound := -a * dual.Num(); a > 0 && value.Want[i] > bound {
 					q.Want[i] = 0
-					if ch.Output == "token_loss" {
-						q.Want[i] = bound
+					if ch.Output == "token_loss" { // a product of its own, whatever the loss rounds to
+						q.Want[i], q.Bound[i] = bound, math.Abs(dual.Num())*adv.E(i)+2*(c.Unit+tol.U64)*math.Abs(bound)
 					}
 				}
 			}

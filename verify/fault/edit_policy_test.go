@@ -112,3 +112,20 @@ func TestDualClipTurned(t *testing.T) {
 	require.Equal(t, check.Pass, stage.Judge(stage.Find("token_loss/policy"), loss(math.Min), set).Verdict)
 	requireName(t, stage.Judge(stage.Find("token_loss/policy"), loss(math.Max), set), "CLIP-DUAL", "is at least −A·clip.dual")
 }
+
+// A token that is held by the dual clip of the other sign is off by the rounding of that product, however small the loss without it is.
+func TestDualClipOfBothSignsHoldsTinyLosses(t *testing.T) {
+	const dual = 1.1
+	b := updated(func(d, a float64) float64 { return 0 })
+	lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages")
+	for i := range lp {
+		if adv[i/b.Cols] > 0 && i%3 == 0 {
+			lp[i] = float64(float32(old[i] - 18))
+		}
+	}
+	b = perTokenOf(b, "token_loss", func(lp, old, a float64) float64 {
+		r := math.Exp(lp - old)
+		return math.Min(math.Max(-a*r, -a*math.Max(0.8, math.Min(r, 1.28))), -a*dual)
+	})
+	requireName(t, stage.Judge(stage.Find("token_loss/policy"), b, clippedLoss(t, "clip.dual", "1.1")), "CLIP-DUAL-BOTH-SIGNS", "positive")
+}
