@@ -58,7 +58,7 @@ func (s *session) brief(r *Report) *check.Brief {
 		f.Results = []int{i}
 		b.Findings = append(b.Findings, f)
 	}
-	b.Findings = withoutPatterns(b.Findings)
+	b.Findings = underGradients(withoutPatterns(b.Findings), r.Results)
 	worstFirst(b.Findings)
 	const long = 24 // of a path on the one line of a clean run
 	name := s.where
@@ -134,6 +134,34 @@ func withoutPatterns(found []check.Finding) []check.Finding {
 		if i == logp || groupOf(found[i].Seen[0]) != "agreement" {
 			kept = append(kept, found[i])
 		}
+	}
+	return kept
+}
+
+// underGradients puts losses that fail without a name under the finding of their gradient, if that is a bug of what is summed and of what it is divided
+// by. Both are of one sum; what it takes in from outside the mask may not be in the dump as the program had it, and has no gradient there.
+func underGradients(found []check.Finding, results []check.Result) []check.Finding {
+	kept := found[:0:0]
+	for i := range found {
+		f := &found[i]
+		loss := f.Results[0]
+		to := -1
+		if f.Verdict == check.Fail && !slices.ContainsFunc(f.Results, func(k int) bool { return len(causes(&results[k])) > 0 }) {
+			to = slices.IndexFunc(found, func(g check.Finding) bool {
+				return (strings.HasPrefix(g.Name, "LOSS-MASK-") || strings.HasPrefix(g.Name, "AGG-")) &&
+					slices.ContainsFunc(g.Results, func(k int) bool { return slices.Contains(stage.LossesOf[results[k].Check], results[loss].Check) })
+			})
+		}
+		if to < 0 {
+			kept = append(kept, *f)
+			continue
+		}
+		j := slices.IndexFunc(kept, func(g check.Finding) bool { return g.Name == found[to].Name && g.Results[0] == found[to].Results[0] })
+		g := &found[to] // what stands behind the loss is kept later
+		if j >= 0 {
+			g = &kept[j]
+		}
+		g.Seen, g.Results = append(g.Seen, f.Seen...), append(g.Results, f.Results...)
 	}
 	return kept
 }

@@ -80,3 +80,21 @@ func TestConsequencesAreNoFindings(t *testing.T) {
 	found = []check.Finding{{Name: "MASK-SHIFT", Verdict: check.Fail, Results: []int{0}, Seen: []string{"masks/position"}}}
 	require.NotNil(t, s.causeOf(found, shift, &shift[1]))
 }
+
+// A loss without a name is told under the bug of the mask that its gradient has, before or behind it; under another bug it is not.
+func TestLossesUnderTheirGradients(t *testing.T) {
+	results := []check.Result{{Check: "aggregate/pg_loss", Verdict: check.Fail}, {Check: "gradient/dlogp", Verdict: check.Fail, Explanations: []check.Explanation{{Fault: "LOSS-MASK-SHIFT"}}}}
+	of := func(name string) []check.Finding {
+		return []check.Finding{{Name: "aggregate/pg_loss", Verdict: check.Fail, Results: []int{0}, Seen: []string{"aggregate/pg_loss"}},
+			{Name: name, Verdict: check.Fail, Results: []int{1}, Seen: []string{"gradient/dlogp"}}}
+	}
+	found := underGradients(of("LOSS-MASK-SHIFT"), results)
+	require.Len(t, found, 1)
+	require.Equal(t, []string{"gradient/dlogp", "aggregate/pg_loss"}, found[0].Seen)
+	turned := of("LOSS-MASK-SHIFT")
+	turned[0], turned[1] = turned[1], turned[0]
+	require.Equal(t, found, underGradients(turned, results))
+	require.Len(t, underGradients(of("KL-DETACHED"), results), 2)
+	results[0].Explanations = []check.Explanation{{Fault: "ADV-SIGN"}}
+	require.Len(t, underGradients(of("LOSS-MASK-SHIFT"), results), 2)
+}
