@@ -279,6 +279,13 @@ var rewardFaults = []*Hypothesis{
 	{ID: "SCORE-ZERO-MISSING", Checks: []string{"reward/scores"}, Predict: zeroMissing},
 	{ID: "EOS-PENALTY-SIGN", Checks: []string{"reward"},
 		Input: number("eos.penalty", func(x float64) float64 { return -x })},
+	{ID: "EOS-PENALTY-MISSING", Checks: []string{"reward"}, Title: "the negative penalty stands in place of the score of a response without EOS, where it should be subtracted from it",
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			if c.Set.Value("eos.rule").String() != "subtract" {
+				return nil, nil, false
+			}
+			return both(option("eos.rule", "replace"), number("eos.penalty", func(x float64) float64 { return -x }))(c)
+		}},
 	{ID: "EOS-PENALTY-IGNORED", Checks: []string{"reward"},
 		Input: option("eos.rule", "none")},
 }

@@ -2,6 +2,7 @@ package fault
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -113,6 +114,39 @@ func TestPlacesOfRewards(t *testing.T) {
 	for _, e := range Explain(under("advantage/group", "trl-rloo@1.16", group, scored(last, inMask))) {
 		require.NotEqual(t, "KL-REWARD-PADS", e.Hypothesis.ID)
 	}
+}
+
+// A penalty that replaces the score of a response without EOS in place of being subtracted from it.
+func TestPenaltyInPlaceOfTheScore(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	set := convention.FromProfile(p).WithFact("eos_token_id", 2.)
+	for name, x := range map[string]string{"kl.place": "token_reward", "kl.beta": "0.1", "eos.rule": "subtract", "eos.penalty": "1", "eos.test": "eos_id"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	last := func(cells []int) int { return cells[len(cells)-1] }
+	judge := func(penalised func(reward, score float64) float64) *stage.Outcome {
+		b := scored(last, func(_, _ []float64) float64 { return 0 })
+		ids := slices.Repeat([]float64{5}, len(b.Mask))
+		for r := range b.Rows {
+			at := -1
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if b.Mask[i] {
+					at = i
+				}
+			}
+			if r%2 == 0 {
+				ids[at] = 2
+				continue
+			}
+			x := b.Tensors["token_rewards"].Data
+			x[at] = float64(float32(penalised(x[at], b.Row("scores")[r])))
+		}
+		b.Tensors["response_ids"] = &dump.Tensor{Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: ids, Type: format.I32}
+		return stage.Judge(stage.Find("reward/token"), b, set)
+	}
+	require.Equal(t, check.Pass, judge(func(reward, _ float64) float64 { return reward - 1 }).Verdict)
+	requireName(t, judge(func(reward, score float64) float64 { return reward - score - 1 }), "EOS-PENALTY-MISSING", "in place of the score")
 }
 
 // A change of an option that a logged number alone asks for is a bug of the log, where the loss is right, and one of the loss elsewhere.

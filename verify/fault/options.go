@@ -61,6 +61,7 @@ var named = []struct {
 	{"value.coef", "", "", "VALUE-COEF"},
 	{"whiten.mask", "", "", "WHITEN-PADS"},
 	{"whiten.scope", "", "none", "WHITEN-MISSING"},
+	{"rewards.whiten", "", "no", "WHITEN-REWARDS-MISSING"},
 	{"whiten.scope", "", "", "WHITEN-SCOPE"},
 	{"tis.high", "", "", "IS-CLAMP-MISSING"},
 	{"tis.rule", "", "", "IS-CLAMP-MISSING"},
