@@ -27,6 +27,7 @@ var sequenceFaults = []*Hypothesis{
 	{ID: "RATIO-LEVEL", Checks: policyOutputs,
 		Title:   "the weight of a response is that of the mean of its log-ratios over all columns, not of their sum",
 		Predict: ofVESPO(nearerBy(func(c *stage.Case, row int, _ float64) float64 { return float64(width(c.B, row)) }))},
+	{ID: "RATIO-MEAN-PADS", Checks: policyOutputs, Predict: overPadding},
 	{ID: "RATIO-GRAD-PER-TOKEN", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			if !overSequence(c) || c.Set.Value("ratio.grad").String() == "token" {
@@ -85,6 +86,31 @@ func width(b *dump.Batch, row int) int {
 		return n
 	}
 	return b.Cols
+}
+
+// overPadding predicts an output of a loss whose ratio is that of the mean of the log-ratios over all columns: n/width times the mean over the n tokens,
+// with as much of its gradient.
+func overPadding(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	old := c.B.Token("logp_old")
+	if !overSequence(c) || old == nil || len(old) != len(c.B.Token("logp_new")) || ch.Stage == convention.Aggregate && c.Has("token_loss") {
+		return nil
+	}
+	share := tokensOf(c.B, c.B.Mask)
+	for r := range share {
+		share[r] /= float64(width(c.B, r))
+	}
+	y := nearerBy(func(_ *stage.Case, r int, _ float64) float64 { return 1 / share[r] })(c, old)
+	p, kl := policyOnly(perToken("logp_old", y), c, ch), klOnly(c, ch)
+	if p == nil || kl == nil || ch.Stage != convention.Gradient || len(p.Want) != len(old) {
+		return combined(1, p, 1, kl)
+	}
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	for i := range q.Want {
+		q.Want[i] *= share[i/c.B.Cols]
+		q.Bound[i] *= share[i/c.B.Cols]
+	}
+	return combined(1, &q, 1, kl)
 }
 
 // nearerBy returns old log-probs whose log-ratios are the right ones over a number of their row: the sum of these is that of those, divided.

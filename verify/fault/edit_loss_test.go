@@ -363,3 +363,48 @@ func TestWeightsThatCarryGradient(t *testing.T) {
 	delete(b.Tensors, "token_loss")
 	requireName(t, stage.Judge(stage.Find("gradient/dlogp"), b, set), "IS-GRADIENT", "they carry gradient")
 }
+
+// The ratio of a sequence whose mean log-ratio is taken over padding, in the loss and in its gradient.
+func TestRatioOverPadding(t *testing.T) {
+	set := clippedLoss(t, "ratio.level", "seq_mean", "loss.kind", "gspo", "clip.low", "0.05", "clip.high", "0.08")
+	judge := func(output string, padded bool) *stage.Outcome {
+		b := updated(func(float64, float64) float64 { return 0 })
+		b.Meta.DLogpScale = 1
+		for i := range b.Mask {
+			b.Mask[i] = i%b.Cols < 2+i/b.Cols%4
+		}
+		var tokens float64
+		for _, m := range b.Mask {
+			tokens += float64(boolToInt(m))
+		}
+		lp, old, adv, loss, slope := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), make([]float64, len(b.Mask)), make([]float64, len(b.Mask))
+		for r := range b.Rows {
+			var sum, n float64
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if b.Mask[i] {
+					sum, n = sum+lp[i]-old[i], n+1
+				}
+			}
+			over := n
+			if padded {
+				over = float64(b.Cols)
+			}
+			ratio := math.Exp(sum / over)
+			plain, held := -adv[r]*ratio, -adv[r]*math.Max(0.95, math.Min(ratio, 1.08))
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if loss[i] = float64(float32(math.Max(plain, held))); b.Mask[i] && plain >= held {
+					slope[i] = float64(float32(plain / over * n / tokens))
+				}
+			}
+		}
+		for name, x := range map[string][]float64{"token_loss": loss, "dlogp": slope} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+		}
+		return stage.Judge(stage.Find(output), b, set)
+	}
+	for _, output := range []string{"token_loss/policy", "gradient/dlogp"} {
+		o := judge(output, false)
+		require.Equal(t, check.Pass, o.Verdict, "%s: %s", output, o.Lacking())
+		requireName(t, judge(output, true), "RATIO-MEAN-PADS", "over padding")
+	}
+}
