@@ -207,7 +207,7 @@ func (s *session) causeOf(found []check.Finding, results []check.Result, res *ch
 
 // consequence reports whether a failure with these names is what a bug before it leads to. Between log-probs of other rows a line has a
 // slope near 0, which is no temperature; what the program made of the rows before they were exchanged, as rewards and logged numbers, cannot
-// be right by the exchanged ones; and a count of the tokens is not one of a mask that was shifted.
+// be right by the exchanged ones; a count of the tokens is not one of a mask that was shifted; and a KL of the rollout's log-probs has no gradient.
 func consequence(bug, later string, names []string) bool {
 	logged := groupOf(later) == "scalars" && !slices.ContainsFunc(names, func(n string) bool { return !strings.HasPrefix(n, "METRIC-") })
 	switch bug {
@@ -215,6 +215,8 @@ func consequence(bug, later string, names []string) bool {
 		return later == "agreement/temperature" || later == acrossFirst || logged || len(names) == 0 && slices.Contains([]string{"reward", "advantage", "gae"}, groupOf(later))
 	case "MASK-SHIFT":
 		return later == "aggregate/num_items"
+	case "KL-OF-OLD", "KL-OF-GEN": // numbers of the rollout carry no gradient
+		return later == "gradient/dlogp" && slices.Contains(names, "KL-DETACHED")
 	}
 	return false
 }

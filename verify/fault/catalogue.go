@@ -147,7 +147,7 @@ var logpFaults = []*Hypothesis{
 		Input: constant("is_weights", 1)},
 }
 
-var klDependent = []string{"kl", "token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"}
+var klDependent = []string{"kl", "token_loss", "aggregate/loss", "aggregate/kl_loss", "gradient/dlogp", "reward/token"}
 
 var klFaults = []*Hypothesis{
 	{ID: "KL-SIGN", Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
