@@ -216,7 +216,7 @@ func consequence(bug, later string, names []string) bool {
 	case "MASK-SHIFT":
 		return later == "aggregate/num_items"
 	case "KL-OF-OLD", "KL-OF-GEN": // numbers of the rollout carry no gradient
-		return later == "gradient/dlogp" && slices.Contains(names, "KL-DETACHED")
+		return later == "gradient/dlogp" && (len(names) == 0 || slices.Contains(names, "KL-DETACHED"))
 	}
 	return false
 }

@@ -79,10 +79,11 @@ func TestConsequencesAreNoFindings(t *testing.T) {
 	shift := []check.Result{failed("masks/position", "MASK-SHIFT"), results[5]}
 	found = []check.Finding{{Name: "MASK-SHIFT", Verdict: check.Fail, Results: []int{0}, Seen: []string{"masks/position"}}}
 	require.NotNil(t, s.causeOf(found, shift, &shift[1]))
-	old := []check.Result{failed("aggregate/kl_loss", "KL-OF-OLD"), failed("gradient/dlogp", "KL-DETACHED"), failed("gradient/dlogp", "ADV-SIGN")}
+	old := []check.Result{failed("aggregate/kl_loss", "KL-OF-OLD"), failed("gradient/dlogp", "KL-DETACHED"), failed("gradient/dlogp", "ADV-SIGN"), failed("gradient/dlogp")}
 	found = []check.Finding{{Name: "KL-OF-OLD", Verdict: check.Fail, Results: []int{0}, Seen: []string{"aggregate/kl_loss"}}}
 	require.NotNil(t, s.causeOf(found, old, &old[1]))
 	require.Nil(t, s.causeOf(found, old, &old[2]))
+	require.NotNil(t, s.causeOf(found, old, &old[3]))
 }
 
 // A loss without a name is told under the bug of the mask that its gradient has, before or behind it; under another bug it is not.

@@ -183,6 +183,18 @@ var klFaults = []*Hypothesis{
 		Input: instead("logp_ref", "logp_old")},
 	{ID: "KL-OF-OLD", Checks: klDependent,
 		Input: instead("logp_new", "logp_old")},
+	{ID: "KL-OF-OLD", Checks: []string{"kl", "token_loss", "aggregate/kl_loss"}, // under weights of the new policy, which it keeps
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			lp, old, ref := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Token("logp_ref")
+			if lp == nil || old == nil || ref == nil {
+				return nil, nil, false
+			}
+			moved := slices.Clone(ref)
+			for i := range moved {
+				moved[i] += lp[i] - old[i]
+			}
+			return c.B.With("logp_ref", moved), c.Set, true
+		}},
 	{ID: "KL-OF-GEN", Checks: klDependent,
 		Input: instead("logp_new", "logp_gen")},
 	{ID: "KL-REFERENCE-ZERO", Checks: klDependent,

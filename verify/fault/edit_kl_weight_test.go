@@ -49,6 +49,18 @@ func TestKLWeightEdits(t *testing.T) {
 	requireName(t, judge("kl/token", "is_corrected", inverse, -1), "RATIO-INVERTED", "the estimate of KL is multiplied by the inverse")
 }
 
+// An estimate of the old policy's KL that is multiplied by the ratio of the new one keeps that ratio.
+func TestKLOfOldUnderTheRatio(t *testing.T) {
+	estimate := func(x float64) float64 { return math.Exp(x) - x - 1 }
+	set := clippedLoss(t, "kl.beta", "0.1", "kl.kind", "k3", "kl.place", "loss", "kl.grad", "is_corrected", "kl.agg", "same", "kl.is_cap", "none")
+	b := estimatedBy(estimate)
+	lp, old, ref := b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref")
+	for i := range lp {
+		b.Token("kl")[i] = float64(float32(estimate(ref[i]-old[i]) * math.Exp(lp[i]-old[i])))
+	}
+	requireName(t, stage.Judge(stage.Find("kl/token"), b, set), "KL-OF-OLD", "of the old policy")
+}
+
 // Advantages that a loss normalises over its micro-batch are told by their moments.
 func TestNormalisedAgain(t *testing.T) {
 	set := clippedLoss(t)
