@@ -141,7 +141,7 @@ Of a folder that holds run-… folders, as the hooks write them, the newest is j
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Profile, "profile", "", "the convention that the trainer follows (verify profiles prints all); default: the one that the files name, or that is of their framework, version and algorithm; none: search")
-	f.StringArrayVar(&o.Set, "set", nil, "OPTION=VALUE, stronger than any other declaration; repeatable")
+	f.StringArrayVar(&o.Set, "set", nil, "OPTION=VALUE, or a fact of the run such as num_mini_batches=4, stronger than any other declaration; repeatable")
 	f.StringArrayVar(&configs, "config", nil, "a configuration of TRL, verl or OpenRLHF (YAML, JSON, arguments, the script that starts it), or lines of OPTION = VALUE; repeatable, the last is strongest")
 	f.BoolVar(&o.Infer, "infer", false, "search all options, whatever the files declare")
 	f.BoolVar(&o.FirstStep, "first-step", false, "the first step is the first update: demand ratio 1, KL 0, nothing clipped, a gradient")

@@ -134,6 +134,8 @@ func TestDumpCases(t *testing.T) {
 		{clean + " --set adv.ddof=7", 2, "adv.ddof"},
 		{clean + " --set adv.dof=1", 2, `did you mean "adv.ddof"`},
 		{clean + " --set adv.ddof=1 --set adv.ddof=0", 2, "given twice"},
+		{clean + " --set num_mini_batches=x", 2, "want a whole number"},
+		{clean + " --set num_minibatches=2", 2, `did you mean "num_mini_batches"`},
 		{clean + " --select advantage/grup", 2, "advantage/group"},
 		{clean + " --select advantage/group --format yaml", 2, "human, json, junit"},
 		{clean + " --fail-on nothing", 2, "fail or warn"},

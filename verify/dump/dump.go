@@ -279,12 +279,12 @@ func newSession(run Source, o Options) (*session, error) {
 			return nil, &UsageError{fmt.Errorf("--set %s: the option is given twice", name)}
 		}
 		given[name] = true
-		v, err := convention.Parse(name, text)
+		one, err := convention.Assign(name, text, "--set")
 		if err != nil {
 			return nil, &UsageError{fmt.Errorf("--set %w", err)}
 		}
 		var changed []convention.Override
-		s.set, changed = s.set.Over((&convention.Set{}).With(name, v, "--set"))
+		s.set, changed = s.set.Over(one)
 		s.overridden(changed)
 	}
 	for _, c := range all() {

@@ -105,9 +105,7 @@ func (s *session) solved(set *convention.Set) *convention.Set {
 			set = set.WithFact("eos_token_id", float64(v.end))
 		}
 	}
-	_, factor := set.Fact("loss_scale_factor")
-	_, length := set.Fact("max_completion_length")
-	if x := s.scan().constant; x > 0 && !factor && !length {
+	if x := s.scan().constant; x > 0 && !saysLength(set) && among(set.Value("agg.denominator"), "", "micro") { // it is beside the rows of a file
 		set = set.WithFact("loss_scale_factor", x)
 	}
 	return set
@@ -133,10 +131,8 @@ func masked(set *convention.Set) *convention.Set {
 // lengthened returns set with the constant that sums over tokens are divided by, where nobody declares it and the first step that has numbers
 // gives it. verl takes the padded width where it has no loss_scale_factor, which is then nothing left to declare.
 func (s *session) lengthened(b *dump.Batch, set *convention.Set) *convention.Set {
-	for _, fact := range []string{"loss_scale_factor", "max_completion_length"} {
-		if _, said := set.Fact(fact); said {
-			return set
-		}
+	if saysLength(set) {
+		return set
 	}
 	if s.profile != nil && s.profile.Framework == "verl" {
 		return set
@@ -150,6 +146,24 @@ func (s *session) lengthened(b *dump.Batch, set *convention.Set) *convention.Set
 		return set
 	}
 	return set.WithFact("loss_scale_factor", s.length)
+}
+
+// saysLength reports whether a declaration has the constant that sums over tokens are divided by. A loss_denominator of agg.denominator constant
+// may be that of rows.
+func saysLength(set *convention.Set) bool {
+	_, factor := set.Fact("loss_scale_factor")
+	_, length := set.Fact("max_completion_length")
+	_, divisor := set.Fact("loss_denominator")
+	return factor || length || divisor && !among(set.Value("agg.denominator"), "constant")
+}
+
+// among reports whether v is one of words; "" stands for a value that nobody knows.
+func among(v convention.Value, words ...string) bool {
+	text := ""
+	if v.Known() {
+		text = v.String()
+	}
+	return slices.Contains(words, text)
 }
 
 // nobodySaid reports whether the first explanation contradicts only profiles that stood in for a declaration.

@@ -277,7 +277,7 @@ var aggregateFaults = []*Hypothesis{
 			}
 			return c.Set.With("agg.kind", parsed("agg.kind", "seq_sum_const"), "hypothesis").
 				With("agg.div_batch", parsed("agg.div_batch", "true"), "hypothesis").
-				WithFact("max_completion_length", float64(c.B.Files[f].Cols))
+				WithFact("loss_scale_factor", float64(c.B.Files[f].Cols))
 		})},
 	{ID: "AGG-PAD-DENOMINATOR", Checks: aggregates,
 		Title: "the token mean divides by all cells, masked ones included",
@@ -287,7 +287,7 @@ var aggregateFaults = []*Hypothesis{
 			}
 			return c.Set.With("agg.kind", parsed("agg.kind", "seq_sum_const"), "hypothesis").
 				With("agg.div_batch", parsed("agg.div_batch", "true"), "hypothesis").
-				WithFact("max_completion_length", float64(c.B.Files[f].Cols))
+				WithFact("loss_scale_factor", float64(c.B.Files[f].Cols))
 		})},
 	{ID: "AGG-LOCAL-DENOMINATOR", Checks: aggregates,
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {

@@ -3,6 +3,7 @@ package stage
 import (
 	"math"
 
+	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
@@ -145,7 +146,7 @@ func (c *Case) divides() bool {
 //	rank      counts of all files of the rank
 //	global    counts of all files of the step, divided by the number of ranks, since gradients are averaged over ranks; the
 //	          tokens of a run that knows num_items_in_batch are num_items·accumulation/steps_per_generation (TRL dapo)
-//	constant  the fact loss_denominator (open-instruct)
+//	constant  the fact loss_denominator (open-instruct), tokens or rows
 func (c *Case) denominators(o rl.AggOptions, where string, counts bool) *reduction {
 	b := c.B
 	red := &reduction{o: make([]rl.AggOptions, len(b.Files)), mask: c.lossMask(), tokens: make([]float64, len(b.Files))}
@@ -215,7 +216,7 @@ func (c *Case) denominators(o rl.AggOptions, where string, counts bool) *reducti
 		}
 		switch o.Kind {
 		case rl.AggSeqSumConst:
-			a.Length = c.FactOr("loss_scale_factor", c.FactOr("max_completion_length", float64(max(file.Cols, 1))))
+			a.Length = c.length(file, where, o.DivBatch)
 		case rl.AggLUSPO:
 			a.Scale = float64(max(b.Cols, 1)) / float64(max(file.Cols, 1))
 		}
@@ -225,6 +226,16 @@ func (c *Case) denominators(o rl.AggOptions, where string, counts bool) *reducti
 		return nil
 	}
 	return red
+}
+
+// length is the constant that seq_sum_const divides by: what is declared as the divisor, or else the length of a completion, or the width
+// of the file. A loss_denominator that stands for the rows is no length.
+func (c *Case) length(file dump.FileInfo, where string, divBatch bool) float64 {
+	length := c.FactOr("max_completion_length", float64(max(file.Cols, 1)))
+	if where != "constant" || !divBatch {
+		length = c.FactOr("loss_denominator", length)
+	}
+	return c.FactOr("loss_scale_factor", length)
 }
 
 // GenerationTokens is the fact that num_items_in_batch is where the dump does not say it, NaN if that cannot be counted.

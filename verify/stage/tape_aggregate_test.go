@@ -22,6 +22,10 @@ func (x *taped) aggregated(l *ad.Var, kind string) (files []*ad.Var) {
 	case "gmpo": // the plain mean over all rows
 		kind, counted, where, lenEps = "seq_mean_token_mean", true, "micro", 0
 	}
+	length := 64.0 // the fact loss_denominator
+	if where == "constant" && divBatch {
+		length = 16 // which divides the rows: the fact max_completion_length
+	}
 	if kind == "token_sum" || kind == "luspo" || kind == "seq_sum_const" && !divBatch {
 		where = "micro" // nothing is counted
 	}
@@ -64,7 +68,7 @@ func (x *taped) aggregated(l *ad.Var, kind string) (files []*ad.Var) {
 		case "seq_mean_token_sum":
 			factor /= rows
 		case "seq_sum_const":
-			if factor /= 16; divBatch { // the fact max_completion_length
+			if factor /= length; divBatch {
 				factor /= rows
 			}
 		case "luspo":

@@ -159,7 +159,11 @@ func (r *run[F]) cellWeights(mask []bool, policy bool) []F {
 			case "seq_sum":
 				x = r.div(r.num(scale), r.num(rows))
 			case "seq_sum_const":
-				x = r.div(r.num(scale), F(r.maxLength))
+				length := F(r.maxLength)
+				if where == "constant" && !r.o.divBatch {
+					length = F(r.constant())
+				}
+				x = r.div(r.num(scale), length)
 				if r.o.divBatch && plant != "AGG-NO-BATCH" {
 					x = r.div(x, r.num(rows))
 				} else if where == "global" {
