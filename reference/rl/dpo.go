@@ -25,7 +25,7 @@ type DPODivergence int
 const (
 	DPOReverseKL DPODivergence = iota // h = c − r
 	DPOJS                             // h = c − r − (ln(1 + eᶜ) − ln(1 + eʳ))
-	DPOAlpha                          // h = (e^{−αr} − e^{−αc})/α
+	DPOAlpha                          // h = (e^{−αr} − e^{−αc})/α; c − r for α = 0, its limit
 )
 
 var dpoDivergences = enumeration[DPODivergence]("dpo.divergence", "reverse_kl", "js", "alpha")
@@ -99,7 +99,7 @@ func DPOMargin(chosen, rejected, refChosen, refRejected float64, o DPOOptions) (
 		return chosen - rejected - (logComplement(chosen) - logComplement(rejected)), -1 / math.Expm1(chosen), 1 / math.Expm1(rejected)
 	case o.Divergence == DPOJS:
 		return c - r - (softplus(c) - softplus(r)), logistic(-c), -logistic(-r)
-	case o.Divergence == DPOAlpha:
+	case o.Divergence == DPOAlpha && o.Alpha != 0:
 		c, r = math.Exp(-o.Alpha*c), math.Exp(-o.Alpha*r)
 		return (r - c) / o.Alpha, c, -r
 	}

@@ -17,7 +17,8 @@ func TestDPO(t *testing.T) {
 		c, r := drawCells(t, "chosen", n), drawCells(t, "rejected", n)
 		rc, rr := drawCells(t, "refChosen", n), drawCells(t, "refRejected", n)
 		for _, o := range []DPOOptions{{Beta: .1}, {Beta: 2, LabelSmoothing: .1}, {Kind: DPOHinge, Beta: 1}, {Kind: DPOIPO, Beta: .25},
-			{Beta: .1, Divergence: DPOJS}, {Beta: .5, Divergence: DPOAlpha, Alpha: .5}, {Kind: DPOHinge, Beta: .3, Divergence: DPOJS}, {Kind: DPOIPO, Beta: .5, Divergence: DPOAlpha, Alpha: 1}} {
+			{Beta: .1, Divergence: DPOJS}, {Beta: .5, Divergence: DPOAlpha, Alpha: .5}, {Kind: DPOHinge, Beta: .3, Divergence: DPOJS}, {Kind: DPOIPO, Beta: .5, Divergence: DPOAlpha, Alpha: 1}, {Beta: .2, Divergence: DPOAlpha, Alpha: -.7},
+			{Beta: .2, Divergence: DPOAlpha}} {
 			loss, dc, dr := DPO(nil, nil, nil, c, r, rc, rr, o)
 			var tape ad.Tape
 			x, y := tape.Param(append([]float64{}, c...), n), tape.Param(append([]float64{}, r...), n)
@@ -45,6 +46,9 @@ func tapePairs(c, r, rc, rr *ad.Var, o DPOOptions) *ad.Var {
 	case DPOJS:
 		h = ad.Sub(ad.Sub(u, v), ad.Sub(one(u), one(v)))
 	case DPOAlpha:
+		if o.Alpha == 0 {
+			break
+		}
 		h = ad.Scale(ad.Sub(ad.Exp(ad.Scale(v, -o.Alpha)), ad.Exp(ad.Scale(u, -o.Alpha))), 1/o.Alpha)
 	}
 	z := ad.Scale(h, o.Beta)

@@ -118,6 +118,9 @@ func TestDeclare(t *testing.T) {
 		{"trl dpo", `{"loss_type":["sigmoid"],"loss_weights":null,"beta":0.1,"label_smoothing":0.2,"f_divergence_type":"reverse_kl","f_alpha_divergence_coef":0.5,"max_length":64}`,
 			"dpo.loss=sigmoid dpo.beta=0.1 dpo.divergence=reverse_kl dpo.per_token=false dpo.logp_mean=false dpo.label_smoothing=0"},
 		{"trl dpo", `{"loss_type":"ipo","beta":0.3,"f_divergence_type":"js_divergence"}`, "dpo.loss=ipo dpo.beta=0.3 dpo.divergence=js dpo.per_token=true dpo.logp_mean=false"},
+		{"trl dpo", `{"loss_type":"sigmoid","f_divergence_type":"alpha_divergence","f_alpha_divergence_coef":0.7}`, "dpo.loss=sigmoid dpo.divergence=alpha dpo.per_token=false dpo.alpha=0.3 dpo.logp_mean=false"},
+		{"trl dpo", `{"loss_type":"sigmoid","f_divergence_type":"alpha_divergence","f_alpha_divergence_coef":1.5}`, "dpo.loss=sigmoid dpo.divergence=alpha dpo.per_token=false dpo.alpha=-0.5 dpo.logp_mean=false"},
+		{"trl dpo", `{"loss_type":"sigmoid","f_divergence_type":"alpha_divergence","f_alpha_divergence_coef":1}`, "dpo.loss=sigmoid dpo.divergence=reverse_kl dpo.per_token=false dpo.logp_mean=false"},
 		{"trl-sft", `{"loss_type":"nll","packing":true,"max_length":128}`, ""},
 
 		// OpenRLHF, flags with and without dashes

@@ -89,7 +89,7 @@ var nativeShared = sync.OnceValue(func() *nativeTable {
 // any; several are separated by a bar; absent stands for a name that is not declared. The first line of a name whose pattern
 // and conditions hold decides; a name whose value no line has is an error.
 //
-// EFFECT is option=value, where $ is the value itself, $1 and $2 are the numbers of a pair or low_high and @other the value
+// EFFECT is option=value, where $ is the value itself, 1-$ is 1 minus it, $1 and $2 are the numbers of a pair or low_high and @other the value
 // of another name; fact or fact=NAME keeps the value for those who know what to do with it; beyond=STAGES keeps it and says that no
 // option expresses what it does, NOTE says what that is and STAGES to whose numbers (see [Set.Beyond]); ignored does nothing.
 //
@@ -274,7 +274,7 @@ func readEffect(cell, name, full string) (nativeEffect, error) {
 	}
 	e := nativeEffect{target: target, text: text}
 	o, err := Find(target)
-	if err == nil && !strings.HasPrefix(text, "$") && !strings.HasPrefix(text, "@") {
+	if err == nil && !strings.HasPrefix(text, "$") && text != "1-$" && !strings.HasPrefix(text, "@") {
 		_, err = o.Parse(text)
 	}
 	return e, err

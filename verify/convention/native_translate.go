@@ -3,6 +3,7 @@ package convention
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"plumbline/verify/check"
@@ -204,6 +205,9 @@ func (e *nativeEffect) value(a applied, declared map[string]NameValue) (v Value,
 			return Value{}, text[1:], nil
 		}
 		text = showValue(o.Value)
+	case text == "1-$":
+		x, _ := a.value.(float64)
+		text = strconv.FormatFloat(1-x, 'g', 15, 64) // 1 − 0.7 is 0.3
 	case text == "$":
 		text = showValue(a.value)
 	case text == "$1" || text == "$2":

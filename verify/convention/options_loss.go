@@ -72,7 +72,7 @@ var preferences = []Option{
 	{"dpo.divergence", EnumType, nil, Any, "divergence that the preference loss keeps the policy near the reference by", "TRL 1.16 f_divergence_type; Wang et al. 2024, arXiv 2309.16240", []Stage{TokenLoss}},
 	{"dpo.per_token", BoolType, nil, Any, "the loss divides the log-ratio of every answer by its tokens (chosen_tokens, rejected_tokens); else it takes the log-probs as they are", "TRL 1.16 ipo and sigmoid_norm", []Stage{TokenLoss}},
 	{"dpo.logp_mean", BoolType, nil, Any, "the log-probs of answers in the dump are means over their tokens; else sums", "TRL 0.24 ipo, TRL 1.16 ORPOTrainer", []Stage{LogP}},
-	{"dpo.alpha", NumberType, []string{"1"}, Positive, "coefficient of the alpha divergence", "TRL 0.22 alpha_divergence_coef; 1.16 has t^(coef − 1) in its place: dpo.alpha = 1 − f_alpha_divergence_coef", []Stage{TokenLoss}},
+	{"dpo.alpha", NumberType, []string{"1"}, Any, "α of the alpha divergence, h = (e^{−αr} − e^{−αc})/α of the log-ratios c and r", "TRL 0.22 alpha_divergence_coef; 1.16 has t^(coef − 1) in its place: dpo.alpha = 1 − f_alpha_divergence_coef", []Stage{TokenLoss}},
 	{"dpo.nll_weight", NumberType, []string{"0", "1"}, NotNegative, "coefficient of nll_loss beside the preference loss", "TRL 1.16 rpo_alpha, Liger alpha; ORPO: 1", []Stage{TokenLoss}},
 	{"kto.desirable", NumberType, []string{"1"}, NotNegative, "weight of the good answers in the losses of kto and bco", "TRL 1.16 desirable_weight", []Stage{TokenLoss}},
 	{"kto.undesirable", NumberType, []string{"1"}, NotNegative, "weight of the bad answers in the losses of kto and bco", "TRL 1.16 undesirable_weight", []Stage{TokenLoss}},

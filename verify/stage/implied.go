@@ -31,6 +31,10 @@ func (s *search) implied(set *convention.Set, name string) []convention.Value {
 		}
 	case name == "dpo.beta" && (s.ch.Output == "loss" || s.ch.Output == "pair_loss"):
 		x = s.impliedBeta(set)
+	case name == "dpo.alpha" && s.first != nil:
+		if v := s.first.Case.Set.Value(name); v.Kind() == convention.Number {
+			x = append(x, 1-v.Num()) // TRL 1.16's coefficient, declared as α
+		}
 	case name == "value.clip" && s.ch.ID == "aggregate/value_loss":
 		x = s.impliedValueClip(set)
 	case (name == "gae.gamma" || name == "gae.lambda") && s.part.Token("returns") != nil:

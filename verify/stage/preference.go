@@ -265,7 +265,7 @@ func dpoError(o rl.DPOOptions, c, r, rc, rr, e, loss, u float64) float64 {
 // marginError bounds h where the log-ratios, or for ORPO the log-probs, have errors of the sum e:
 //
 //	reverse KL  e                     js     e + 3u·(|c| + |r| + |h|) + (e_log + u)·(softplus c + softplus r)      |∂h| ≤ 1
-//	alpha       (e^{−αc} + e^{−αr})/α·(expm1(α·e + 2u·α·(|c| + |r|)) + e_exp + 2u) + 2u·|h|
+//	alpha       (e^{−αc} + e^{−αr})/|α|·(expm1(|α|·(e + 2u·(|c| + |r|))) + e_exp + 2u) + 2u·|h|
 //	orpo        e·(1/(1 − eᶜ) + 1/(1 − eʳ)) + Σ (e_exp + u)·eˣ/(1 − eˣ) + e_log·|ln(1 − eˣ)| + 3u·(|c| + |r| + |h|)
 func marginError(o rl.DPOOptions, c, r, rc, rr, e, h, u float64) float64 {
 	el := elementary * u
@@ -280,9 +280,10 @@ func marginError(o rl.DPOOptions, c, r, rc, rr, e, h, u float64) float64 {
 	case o.Divergence == rl.DPOJS:
 		c, r = c-rc, r-rr
 		return e + 3*u*(math.Abs(c)+math.Abs(r)+math.Abs(h)) + (el+u)*(max(c, 0)+max(r, 0)+2*math.Ln2)
-	case o.Divergence == rl.DPOAlpha:
+	case o.Divergence == rl.DPOAlpha && o.Alpha != 0:
 		c, r = c-rc, r-rr
-		return (math.Exp(-o.Alpha*c)+math.Exp(-o.Alpha*r))/o.Alpha*(math.Expm1(o.Alpha*e+2*u*o.Alpha*(math.Abs(c)+math.Abs(r)))+el+2*u) + 2*u*math.Abs(h)
+		a := math.Abs(o.Alpha)
+		return (math.Exp(-o.Alpha*c)+math.Exp(-o.Alpha*r))/a*(math.Expm1(a*e+2*u*a*(math.Abs(c)+math.Abs(r)))+el+2*u) + 2*u*math.Abs(h)
 	}
 	return e
 }
