@@ -59,7 +59,9 @@ func (t *track) add(v *view, set *convention.Set, s *session) {
 	}
 	t.seen = true
 	if o.Verdict == check.Undetermined && t.check.Predict != nil && len(o.Case.Unknown) > 0 && len(o.Case.Absent) == 0 {
-		o = t.search(v, set, s)
+		if o = t.search(v, set, s); o.Verdict == check.NotSeen {
+			return
+		}
 	}
 	t.judged++
 	step := v.b.Meta.Step
@@ -153,7 +155,8 @@ func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 		var outcome *judgement
 		for _, f := range t.fits {
 			o := s.judge(t.check, v, changed(set, f.Changes))
-			if o.Verdict == check.Pass || o.Verdict == check.Undetermined && len(o.Case.Unknown) == 0 {
+			// A step without a token refutes nothing.
+			if o.Verdict == check.Pass || o.Verdict == check.NotSeen || o.Verdict == check.Undetermined && len(o.Case.Unknown) == 0 {
 				kept = append(kept, f)
 				if outcome == nil {
 					outcome = &o

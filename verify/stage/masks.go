@@ -227,6 +227,10 @@ func assertLengths(c *Case) *Assertion {
 			a.Warning = true
 			v.Reason = "every response was cut off by its length, and mask_truncated_completions takes those out: this step teaches nothing"
 		}
+		if len(a.Violations) == 0 && c.rejects() {
+			a.Warning = true
+			v.Reason, v.Fault = "every token or response is rejected, as rollout_rs may: this step teaches nothing", ""
+		}
 		a.Violations = append(a.Violations, v)
 	}
 	var notes []string
