@@ -78,6 +78,7 @@ func described() []*Profile {
 			"leave-one-out is over scorable completions; what a single one gets was not read"}},
 		{Name: "trl-rloo@1.16", Framework: "TRL", Release: "1.16.0", Algorithm: rloo, Base: "trl-rloo@1.9", Notes: []string{
 			"run: the advantage statements and _compute_loss of RLOOTrainer; the rest is as read in trl-rloo@1.9", defaults,
+			"agg.div_ga: the transformers Trainer divides what compute_loss returns, a mean over the rows of a micro-batch, and a dump may have it before or after",
 			"adv.std_of, ddof, eps and zero_std are those of normalize_advantages, which sets adv.scale batch_std",
 			"a single scorable completion gets 0"}},
 		{Name: "verl-grpo@0.8", Framework: "verl", Release: verl8, Algorithm: grpo, Notes: []string{read,

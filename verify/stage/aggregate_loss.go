@@ -52,6 +52,7 @@ func (c *Case) policySums(name string, withKL bool) (sums, *reduction) {
 	if rows, ok := red.promotedMeans(c, token, c.B.PerFile("pg_loss")); ok {
 		s = rows
 	}
+	c.withEmptySequences(&s, red)
 	if p.beta == 0 {
 		return s, red
 	}
