@@ -275,7 +275,7 @@ func TestInheritance(t *testing.T) {
 		"verl-grpo@0.9":      "ratio.len_eps agg.div_batch agg.div_ga",
 		"trl-ppo@1.12":       "",
 		"trl-grpo@1.16":      "mean.nan_outside adv.std_of adv.singleton adv.multi kl.grad",
-		"trl-rloo@1.16":      "adv.std_of adv.ddof adv.eps adv.zero_std adv.singleton adv.multi agg.empty_rows",
+		"trl-rloo@1.16":      "adv.std_of adv.ddof adv.eps adv.zero_std adv.singleton adv.multi agg.denominator agg.empty_rows",
 		"nplus@2023":         "optim.kind",
 		"liger-grpo@ead96b6": "",
 	} {

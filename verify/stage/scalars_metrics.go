@@ -225,13 +225,16 @@ func (m *metric) alternative(c *Case, rows []span, step bool) []float64 {
 	x, e := c.meanKL(rows, rl.KLK2)
 	if mask := c.lossMask(); strings.EqualFold(c.B.Meta.Framework, "trl") {
 		for f, r := range rows {
-			tokens := 0
-			for _, m := range mask[r.lo*c.B.Cols : r.hi*c.B.Cols] {
-				if m {
+			tokens, cells := 0, 0 // of the file's own width
+			for i := r.lo * c.B.Cols; i < r.hi*c.B.Cols; i++ {
+				if extent(c.B, i) {
+					cells++
+				}
+				if mask[i] {
 					tokens++
 				}
 			}
-			x[f] *= float64(tokens) / float64(max((r.hi-r.lo)*c.B.Cols, 1))
+			x[f] *= float64(tokens) / float64(max(cells, 1))
 		}
 	}
 	if step {

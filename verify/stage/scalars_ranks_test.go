@@ -63,3 +63,22 @@ func TestKLOfAGenerationBatch(t *testing.T) {
 	b.Files = log(1.5, 6)
 	require.Equal(t, check.Pass, judge("kl.place=loss", 2))
 }
+
+// TRL 1.12's approxkl is 0.5·(diff²).mean() over all cells of a micro-batch, whose width is its own: 1·½ over 2·2 cells, and over 3.
+func TestApproxKLOfFilesOfTwoWidths(t *testing.T) {
+	token := func(name string, x ...float64) *dump.Tensor {
+		return &dump.Tensor{Name: name, Data: x, Layout: dump.PerToken, Type: format.F32, Shape: []int{3, 3}, Width: 1}
+	}
+	b := &dump.Batch{Rows: 3, Cols: 3, Mask: []bool{true, true, false, true, false, false, true, true, false},
+		Origin: []dump.Origin{{Cols: 2}, {Cols: 2}, {File: 1, Cols: 3}},
+		Files:  []dump.FileInfo{{Hi: 2, Cols: 2, Scalars: []dump.Scalar{{Name: "policy/approxkl_avg", Value: .125}}}, {Lo: 2, Hi: 3, Cols: 3, Rank: 1, Scalars: []dump.Scalar{{Name: "policy/approxkl_avg", Value: 0.5 * 4 / 3}}}},
+		Tensors: map[string]*dump.Tensor{
+			"logp_old": token("logp_old", -1, -2, 0, -1, 0, 0, -4, -1, 0),
+			"logp_new": token("logp_new", -1, -1, 0, -1, 0, 0, -2, -1, 0),
+		},
+		Meta: dump.Meta{Framework: "trl", WorldSize: 2, MicroBatches: 1, ScalarsScope: "micro_batch", DLogpScale: 1}}
+	options := set(t, "ratio.log_clamp=none ratio.old=stored mask.tokens=response")
+	require.Equal(t, check.Pass, Judge(Find("scalars/approx_kl"), b, options).Verdict)
+	b.Files[0].Scalars[0].Value = 0.5 / 6 // over the width of the other file
+	require.Equal(t, check.Fail, Judge(Find("scalars/approx_kl"), b, options).Verdict)
+}
