@@ -47,6 +47,7 @@ func readConfigs(files []string, profile string, r *report.Report) (*convention.
 			return nil, usage(err)
 		}
 	}
+	withFlagsLeftOut(all, framework)
 	if framework != "" {
 		all.Tree["framework"] = framework
 	}

@@ -83,6 +83,11 @@ func TestConfigForms(t *testing.T) {
 		{"misspelt OpenRLHF", "a.args", "", "--actor.eps_clip 0.1\n--algo.kl.init_coeff 0.3\n", "openrlhf", "clip.low=0.1 clip.high=0.1", "algo.kl.init_coeff (nearest: algo.kl.init_coef)", ""},
 		{"a variable of the shell", "a.sh", "", "python3 -m verl.trainer.main_ppo algorithm.gamma=$GAMMA algorithm.lam=0.9 data.train_files=$HOME/x\n", "verl", "gae.lambda=0.9", "", "algorithm.gamma ($GAMMA)"},
 		{"an interpolation", "a.yaml", "", "algorithm:\n  gamma: ${x.y}\n  lam: ${data.lam}\ndata:\n  lam: 0.5\n", "verl", "gae.lambda=0.5", "data.lam (nearest", "algorithm.gamma (${x.y})"},
+		{"flags that are left out", "a.sh", "", "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator rloo --algo.kl.init_coef 0.1", "openrlhf", "kl.place=sequence_reward_after adv.kind=group", "", ""},
+		{"flags that are left out, under a profile", "a.sh", "openrlhf-ppo@0.11", "python3 -m openrlhf.cli.train_ppo_ray --algo.kl.init_coef 0.1", "openrlhf", "kl.place=token_reward adv.kind=gae", "", ""},
+		{"a flag that is there by its former name", "a.sh", "", "python3 -m openrlhf.cli.train_ppo_ray --use_kl_loss --advantage_estimator rloo", "openrlhf", "kl.place=loss kl.grad=naive", "", ""},
+		{"a command that may have any flag", "a.sh", "", "python3 -m openrlhf.cli.train_ppo_ray --actor.eps_clip 0.1 --algo.kl.init_coef 0.1 $MORE", "openrlhf", "kl.place=? adv.kind=?", "", "algo.kl.init_coef ($MORE)"},
+		{"no command", "a.args", "", "--algo.kl.init_coef 0.1\n--actor.eps_clip 0.1\n", "openrlhf", "kl.place=? clip.low=0.1", "", ""},
 		{"other files", "a.yaml", "", "defaults:\n  - ppo_trainer\nalgorithm:\n  gamma: 0.5\n", "verl", "gae.gamma=0.5", "", "defaults"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -100,6 +100,7 @@ func oneCommand(words []word) (c *File, n int) {
 			c.Deleted = append(c.Deleted, w.text[1:])
 			deleteAt(c.Tree, w.text[1:])
 		case n == 0:
+			c.Open = c.Open || w.unknown != ""
 			program = append(program, w.text)
 			launcher = launcher || launchers[w.text]
 		}
@@ -132,6 +133,7 @@ func (c *File) setFlag(name string, values []word) {
 	var list []any
 	for _, v := range values {
 		if v.unknown != "" {
+			c.Open = true
 			c.set(name, v, flagValue)
 			return
 		}

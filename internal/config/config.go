@@ -30,6 +30,7 @@ type File struct {
 	Program string   // of a script or list of arguments: the words before the first argument, "python3 -m verl.trainer.main_ppo"
 	Deleted []string // names that Hydra's ~NAME takes away
 	Unread  []Unread // in the order in which they were met
+	Open    bool     // of a script: a word of the command is an expansion that it does not decide, and may be any arguments
 }
 
 // Unread is a name whose value the file does not hold: Why is what stands there, "$LR" or "${data.lr}", or a reason.
@@ -124,6 +125,7 @@ func (c *File) Merge(over *File) {
 	}
 	mergeTree(c.Tree, over.Tree)
 	c.Unread = append(c.Unread, over.Unread...)
+	c.Open = c.Open || over.Open
 	if over.Program != "" {
 		c.Program = over.Program
 	}

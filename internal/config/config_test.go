@@ -103,6 +103,18 @@ func TestProgram(t *testing.T) {
 	}
 }
 
+// A word that the script does not decide may be any arguments; as the value of a flag it is one.
+func TestOpenCommands(t *testing.T) {
+	for text, want := range map[string]bool{
+		"python3 x.py --a 1 --b": false, "python3 x.py --a $A --b": false, "python3 x.py --a 1 $MORE": true, "python3 x.py $MORE --a 1": true,
+		"MORE=2\npython3 x.py --a 1 $MORE": false,
+	} {
+		f, err := config.Parse("a.sh", []byte(text))
+		require.NoError(t, err)
+		require.Equal(t, want, f.Open, text)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	laughs := "a: &a [x, x, x, x, x, x, x, x, x]\n"
 	for c := 'b'; c <= 'j'; c++ {

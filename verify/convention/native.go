@@ -127,6 +127,17 @@ func KnownNative(framework string) []string {
 	return names
 }
 
+// NativeName returns the name by which a framework's table has a name that may be an alias or lack its first parts, name itself if it has none.
+func NativeName(framework, name string) string {
+	_, tables := tablesOf(framework)
+	for _, t := range tables {
+		if full, ok := t.find(name); ok {
+			return full
+		}
+	}
+	return name
+}
+
 // FactNames returns the names of the facts that a file of neutral options may have, beside the options.
 func FactNames() []string {
 	var names []string
