@@ -67,7 +67,9 @@ func (c *Case) groups() (group []int, complete []bool) {
 		}
 		some = some || whole
 	}
-	if !some {
+	if !some && Updates(c.Set) > 1 {
+		note(&c.Absent, otherSteps+": a complete group")
+	} else if !some {
 		note(&c.Absent, "a complete group")
 	}
 	return group, complete

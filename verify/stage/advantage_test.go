@@ -246,6 +246,18 @@ func TestLevelGroups(t *testing.T) {
 	require.Greater(t, off, 50)
 }
 
+// OpenRLHF's token rewards are of the reward behind its baseline: those of a step wait for the others where groups lie across several.
+func TestRewardsOfGroupsOverSteps(t *testing.T) {
+	s := set(t, plainGroup+"adv.center=mean adv.scale=none kl.place=sequence_reward_after kl.beta=0 score.index=last_response reward.clip=none eos.rule=none")
+	g := newGrid(1, 1, 1).row("group_id", 5, 7).row("scores", 1, 0).token("token_rewards", .5, -.5)
+	over := Judge(Find("reward/token"), g.Batch, s.WithFact("num_generations", 2.0).WithFact("num_mini_batches", 2.0))
+	require.Equal(t, check.Undetermined, over.Verdict)
+	require.True(t, LacksSteps(over), over.Lacking())
+	one := Judge(Find("reward/token"), g.Batch, s.WithFact("num_generations", 2.0))
+	require.Equal(t, check.Undetermined, one.Verdict)
+	require.False(t, LacksSteps(one), one.Lacking())
+}
+
 func TestGroupsThatAreNotWhole(t *testing.T) {
 	s := set(t, plainGroup+"adv.center=mean adv.scale=none")
 	g := newGrid(1, 1, 1, 1, 1).row("group_id", 5, 5, 7, 7).row("scores", 1, 0, 1, 0).row("advantages", .5, -.5, 9, 9)
