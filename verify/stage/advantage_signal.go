@@ -43,7 +43,7 @@ func advantagesSignal(c *Case) *Assertion {
 			return a
 		}
 	}
-	if a.Checked == 0 || c.Set.Beyond(convention.Advantage) != "" || c.EnumOr("reward.clip", "none") != "none" || c.EnumOr("eos.rule", "none") != "none" {
+	if a.Checked == 0 || c.Set.Beyond(convention.Advantage) != "" || c.FactOr("overlong_buffer_len", 0) > 0 || c.EnumOr("reward.clip", "none") != "none" || c.EnumOr("eos.rule", "none") != "none" {
 		return a
 	}
 	say := func(row int, got float64, format string, args ...any) *Assertion {

@@ -135,6 +135,9 @@ func (c *Case) shapedScores(at ...string) Input {
 	if shaped := c.B.Meta.ScoresShaped; shaped != nil && *shaped {
 		return s
 	}
+	if s = c.overlong(s); !c.OK() {
+		return Input{}
+	}
 	rule, _ := rl.ParseEOSRule(c.EnumOr("eos.rule", "none"))
 	if rule != rl.EOSNone {
 		if penalty := c.NumOr("eos.penalty", math.NaN()); !math.IsNaN(penalty) {
