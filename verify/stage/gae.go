@@ -286,11 +286,30 @@ func predictReturns(c *Case) *Prediction {
 		}
 		terms = func(i int) []Term { return []Term{{"reward", reward.X[i]}} }
 	default:
-		return nil
+		if y.X = c.returnsOfOutcome(); y.X == nil {
+			return nil
+		}
+		y.Err = make([]float64, len(y.X))
+		terms = func(i int) []Term { return []Term{{"advantage", y.X[i]}} }
 	}
 	p := &Prediction{Want: y.X, Bound: y.Err, Judge: append([]bool(nil), b.Mask...), Terms: terms}
 	for i := range p.Want {
 		p.settle(i, overflow(c.Unit))
 	}
 	return p
+}
+
+// returnsOfOutcome are the advantages where an estimator without a critic gives them twice, as verl's and OpenRLHF's of groups do; nobody reads
+// these returns, and nil stands for others.
+func (c *Case) returnsOfOutcome() []float64 {
+	adv, ret := c.B.Token("advantages"), c.B.Token("returns")
+	if adv == nil || c.Has("values") {
+		return nil
+	}
+	for i, m := range c.B.Mask {
+		if m && adv[i] != ret[i] {
+			return nil
+		}
+	}
+	return adv
 }

@@ -319,3 +319,12 @@ func TestGAEOfCleanRL(t *testing.T) {
 		fails(t, "gae/advantage", g.row("next_values", next...).Batch, s)
 	}
 }
+
+// An estimator without a critic gives its advantages as returns, too; other numbers there are nobody's target.
+func TestReturnsOfAnOutcome(t *testing.T) {
+	s := set(t, plainGroup+"adv.center=mean adv.scale=none")
+	g := newGrid(2, 2, 1).row("group_id", 5, 5).row("scores", 1, 0).token("advantages", .5, .5, -.5, 0).token("returns", .5, .5, -.5, 0)
+	require.Equal(t, check.Pass, Judge(Find("gae/returns"), g.Batch, s).Verdict)
+	require.Equal(t, check.Skip, Judge(Find("gae/returns"), g.token("returns", 1, 1, 0, 0).Batch, s).Verdict)
+	lacks(t, "gae/returns", g.Batch, set(t, "adv.kind=gae whiten.scope=none gae.hole=carry gae.gamma=1 gae.lambda=1"), "values")
+}

@@ -59,6 +59,10 @@ func rates(f *fit, list []*pair, d Declared) *check.Result {
 	if slices.ContainsFunc(list, func(p *pair) bool { return !math.IsNaN(p.rate) }) {
 		told = true
 		if !logged(0) && !logged(-1) && !logged(1) {
+			if c := boundOfRates(f, list, d); c > 0 {
+				res.Reason = boundSaid(c)
+				return res
+			}
 			i := slices.IndexFunc(list, func(p *pair) bool { return !math.IsNaN(p.rate) })
 			res.Steps.Bad, res.Steps.First = len(list), list[i].step
 			res.Reason = fmt.Sprintf("the rate of step %d is %.4g, and %.4g is logged", list[i].step, f.rates[i], list[i].rate)
