@@ -69,6 +69,7 @@ type overview struct {
 	end          int                // the token that ends responses
 	ends         bool               // it is known
 	coefficients map[string]float64 // of the terms of the loss, by their options
+	divisor      float64            // that it is divided by alone; 0: none
 	constant     float64            // that a sum over tokens is divided by besides the rows; 0: none
 }
 
@@ -112,11 +113,17 @@ func (s *session) scan() *overview {
 		v.ends = false
 	}
 	v.coefficients, v.constant = losses.Coefficients(), losses.Constant()
+	if v.constant == 0 {
+		v.divisor = losses.Divisor()
+	}
 	for _, name := range slices.Sorted(maps.Keys(v.coefficients)) {
 		if declared[name] {
 			continue
 		}
 		s.say(fmt.Sprintf("%s, which nobody declares, is %.6g by the losses of the run", name, v.coefficients[name]))
+	}
+	if v.divisor > 0 {
+		s.say(fmt.Sprintf("the losses are sums over tokens divided by %.6g, which nobody declares", v.divisor))
 	}
 	if v.constant > 0 {
 		s.say(fmt.Sprintf("the losses are sums over tokens divided by the rows and by %.6g, which nobody declares", v.constant))

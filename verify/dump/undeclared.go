@@ -108,6 +108,9 @@ func (s *session) solved(set *convention.Set) *convention.Set {
 	if x := s.scan().constant; x > 0 && !saysLength(set) && among(set.Value("agg.denominator"), "", "micro") { // it is beside the rows of a file
 		set = set.WithFact("loss_scale_factor", x)
 	}
+	if _, said := set.Fact("loss_denominator"); s.scan().divisor > 0 && !said && !saysLength(set) {
+		set = set.WithFact("loss_denominator", s.scan().divisor)
+	}
 	return set
 }
 

@@ -18,6 +18,7 @@ type Losses struct {
 	n                                 int
 	alone                             wholes // where the loss is all that says of its terms
 	pairs                             pairLosses
+	divisors                          divisors
 }
 
 // terms of a loss beside that of the policy: the option of the coefficient, its sign, and the number of a file.
@@ -38,6 +39,7 @@ func (l *Losses) Add(b *dump.Batch) {
 	}
 	l.alone.add(b, l.n == 1)
 	l.pairs.add(b)
+	l.divisors.add(b)
 	includes := b.Meta.TokenLossIncludesKL
 	of := loss // of the tokens alone
 	if policy != nil {

@@ -67,3 +67,27 @@ func TestConstantsAreThoseOfAllFiles(t *testing.T) {
 	require.Zero(t, run(5, func(rows, _ float64) float64 { return rows * 5 }), "the width of the files")
 	require.Zero(t, run(5, func(_, tokens float64) float64 { return tokens }), "a mean over tokens")
 }
+
+// One number that all sums over tokens are divided by is found, and what is a mean over tokens, over cells or over rows is none.
+func TestDivisorsAreThoseOfAllFiles(t *testing.T) {
+	run := func(by func(rows, tokens, cells float64) float64) float64 {
+		var l Losses
+		for f := range 5 {
+			lengths := []int{1 + f, 2, 3}
+			token := func(i int) float64 { return 1 + math.Sin(float64(7*i+f)) }
+			var sum, n float64
+			for r, m := range lengths {
+				for c := range m {
+					sum += token(r*5 + c)
+					n++
+				}
+			}
+			l.Add(lossFile(5, lengths, token, map[string]float64{"loss": sum / by(3, n, 15)}))
+		}
+		return l.Divisor()
+	}
+	require.Equal(t, 500.0, run(func(_, _, _ float64) float64 { return 500 }))
+	require.Zero(t, run(func(_, tokens, _ float64) float64 { return tokens }))
+	require.Zero(t, run(func(_, _, cells float64) float64 { return cells }), "padding is counted")
+	require.Zero(t, run(func(_, _, _ float64) float64 { return 12.3 }), "nobody writes it")
+}

@@ -31,7 +31,7 @@ func TestBoundOfRates(t *testing.T) {
 		return verdicts(Judge(r, Undeclared()))
 	}
 	require.Equal(t, check.Pass, log(p.lr)[rateID])
-	require.Equal(t, check.Fail, log(p.lr*1.1)[rateID])
+	require.Equal(t, check.Fail, log(p.lr * 1.1)[rateID])
 	d := Undeclared()
 	d.Clip = math.Inf(1)
 	log(p.lr)

@@ -1,0 +1,68 @@
+package stage
+
+import (
+	"math"
+
+	"plumbline/internal/format/dump"
+)
+
+// divisors collects what the policy losses of files are of the sums of their tokens, of which nobody says the aggregation.
+type divisors struct {
+	quotients []float64 // of every file with a loss that is not 0
+	tokens    map[float64]bool
+	padded    bool // every quotient is the number of cells of its file
+	no        bool
+}
+
+// add takes the files of a batch: the losses of its tokens, or where they are not there those of a ratio that nothing clips, −A·ρ.
+func (d *divisors) add(b *dump.Batch) {
+	of := b.PerFile("pg_loss")
+	if of == nil && b.PerFile("kl_loss") == nil && b.PerFile("entropy_loss") == nil && b.PerFile("value_loss") == nil {
+		of = b.PerFile("loss")
+	}
+	x := b.Token("token_loss")
+	if adv, lp, old := b.Token("advantages"), b.Token("logp_new"), b.Token("logp_old"); x == nil && adv != nil && lp != nil && old != nil {
+		x = make([]float64, len(adv))
+		for i, m := range b.Mask {
+			if m {
+				x[i] = -adv[i] * math.Exp(lp[i]-old[i])
+			}
+		}
+	}
+	if d.no = d.no || of == nil || x == nil || len(b.Missing) > 0; d.no {
+		return
+	}
+	if d.tokens == nil {
+		d.tokens, d.padded = map[float64]bool{}, true
+	}
+	for f, file := range b.Files {
+		var sum, size, n float64
+		for i := file.Lo * b.Cols; i < file.Hi*b.Cols; i++ {
+			if b.Mask[i] {
+				sum, size, n = sum+x[i], size+math.Abs(x[i]), n+1
+			}
+		}
+		if math.Abs(sum) < 1e-2*size || of[f] == 0 { // rounding would say it
+			continue
+		}
+		q := sum / of[f]
+		d.quotients, d.tokens[n] = append(d.quotients, q), true
+		d.padded = d.padded && math.Round(q) == float64((file.Hi-file.Lo)*file.Cols)
+	}
+}
+
+// Divisor solves loss = Σ ℓ/C for C, a whole number and the same in all files: 0 unless there are four of them, not all of one token count, and C
+// is not the cells of each.
+func (l *Losses) Divisor() float64 {
+	d := &l.divisors
+	if d.no || len(d.quotients) < 4 || len(d.tokens) < 2 || d.padded {
+		return 0
+	}
+	c := math.Round(d.quotients[0])
+	for _, q := range d.quotients {
+		if !(c >= 2) || !(math.Abs(q-c) <= 1e-5*c) {
+			return 0
+		}
+	}
+	return c
+}
