@@ -172,11 +172,11 @@ var aggregateSkips = skips{
 	"the amount of padding leaves the loss (E)":          {everyCell: "oai@2019 nplus@2023 cleanrl@020cf0e recrl@0ce4bed"},
 	"the mean over tokens and that over rows differ (X)": {everyCell: "oai@2019 nplus@2023 cleanrl@020cf0e recrl@0ce4bed"},
 	"micro-batches add up to the batch (B)": {
-		micro: "oai@2019 nplus@2023 trl-ppo@1.9 trl-ppo@1.12 cleanrl@020cf0e tinier-ppo@d3ec1cf ppo-gsm8k@1 nanogpt-grpo@1da2900 grpo-mlm@1 recrl@0ce4bed",
+		micro: "oai@2019 nplus@2023 trl-ppo@1.9 trl-ppo@1.12 cleanrl@020cf0e tinier-ppo@d3ec1cf ppo-gsm8k@1 nanogpt-grpo@1da2900 grpo-mlm@1 recrl@0ce4bed trl-rloo@1.16",
 	},
 	"the mean over ranks is the batch (B)": {
-		micro: "oai@2019 nplus@2023 trl-ppo@1.9 trl-ppo@1.12 cleanrl@020cf0e tinier-ppo@d3ec1cf ppo-gsm8k@1 nanogpt-grpo@1da2900 grpo-mlm@1 recrl@0ce4bed",
-		"agg.denominator rank: every rank is divided by its own tokens": "trl-rloo@1.9 trl-rloo@1.16 shielded@1",
+		micro: "oai@2019 nplus@2023 trl-ppo@1.9 trl-ppo@1.12 cleanrl@020cf0e tinier-ppo@d3ec1cf ppo-gsm8k@1 nanogpt-grpo@1da2900 grpo-mlm@1 recrl@0ce4bed trl-rloo@1.16",
+		"agg.denominator rank: every rank is divided by its own tokens": "trl-rloo@1.9 shielded@1",
 	},
 	"NaN outside the mask leaves the loss (E)": {
 		everyCell: "oai@2019 nplus@2023 cleanrl@020cf0e recrl@0ce4bed",
