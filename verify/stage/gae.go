@@ -303,7 +303,7 @@ func predictReturns(c *Case) *Prediction {
 // these returns, and nil stands for others.
 func (c *Case) returnsOfOutcome() []float64 {
 	adv, ret := c.B.Token("advantages"), c.B.Token("returns")
-	if adv == nil || c.Has("values") {
+	if len(adv) != len(c.B.Mask) || len(ret) != len(adv) || c.Has("values") {
 		return nil
 	}
 	for i, m := range c.B.Mask {
