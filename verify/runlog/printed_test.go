@@ -62,6 +62,24 @@ func TestStepsThatAScalerSkips(t *testing.T) {
 	})).fails)
 }
 
+// verl makes no step of a norm that is not finite, and DeepSpeed none in float16.
+func TestStepsThatVerlLeavesOut(t *testing.T) {
+	verl := func(bad func(i int) bool) string {
+		return lines(60, func(i int) string {
+			norm := fmt.Sprint(.3 + .01*wave(i))
+			if bad(i) {
+				norm = "nan"
+			}
+			return fmt.Sprintf("step:%d - actor/pg_loss:%g - actor/grad_norm:%s - actor/lr:1e-06 - critic/score/mean:%g", i+1, .02*wave(i), norm, .3+.01*wave(i))
+		})
+	}
+	once := text(t, "v.log", verl(func(i int) bool { return i == 40 }))
+	require.Equal(t, []string{"NONFINITE"}, once.top)
+	require.Empty(t, once.fails)
+	require.Equal(t, []string{"NONFINITE"}, text(t, "v.log", verl(func(i int) bool { return i > 40 })).fails)
+	require.Equal(t, []string{"NONFINITE"}, text(t, "v.log", verl(func(i int) bool { return i%4 > 0 && i < 59 })).fails, "most steps")
+}
+
 // 18 GiB are the limit of an int8 base on the guide's card, and nothing to a card that has more of them.
 func TestMemoryOfLargeCards(t *testing.T) {
 	smi := func(used, total int) string {

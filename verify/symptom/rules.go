@@ -292,13 +292,17 @@ func (j *judge) impossible() {
 const mostHalvings = 32
 
 // stepsSkipped reports whether the steps of a gradient norm that is not finite were left out: a step with NaN makes the weights NaN, and
-// each loss and norm after it.
+// each loss and norm after it. verl leaves out such steps as well. A total of 0 may be a NaN that was filtered.
 func (j *judge) stepsSkipped(s *series) bool {
 	loss := j.of("loss")
+	zeros := loss != nil && loss.zeros > 0
+	if loss == nil {
+		loss = j.of("loss_policy")
+	}
 	if s.quantity() != "grad_norm" || loss == nil || loss.n < 3 || loss.bad > 0 || loss.missing > 0 || j.filtered != nil {
 		return false
 	}
-	return s.n > 0 && s.badRun == 0 && 2*s.bad <= s.n && loss.zeros == 0 && loss.last.line > s.firstBad.line
+	return s.n > 0 && s.badRun == 0 && 2*s.bad <= s.n && !zeros && loss.last.line > s.firstBad.line
 }
 
 // unscored reports whether the NaN of a metric are those of a reward function that returned None for every completion: TRL logs nanmean and
