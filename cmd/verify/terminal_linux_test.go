@@ -11,12 +11,13 @@ import (
 )
 
 // What a person sees first fits terminals of 80 and 120 columns, whole: the demo, a finding, the list of checks, an explanation, the help of
-// every command.
+// every command, an error.
 func TestScreens(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, extract("demo/pad_in_denominator", filepath.Join(dir, "run")))
 	commands := [][]string{{"demo", "--plot", ""}, {"dump", "run"}, {"dump", "run", "-v"}, {"list"}, {"explain", "AGG-PAD-DENOMINATOR"}, {"explain", "advantage/group"}, {"explain", "approx_kl"},
-		{"profiles"}, {"profiles", "trl-grpo@1.16"}, {"version"}, {"help"}, {"faults", "--dump", "run"}, {"vram", "--model", "gpt-j-6b", "--int8", "--lora-r", "16", "--targets", "q_proj,v_proj", "--batch", "4", "--seq", "424", "--limit", "18GB"}}
+		{"profiles"}, {"profiles", "trl-grpo@1.16"}, {"version"}, {"help"}, {"faults", "--dump", "run"}, {"vram", "--model", "gpt-j-6b", "--int8", "--lora-r", "16", "--targets", "q_proj,v_proj", "--batch", "4", "--seq", "424", "--limit", "18GB"},
+		{"vram", "--model", "gpt-j-6b", "--nf4", "--batch", "1", "--seq", "1"}} // an error of one line
 	for _, c := range newRoot().Commands() {
 		commands = append(commands, []string{c.Name(), "--help"})
 	}

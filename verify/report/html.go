@@ -120,9 +120,12 @@ func (r *Report) page() (*pageData, error) {
 	d := &pageData{Report: r, Counts: r.counts(), Class: classOf(check.Pass)}
 	found := r.findings()
 	if b := r.Brief; b != nil {
-		d.Head, d.Stages, d.Metrics, d.Tables, d.Coverage, d.Next = b.Head, b.Stages, b.Metrics, b.Tables, coverage(b), b.Next
+		d.Head, d.Stages, d.Metrics, d.Tables, d.Coverage, d.Next = slices.Clone(b.Head), b.Stages, b.Metrics, b.Tables, coverage(b), b.Next
 	}
-	d.Headline = r.pageHeadline(found)
+	d.Headline = Printable(r.pageHeadline(found)) // a path may have a newline
+	for i := range d.Head {
+		d.Head[i] = Printable(d.Head[i])
+	}
 	switch {
 	case r.Exit == check.ExitPass:
 	case r.Exit == check.ExitUndetermined || r.Exit == check.ExitNothing:

@@ -165,3 +165,14 @@ func TestCaptionsAreNotRepeated(t *testing.T) {
 		require.Equal(t, times, strings.Count(svg, ">loss<"), title)
 	}
 }
+
+// A path may have a newline, and the page says it in one line as the terminal does.
+func TestPageOfNewlines(t *testing.T) {
+	r := sample()
+	r.Exit, r.Results = 0, r.Results[:1]
+	r.Brief = &check.Brief{Head: []string{"run/a\nb.log  1 file"}, Clean: "run/a\nb.log: nothing unhealthy"}
+	var out strings.Builder
+	require.NoError(t, r.html(&out))
+	require.Contains(t, out.String(), "run/a�b.log: nothing unhealthy</bdi></h1>")
+	require.Contains(t, out.String(), "run/a�b.log  1 file</bdi></p>")
+}

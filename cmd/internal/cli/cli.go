@@ -87,7 +87,9 @@ func Complain(name, msg string) {
 	for i := range lines {
 		lines[i] = report.Printable(lines[i])
 	}
-	fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.Join(lines, "\n  | "))
+	w := report.NewWrapper(os.Stderr, Columns(os.Stderr))
+	fmt.Fprintf(w, "%s: %s\n", name, strings.Join(lines, "\n  | "))
+	w.Close()
 }
 
 // NoSuchPath reports whether err says that a named path does not exist, or cannot.
