@@ -55,6 +55,8 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 			s.Stack = vram.Stack(stack)
 			s.Copy, s.KVInt8 = reference == "copy", cache == "int8"
 			switch {
+			case s.GPUs < 1: // of the library's setup 0 is one
+				return usageError{fmt.Sprintf("--gpus %d: want a number from 1 to 1024", s.GPUs)}
 			case model == "":
 				return s.Validate()
 			case !slices.Contains([]string{"adapter", "copy"}, reference):

@@ -71,6 +71,7 @@ func TestVRAMCases(t *testing.T) {
 		{"an adapter of no critic", "--model llama-3.2-1b --critic-lora-r 8 --batch 2 --seq 512", 2, "needs --critic"},
 		{"a critic in GRPO", "--model llama-3.2-1b --critic same --head trl-fused --batch 2 --seq 512", 2, "have no critic"},
 
+		{"no devices", run + "--limit 18GB --gpus 0", 2, "--gpus 0"},
 		{"no model", "--batch 4 --seq 424", 2, "gpt-j-6b"},
 		{"no batch", "--model gpt-j-6b --seq 424", 2, "--batch 0"},
 		{"unknown model", "--model gpt-j-7b --batch 4 --seq 424", 2, `"gpt-j-6b"`},
