@@ -85,6 +85,11 @@ func configFindings(subject string, u *Unit) (out []check.Result) {
 		out = append(out, warn(subject, "ALPHA-MISSING", "α was lost on the way: PEFT takes its default", "lora_alpha is missing, which PEFT always writes: loaded with %g, the scaling is %.6g", l.Alpha, l.Scaling("")))
 	}
 	out = append(out, l.metaFindings(subject, u)...)
+	for _, p := range []struct{ key, text string }{{"target_modules", l.Pattern}, {"exclude_modules", l.ExcludeRE}} {
+		if why := unreadable(p.text); why != "" {
+			out = append(out, fail(subject, "TARGET-PATTERN", "a pattern that is no regular expression: PEFT raises an error when it loads the adapter", "%s %.64q: %s", p.key, p.text, why))
+		}
+	}
 	if l.Targets == nil && l.Pattern == "" && l.Parameters == nil {
 		out = append(out, warn(subject, "NO-TARGETS", "no targets: PEFT takes its defaults for the architecture", "target_modules is missing"))
 	}

@@ -2,9 +2,11 @@ package checkpoint
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -278,6 +280,20 @@ func matcher(key string, list []string, pattern string) (match func(string) bool
 	return func(module string) bool {
 		return slices.ContainsFunc(list, func(t string) bool { return endsWith(module, t) })
 	}, ""
+}
+
+// unreadable says what is wrong with a pattern that neither Go nor Python can read, "" where Python may: it has lookarounds and more.
+func unreadable(pattern string) string {
+	_, err := syntax.Parse(pattern, syntax.Perl)
+	var bad *syntax.Error
+	if !errors.As(err, &bad) {
+		return ""
+	}
+	switch bad.Code {
+	case syntax.ErrMissingParen, syntax.ErrUnexpectedParen, syntax.ErrMissingBracket, syntax.ErrTrailingBackslash, syntax.ErrMissingRepeatArgument:
+		return bad.Code.String()
+	}
+	return ""
 }
 
 // endsWith reports whether module is name or ends in it behind a dot.

@@ -36,6 +36,9 @@ func adapterFaults() {
 		planted("PATTERN-UNUSED", "a rank_pattern that matches nothing", "names of another model", "layout of a PEFT adapter", aloneScene, func(s *scene) {
 			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["rank_pattern"] = map[string]any{"self_attention.query": 32} })
 		}),
+		planted("TARGET-PATTERN", "a target_modules of an open bracket", "a pattern cut by a shell", "re.fullmatch of PEFT raises", aloneScene, func(s *scene) {
+			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["target_modules"] = "(" })
+		}),
 	}
 	checkpoint.AdapterKeys.Faults = []fault{
 		planted("A8", "the whole model saved in place of the adapter", "model.state_dict() of the base (transformers#24073)", "faults A8, P140", gptj, func(s *scene) {
