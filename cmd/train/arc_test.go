@@ -17,7 +17,7 @@ import (
 
 // smallArc is a run of a very small agent.
 func smallArc(dir string, args ...string) []string {
-	return append([]string{"arc", "output_dir=" + dir, "epochs=1", "max_batches=3", "tasks=2", "model.channels=4", "model.prompt_dim=10", "policy.hidden=6", "save_every=0"}, args...)
+	return merged([]string{"arc", "output_dir=" + dir, "epochs=1", "max_batches=3", "tasks=2", "model.channels=4", "model.prompt_dim=10", "policy.hidden=6", "save_every=0"}, args...)
 }
 
 func arcIn(t testing.TB, args ...string) (stdout, stderr string, code int) {

@@ -20,6 +20,20 @@ func once(flags, overrides []string) error {
 	return nil
 }
 
+// tellTwice says which value counts of a key that overrides set to two: the last, as of a command line that is made of a common part and
+// what differs.
+func tellTwice(overrides []string) {
+	set := map[string]string{}
+	for _, o := range overrides {
+		o = strings.TrimPrefix(o, "--")
+		key, _, _ := strings.Cut(o, "=")
+		if before, ok := set[key]; ok && before != o {
+			complain(fmt.Sprintf("%s is given twice: %s counts, and not %s", key, o, before))
+		}
+		set[key] = o
+	}
+}
+
 // withOverrides turns arguments --key=value and --key value whose key is no flag of the command into key=value: the programs that
 // the trainers are made after take both forms.
 func withOverrides(root *cobra.Command, args []string) []string {

@@ -21,17 +21,17 @@ import (
 
 // The small runs of the trainers behind grpo and sft, four steps with a checkpoint after each second one.
 func smallGRPO(dir string, more ...string) []string {
-	return append([]string{"grpo", "out_dir=" + dir, "max_iters=4", "save_interval=2", "block_size=16", "batch_size=2", "group_size=3", "gradient_accumulation_steps=2",
+	return merged([]string{"grpo", "out_dir=" + dir, "max_iters=4", "save_interval=2", "block_size=16", "batch_size=2", "group_size=3", "gradient_accumulation_steps=2",
 		"mask_ratio=0.5", "eval_samples=0"}, more...)
 }
 
 func smallCausal(dir string, more ...string) []string {
-	return append([]string{"grpo", "--config", "grpo_causal", "output_dir=" + dir, "max_steps=4", "save_steps=2", "num_generations=3", "per_device_train_batch_size=6",
+	return merged([]string{"grpo", "--config", "grpo_causal", "output_dir=" + dir, "max_steps=4", "save_steps=2", "num_generations=3", "per_device_train_batch_size=6",
 		"gradient_accumulation_steps=2", "max_completion_length=4", "dataset.held_out=0"}, more...)
 }
 
 func smallSFT(config, dir string, more ...string) []string {
-	return append([]string{"sft", "--config", config, "training.output_dir=" + dir, "sft.steps=4", "training.save_interval=2", "sft.batch_size=2", "dataset.block_size=16",
+	return merged([]string{"sft", "--config", config, "training.output_dir=" + dir, "sft.steps=4", "training.save_interval=2", "sft.batch_size=2", "dataset.block_size=16",
 		"sft.eval_samples=4"}, more...)
 }
 

@@ -22,7 +22,7 @@ import (
 
 // small is a run of four steps with 6 rows each, so that the micro-batches of 2 leave one over for an update of its own.
 func small(dir string, more ...string) []string {
-	return append([]string{"ppo", "training.output_dir=" + dir, "training.total_ppo_steps=4", "training.save_interval=1", "ppo.rollout_samples=6", "ppo.mini_batch_size=2",
+	return merged([]string{"ppo", "training.output_dir=" + dir, "training.total_ppo_steps=4", "training.save_interval=1", "ppo.rollout_samples=6", "ppo.mini_batch_size=2",
 		"ppo.gradient_accumulation_steps=2", "ppo.batch_size=3", "ppo.kl_coeff=0.05", "ppo.use_8bit_adam=false", "dataset.max_gen_length=4", "eval.samples=0", "ppo.epochs=2",
 		"ppo.learning_rate=1e-3", "ppo.warmup_steps=2", "dataset.held_out=0", "dataset.prompt_format=Question: {question}\nAnswer:"}, more...)
 }

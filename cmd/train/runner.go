@@ -126,6 +126,7 @@ func (f *trainFlags) settle(s *config.Settings, fallback string, overrides []str
 	if err := s.Environment("TRAIN", os.Environ()); err != nil {
 		return usageError{err.Error()}
 	}
+	tellTwice(overrides)
 	for _, o := range overrides {
 		if err := s.Override(o); err != nil {
 			msg := err.Error()

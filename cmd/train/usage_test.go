@@ -57,6 +57,10 @@ func TestTrainerUsage(t *testing.T) {
 		{"shielded prompts=nope.txt", "stat nope.txt: no such file"},
 		{"shielded --lr 0.1 lr=0.2", "lr is given twice, by a flag and by lr=0.2"},
 		{"arc --epochs x epochs=1", "epochs is given twice"},
+		{"arc epochs=2 --epochs=1 device=gpu", "epochs is given twice"},
+		{"arc max_batches=2 max_batches=1 device=gpu", "max_batches is given twice: max_batches=1 counts, and not max_batches=2"},
+		{"shielded lr=0.2 --lr=0.1", "lr is given twice"},
+		{"ppo training.seed=1 training.seed=2 dataset.name=nope.jsonl", "training.seed is given twice: training.seed=2 counts"},
 		{"arc device=cuda:x", `its number is "x"`},
 		{"arc --device cuda:1.5", `its number is "1.5"`},
 		{"arc device=gpu", `"gpu" is no device: want cpu, cuda or cuda:N`},
@@ -123,4 +127,19 @@ func TestValuesMakeNoWorkflowCommands(t *testing.T) {
 			require.False(t, strings.HasPrefix(strings.TrimSpace(line), "::"), "%q: %q", args, line)
 		}
 	}
+}
+
+// merged is base and more, without what more sets anew.
+func merged(base []string, more ...string) []string {
+	set := map[string]bool{}
+	for _, m := range more {
+		if key, _, ok := strings.Cut(m, "="); ok {
+			set[key] = true
+		}
+	}
+	base = slices.DeleteFunc(base, func(b string) bool {
+		key, _, ok := strings.Cut(b, "=")
+		return ok && set[key]
+	})
+	return append(base, more...)
 }
