@@ -80,16 +80,17 @@ type Reader struct {
 	// Known says that a name is that of a metric: a console line with none of them is text.
 	Known func(name string) bool
 
-	path  string
-	index map[string]int
-	raw   []string // of Names, as they were read
-	order []int    // names of the row before, by the places of their numbers
-	row   Row
-	each  func(*Row) error
-	prev  []byte
-	csv   *table
-	json  bool // the first line is an object: a later one that is cut is malformed
-	depth int
+	path   string
+	index  map[string]int
+	raw    []string // of Names, as they were read
+	order  []int    // names of the row before, by the places of their numbers
+	row    Row
+	each   func(*Row) error
+	broken broken
+	prev   []byte
+	csv    *table
+	json   bool // the first line is an object: a later one that is cut is malformed
+	depth  int
 }
 
 // MaxLine is the longest line in bytes.
@@ -152,7 +153,7 @@ func (r *Reader) begin(name string, each func(*Row) error) {
 	if r.Known == nil {
 		r.Known = func(string) bool { return true }
 	}
-	r.csv, r.json, r.prev = nil, false, nil
+	r.csv, r.json, r.prev, r.broken = nil, false, nil, broken{}
 }
 
 func (r *Reader) readLines(b *bufio.Reader) error {
@@ -189,7 +190,7 @@ func (r *Reader) readLines(b *bufio.Reader) error {
 		}
 		long = long[:0]
 		if last {
-			return nil
+			return r.release(len(line) > 0 && line[len(line)-1] != '\n')
 		}
 	}
 }
@@ -222,6 +223,16 @@ func (r *Reader) part(s []byte, cut bool) error {
 	if len(s) == 0 {
 		return nil
 	}
+	if r.csv == nil && !r.json {
+		if done, err := r.hold(s); done || err != nil {
+			return err
+		}
+	}
+	return r.whole(s, cut)
+}
+
+// whole reads a line, or a part of one, for itself.
+func (r *Reader) whole(s []byte, cut bool) error {
 	row := &r.row
 	row.Line, row.Text, row.Fields, row.Key, row.Event, row.Raw = r.Lines, s, row.Fields[:0], "", "", false
 	switch {

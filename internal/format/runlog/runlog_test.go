@@ -135,6 +135,24 @@ func TestPlaces(t *testing.T) {
 	require.InDeltaSlice(t, []float64{5e-4, .05, 5e-3, .05, 5e-3, 5e-7, 5e-4, .5}, half, 1e-12)
 }
 
+// rich and notebooks break a dictionary at their width; what is no such dictionary stays lines of text.
+func TestDictionaryInManyLines(t *testing.T) {
+	const log = "  13%|#3 | 51/400 [20:01<2:01:46, 20.94s/it]{'loss': '0.02196',         \n  'grad_norm': '3.3e-06', 'rewards/f/mean':   \n  '0.8279', 'kl': '1.098'}   \n" +
+		"x = {'a': 1,\nRuntimeError: CUDA out of memory\n{'loss': 0.5, 'grad_norm': 1.0}\ny = {'b': 2,\n"
+	rows, r, err := readAll(t, "a.log", []byte(log))
+	require.NoError(t, err)
+	require.EqualValues(t, 7, r.Lines)
+	var forms []runlog.Form
+	var at []int64
+	for _, row := range rows {
+		forms, at = append(forms, row.form), append(at, row.line)
+	}
+	require.Equal(t, []runlog.Form{runlog.Python, runlog.Text, runlog.Text, runlog.Python, runlog.Text}, forms)
+	require.Equal(t, []int64{1, 4, 5, 6, 7}, at)
+	require.Equal(t, map[string]float64{"loss": .02196, "grad_norm": 3.3e-6, "rewards/f/mean": .8279, "kl": 1.098}, rows[0].at)
+	require.Equal(t, "RuntimeError: CUDA out of memory", rows[2].text)
+}
+
 func TestDocuments(t *testing.T) {
 	rows, _, err := readAll(t, "trainer_state.json", []byte("{\n \"epoch\": 1,\n \"log_history\": [\n {\"step\": 1, \"loss\": 0.5},\n {\"step\": 2,\n \"loss\": NaN}\n ],\n \"max_steps\": 2\n}\n"))
 	require.NoError(t, err)
