@@ -160,3 +160,21 @@ func TestNegativeKLOfVerl(t *testing.T) {
 	require.Empty(t, text(t, "v.log", verl(-1e-8)).top, "rounding")
 	require.Empty(t, text(t, "v.log", verl(.004)).top)
 }
+
+// Messages of memory and of NaN that other devices and libraries raise.
+func TestOtherMessages(t *testing.T) {
+	for message, id := range map[string]string{
+		"torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 GiB.":                                                      "A4",
+		"RuntimeError: MPS backend out of memory (MPS allocated: 17.9 GB, other allocations: 1.2 GB, max allowed: 18.1 GB).":          "A4",
+		"RuntimeError: NPU out of memory. Tried to allocate 1.16 GiB (NPU 0; 60.97 GiB total capacity)":                               "A4",
+		"RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`":                                    "A4",
+		"ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.": "A4",
+		"RuntimeError: probability tensor contains either `inf`, `nan` or element < 0":                                                "NONFINITE",
+		"RuntimeError: Function 'LogSoftmaxBackward0' returned nan values in its 0th output.":                                         "NONFINITE",
+		"Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.":                              "NONFINITE",
+	} {
+		got := text(t, "a.log", "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n"+message+"\n")
+		require.Equal(t, []string{id}, got.top, message)
+		require.Equal(t, []string{id}, got.fails, message)
+	}
+}

@@ -31,6 +31,12 @@ var phrases = []phrase{
 	{id: "A4", words: []string{"cuda out of memory"}},
 	{id: "A4", words: []string{"cuda error: out of memory"}},
 	{id: "A4", words: []string{"torch.outofmemoryerror"}},
+	{id: "A4", words: []string{"runtimeerror", "out of memory"}},
+	{id: "A4", words: []string{"cublas_status_alloc_failed"}},
+	{id: "A4", words: []string{"no available memory for the cache blocks"}},
+	{id: "NONFINITE", words: []string{"probability tensor contains either `inf`, `nan` or element < 0"}}, // torch.multinomial
+	{id: "NONFINITE", words: []string{"function '", "returned nan values in its"}},                       // of torch's anomaly mode
+	{id: "NONFINITE", words: []string{"current loss scale already at minimum"}},                          // DeepSpeed
 	{id: "B1", words: []string{"all advantages are near zero"}},
 	{id: "B2", words: []string{"all sequence_log_probs are near zero"}},
 	{id: "H7b", words: []string{"unsupported format string passed to nonetype.__format__"}},
