@@ -40,17 +40,23 @@ func half(x, y Input) float64 {
 	return 0
 }
 
-// rounded returns x in the format of unit roundoff u, and whether a number that is x but for an error of float32 may be rounded to the
-// neighbour instead.
+// rounded returns x in the format of unit roundoff u = 2^−p, and whether a number that is x but for an error of 16 units roundoff of float32
+// may be rounded to the neighbour instead. The exponent is not bounded. Of the 53 digits of x the last 53 − p are added to the others
+// where they are more than a half, or a half beside an odd digit.
 func rounded(x, u float64) (y float64, open bool) {
-	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
+	bits := math.Float64bits(x)
+	switch exp := bits >> 52 & 0x7ff; {
+	case exp == 0x7ff || x == 0:
 		return x, false
+	case exp < 64: // below the normal range x has fewer digits
+		y, open = rounded(x*0x1p200, u)
+		return y * 0x1p-200, open
 	}
-	_, exp := math.Frexp(x) // |x| in [2^(exp−1), 2^exp)
-	ulp := math.Ldexp(2*u, exp-1)
-	k := x / ulp
-	y = math.RoundToEven(k) * ulp
-	return y, math.Abs(math.Abs(k-math.Trunc(k))-0.5) <= 16*tol.U32/u
+	drop := (math.Float64bits(u)>>52 - (1023 - 53)) & 63
+	half := uint64(1) << (drop - 1)
+	rest, odd := bits&(2*half-1), bits>>drop&1
+	y = math.Float64frombits((bits + half - 1 + odd) &^ (2*half - 1))
+	return y, max(rest, half)-min(rest, half) <= 1<<33 // 16·2⁻²⁴ of 2⁵³, the digits before being one
 }
 
 // promotedOld replaces the old log-probs by those of which a ratio in float64 is the one that the trainer has: logp_new less the logarithm
