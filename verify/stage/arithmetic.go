@@ -2,8 +2,6 @@ package stage
 
 import (
 	"math"
-	"math/rand/v2"
-	"slices"
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
@@ -121,53 +119,6 @@ func (c *Case) castUnit() (u float64) {
 		u = max(u, v)
 	}
 	return u
-}
-
-// Spread returns the bound of p, which predict gave for c, and what rounding those inputs on storing can add to it that predict
-// does not ask for as an [Input], whose errors it knows: four times the largest difference over runs with the input moved by its
-// rounding unit (tolerances 5.20, the empirical allowance).
-func Spread(output string, predict func(*Case) *Prediction, c *Case, p *Prediction) []float64 {
-	r := rand.New(rand.NewPCG(uint64(len(p.Want)), 1))
-	random := func(x float64) float64 { return x * float64(2*r.IntN(2)-1) }
-	spread := make([]float64, len(p.Want))
-	for _, name := range casts(c.B) {
-		t := c.B.Tensors[name]
-		u, _ := t.Type.Unit()
-		if name == output || u == 0 || c.errors[name] != nil {
-			continue
-		}
-		most := make([]float64, len(p.Want))
-		for run, by := range []func(x float64) float64{
-			random, func(x float64) float64 { return x }, func(x float64) float64 { return -x },
-			math.Abs, func(x float64) float64 { return -math.Abs(x) },
-			random, random, random,
-		} {
-			if run == 2 && !slices.ContainsFunc(most, func(d float64) bool { return d != 0 }) {
-				break // predict does not read it
-			}
-			moved := make([]float64, len(t.Data))
-			for i, x := range t.Data {
-				moved[i] = x + float64(u*by(x))
-			}
-			q := predict(c.Of(c.B.With(name, moved), c.Set))
-			if q == nil || len(q.Want) != len(p.Want) {
-				continue
-			}
-			for i, w := range q.Want {
-				if d := math.Abs(w - p.Want[i]); d > most[i] {
-					most[i] = d
-				}
-			}
-		}
-		for i, d := range most {
-			spread[i] += d
-		}
-	}
-	bound := slices.Clone(p.Bound)
-	for i, s := range spread {
-		bound[i] += 4 * s
-	}
-	return bound
 }
 
 // Asks reports whether a prediction for c has asked for inputs that are rounded copies, so that its bound has their errors.

@@ -28,16 +28,17 @@ type Case struct {
 	asking []string               // outputs being predicted, against going in circles
 	Used   []string               // tensors that were predicted because they were not dumped
 	errors map[string][]float64   // of inputs that are rounded copies
+	inert  *inert
 }
 
 // NewCase returns a case of which nothing has been asked.
 func NewCase(b *dump.Batch, set *convention.Set, unit float64) *Case {
-	return &Case{B: b, Set: set, Unit: unit}
+	return &Case{B: b, Set: set, Unit: unit, inert: &inert{}}
 }
 
 // Of returns a case of another batch and set in the arithmetic of c, of which nothing has been asked.
 func (c *Case) Of(b *dump.Batch, set *convention.Set) *Case {
-	return &Case{B: b, Set: set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted}
+	return &Case{B: b, Set: set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, inert: c.inert}
 }
 
 // OK reports whether everything that was asked for is there.

@@ -31,6 +31,26 @@ func (form k3Form) slope(d, u float64) (f float64, open bool) {
 	return f, open
 }
 
+// klStep is what the gradient of an estimate of a KL is made of: the difference d = lp − ref of its type, and of k3 the slope of the
+// exponential at it, which is open or not.
+type klStep struct {
+	d, slope float64
+	open     bool
+}
+
+// steps returns those of the cells.
+func (form k3Form) steps(lp, ref Input, o rl.KLOptions) []klStep {
+	u := half(lp, ref)
+	all := make([]klStep, len(lp.X))
+	for i := range all {
+		all[i].d, _ = rounded(lp.X[i]-ref.X[i], u)
+		if o.Kind == rl.KLK3 {
+			all[i].slope, all[i].open = form.slope(all[i].d, u)
+		}
+	}
+	return all
+}
+
 // value returns k3, and how far a rounding that is open can move it.
 func (form k3Form) value(d, u float64) (k, bound float64) {
 	f, open := rounded(math.Exp(-d), u)
@@ -157,7 +177,8 @@ func (p *policy) knowsKLPath() bool {
 //
 //	k1   g                |d|  g·sign(d)          k2, and what has its gradient   rnd(g·d), ½ and 2 being exact
 //	k3   −rnd(g·f) and g, added before they reach lp, or in lp where lp − ref was written twice
-func klPaths(o rl.KLOptions, form k3Form, g, d, u float64) (first, second, e float64) {
+func klPaths(o rl.KLOptions, of klStep, g, u float64) (first, second, e float64) {
+	d := of.d
 	switch {
 	case o.Grad == rl.KLStraightThroughK2 || o.Kind == rl.KLK2:
 		first, near := rounded(g*d, u)
@@ -166,9 +187,8 @@ func klPaths(o rl.KLOptions, form k3Form, g, d, u float64) (first, second, e flo
 		}
 		return first, 0, e
 	case o.Kind == rl.KLK3:
-		f, open := form.slope(d, u)
-		product, near := rounded(g*f, u)
-		if open || near {
+		product, near := rounded(g*of.slope, u)
+		if of.open || near {
 			e = 4 * u * math.Abs(product)
 		}
 		return -product, g, e

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/tol"
@@ -44,8 +45,15 @@ func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
 	got := c.B.Token("dlogp")
 	var want, bound []float64
 	least, cols := 0, c.B.Cols
+	casts := map[*float64]*castPaths{} // by the weights
 	for _, way := range p.weighted(p.rowWays(p.roundingWays(c)), c, red, weights, u) {
 		path, weights := p.reached(way, path, weights)
+		if p.o.KL.Grad != rl.KLISCorrected && !p.rowPathed() && len(weights) > 0 {
+			if casts[&weights[0]] == nil {
+				casts[&weights[0]] = p.castPaths(path, weights, u)
+			}
+			way.casts = casts[&weights[0]]
+		}
 		var x, e []float64
 		total := 0
 		misses := make([]int, c.B.Rows)
@@ -68,6 +76,9 @@ func (p *policy) promotedPath(c *Case, red *reduction, q *Prediction) {
 					copy(x[row*cols:(row+1)*cols], y[row*cols:(row+1)*cols])
 					copy(e[row*cols:(row+1)*cols], ye[row*cols:(row+1)*cols])
 				}
+			}
+			if !slices.ContainsFunc(misses, func(n int) bool { return n > 0 }) {
+				break
 			}
 		}
 		for _, n := range misses {
@@ -101,8 +112,9 @@ var roundingOrders = []func(beta, w float64, r func(float64) float64) float64{
 // it after the KL (TRL 0.14 and 0.16), and the paths of a difference lp − ref that was written twice are then added to it one by one.
 type roundingWay struct {
 	order       func(beta, w float64, r func(float64) float64) float64
-	form        k3Form
 	k           *Prediction
+	steps       []klStep
+	casts       *castPaths // where they are the same under every nudge, see [policy.castPath]
 	policyFirst bool
 	score       scoreOrder
 	late        bool      // the estimate is multiplied by the ratio after the surrogate was recorded, see [policy.surrogatePath]
@@ -129,8 +141,9 @@ func (p *policy) roundingWays(c *Case) []roundingWay {
 	for _, form := range forms {
 		k := &Prediction{Want: make([]float64, len(p.lp.X)), Bound: make([]float64, len(p.lp.X))}
 		promotedKL(k, p.lp, p.ref, o, form)
+		steps := form.steps(p.lp, p.ref, o)
 		for _, order := range roundingOrders {
-			ways = append(ways, roundingWay{order: order, form: form, k: k})
+			ways = append(ways, roundingWay{order: order, k: k, steps: steps})
 		}
 	}
 	also := func(change func(*roundingWay)) {
@@ -223,18 +236,22 @@ func (p *policy) promotedOrder(c *Case, way roundingWay, nudge float64, path, we
 // to the estimate and toRatio what that of the ratio has besides.
 func (p *policy) promotedSum(g, toKL, toRatio, k float64, i int, way roundingWay, u float64) (y, e float64) {
 	o := p.o.KL
-	y, e = p.castPath(g, toRatio, i, u, way.late)
+	if way.casts != nil {
+		y, e = way.casts.y[i], way.casts.e[i]
+	} else {
+		y, e = p.castPath(g, toRatio, i, u, way.late)
+	}
 	apart := 0.0 // what a score function, which does not pass the ratio, has by that of the KL term
 	if p.scores() && toRatio != 0 {
 		rho, _ := rounded(p.ratio.x[i], u)
 		apart, _ = rounded(toRatio*rho, u)
 	}
-	d, _ := rounded(p.lp.X[i]-p.ref.X[i], u)
+	d := way.steps[i].d
 	if clamps := o.ClampAll || o.Kind == rl.KLK3; clamps && o.Grad != rl.KLStraightThroughK2 &&
 		(o.ClampIn > 0 && math.Abs(d) >= o.ClampIn || o.ClampOut > 0 && math.Abs(k) >= o.ClampOut) {
 		return y + apart, e
 	}
-	first, second, ke := klPaths(o, way.form, toKL, d, u)
+	first, second, ke := klPaths(o, way.steps[i], toKL, u)
 	e += ke
 	if p.scores() {
 		return way.score.sum(y, first, second, apart, u), e
@@ -286,33 +303,6 @@ type choice bool
 
 const settled choice = true
 
-// castHeld returns the gradient of cell i of kl_cov: g in float32. That by the ratio is rounded before it is multiplied with the ratio and
-// behind it, that by |d| when it enters and when it has been multiplied with the coefficient, and so is their sum.
-func (p *policy) castHeld(g float64, i int, u float64) (y, e float64) {
-	rho, _ := rounded(p.ratio.x[i], u)
-	if rho == 0 {
-		return g, 0
-	}
-	slope, near := rounded((g-p.beside[i])/rho, u)
-	first, next := rounded(slope*rho, u)
-	if near || next {
-		e = 2 * u * math.Abs(first)
-	}
-	if p.beside[i] == 0 {
-		return first, e
-	}
-	w, near := rounded(p.beside[i]/p.o.Cov.Coef, u)
-	second, next := rounded(float64(w*p.o.Cov.Coef), u)
-	if near || next {
-		e += 4 * u * math.Abs(second)
-	}
-	y, near = rounded(first+second, u)
-	if near || e > 0 {
-		e += 2 * u * math.Abs(y)
-	}
-	return y, e
-}
-
 // scores reports whether the loss is a score function, whose gradient does not pass the ratio.
 func (p *policy) scores() bool {
 	switch p.o.Kind {
@@ -320,69 +310,4 @@ func (p *policy) scores() bool {
 		return true
 	}
 	return false
-}
-
-// castPath returns the gradient of cell i without the path of the KL estimate: g that of the policy term in float32, more what is added to
-// it with respect to the ratio, and how far roundings that are open can move it.
-func (p *policy) castPath(g, more float64, i int, u float64, late bool) (y, e float64) {
-	token := (p.o.Ratio.Level == rl.RatioToken || p.rowHalf && p.o.Ratio.PerToken) && p.ratio.x != nil && (p.old.Half > 0 || p.old.X == nil)
-	switch {
-	case p.scores():
-		y, open := rounded(g, u)
-		if open {
-			e = 2 * u * math.Abs(g)
-		}
-		if p.lossHalf() == u {
-			return p.scorePath(i, u)
-		}
-		return y, e
-	case p.o.Kind == rl.LossDRO || p.o.Kind == rl.LossKLCov || p.o.Kind == rl.LossGMPO || p.ratio.x == nil: // two paths, or none of these
-		if token && p.o.Kind == rl.LossKLCov && p.cut[i] == settled {
-			return p.castHeld(g, i, u)
-		}
-		e = 2 * u * math.Abs(g)
-		if p.beside != nil { // each path is rounded twice before they are added, and they may cancel
-			e += u*math.Abs(g) + 4*u*math.Abs(p.beside[i])
-		}
-		return g, e
-	case !token:
-		y, open := rounded(g, u)
-		switch {
-		case p.rowGrad != nil:
-			return p.rowGrad[i], p.rowGradE[i]
-		case p.rowHalf: // of another loss than a clipped surrogate
-			return g, 4 * u * math.Abs(g)
-		}
-		if open {
-			e = 2 * u * math.Abs(g)
-		}
-		return y, e
-	}
-	rho, _ := rounded(p.ratio.x[i], u)
-	if rho == 0 {
-		return g, 0
-	}
-	if p.clipped() {
-		return p.surrogatePath(more, rho, i, u, late)
-	}
-	slope := g / rho
-	if p.rho != nil {
-		slope, rho = g/p.ratio.x[i], p.rho[i]
-	}
-	cast, open := rounded(slope, u)
-	if a := p.adv.X[i]; p.adv.Half == u && p.weight.Half == 0 && a != 0 { // the loss has the type, too, and so has its weight
-		w, near := rounded(g/(rho*a), u) // of an importance weight, too, which is float32
-		cast, _ = rounded(w*a, u)
-		open = near
-	}
-	sum := cast + more
-	if more != 0 && cast != 0 { // the paths to ρ are added in the order in which autograd meets them
-		e = u * math.Abs(sum*rho)
-	}
-	sum, _ = rounded(sum, u)
-	y, _ = rounded(sum*rho, u) // float32 has the product of two numbers of the type without an error
-	if open {
-		e += 2 * u * math.Abs(y)
-	}
-	return y, e
 }
