@@ -186,13 +186,14 @@ gpu-bundle:     ## one folder, and a .tar.gz of it, for a machine that has a GPU
 	tar -C "$(dir $(abspath $(BUNDLE)))" -czf "$(BUNDLE).tar.gz" "$(notdir $(abspath $(BUNDLE)))"
 	@size=$$(du -sm "$(BUNDLE).tar.gz" | cut -f1); echo "$(BUNDLE).tar.gz: $$size MB"; test "$$size" -le 64
 
+# The program that writes the wheels is built as the one that goes into them: what both are made of is compiled once.
 HERE = $$($(GO) env GOOS)/$$($(GO) env GOARCH)
 wheel:          ## the Python wheel of this machine, into dist/
 	@mkdir -p dist && rm -f dist/plumbline_rl-*.whl
-	$(GO) run cmd/verify/wheel/make.go -o dist -only $(HERE)
+	CGO_ENABLED=0 $(GO) run -trimpath cmd/verify/wheel/make.go -o dist -only $(HERE)
 
 wheels:         ## the Python wheels for Linux and macOS, into dist/ (minutes; Windows: not built, flock and rename are those of Unix)
-	$(GO) run cmd/verify/wheel/make.go -o dist
+	CGO_ENABLED=0 $(GO) run -trimpath cmd/verify/wheel/make.go -o dist
 
 wheeltest:      ## the wheel installed and tried (Python; FRAMEWORKS="torch jax" tries those, too)
 	$(MAKE) wheel
