@@ -129,6 +129,9 @@ func ProfileNames() []string {
 // profile.
 func Lookup(name string) (p *Profile, warning string, err error) { return catalogue().lookup(name) }
 
+// Named reports whether there is a profile of exactly that name.
+func Named(name string) bool { return catalogue().at[name] != nil }
+
 func (c *profiles) lookup(name string) (*Profile, string, error) {
 	if p := c.at[name]; p != nil {
 		return p, "", nil

@@ -430,3 +430,12 @@ func TestResultsAreCopies(t *testing.T) {
 	require.NotNil(t, p.Settings()[0].Option)
 	require.NotEmpty(t, Names()[0])
 }
+
+func TestNamed(t *testing.T) {
+	for _, p := range Profiles() {
+		require.True(t, Named(p.Name))
+		family, _, _ := strings.Cut(p.Name, "@")
+		require.False(t, Named(family), "Lookup takes it for the newest of the family")
+	}
+	require.False(t, Named("search"))
+}

@@ -213,7 +213,7 @@ func (c *Case) isWeights() Input {
 	if origin == "search" && !c.Has("logp_gen") { // what a profile says of a run without an engine
 		return Input{}
 	}
-	if p, _, err := convention.Lookup(origin); level == "" || err == nil && p.Name == origin {
+	if level == "" || convention.Named(origin) {
 		return Input{}
 	}
 	return c.Token("is_weights")
