@@ -46,8 +46,9 @@ func TestSpreadDoesNotHangOnWhatWasReadBefore(t *testing.T) {
 	}
 	runs := 0
 	counting := func(c *Case) *Prediction { runs++; return reader("kl")(c) }
-	p := reader("kl")(shared)
-	Spread("output", reader("kl"), shared, p)
-	Spread("output", counting, shared, p)
+	fresh := NewCase(b, set, 0)
+	p := reader("kl")(fresh)
+	Spread("output", reader("kl"), fresh, p)
+	Spread("output", counting, fresh, p)
 	require.Equal(t, 8+2, runs, "eight runs of what is read, two of all that is not")
 }
