@@ -19,6 +19,10 @@ func Unrefuted(o *Outcome) []string {
 		if whitenedSince(o.Case) {
 			return []string{"whiten.scope"}
 		}
+	case "advantage/group":
+		if clippedBehindSome(o) {
+			return []string{"reward.clip_range"}
+		}
 	case "advantage/return":
 		if baselineOfSteps(o.Case) {
 			return []string{"adv.kind"}
