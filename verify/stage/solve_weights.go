@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/tol"
 )
 
@@ -23,8 +24,13 @@ func engineWeights(step Step, p *policy) func(i int) [3]float64 {
 	if old == nil || gen == nil || b.Tensors["is_weights"] != nil {
 		return func(int) [3]float64 { return none }
 	}
+	return ofEngine(b, old, gen, p.mask)
+}
+
+// ofEngine returns exp(log π_old − log π_gen) of a cell of every level: of the token, and of the sum and the mean over its row.
+func ofEngine(b *dump.Batch, old, gen []float64, mask []bool) func(i int) [3]float64 {
 	sum, n := make([]float64, b.Rows), make([]float64, b.Rows)
-	for i, m := range p.mask {
+	for i, m := range mask {
 		if m {
 			sum[i/b.Cols] += old[i] - gen[i]
 			n[i/b.Cols]++
@@ -36,48 +42,40 @@ func engineWeights(step Step, p *policy) func(i int) [3]float64 {
 	}
 }
 
-// weigh reads off tokens whose ratio is 1, where the loss of a surrogate is −A·w, what becomes of weights, and returns the tokens with them and
-// the options that say so; nil where weights of this mode, or a rule for them, do not show. Of a loss with a KL term nothing is read.
-func (m engineMode) weigh(cells []lossCell, place string) (weighted []lossCell, list []assign) {
-	if place != "" || len(cells) == 0 || math.IsNaN(cells[0].engine[0]) {
-		return nil, nil
-	}
-	const least = 8 // tokens that a rule is read from
-	var at, plain, odd int
+// seenWeight is a weight x, known to e, and what the log-probs make of its token: the weight w if it is kept, and the number that decides.
+type seenWeight struct{ x, e, w, by float64 }
+
+// shows reads off weights what becomes of those outside bounds, and returns the options that say so and the weights that they make; nil where
+// weights of this mode, or a rule for them, do not show.
+func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by float64) float64) {
+	const least = 8 // weights that a rule is read from
+	var plain, odd int
 	below, above := math.Inf(-1), math.Inf(1) // of what decides: the largest left out below 1, the smallest above
 	low, high := math.Inf(1), math.Inf(-1)    // the smallest and the largest kept
 	var stopLow, stopLowE, stopHigh, stopHighE []float64
-	for i := range cells {
-		c := &cells[i]
-		if math.Abs(c.rho-1) > 8*tol.U32+c.rhoE || c.adv == 0 {
-			continue
-		}
-		at++
-		w, by := c.engine[m.kept], c.engine[m.by]
-		x, e := -c.loss/c.adv, 4*c.u*math.Abs(c.loss/c.adv)+1e-5*w
+	for _, c := range seen {
 		switch {
-		case math.Abs(x-w) <= e:
-			low, high = min(low, by), max(high, by)
+		case math.Abs(c.x-c.w) <= c.e:
+			low, high = min(low, c.by), max(high, c.by)
 			plain++
-		case x == 0 && by < 1:
-			below = max(below, by)
-		case x == 0:
-			above = min(above, by)
-		case x < w && m.kept == m.by:
-			stopHigh, stopHighE = append(stopHigh, x), append(stopHighE, e)
+		case c.x == 0 && c.by < 1:
+			below = max(below, c.by)
+		case c.x == 0:
+			above = min(above, c.by)
+		case c.x < c.w && m.kept == m.by:
+			stopHigh, stopHighE = append(stopHigh, c.x), append(stopHighE, c.e)
 		case m.kept == m.by:
-			stopLow, stopLowE = append(stopLow, x), append(stopLowE, e)
+			stopLow, stopLowE = append(stopLow, c.x), append(stopLowE, c.e)
 		default:
 			odd++
 		}
 	}
 	stops := len(stopLow) + len(stopHigh)
 	dropped := !math.IsInf(below, 0) || !math.IsInf(above, 0)
-	if at < least || 4*plain < at || 20*odd > at || stops > 0 && dropped {
+	if len(seen) < least || 4*plain < len(seen) || 20*odd > len(seen) || stops > 0 && dropped {
 		return nil, nil
 	}
 	list = []assign{word("tis.level", m.level)}
-	var lower, upper float64
 	limit := func(option string, v interval) float64 {
 		a := numbers(option, v)[0]
 		list = append(list, a)
@@ -92,31 +90,126 @@ func (m engineMode) weigh(cells []lossCell, place string) (weighted []lossCell, 
 		}
 		return interval{lo: lo, hi: hi, mid: (lo + hi) / 2, n: 1}
 	}
-	drops := m.rule != "" || stops == 0
-	if drops {
+	if m.rule != "" || stops == 0 {
 		rule := m.rule
 		if rule == "" {
 			rule = "zero_outside"
 		}
 		list = append(list, word("tis.rule", rule))
-		lower, upper = limit("tis.low", between(below, low)), limit("tis.high", between(high, above))
-	} else {
-		list = append(list, word("tis.rule", "clamp"))
-		lower, upper = limit("tis.low", meet(stopLow, stopLowE)), limit("tis.high", meet(stopHigh, stopHighE))
+		lower, upper := limit("tis.low", between(below, low)), limit("tis.high", between(high, above))
+		return list, func(w, by float64) float64 {
+			if by < lower || by > upper {
+				return 0
+			}
+			return w
+		}
+	}
+	list = append(list, word("tis.rule", "clamp"))
+	lower, upper := limit("tis.low", meet(stopLow, stopLowE)), limit("tis.high", meet(stopHigh, stopHighE))
+	return list, func(w, by float64) float64 {
+		switch {
+		case by < lower:
+			return lower
+		case by > upper:
+			return upper
+		}
+		return w
+	}
+}
+
+// weigh reads off tokens whose ratio is 1, where the loss of a surrogate is −A·w, what becomes of weights, and returns the tokens with them and
+// the options that say so; nil where [engineMode.shows] nothing. Of a loss with a KL term nothing is read.
+func (m engineMode) weigh(cells []lossCell, place string) (weighted []lossCell, list []assign) {
+	if place != "" || len(cells) == 0 || math.IsNaN(cells[0].engine[0]) {
+		return nil, nil
+	}
+	var seen []seenWeight
+	for i := range cells {
+		c := &cells[i]
+		if math.Abs(c.rho-1) > 8*tol.U32+c.rhoE || c.adv == 0 {
+			continue
+		}
+		x, w := -c.loss/c.adv, c.engine[m.kept]
+		seen = append(seen, seenWeight{x: x, e: 4*c.u*math.Abs(x) + 1e-5*w, w: w, by: c.engine[m.by]})
+	}
+	list, made := m.shows(seen)
+	if list == nil {
+		return nil, nil
 	}
 	weighted = slices.Clone(cells)
 	for i := range weighted {
 		c := &weighted[i]
-		c.w = c.engine[m.kept]
-		by := c.engine[m.by]
-		switch {
-		case drops && (by < lower || by > upper):
-			c.w = 0
-		case !drops && by < lower:
-			c.w = lower
-		case !drops && by > upper:
-			c.w = upper
-		}
+		c.w = made(c.engine[m.kept], c.engine[m.by])
 	}
 	return weighted, list
+}
+
+// weightForms proposes how weights that were dumped are made of the log-probs of trainer and engine.
+func weightForms(b *dump.Batch) (lists [][]assign) {
+	gen, old, t := b.Token("logp_gen"), b.Token("logp_old"), b.Tensors["is_weights"]
+	if old == nil {
+		old = b.Token("logp_new")
+	}
+	if gen == nil || old == nil || t == nil {
+		return nil
+	}
+	perRow, perToken := b.Row("is_weights"), b.Token("is_weights")
+	if perRow == nil && perToken == nil {
+		return nil
+	}
+	relative := max(1e-5, 4*Grid(t.Data))
+	of := ofEngine(b, old, gen, b.Mask)
+	for _, m := range engineModes {
+		if perRow != nil && m.kept == 0 {
+			continue
+		}
+		var seen []seenWeight
+		row := -1
+		for i, on := range b.Mask {
+			if !on || perRow != nil && row == i/b.Cols {
+				continue
+			}
+			row = i / b.Cols
+			engine := of(i)
+			s := seenWeight{w: engine[m.kept], by: engine[m.by]}
+			if perRow != nil {
+				s.x = perRow[row]
+			} else {
+				s.x = perToken[i]
+			}
+			s.e = relative * s.w
+			seen = append(seen, s)
+		}
+		k := scaleOf(seen, relative)
+		for i := range seen {
+			seen[i].x /= k
+		}
+		if list, _ := m.shows(seen); list != nil && k != 1 {
+			lists = append(lists, append(list, word("tis.normalize", "true")))
+		} else if list != nil {
+			lists = append(lists, list)
+		}
+	}
+	return lists
+}
+
+// scaleOf returns the number that half of the weights are times what they would be, to a relative error, 1 where there is none, or it is 1: the mean of all
+// weights divides them, after those outside the bounds were changed (verl 0.9.1, rollout_is_batch_normalize).
+func scaleOf(seen []seenWeight, relative float64) float64 {
+	var x []float64
+	for _, c := range seen {
+		if q := c.x / c.w; c.x > 0 && !math.IsNaN(q) && !math.IsInf(q, 0) {
+			x = append(x, q)
+		}
+	}
+	k, near := middle(slices.Clone(x), 4), 0
+	for _, q := range x {
+		if math.Abs(q-k) <= relative*k {
+			near++
+		}
+	}
+	if !(k > 0) || math.Abs(k-1) <= relative || 2*near < len(x) {
+		return 1
+	}
+	return k
 }
