@@ -58,6 +58,7 @@ func (s *session) report() *Report {
 		t.contradicted(&res, s)
 		t.withoutKL(&res, s)
 		t.unclipped(&res, s, r.Results)
+		t.withoutWeights(&res, s)
 		res.Check, res.Formal = t.check.ID, isFormal(t.check.ID)
 		res.Demanded = s.o.Selection.Demands(t.check.ID)
 		r.Results = append(r.Results, res)

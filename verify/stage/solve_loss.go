@@ -26,18 +26,18 @@ func (s *solver) losses() {
 	if b.Tensors["token_loss"] == nil || b.Tensors["logp_new"] == nil {
 		return
 	}
-	olds := []string{"stored"}
+	starts := [][]assign{nil}
 	if b.Token("logp_gen") != nil && b.Token("logp_old") != nil {
-		olds = append(olds, "engine")
+		starts = append(starts, []assign{word("ratio.old", "engine")})
 	}
-	for _, old := range olds {
+	if b.Tensors["is_weights"] != nil {
+		starts = append(starts, []assign{word("tis.level", "none")}) // they were dumped, and may not be applied
+	}
+	for _, start := range starts {
 		for _, place := range klPlaces(b) {
 			s.tried = 0
 			for _, level := range []string{"token", "seq_mean", "seq_sum"} {
-				base := []assign{word("ratio.level", level)}
-				if old == "engine" {
-					base = append(base, word("ratio.old", old))
-				}
+				base := append([]assign{word("ratio.level", level)}, start...)
 				for _, estimate := range s.likeliest(base, klEstimates(b, place), place) {
 					s.from(append(slices.Clone(base), estimate...), level, place)
 					if len(s.fits) > 0 {

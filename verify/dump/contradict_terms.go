@@ -35,23 +35,65 @@ func (t *track) withoutKL(res *check.Result, s *session) {
 			if o == nil {
 				continue
 			}
-			h := fault.Find("KL-DETACHED")
-			res.Verdict, res.Metric, res.Formula = check.Fail, "", t.check.Formula
-			res.Steps.Bad, res.Steps.First = t.passed, u.b.Meta.Step
-			res.Where = place(o, o.Tally.Worst.Index, s.o.Redact)
-			res.Reason = fmt.Sprintf("is that of the loss without its KL term, and %s is right only with it", loss.check.ID)
+			t.blame(res, s, o, "KL-DETACHED", fmt.Sprintf("is that of the loss without its KL term, and %s is right only with it", loss.check.ID),
+				fmt.Sprintf("%s has the KL term; no estimate of it and none of its gradients gives the gradient of step %d", loss.check.ID, u.b.Meta.Step))
 			res.Repeat = "--select " + loss.check.ID + "," + t.check.ID
-			res.Fix = h.Fix
-			res.Explanations = []check.Explanation{{Fault: h.ID, Title: h.Title, Cause: h.Cause, Rows: h.Rows,
-				Evidence: fmt.Sprintf("%s has the KL term; no estimate of it and none of its gradients gives the gradient of step %d", loss.check.ID, u.b.Meta.Step)}}
 			return
 		}
 	}
 }
 
+// withoutWeights makes a failure of token losses that are right only without importance weights, where the dump has weights that are not 1 and right
+// by a formula of their own: a run that dumps them multiplies its policy loss by them.
+func (t *track) withoutWeights(res *check.Result, s *session) {
+	if res.Verdict != check.Pass || t.check.ID != "token_loss/policy" || !t.searched || len(t.fits) == 0 || s.profile != nil || !t.decidedTo("tis.level", "none") {
+		return
+	}
+	i := slices.IndexFunc(s.tracks, func(w *track) bool {
+		return w.check.ID == "ratio/is_weights" && w.searched && w.passed == w.judged && len(w.fits) > 0
+	})
+	if i < 0 {
+		return
+	}
+	for _, step := range spread(t.starts, 4) {
+		u, err := s.unit(s.ctx, t, step)
+		if err != nil || len(u.b.Missing) > 0 {
+			return
+		}
+		var o *stage.Outcome
+		for _, f := range t.fits[:min(4, len(t.fits))] {
+			of := slices.DeleteFunc(slices.Clone(s.tracks[i].fits[0].Changes), func(c stage.Change) bool { return !strings.HasPrefix(c.Option, "tis.") })
+			if o = stage.Judge(t.check, u.b, changed(u.set, slices.Concat(f.Changes, of))); o.Verdict != check.Fail {
+				break
+			}
+		}
+		if o.Verdict != check.Fail || o.Tally == nil || o.Tally.N == 0 {
+			continue // the weights are 1, or nobody knows what they multiply
+		}
+		t.blame(res, s, o, "IS-NOT-APPLIED", "is that of a loss without importance weights, and is_weights are not 1", fmt.Sprintf("is_weights are not 1, and the losses of step %d are right only without them", step))
+		res.Repeat = "--select ratio/is_weights,token_loss/policy"
+		return
+	}
+}
+
+// blame makes a failure of what passes alone, for what other checks say of the run: as o fails.
+func (t *track) blame(res *check.Result, s *session, o *stage.Outcome, id, reason, evidence string) {
+	h := fault.Find(id)
+	res.Verdict, res.Metric, res.Formula = check.Fail, "", t.check.Formula
+	res.Steps.Bad, res.Steps.First = t.passed, o.Case.B.Meta.Step
+	res.Where = place(o, o.Tally.Worst.Index, s.o.Redact)
+	res.Reason, res.Fix = reason, h.Fix
+	res.Explanations = []check.Explanation{{Fault: h.ID, Title: h.Title, Cause: h.Cause, Rows: h.Rows, Evidence: evidence}}
+}
+
+// decidedTo reports whether all that fits has a value of an option.
+func (t *track) decidedTo(option, value string) bool {
+	return slices.ContainsFunc(t.decided(), func(c stage.Change) bool { return c.Option == option && c.To.String() == value })
+}
+
 // needsKL reports whether all that fits a loss has its KL term, and is wrong at some step without it.
 func (t *track) needsKL(at []unit) bool {
-	if !slices.ContainsFunc(t.decided(), func(c stage.Change) bool { return c.Option == "kl.place" && c.To.String() == "loss" }) {
+	if !t.decidedTo("kl.place", "loss") {
 		return false
 	}
 	none, err := convention.Parse("kl.place", "none")
