@@ -238,7 +238,8 @@ func (m *metric) predict(c *Case) *Prediction {
 	if step && !m.pooled {
 		m.combine(c, x, e)
 	}
-	if !step && m.ranks != ownRank && c.worldSize() > 1 && strings.ToLower(b.Meta.Framework) == "trl" { // a hook may log it before the ranks are joined
+	framework := strings.ToLower(b.Meta.Framework)
+	if !step && m.ranks != ownRank && c.worldSize() > 1 && (framework == "trl" || framework == "" && m.preference) { // a hook may log it before the ranks are joined
 		other, otherErr = slices.Clone(x), slices.Clone(e)
 		m.joinRanks(c, x, e)
 	}

@@ -82,3 +82,27 @@ func TestApproxKLOfFilesOfTwoWidths(t *testing.T) {
 	b.Files[0].Scalars[0].Value = 0.5 / 6 // over the width of the other file
 	require.Equal(t, check.Fail, Judge(Find("scalars/approx_kl"), b, options).Verdict)
 }
+
+// Without a framework a logged reward of pairs is that of a rank's own, or the mean over the ranks.
+func TestRewardsOfPairsOverRanks(t *testing.T) {
+	b := &dump.Batch{Rows: 2, Origin: []dump.Origin{{}, {File: 1}}, Files: []dump.FileInfo{{Hi: 1}, {Lo: 1, Hi: 2, Rank: 1}}, Tensors: map[string]*dump.Tensor{},
+		Meta: dump.Meta{Algorithm: "dpo", Step: 1, WorldSize: 2, MicroBatches: 1, ScalarsScope: "micro_batch"}}
+	for name, x := range map[string][]float64{"logp_chosen": {-1, -2}, "ref_chosen": {-2, -5}, "logp_rejected": {-1, -1}, "ref_rejected": {-1, -1}} {
+		b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerRow, Width: 1, Type: format.F32, Shape: []int{2}}
+	}
+	set := &convention.Set{}
+	for name, text := range map[string]string{"dpo.loss": "sigmoid", "dpo.beta": "0.5"} {
+		v, err := convention.Parse(name, text)
+		require.NoError(t, err)
+		set = set.With(name, v, "test")
+	}
+	for _, tt := range []struct {
+		logged [2]float64
+		want   check.Verdict
+	}{{[2]float64{1, 1}, check.Pass}, {[2]float64{0.5, 1.5}, check.Pass}, {[2]float64{1.5, 0.5}, check.Fail}} {
+		for f := range b.Files {
+			b.Files[f].Scalars = []dump.Scalar{{Name: "rewards/chosen", Value: tt.logged[f]}}
+		}
+		require.Equal(t, tt.want, Judge(Find("scalars/rewards_chosen"), b, set).Verdict, "%v", tt.logged)
+	}
+}
