@@ -213,11 +213,20 @@ func decays(b *dump.Batch) (lists [][]assign) {
 }
 
 // whitening proposes what advantages that are A = a·(R − V) + b of the returns say of how they were whitened: not at all where a is 1 and b is 0,
-// without a division where a is 1.
+// without a division where a is 1; over each file where each has a line of its own.
 func whitening(b *dump.Batch) []assign {
-	fit := lineOfSurprise(b)
+	fit := lineOfSurprise(b, 0, b.Rows)
 	switch {
-	case fit == nil || fit.left > fit.size/64 || math.Abs(fit.a-1) > 1e-4+fit.left/fit.size:
+	case fit == nil:
+		return nil
+	case fit.left > fit.size/64:
+		for _, f := range b.Files {
+			if own := lineOfSurprise(b, f.Lo, f.Hi); own == nil || own.left > own.size/1000 {
+				return nil
+			}
+		}
+		return []assign{word("whiten.scope", "minibatch")}
+	case math.Abs(fit.a-1) > 1e-4+fit.left/fit.size:
 		return nil
 	case math.Abs(fit.b) <= 1e-4*fit.size+fit.left:
 		return []assign{word("whiten.scope", "none")}
@@ -233,15 +242,15 @@ type surpriseFit struct {
 	cells int
 }
 
-// lineOfSurprise fits the line, nil where it cannot be fitted.
-func lineOfSurprise(of *dump.Batch) *surpriseFit {
+// lineOfSurprise fits the line of rows lo to hi, nil where it cannot be fitted.
+func lineOfSurprise(of *dump.Batch, lo, hi int) *surpriseFit {
 	v, ret, adv := of.Token("values"), of.Token("returns"), of.Token("advantages")
 	if v == nil || ret == nil || adv == nil {
 		return nil
 	}
 	o := observations{n: 2}
-	for i, m := range of.Mask {
-		if m {
+	for i := lo * of.Cols; i < hi*of.Cols; i++ {
+		if of.Mask[i] {
 			o.add(ret[i]-v[i], 1, adv[i])
 		}
 	}
@@ -249,7 +258,7 @@ func lineOfSurprise(of *dump.Batch) *surpriseFit {
 	if w == nil {
 		return nil
 	}
-	return &surpriseFit{a: w[0], b: w[1], left: left, size: rms(adv, func(i int) bool { return of.Mask[i] }), cells: o.len()}
+	return &surpriseFit{a: w[0], b: w[1], left: left, size: rms(adv[:hi*of.Cols], func(i int) bool { return i >= lo*of.Cols && of.Mask[i] }), cells: o.len()}
 }
 
 // unit returns the nearest number of [0, 1].

@@ -138,6 +138,34 @@ func TestDecaysAreShown(t *testing.T) {
 	}
 }
 
+// Advantages that every mini-batch whitens alone are a line of what returns exceed values by in each file, and not in all.
+func TestWhiteningOfMiniBatchesIsShown(t *testing.T) {
+	for seed := range uint64(4) {
+		b := ppoBatch(seed, rewardsOf(0.03, 0), gaeOf(0.967, 0.913))
+		b.Files = []dump.FileInfo{{Name: "f", Hi: 5, Cols: b.Cols}, {Name: "g", Lo: 5, Hi: b.Rows, Cols: b.Cols, MicroBatch: 1}}
+		b.Meta.MicroBatches = 2
+		adv := make([]float64, len(b.Mask))
+		for f, file := range b.Files {
+			own := *b
+			own.Mask = make([]bool, len(b.Mask))
+			copy(own.Mask[file.Lo*b.Cols:file.Hi*b.Cols], b.Mask[file.Lo*b.Cols:file.Hi*b.Cols])
+			for i, x := range white(&own, b.Token("raw"), 1) {
+				adv[i] += x
+			}
+			for r := file.Lo; r < file.Hi; r++ {
+				b.Origin[r].File = f
+			}
+		}
+		b = b.Without("raw")
+		b.Tensors["advantages"] = &dump.Tensor{Data: adv, Layout: dump.PerToken, Type: format.F32, Shape: []int{b.Rows, b.Cols}}
+		require.Equal(t, "minibatch", texts(Shown(Find("gae/advantage"), b, &convention.Set{})[0])["whiten.scope"])
+		fits, _ := Complete(Find("gae/advantage"), b, &convention.Set{})
+		require.NotEmpty(t, fits)
+		require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
+		require.Equal(t, "minibatch", texts(fits[0].Changes)["whiten.scope"])
+	}
+}
+
 // A declared γ is not searched for, and what no γ and λ give is proposed by none that is right.
 func TestDecaysOfOtherFormulas(t *testing.T) {
 	b := ppoBatch(1, rewardsOf(0.03, 0), gaeOf(0.967, 0.913))

@@ -82,7 +82,7 @@ func whitenedSince(c *Case) bool {
 	if c.B.Token("token_rewards") != nil {
 		return false
 	}
-	fit := lineOfSurprise(c.B)
+	fit := lineOfSurprise(c.B, 0, c.B.Rows)
 	return fit != nil && fit.a > 0 && fit.left <= 1e-3*fit.size && fit.cells >= 16
 }
 
