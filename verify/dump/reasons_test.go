@@ -103,3 +103,9 @@ func TestLossesUnderTheirGradients(t *testing.T) {
 	results[0].Explanations = []check.Explanation{{Fault: "ADV-SIGN"}}
 	require.Len(t, underGradients(of("LOSS-MASK-SHIFT"), results), 2)
 }
+
+// A KL that has a loss is not said to stand elsewhere where a bug gives its numbers.
+func TestKLStaysInItsLoss(t *testing.T) {
+	require.True(t, movesKL(fitsBy(t, "kl.place", "token_reward")[0]))
+	require.False(t, movesKL(fitsBy(t, "kl.kind", "k2")[0]))
+}

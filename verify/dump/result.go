@@ -274,6 +274,9 @@ func (t *track) failure(res *check.Result, s *session) {
 		}
 	}
 	why := &t.why
+	if t.check.ID == "aggregate/kl_loss" && slices.ContainsFunc(why.faults, func(e fault.Explanation) bool { return !e.Lead && e.Factor == "" }) {
+		why.fits = slices.DeleteFunc(why.fits, movesKL) // a KL that has a loss stands in it: the bug says more
+	}
 	switch {
 	case len(why.fits) > 0:
 		t.convention(res, s.closed, s)
@@ -342,4 +345,9 @@ func nameless(list []check.Explanation) {
 		return 0
 	}
 	slices.SortStableFunc(list, func(a, b check.Explanation) int { return rank(a) - rank(b) })
+}
+
+// movesKL reports whether a fit takes the KL out of the loss.
+func movesKL(f stage.Fit) bool {
+	return slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return c.Option == "kl.place" })
 }
