@@ -94,7 +94,8 @@ func penaltyOf(score, kl, adv []float64, groups map[float64][]int) float64 {
 		}
 		det := float64(ss*kk) - float64(sk*sk)
 		u, v := (float64(kk*sa)-float64(sk*ka))/det, (float64(ss*ka)-float64(sk*sa))/det
-		if beta := -v / u; len(ids) >= 4 && det > 1e-6*ss*kk && u > 0 && !math.IsInf(beta, 0) {
+		shows := math.Abs(v)*math.Sqrt(kk) > 1e-5*math.Abs(u)*math.Sqrt(ss) // more than what advantages in float32 are rounded by
+		if beta := -v / u; len(ids) >= 4 && det > 1e-6*ss*kk && u > 0 && shows && !math.IsInf(beta, 0) {
 			all, rows = append(all, beta), rows+len(ids)
 		}
 	}

@@ -139,6 +139,30 @@ func TestPenaltiesBeforeTheBaselineAreShown(t *testing.T) {
 	}
 }
 
+// Rounded advantages are those of no penalty.
+func TestNoPenaltyIsShown(t *testing.T) {
+	for seed := range uint64(200) {
+		b := groupsOf(seed, func(s []float64) (a []float64) {
+			for k := range s {
+				a = append(a, s[k]-(s[0]+s[1]+s[2]+s[3]-s[k])/3)
+			}
+			return a
+		})
+		kl := make([]float64, b.Rows)
+		for i, x := range rand.New(rand.NewPCG(seed, 4)).Perm(b.Rows) {
+			kl[i] = float64(x)
+		}
+		groups := map[float64][]int{}
+		for r, g := range b.Row("group_id") {
+			groups[g] = append(groups[g], r)
+		}
+		require.Zero(t, penaltyOf(b.Row("scores"), kl, b.Row("advantages"), groups), "all groups, seed %d", seed)
+		for g, ids := range groups {
+			require.Zero(t, penaltyOf(b.Row("scores"), kl, b.Row("advantages"), map[float64][]int{g: append(ids, ids...)}), "one group, seed %d", seed)
+		}
+	}
+}
+
 // The bounds of a surrogate lie between the gradients that are 0 and those that are not.
 func TestGradientClipsAreShown(t *testing.T) {
 	const rows, cols = 16, 24
