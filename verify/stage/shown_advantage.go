@@ -26,13 +26,48 @@ func estimators(b *dump.Batch) (lists [][]assign) {
 		}
 		return lists
 	}
-	lists = groupForms(b)
+	lists = append(groupForms(b), batchForms(b)...)
 	for _, kind := range []string{"rfpp_baseline", "raw"} {
 		for _, w := range whitenings {
 			lists = append(lists, append([]assign{word("adv.kind", kind)}, w...))
 		}
 	}
 	return lists
+}
+
+// batchForms proposes the mean of the batch as the baseline where every score exceeds its advantage by it (OpenRLHF 0.11.2, flash_reinforce).
+func batchForms(b *dump.Batch) [][]assign {
+	base, ok := baselineOfAll(b)
+	if m := momentsOf(b.Row("scores"), nil, 0, 0, 0); !ok || math.Abs(base-m.mean) > 1e-5*(math.Abs(m.mean)+math.Sqrt(m.v)) {
+		return nil
+	}
+	return [][]assign{{word("adv.kind", "batch_baseline"), word("adv.center", "mean"), word("adv.scale", "none"), word("whiten.scope", "none")}}
+}
+
+// baselineOfAll returns what every score exceeds its advantage by, where that is one number for eight rows and more.
+func baselineOfAll(b *dump.Batch) (base float64, ok bool) {
+	score, adv := b.Row("scores"), rowAdvantages(b)
+	if len(score) != b.Rows || len(adv) != b.Rows {
+		return 0, false
+	}
+	var x []float64
+	size := 0.0
+	for r, tokens := range (&Case{B: b}).rowsWithTokens() {
+		if tokens {
+			x = append(x, score[r]-adv[r])
+			size = max(size, math.Abs(score[r]), math.Abs(adv[r]))
+		}
+	}
+	if len(x) < 8 {
+		return 0, false
+	}
+	base = x[0]
+	for _, v := range x {
+		if !(math.Abs(v-base) <= 1e-5*size) {
+			return 0, false
+		}
+	}
+	return base, true
 }
 
 // rareForms are those that no profile has by default and that are not whitened. By chance some numbers are those of one of them, too, so that

@@ -139,6 +139,36 @@ func TestPenaltiesBeforeTheBaselineAreShown(t *testing.T) {
 	}
 }
 
+// One baseline for all rows is the mean of the batch, which is proposed, or that of a rollout of which the step is a part, which cannot be tried; of
+// baselines of groups neither is said.
+func TestBaselinesOfBatches(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		base  func(mean float64, row int) float64
+		shown bool
+		open  []string
+	}{
+		{"of the batch", func(mean float64, _ int) float64 { return mean }, true, []string{"adv.kind"}},
+		{"of a rollout", func(mean float64, _ int) float64 { return mean + 0.1 }, false, []string{"adv.kind"}},
+		{"of groups", func(mean float64, row int) float64 { return mean + 0.1*float64(row/4) }, false, nil},
+	} {
+		b := groupsOf(3, func(s []float64) []float64 { return s })
+		mean := momentsOf(b.Row("scores"), nil, 0, 0, 0).mean
+		for r, s := range b.Row("scores") {
+			b.Row("advantages")[r] = float64(float32(s - tt.base(mean, r)))
+		}
+		require.Equal(t, tt.shown, len(batchForms(b)) == 1, tt.name)
+		o := failed("advantage/group", b)
+		o.Case.Set = &convention.Set{}
+		require.Equal(t, tt.open, Unrefuted(o), tt.name)
+		if tt.shown {
+			fits, _ := Complete(Find("advantage/group"), b, &convention.Set{})
+			require.NotEmpty(t, fits)
+			require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
+		}
+	}
+}
+
 // Rounded advantages are those of no penalty.
 func TestNoPenaltyIsShown(t *testing.T) {
 	for seed := range uint64(200) {

@@ -23,6 +23,9 @@ func Unrefuted(o *Outcome) []string {
 		if clippedBehindSome(o) {
 			return []string{"reward.clip_range"}
 		}
+		if _, one := baselineOfAll(o.Case.B); one { // the mean of a rollout of which the step is a part
+			return []string{"adv.kind"}
+		}
 	case "advantage/return":
 		if baselineOfSteps(o.Case) {
 			return []string{"adv.kind"}
