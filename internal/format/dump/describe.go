@@ -48,7 +48,7 @@ var meanings = map[string]string{
 	"dones": "1 where an episode ends with this step: nothing of the next one flows back over it", "scores": "reward of each response, before penalties and clips (see scores_shaped)",
 	"next_values": "value of the state after the last step of each row, where a rollout is cut off: CleanRL's V(next_obs)",
 	"sample_id":   "names the response in the whole run: the same wherever a later update uses the row again", "rewards_per_func": "one column for each reward function",
-	"group_id": "equal for the responses to one prompt", "advantages": "as used in the loss", "is_weights": "importance weights between engine and trainer",
+	"group_id": "equal for the responses to one prompt", "advantages": "as used in the loss", "is_weights": "importance weights between engine and trainer, as used in the loss",
 	"loss": "as back-propagated", "pg_loss": "the policy term of loss", "kl_loss": "the KL term of loss", "value_loss": "the value term of loss", "entropy_loss": "the entropy term of loss",
 	"logits": "as the model gives them, not divided by the temperature; of small vocabularies, or of some rows", "logp_chosen": "of the chosen answers", "logp_rejected": "of the rejected ones",
 	"nll_loss": "cross-entropy that is added to the loss of the pairs, dpo.nll_weight times", "chosen_tokens": "tokens of the chosen answers that logp_chosen is of",
