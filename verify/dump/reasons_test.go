@@ -107,5 +107,6 @@ func TestLossesUnderTheirGradients(t *testing.T) {
 // A KL that has a loss is not said to stand elsewhere where a bug gives its numbers.
 func TestKLStaysInItsLoss(t *testing.T) {
 	require.True(t, movesKL(fitsBy(t, "kl.place", "token_reward")[0]))
+	require.False(t, movesKL(fitsBy(t, "kl.place", "loss")[0]), "a profile without a KL loss is not that of the run")
 	require.False(t, movesKL(fitsBy(t, "kl.kind", "k2")[0]))
 }

@@ -349,5 +349,5 @@ func nameless(list []check.Explanation) {
 
 // movesKL reports whether a fit takes the KL out of the loss.
 func movesKL(f stage.Fit) bool {
-	return slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return c.Option == "kl.place" })
+	return slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return c.Option == "kl.place" && c.To.String() != "loss" })
 }
