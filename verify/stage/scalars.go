@@ -249,7 +249,7 @@ func (m *metric) predict(c *Case) *Prediction {
 	p.Alt = slices.Clone(other)
 	for f := range b.Files {
 		p.Want[f], p.Bound[f] = x[f], e[f]
-		if got, ok := m.logged(&b.Files[f], strings.ToLower(b.Meta.Framework)); ok {
+		if got, ok := m.logged(&b.Files[f], framework); ok {
 			p.Got[f], p.Judge[f] = got, true
 			if other != nil && math.Abs(other[f]-got)-otherErr[f] < math.Abs(x[f]-got)-e[f] { // a token on a bound makes a share uncertain
 				p.Want[f], p.Bound[f] = other[f], otherErr[f]
@@ -272,10 +272,10 @@ func (m *metric) predict(c *Case) *Prediction {
 	if m.name == "approx_kl" {
 		p.Alt = m.alternative(c, rows, step)
 	}
-	if m.name == "loss" && step && strings.ToLower(b.Meta.Framework) != "trl" {
+	if m.name == "loss" && step && framework != "trl" {
 		p.Alt = times(p.Want, 1/max(c.accumulation(), 1))
 	}
-	sampled := b.Meta.Framework == "" && Updates(c.Set) > 1 || strings.ToLower(b.Meta.Framework) == "trl" && c.EnumOr("kl.place", "") == "sequence_reward_before_baseline"
+	sampled := framework == "" && Updates(c.Set) > 1 || framework == "trl" && c.EnumOr("kl.place", "") == "sequence_reward_before_baseline"
 	if m.name == "kl" && sampled {
 		m.sampled(c, p)
 	}
