@@ -264,6 +264,8 @@ func (t *track) rebase(s *session) {
 	open := func(option string) bool { return u.set.Value(option).Kind() == convention.Unknown }
 	if o, found := fault.ExplainOpen(bases, open); o != nil {
 		t.first, t.why.faults = o, found
+	} else if o, found := fault.ExplainOpenSteps(t.runs(bases, s), open); o != nil {
+		t.first, t.why.faults = o, found
 	}
 }
 

@@ -120,7 +120,7 @@ func (s *session) scan() *overview {
 		if declared[name] {
 			continue
 		}
-		s.say(fmt.Sprintf("%s, which nobody declares, is %.6g by the losses of the run", name, v.coefficients[name]))
+		s.say(fmt.Sprintf("%s, which nobody declares, is %.6g by the numbers of the run", name, v.coefficients[name]))
 	}
 	if v.divisor > 0 {
 		s.say(fmt.Sprintf("the losses are sums over tokens divided by %.6g, which nobody declares", v.divisor))

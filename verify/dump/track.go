@@ -1,7 +1,6 @@
 package dump
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -204,96 +203,6 @@ func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 	return o
 }
 
-// bases are the failures of a batch under what is declared, completed by what the checks before have found, by numbers that it gives in closed
-// form, where nothing is declared, and by each profile: one of those whose options are the same, the profile that the files suggest first, then
-// those that leave the fewest elements wrong.
-func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
-	known := set
-	for _, earlier := range s.tracks {
-		if earlier == t {
-			break
-		}
-		for _, c := range earlier.decided() {
-			if known.Value(c.Option).Kind() == convention.Unknown {
-				known = known.With(c.Option, c.To, earlier.check.ID)
-			}
-		}
-	}
-	var list []judgement
-	seen := map[string]bool{}
-	for _, known := range t.withShown(v, known, s) {
-		for _, p := range s.fallbackProfiles() {
-			under, _ := convention.FromProfile(p).Over(known)
-			o := s.judge(t.check, v, under)
-			if o.Verdict != check.Fail {
-				continue
-			}
-			var key strings.Builder
-			for _, name := range o.Case.Read {
-				key.WriteString(name + "=" + under.Value(name).String() + ";")
-			}
-			if !seen[key.String()] {
-				seen[key.String()] = true
-				list = append(list, o)
-			}
-		}
-	}
-	if len(list) == 0 {
-		return nil
-	}
-	wrong := func(o judgement) float64 {
-		if o.Tally == nil || o.Tally.N == 0 {
-			return 1
-		}
-		return float64(o.Tally.Failed) / float64(o.Tally.N)
-	}
-	rest := list
-	if s.suggest != nil {
-		rest = list[1:]
-	}
-	slices.SortStableFunc(rest, func(x, y judgement) int { return cmp.Compare(wrong(x), wrong(y)) })
-	return list
-}
-
-// withShown returns set, and where nothing is declared set with what the batch gives of the check's options in closed form, the likeliest two.
-func (t *track) withShown(v *view, set *convention.Set, s *session) []*convention.Set {
-	const most = 2
-	sets := []*convention.Set{set}
-	if s.profile != nil {
-		return sets
-	}
-	b, err := v.whole()
-	if err != nil {
-		s.fail(err)
-		return sets
-	}
-	shown := stage.Shown(t.check, b, set)
-	for _, changes := range shown[:min(most, len(shown))] {
-		sets = append(sets, changed(set, changes))
-	}
-	return sets
-}
-
-// withoutInputs names what a batch lacks where no profile's options can be tried on it for want of data, each profile's need once;
-// "" if some can.
-func (t *track) withoutInputs(b *dump.Batch, set *convention.Set) string {
-	var needs []string
-	for _, p := range convention.Profiles() {
-		under, _ := convention.FromProfile(p).Over(set)
-		o := stage.Judge(t.check, b, under)
-		if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
-			continue
-		}
-		if o.Verdict != check.Undetermined || len(o.Case.Absent) == 0 {
-			return ""
-		}
-		if need := strings.Join(o.Case.Absent, " and "); !slices.Contains(needs, need) {
-			needs = append(needs, need)
-		}
-	}
-	return strings.Join(needs, ", or ")
-}
-
 // complete searches the options that set leaves open, with what the checks before this one have found of them first: stages
 // share their options, not their numbers.
 func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits []stage.Fit, all bool) {
@@ -381,14 +290,6 @@ func (t *track) again(v *view, set *convention.Set, s *session) *stage.Outcome {
 		return nil
 	}
 	return stage.Judge(t.check, b, changed(set, t.fits[0].Changes))
-}
-
-// fallbackProfiles returns the profiles on top of which a failure without a declaration is explained.
-func (s *session) fallbackProfiles() []*convention.Profile {
-	if s.suggest != nil {
-		return append([]*convention.Profile{s.suggest}, convention.Profiles()...)
-	}
-	return convention.Profiles()
 }
 
 // changed returns set with the changes of a fit.

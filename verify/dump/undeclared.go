@@ -46,9 +46,17 @@ func (t *track) undeclared(res *check.Result, s *session) {
 				return
 			}
 		}
+		if stage.OutsideMask(t.first) {
+			res.Reason += "; some of it is outside response_mask, where no option puts any"
+			return
+		}
 		if open := t.openNumbers(); len(open) > 0 {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s, and a number has more values than a search can try", strings.Join(open, ", "))
+			res.Fix = "declare what the run was configured with: --profile, --config or --set"
+		} else if open := t.chosen(); len(open) > 0 {
+			res.Verdict = check.Undetermined
+			res.Reason += fmt.Sprintf("; nobody declares %s, of which no profile has a value", strings.Join(open, ", "))
 			res.Fix = "declare what the run was configured with: --profile, --config or --set"
 		} else if open := t.untriable(); len(open) > 0 {
 			res.Verdict = check.Undetermined
@@ -200,6 +208,11 @@ func (t *track) openOptions() []string {
 		origin := t.first.Case.Set.Origin(name)
 		return origin != "" && !strings.Contains(origin, "@")
 	})
+}
+
+// chosen are the options of the failure that have a value for want of any.
+func (t *track) chosen() []string {
+	return slices.DeleteFunc(slices.Clone(t.first.Case.Read), func(name string) bool { return t.first.Case.Set.Origin(name) != ofNobody })
 }
 
 // untriable are the options that nobody has declared of which a value that cannot be tried has the form of what failed.

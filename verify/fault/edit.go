@@ -15,6 +15,7 @@ type edit struct {
 	id      string // of package bug: the nearest entry
 	title   string
 	changes int
+	foreign bool // no option of any program has the form: it needs no declaration to be wrong
 	predict func(c *stage.Case, ch *stage.Check) *stage.Prediction
 }
 
@@ -52,6 +53,7 @@ func (t *trial) fitting(list []edit) []Explanation {
 			break
 		}
 		h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{t.levels[0].Check.ID}, Predict: e.predict})[0]
+		h.Relative = h.Relative && !e.foreign
 		if x, ok := t.try(h, "", h.judge); ok && !x.Lead {
 			least = e.changes
 			found = append(found, x)

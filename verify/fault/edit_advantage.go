@@ -84,17 +84,18 @@ func advantageEdits(o *stage.Outcome) []edit {
 	type change struct {
 		id, title string
 		apply     func(*advantageForm)
+		foreign   bool
 	}
 	var rewards, baselines, subtracted, spreadRows, divided []change
 	for _, s := range sources[1:] {
-		rewards = append(rewards, change{s.id, s.title, func(f *advantageForm) { f.x = s.name }})
+		rewards = append(rewards, change{s.id, s.title, func(f *advantageForm) { f.x = s.name }, false})
 	}
 	for _, s := range scopes {
 		if s.name != "group" && s.name != "solved" && declared.centre != "none" {
-			baselines = append(baselines, change{s.id, "the baseline is taken over " + s.title, func(f *advantageForm) { f.rows = s.name }})
+			baselines = append(baselines, change{s.id, "the baseline is taken over " + s.title, func(f *advantageForm) { f.rows = s.name }, false})
 		}
 		if s.name == "solved" && declared.spread == "none" && declared.centre == "mean" {
-			baselines = append(baselines, change{s.id, "the groups are " + s.title, func(f *advantageForm) { f.rows = s.name }})
+			baselines = append(baselines, change{s.id, "the groups are " + s.title, func(f *advantageForm) { f.rows = s.name }, false})
 		}
 		if s.name != declared.spreadOf && s.name != "solved" && declared.spread != "none" {
 			id := s.id
@@ -103,15 +104,15 @@ func advantageEdits(o *stage.Outcome) []edit {
 			} else if s.name == "group" {
 				id = "ADV-GROUP-STD"
 			}
-			spreadRows = append(spreadRows, change{id, "the spread is taken over " + s.title, func(f *advantageForm) { f.spreadOf = s.name }})
+			spreadRows = append(spreadRows, change{id, "the spread is taken over " + s.title, func(f *advantageForm) { f.spreadOf = s.name }, false})
 		}
 		if s.name != "group" && declared.centre != "none" && declared.spread != "none" && declared.spreadOf == "group" { // one wrong grouping is one change
-			baselines = append(baselines, change{s.id, "the groups are " + s.title, func(f *advantageForm) { f.rows, f.spreadOf = s.name, s.name }})
+			baselines = append(baselines, change{s.id, "the groups are " + s.title, func(f *advantageForm) { f.rows, f.spreadOf = s.name, s.name }, false})
 		}
 	}
 	for _, s := range centres {
 		if s.name != declared.centre {
-			subtracted = append(subtracted, change{"ADV-CENTER", s.title + " of the group is subtracted where it should be " + titleOf(centres, declared.centre), func(f *advantageForm) { f.centre = s.name }})
+			subtracted = append(subtracted, change{"ADV-CENTER", s.title + " of the group is subtracted where it should be " + titleOf(centres, declared.centre), func(f *advantageForm) { f.centre = s.name }, foreignCentres[s.name]})
 		}
 	}
 	for _, s := range spreads {
@@ -123,27 +124,27 @@ func advantageEdits(o *stage.Outcome) []edit {
 			case strings.HasPrefix(s.name, "std") && strings.HasPrefix(declared.spread, "std"):
 				id = "ADV-DDOF"
 			}
-			divided = append(divided, change{id, "they are divided by " + s.title + " where it should be " + titleOf(spreads, declared.spread), func(f *advantageForm) { f.spread = s.name }})
+			divided = append(divided, change{id, "they are divided by " + s.title + " where it should be " + titleOf(spreads, declared.spread), func(f *advantageForm) { f.spread = s.name }, foreignSpreads[s.name]})
 		}
 	}
 	epsilons := []change{}
 	if declared.spread != "none" && declared.eps != 0 {
-		epsilons = append(epsilons, change{"ADV-EPS", "the epsilon is missing", func(f *advantageForm) { f.eps = 0 }})
+		epsilons = append(epsilons, change{"ADV-EPS", "the epsilon is missing", func(f *advantageForm) { f.eps = 0 }, false})
 	}
 	var alone []change // numbers, of which one beside another change fits too much
 	for _, e := range writtenEpsilons {
 		if declared.spread != "none" && e != declared.eps {
-			alone = append(alone, change{"ADV-EPS", fmt.Sprintf("the epsilon is %g where it should be %g", e, declared.eps), func(f *advantageForm) { f.eps = e }})
+			alone = append(alone, change{"ADV-EPS", fmt.Sprintf("the epsilon is %g where it should be %g", e, declared.eps), func(f *advantageForm) { f.eps = e }, false})
 		}
 	}
 	if strings.HasPrefix(declared.spread, "std") && declared.eps != 0 {
-		alone = append(alone, change{"ADV-EPS", "the epsilon is added to the variance, under the root", func(f *advantageForm) { f.rooted = true }})
+		alone = append(alone, change{"ADV-EPS", "the epsilon is added to the variance, under the root", func(f *advantageForm) { f.rooted = true }, false})
 	}
-	signs := []change{{"ADV-SIGN", "they have the wrong sign", func(f *advantageForm) { f.sign = -1 }}}
+	signs := []change{{"ADV-SIGN", "they have the wrong sign", func(f *advantageForm) { f.sign = -1 }, false}}
 	var orders []change
 	if declared.spread != "none" { // else all of the advantage is moved
 		for i, m := range rowMoves {
-			orders = append(orders, change{"ADV-ROWS-OF-OTHERS", "their differences from the baseline are those of " + m.title + ", over their own spread", func(f *advantageForm) { f.moved = i + 1 }})
+			orders = append(orders, change{"ADV-ROWS-OF-OTHERS", "their differences from the baseline are those of " + m.title + ", over their own spread", func(f *advantageForm) { f.moved = i + 1 }, false})
 		}
 	}
 	families := [][]change{rewards, baselines, subtracted, spreadRows, divided, epsilons, signs, orders}
@@ -156,11 +157,11 @@ func advantageEdits(o *stage.Outcome) []edit {
 		if f == declared || !f.near(o, in) {
 			return
 		}
-		title := changes[0].title
+		title, foreign := changes[0].title, changes[0].foreign
 		for _, x := range changes[1:] {
-			title += "; and " + x.title
+			title, foreign = title+"; and "+x.title, foreign || x.foreign
 		}
-		list = append(list, edit{id: changes[0].id, title: title, changes: len(changes), predict: f.predict})
+		list = append(list, edit{id: changes[0].id, title: title, changes: len(changes), foreign: foreign, predict: f.predict})
 	}
 	for _, a := range alone {
 		add(a)

@@ -37,7 +37,7 @@ func ExplainOpen(failures []*stage.Outcome, open func(option string) bool) (*sta
 				if spent += 2 * len(o.Pred.Want); spent > openBudget {
 					break
 				}
-				x, ok := h.solve(o, name)
+				x, ok := h.solve([]*stage.Outcome{o}, name)
 				if !ok {
 					continue
 				}
@@ -70,26 +70,91 @@ func ExplainOpen(failures []*stage.Outcome, open func(option string) bool) (*sta
 // leastSolved is the number of elements that a number is fitted to.
 const leastSolved = 24
 
-// solve returns the coefficient under which a bug comes nearest to an output, by least squares between its predictions for 0 and 1, and
-// whether most elements are then near.
-func (h *Hypothesis) solve(o *stage.Outcome, name string) (float64, bool) {
-	at := func(x float64) *stage.Prediction {
-		c := o.Case.Of(o.Case.B, o.Case.Set.With(name, convention.NumberValue(x), "search"))
-		return h.predict(c, o.Check)
+// ExplainOpenSteps is [ExplainOpen] for an output that is one number of a file: runs are the outcomes of several steps under one profile each,
+// the first of which has failed. The coefficient, and the bug, are those of all steps together.
+func ExplainOpenSteps(runs [][]*stage.Outcome, open func(option string) bool) (*stage.Outcome, []Explanation) {
+	spent := 0
+	for _, run := range runs {
+		numbers := 0
+		for _, o := range run {
+			numbers += len(o.Got)
+		}
+		if numbers < leastOfSteps || run[0].Verdict != check.Fail || run[0].Pred == nil {
+			continue
+		}
+		for _, name := range coefficients {
+			if !open(name) || !slices.Contains(run[0].Case.Read, name) {
+				continue
+			}
+			for _, h := range all {
+				if !h.Applies(run[0].Check) || h.Loose {
+					continue
+				}
+				if spent += 2 * len(run) * (len(run[0].Case.B.Mask) + 256); spent > openBudget {
+					return nil, nil
+				}
+				x, ok := h.solve(run, name)
+				if !ok {
+					continue
+				}
+				if o, e, ok := h.everywhere(run, name, x); ok {
+					return o, []Explanation{e}
+				}
+			}
+		}
 	}
-	p, q := at(0), at(1)
-	if p == nil || q == nil || len(p.Want) != len(o.Got) || len(q.Want) != len(o.Got) {
-		return 0, false
+	return nil, nil
+}
+
+// leastOfSteps is the number of files that a coefficient of a number per file is fitted to: two equations more than it needs.
+const leastOfSteps = 3
+
+// everywhere reports whether a bug gives the outputs of all steps where an option is x, with what it explains of the first step that fails.
+func (h *Hypothesis) everywhere(run []*stage.Outcome, name string, x float64) (first *stage.Outcome, of Explanation, ok bool) {
+	for _, o := range run {
+		under := stage.Judge(o.Check, o.Case.B, o.Case.Set.With(name, convention.NumberValue(x), "search"))
+		if under.Pred == nil {
+			return nil, of, false
+		}
+		if under.Verdict != check.Fail {
+			if q := h.judge(under); q != nil && q.Verdict == check.Fail {
+				return nil, of, false
+			}
+			continue
+		}
+		e, fits := newTrial(under).try(h, "", h.judge)
+		if !fits || e.Lead {
+			return nil, of, false
+		}
+		if first == nil {
+			first, of = under, e
+		}
 	}
-	judged := func(i int) bool {
-		return (p.Judge == nil || p.Judge[i]) && (o.Pred.Judge == nil || o.Pred.Judge[i]) && !math.IsNaN(o.Got[i]+p.Want[i]+q.Want[i]) && !math.IsInf(o.Got[i]+p.Want[i]+q.Want[i], 0)
+	return first, of, first != nil
+}
+
+// solve returns the coefficient under which a bug comes nearest to the outputs of one or several steps, by least squares between its predictions
+// for 1 and 2, in which it is linear, and whether most elements are then near.
+func (h *Hypothesis) solve(steps []*stage.Outcome, name string) (float64, bool) {
+	var got, zero, slope []float64
+	for _, o := range steps {
+		at := func(x float64) *stage.Prediction {
+			c := o.Case.Of(o.Case.B, o.Case.Set.With(name, convention.NumberValue(x), "search"))
+			return h.predict(c, o.Check)
+		}
+		p, q := at(1), at(2) // a bug of a coefficient does not show where that is 0
+		if p == nil || q == nil || len(p.Want) != len(o.Got) || len(q.Want) != len(o.Got) {
+			return 0, false
+		}
+		for i, w := range p.Want {
+			if y := o.Got[i]; (p.Judge == nil || p.Judge[i]) && (o.Pred.Judge == nil || o.Pred.Judge[i]) && !math.IsNaN(y+w+q.Want[i]) && !math.IsInf(y+w+q.Want[i], 0) {
+				got, zero, slope = append(got, y), append(zero, 2*w-q.Want[i]), append(slope, q.Want[i]-w)
+			}
+		}
 	}
 	var num, den, size float64
-	for i, w := range p.Want {
-		if judged(i) {
-			d := q.Want[i] - w
-			num, den, size = num+float64(d*(o.Got[i]-w)), den+float64(d*d), size+float64(o.Got[i]*o.Got[i])
-		}
+	for i, y := range got {
+		num, den, size = num+float64(slope[i]*(y-zero[i])), den+float64(slope[i]*slope[i]), size+float64(y*y)
 	}
 	x := num / den
 	const most = 100 // no coefficient of a loss is larger
@@ -103,11 +168,9 @@ func (h *Hypothesis) solve(o *stage.Outcome, name string) (float64, bool) {
 		}
 	}
 	var off float64
-	for i, w := range p.Want {
-		if judged(i) {
-			d := o.Got[i] - w - x*(q.Want[i]-w)
-			off += float64(d * d)
-		}
+	for i, y := range got {
+		d := y - zero[i] - x*slope[i]
+		off += float64(d * d)
 	}
 	return x, off <= 1e-6*size
 }

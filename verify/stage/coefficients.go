@@ -18,6 +18,7 @@ type Losses struct {
 	n                                 int
 	alone                             wholes // where the loss is all that says of its terms
 	pairs                             pairLosses
+	rewards                           loggedRewards
 	divisors                          divisors
 }
 
@@ -39,6 +40,7 @@ func (l *Losses) Add(b *dump.Batch) {
 	}
 	l.alone.add(b, l.n == 1)
 	l.pairs.add(b)
+	l.rewards.add(b)
 	l.divisors.add(b)
 	includes := b.Meta.TokenLossIncludesKL
 	of := loss // of the tokens alone
@@ -86,7 +88,10 @@ func (l *Losses) Coefficients() map[string]float64 {
 	}
 	n := len(which)
 	if len(l.pairs.loss) > 0 {
-		return l.pairs.coefficients()
+		if found := l.pairs.coefficients(); found != nil {
+			return found
+		}
+		return l.rewards.coefficients()
 	}
 	if !l.parts {
 		if f := l.alone.fit(); f != nil {

@@ -9,6 +9,21 @@ import (
 // What a number that nobody declares could have done to an output that failed has limits, whatever the number is. The functions of this file
 // tell failures beyond them.
 
+// OutsideMask reports whether a gradient of the policy loss has cells outside the response mask other than 0, where the mask says what counts: whatever
+// the loss of a token is, one that is left out of the sum has no gradient.
+func OutsideMask(o *Outcome) bool {
+	b := o.Case.B
+	if o.Check.ID != "gradient/dlogp" || len(o.Got) != len(b.Mask) || o.Case.Set.Value("mask.tokens").String() != "response" {
+		return false
+	}
+	for i, g := range o.Got {
+		if !b.Mask[i] && math.Abs(g) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // NotALine reports whether the advantages of some file are no line a·y + b of the predicted ones: whitening over a batch of rows, of any scope
 // that has whole files and with any ε, multiplies by one number and adds another. Four different numbers are needed to tell, and a distance
 // of more than 1e-4 of the largest and of 16 times what they can be off.

@@ -110,6 +110,23 @@ func TestLossesAreSolved(t *testing.T) {
 	}
 }
 
+// A run of one update a rollout has no old log-probs: the ratio is 1, and what is left over the policy term is the KL with its coefficient.
+func TestLossesWithoutOldLogProbsAreSolved(t *testing.T) {
+	steps := stepsOf(3, true, func(_, _, adv, kl, _ float64) float64 { return 0.0317*kl - adv })
+	for _, s := range steps {
+		delete(s.B.Tensors, "logp_old")
+		delete(s.B.Tensors, "logp_gen")
+	}
+	fits := Solve(Find("token_loss/policy"), steps)
+	require.NotEmpty(t, fits)
+	got := map[string]string{}
+	for _, c := range fits[0].Changes {
+		got[c.Option] = c.To.String()
+	}
+	require.Equal(t, "stopgrad_new", got["ratio.old"])
+	require.Equal(t, "0.0317", got["kl.beta"])
+}
+
 // What no formula gives is solved by nothing: bugs stay unexplained.
 func TestWrongLossesAreNotSolved(t *testing.T) {
 	for name, loss := range map[string]func(lp, d, adv, kl, gap float64) float64{

@@ -1,0 +1,77 @@
+package dump_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/check"
+)
+
+// convicts requires that a check of a run that declares nothing fails, and that a bug stands first.
+func convicts(t *testing.T, id, fault string, change func(b *dumpfile.Batch)) {
+	r := verdictOf(t, id, change)
+	require.Equal(t, check.Fail, r.Verdict, r.Reason)
+	require.NotEmpty(t, r.Explanations)
+	require.Equal(t, fault, r.Explanations[0].Fault)
+}
+
+// The median of a group is no baseline of any estimator: what fits it exactly needs no declaration to be wrong.
+func TestAFormOfNoProgramConvicts(t *testing.T) {
+	convicts(t, "advantage/group", "ADV-CENTER", func(b *dumpfile.Batch) {
+		score, group := b.Row("scores"), b.Row("group_id")
+		rows := map[float64][]float64{}
+		for r, g := range group {
+			score[r] = single(math.Sin(float64(3*r*r + b.Meta.Step)))
+			rows[g] = append(rows[g], score[r])
+		}
+		delete(b.Tensors, "rewards_per_func")
+		adv := b.Row("advantages")
+		for r, g := range group {
+			x := slices.Sorted(slices.Values(rows[g]))
+			var mean, square float64
+			for _, s := range x {
+				mean += s / float64(len(x))
+			}
+			for _, s := range x {
+				square += (s - mean) * (s - mean) / float64(len(x)-1)
+			}
+			adv[r] = single((score[r] - x[(len(x)-1)/2]) / (math.Sqrt(square) + 1e-4))
+		}
+	})
+}
+
+// The coefficient of the entropy is not declared: of an entropy that is added, no coefficient is right, and one makes all steps what they are.
+func TestTheSignOfATermWhoseCoefficientNobodyDeclares(t *testing.T) {
+	convicts(t, "aggregate/loss", "ENTROPY-SIGN", func(b *dumpfile.Batch) {
+		h, of := make([]float64, len(b.Mask)), b.Token("token_loss")
+		sum, n := make([]float64, len(b.Files)), make([]float64, len(b.Files))
+		cells(b, func(i, row, col int) {
+			h[i] = single(2 + math.Sin(float64(row*row+3*col+5*b.Meta.Step)))
+			f := b.File(row)
+			sum[f], n[f] = sum[f]+of[i]+0.0217*h[i], n[f]+1
+		})
+		b.Tensors["entropy"] = &dumpfile.Tensor{Name: "entropy", Data: h, Width: 1, Layout: dumpfile.PerToken, Shape: []int{b.Rows, b.Cols}, Type: format.F32}
+		for f := range sum {
+			b.Tensors["loss"].Data[f] = single(sum[f] / n[f])
+		}
+	})
+}
+
+// A cell outside the response mask has no gradient, whatever the loss is.
+func TestGradientsOutsideTheMask(t *testing.T) {
+	r := verdictOf(t, "gradient/dlogp", func(b *dumpfile.Batch) {
+		g := b.Token("dlogp")
+		for i, m := range b.Mask {
+			if g[i] = single(math.Sin(float64(i))); m {
+				g[i] = single(math.Sin(float64(7 * i)))
+			}
+		}
+	})
+	require.Equal(t, check.Fail, r.Verdict, r.Reason)
+	require.Contains(t, r.Reason, "outside response_mask")
+}

@@ -1,0 +1,169 @@
+package dump
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// bases are the failures of a batch under what is declared, completed by what the checks before have found, by numbers that it gives in closed
+// form, where nothing is declared, and by each profile: one of those whose options are the same, the profile that the files suggest first, then
+// those that leave the fewest elements wrong. An option that a profile leaves to the configuration has several values.
+func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
+	known := set
+	for _, earlier := range s.tracks {
+		if earlier == t {
+			break
+		}
+		for _, c := range earlier.decided() {
+			if known.Value(c.Option).Kind() == convention.Unknown {
+				known = known.With(c.Option, c.To, earlier.check.ID)
+			}
+		}
+	}
+	var list []judgement
+	seen := map[string]bool{}
+	for _, known := range t.withShown(v, known, s) {
+		for _, p := range s.fallbackProfiles() {
+			under, _ := convention.FromProfile(p).Over(known)
+			for _, o := range t.filled(v, under, s) {
+				var key strings.Builder
+				for _, name := range o.Case.Read {
+					key.WriteString(name + "=" + o.Case.Set.Value(name).String() + ";")
+				}
+				if !seen[key.String()] {
+					seen[key.String()] = true
+					list = append(list, o)
+				}
+			}
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	wrong := func(o judgement) float64 {
+		if o.Tally == nil || o.Tally.N == 0 {
+			return 1
+		}
+		return float64(o.Tally.Failed) / float64(o.Tally.N)
+	}
+	rest := list
+	if s.suggest != nil {
+		rest = list[1:]
+	}
+	slices.SortStableFunc(rest, func(x, y judgement) int { return cmp.Compare(wrong(x), wrong(y)) })
+	return list
+}
+
+// withShown returns set, and where nothing is declared set with what the batch gives of the check's options in closed form, the likeliest two.
+func (t *track) withShown(v *view, set *convention.Set, s *session) []*convention.Set {
+	const most = 2
+	sets := []*convention.Set{set}
+	if s.profile != nil {
+		return sets
+	}
+	b, err := v.whole()
+	if err != nil {
+		s.fail(err)
+		return sets
+	}
+	shown := stage.Shown(t.check, b, set)
+	for _, changes := range shown[:min(most, len(shown))] {
+		sets = append(sets, changed(set, changes))
+	}
+	return sets
+}
+
+// ofNobody is the origin of a value that was chosen for want of any: like one of a profile that stands in, it declares nothing.
+const ofNobody = "no profile@"
+
+// filled are the failures of a batch under set, with values for the options that neither a declaration nor a profile has: one where it has all
+// that the check asks for. A check that stops at the first of them has not said what the others are.
+func (t *track) filled(v *view, set *convention.Set, s *session) (list []judgement) {
+	const most = 8  // failures
+	const tried = 4 // times as many judgements
+	n := 0
+	var fill func(set *convention.Set)
+	fill = func(set *convention.Set) {
+		if n++; n > tried*most || len(list) >= most {
+			return
+		}
+		o := s.judge(t.check, v, set)
+		if o.Verdict == check.Fail {
+			list = append(list, o)
+			return
+		}
+		if o.Verdict != check.Undetermined || len(o.Case.Unknown) == 0 || len(o.Case.Absent) > 0 || s.profile != nil {
+			return
+		}
+		name := o.Case.Unknown[0]
+		for _, value := range set.Among(name) {
+			fill(set.With(name, value, ofNobody))
+		}
+	}
+	fill(set)
+	return list
+}
+
+// withoutInputs names what a batch lacks where no profile's options can be tried on it for want of data, each profile's need once;
+// "" if some can.
+func (t *track) withoutInputs(b *dump.Batch, set *convention.Set) string {
+	var needs []string
+	for _, p := range convention.Profiles() {
+		under, _ := convention.FromProfile(p).Over(set)
+		o := stage.Judge(t.check, b, under)
+		if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
+			continue
+		}
+		if o.Verdict != check.Undetermined || len(o.Case.Absent) == 0 {
+			return ""
+		}
+		if need := strings.Join(o.Case.Absent, " and "); !slices.Contains(needs, need) {
+			needs = append(needs, need)
+		}
+	}
+	return strings.Join(needs, ", or ")
+}
+
+// fallbackProfiles returns the profiles on top of which a failure without a declaration is explained.
+func (s *session) fallbackProfiles() []*convention.Profile {
+	if s.suggest != nil {
+		return append([]*convention.Profile{s.suggest}, convention.Profiles()...)
+	}
+	return convention.Profiles()
+}
+
+// runs are the outcomes of several steps under the options of each of some failures, the failure first, of an output that has few numbers in a step.
+func (t *track) runs(bases []*stage.Outcome, s *session) (runs [][]*stage.Outcome) {
+	const few = 24 // numbers of a step
+	if len(t.first.Got) >= few {
+		return nil
+	}
+	var units []unit
+	for _, step := range spread(t.starts, witnesses+1) {
+		if step == t.first.Case.B.Meta.Step {
+			continue
+		}
+		u, err := s.unit(s.ctx, t, step)
+		if err != nil {
+			return nil // it could be read before: the run is changing under us, and the failure stands
+		}
+		units = append(units, u)
+	}
+	for _, o := range bases {
+		run := []*stage.Outcome{o}
+		for _, u := range units {
+			full, _ := o.Case.Set.Over(u.set)
+			if p := stage.Judge(t.check, u.b, full); p.Pred != nil && p.Case.OK() {
+				run = append(run, p)
+			}
+		}
+		runs = append(runs, run)
+	}
+	return runs
+}
