@@ -161,6 +161,15 @@ func kinds(r *rand.Rand) []plant {
 				p.engine[i] = old[row*p.cols+(col+by+p.cols)%p.cols]
 			}
 		}},
+		{"shift, 0 where nothing comes from", []string{"LOGP-SHIFT"}, plain, func(_ *rand.Rand, p *planted) {
+			old := slices.Clone(p.engine)
+			for i := range old {
+				row, from := i/p.cols, i%p.cols+by
+				if p.engine[i] = 0; 0 <= from && from < p.cols {
+					p.engine[i] = old[row*p.cols+from]
+				}
+			}
+		}},
 		{"bfloat16", []string{"LOGP-BF16"}, func(r *rand.Rand, z []float64) (a, b, s []float64) {
 			lp := logSoftmax(noisy(r, z, 1e-6), 1)
 			return logSoftmax(noisy(r, z, 1e-6), 1), lp, lp

@@ -107,14 +107,15 @@ func (c *Case) cause(a, b string, x, y []float64, m *Comparison) *Cause {
 	case none[0] && none[1]:
 		return nil
 	}
+	// A shift leaves a column without a log-prob, in which 0 may stand: it is told before values that were filled in.
+	if h := c.displaced(a, b, x, y); h != nil {
+		return h
+	}
 	if filled, of := c.filled(x, y); filled > 0 {
 		return &Cause{Fault: "GEN-ZERO", Explains: of, Reason: fmt.Sprintf("%s is exactly 0 in %d tokens where %s is below %g: no log-prob was there, and 0 was filled in", b, filled, a, unlikely)}
 	}
 	if v := agree(c, a, b); v != nil && len(v.Violations) > 0 {
 		return &Cause{Fault: v.Violations[0].Fault, Explains: 1, Reason: v.Violations[0].Reason}
-	}
-	if h := c.displaced(a, b, x, y); h != nil {
-		return h
 	}
 	if h := c.stored(a, b, x, y); h != nil {
 		return h
