@@ -31,7 +31,7 @@ func (t *track) withoutKL(res *check.Result, s *session) {
 			continue
 		}
 		for _, u := range at {
-			o := t.withKL(u, loss.termsOfKL())
+			o := t.withKL(u, loss.termsOfKL(s.estimates()))
 			if o == nil {
 				continue
 			}
@@ -136,22 +136,60 @@ func (t *track) withKL(u unit, terms [][]stage.Change) (first *stage.Outcome) {
 	return first
 }
 
-// termsOfKL are the options of the KL term of what fits, a few that differ.
-func (t *track) termsOfKL() (list [][]stage.Change) {
+// termsOfKL are the options of the KL term of what fits, a few that differ; where a loss reads the estimate from the dump, with those of the estimate.
+func (t *track) termsOfKL(estimates [][]stage.Change) (list [][]stage.Change) {
 	const most = 6
+	for _, term := range distinct(t.fits, most, func(option string) bool { return strings.HasPrefix(option, "kl.") || option == "tis.applies_to_kl" }) {
+		if len(estimates) == 0 || slices.ContainsFunc(term, func(c stage.Change) bool { return c.Option == "kl.kind" }) {
+			list = append(list, term)
+			continue
+		}
+		for _, e := range estimates {
+			list = append(list, slices.Concat(e, term))
+		}
+	}
+	return list[:min(most, len(list))]
+}
+
+// estimates are the kinds of estimate that the dumped KL of every step can be, with bounds that fit beside them: values that are equal to those of
+// another bound have its slope, too. None where no KL was dumped.
+func (s *session) estimates() [][]stage.Change {
+	i := slices.IndexFunc(s.tracks, func(k *track) bool {
+		return k.check.ID == "kl/token" && k.searched && k.passed > 0 && k.passed == k.judged
+	})
+	if i < 0 {
+		return nil
+	}
+	const kinds = 3
+	var list [][]stage.Change
+	for _, kind := range distinct(s.tracks[i].fits, kinds, func(option string) bool { return option == "kl.kind" }) {
+		for _, f := range s.tracks[i].fits {
+			if len(kind) == 1 && slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return c.Option == "kl.kind" && c.To == kind[0].To }) {
+				list = append(list, slices.DeleteFunc(slices.Clone(f.Changes), func(c stage.Change) bool {
+					return c.Option != "kl.kind" && !strings.HasPrefix(c.Option, "kl.clamp")
+				}))
+				break
+			}
+		}
+	}
+	return list
+}
+
+// distinct returns what the first fits that differ in some options say of these, at most so many.
+func distinct(fits []stage.Fit, most int, of func(option string) bool) (list [][]stage.Change) {
 	seen := map[string]bool{}
-	for _, f := range t.fits {
-		var term []stage.Change
+	for _, f := range fits {
+		var part []stage.Change
 		var key strings.Builder
 		for _, c := range f.Changes {
-			if strings.HasPrefix(c.Option, "kl.") || c.Option == "tis.applies_to_kl" {
-				term = append(term, c)
+			if of(c.Option) {
+				part = append(part, c)
 				fmt.Fprint(&key, c.Option, "=", c.To, ";")
 			}
 		}
 		if !seen[key.String()] && len(list) < most {
 			seen[key.String()] = true
-			list = append(list, term)
+			list = append(list, part)
 		}
 	}
 	return list

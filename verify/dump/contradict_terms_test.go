@@ -3,6 +3,7 @@ package dump_test
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,5 +43,48 @@ func TestLossesWithoutTheirWeights(t *testing.T) {
 		require.Len(t, bad(r), 1, describe(bad(r)))
 		require.Equal(t, check.Fail, bad(r)[0].Verdict, describe(bad(r)))
 		require.Equal(t, "IS-NOT-APPLIED", bad(r)[0].Explanations[0].Fault)
+	}
+}
+
+// The estimate of KL that losses of tokens hold is read from the dump where it is there: its kind is known from itself, and a gradient without its
+// slope is that of a detached KL.
+func TestGradientWithoutADumpedKL(t *testing.T) {
+	const beta = 0.05
+	run, err := dumpfile.Open(context.Background(), []string{verlGRPO})
+	require.NoError(t, err)
+	for _, slope := range []float64{1, 0} {
+		var steps dump.Batches
+		for _, step := range run.Steps() {
+			b, err := run.Batch(context.Background(), step)
+			require.NoError(t, err)
+			includes := true
+			b.Meta.Framework, b.Meta.Version, b.Meta.Profile, b.Meta.Options, b.Meta.TokenLossIncludesKL = "", "", "", nil, &includes
+			lp, ref, kl, g := b.Token("logp_new"), b.Token("logp_ref"), b.Token("kl"), b.Token("dlogp")
+			adv, token, loss := b.Token("advantages"), b.Token("token_loss"), b.PerFile("loss")
+			n := 0.0
+			cells(b, func(_, _, _ int) { n++ })
+			clear(loss)
+			cells(b, func(i, row, _ int) {
+				f := slices.IndexFunc(b.Files, func(f dumpfile.FileInfo) bool { return row < f.Hi })
+				d := ref[i] - lp[i]
+				kl[i] = single(math.Exp(d) - d - 1)
+				token[i] = single(-adv[i] + beta*kl[i])
+				loss[f] += token[i] / n
+				g[i] = single((-adv[i] + slope*beta*-math.Expm1(d)) / n)
+			})
+			b.Tensors["logp_old"] = b.Tensors["logp_new"]
+			delete(b.Tensors, "kl_loss")
+			delete(b.Tensors, "pg_loss")
+			steps = append(steps, b)
+		}
+		r, err := dump.Judge(context.Background(), steps, dump.Options{Profile: dump.NoProfile, Selection: check.Selection{Select: []string{"kl/token", "token_loss/*", "aggregate/*", "gradient/*"}}})
+		require.NoError(t, err)
+		if slope == 1 {
+			require.Empty(t, bad(r), describe(bad(r)))
+			continue
+		}
+		require.Len(t, bad(r), 1, describe(bad(r)))
+		require.Equal(t, check.Fail, bad(r)[0].Verdict, describe(bad(r)))
+		require.Equal(t, "KL-DETACHED", bad(r)[0].Explanations[0].Fault)
 	}
 }
