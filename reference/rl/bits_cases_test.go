@@ -125,12 +125,17 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		return append(d, l)
 	},
 	"DPO": func(b bitBatch) (out []float64) {
-		for kind := range DPOORPO {
-			l, d, _ := DPO(nil, nil, nil, b.lp, b.old, b.ref, b.adv, DPOOptions{Kind: kind, Beta: .7, LabelSmoothing: .1})
-			out = join(out, l, d)
+		for kind := range DPOKind(len(dpoKinds.names)) {
+			if kind != DPOORPO {
+				l, c, r := DPO(nil, nil, nil, b.lp, b.old, b.ref, b.adv, DPOOptions{Kind: kind, Beta: .7, LabelSmoothing: .1, Tau: .5})
+				out = join(out, l, c, r)
+			}
 		}
 		return out
 	},
+	"DPOKind.Margin":  func(bitBatch) []float64 { return ofKinds(DPOKind.Margin) },
+	"DPOKind.Smooths": func(bitBatch) []float64 { return ofKinds(DPOKind.Smooths) },
+	"DPOKind.Sorts":   func(bitBatch) []float64 { return ofKinds(DPOKind.Sorts) },
 	"DPOMargin": func(b bitBatch) (out []float64) {
 		for i := range b.lp {
 			for d := range DPODivergence(len(dpoDivergences.names)) {
@@ -141,6 +146,10 @@ var bitCases = map[string]func(b bitBatch) []float64{
 			out = append(out, h, hc, hr)
 		}
 		return out
+	},
+	"DPOSorted": func(b bitBatch) []float64 {
+		s, u := DPOSorted(b.lp, b.old, b.ref, b.adv, DPOAOT), DPOSorted(b.lp, b.old, b.ref, b.adv, DPOAOTUnpaired)
+		return join(s.Chosen, s.RefChosen, u.Chosen, u.Rejected)
 	},
 	"DPPOWeight": func(b bitBatch) []float64 {
 		clip := ClipOptions{Low: .05, High: .05}
@@ -398,4 +407,15 @@ func bitEpoch(b bitBatch) UpdateEpoch {
 	u := UpdateBatch{Rows: bitRows, Cols: bitCols, LogpNew: b.lp, LogpOld: b.old, ValuesNew: b.value, ValuesOld: b.ratio, Returns: b.adv,
 		Advantages: b.adv, Entropy: b.ratio, Mask: b.mask}
 	return must(RunPPOUpdateEpoch([]UpdateBatch{u, u, u}, UpdateOptions{ClipRatio: .2, ClipRangeValue: .2, VFCoeff: .1, EntropyCoeff: .01, Accumulation: 2}))
+}
+
+// ofKinds is 1 for the preference losses of which is holds, 0 for the others.
+func ofKinds(is func(DPOKind) bool) (out []float64) {
+	for k := range DPOKind(len(dpoKinds.names)) {
+		out = append(out, 0)
+		if is(k) {
+			out[k] = 1
+		}
+	}
+	return out
 }

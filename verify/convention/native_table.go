@@ -86,11 +86,11 @@ var nativeShared = sync.OnceValue(func() *nativeTable {
 //
 // PATTERN is what the value must be: null, true, false, a number, a word, or one of the classes number, negative, count (0,
 // 1, 2 …), numeral (a number as text), bool, text, list (of numbers), single, pair, low_high (two numbers as text, 0.5_5.0),
-// any; several are separated by a bar; absent stands for a name that is not declared. The first line of a name whose pattern
+// losses (two or more of TRL's preference losses), any; several are separated by a bar; absent stands for a name that is not declared. The first line of a name whose pattern
 // and conditions hold decides; a name whose value no line has is an error.
 //
 // EFFECT is option=value, where $ is the value itself, 1-$ is 1 minus it, $1 and $2 are the numbers of a pair or low_high and @other the value
-// of another name; fact or fact=NAME keeps the value for those who know what to do with it; beyond=STAGES keeps it and says that no
+// of another name; $loss@other and its like are what [sumEffect] makes of both; fact or fact=NAME keeps the value for those who know what to do with it; beyond=STAGES keeps it and says that no
 // option expresses what it does, NOTE says what that is and STAGES to whose numbers (see [Set.Beyond]); ignored does nothing.
 //
 // COND is other=PATTERN or other!=PATTERN. Of a name that is not declared, only absent and != hold.
@@ -158,11 +158,11 @@ func readNative(texts ...string) (*nativeTable, error) {
 				}
 			}
 			for j := range r.effects {
-				if other, is := strings.CutPrefix(r.effects[j].text, "@"); is {
+				if what, other, is := strings.Cut(r.effects[j].text, "@"); is {
 					if err := t.resolve(&other); err != nil {
 						return nil, fmt.Errorf("%s: %s: %w", t.name, name, err)
 					}
-					r.effects[j].text = "@" + other
+					r.effects[j].text = what + "@" + other
 				}
 			}
 		}
@@ -347,7 +347,7 @@ func (t *nativeTable) legal(name string) (text string, words []string) {
 
 // classes are the patterns that are no word, in words.
 var classes = map[string]string{"any": "anything", "number": "a number", "negative": "a number < 0", "count": "a whole number ≥ 0", "numeral": "a number",
-	"bool": "true or false", "text": "text", "list": "a list of numbers", "single": "one number", "pair": "two numbers", "low_high": "LOW_HIGH",
+	"bool": "true or false", "text": "text", "list": "a list of numbers", "single": "one number", "pair": "two numbers", "low_high": "LOW_HIGH", "losses": "two or more losses",
 	"null": "null", "true": "true", "false": "false"}
 
 func isClass(p string) bool { return classes[p] != "" }
@@ -380,6 +380,10 @@ func matchesOne(p string, v any, declared bool) bool {
 			if word, is := v[0].(string); is {
 				return matchesOne(p, word, declared)
 			}
+		}
+		if p == "losses" {
+			_, is := readPairSum(v, nil)
+			return is
 		}
 		ok := p == "list" || p == "pair" && len(v) == 2 || p == "single" && len(v) == 1
 		for _, e := range v {

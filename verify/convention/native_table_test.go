@@ -72,8 +72,20 @@ func TestNativeTablesAreLegal(t *testing.T) {
 					o, err := Find(e.target)
 					require.NoError(t, err, "%s: %s", table.name, name)
 					switch {
-					case strings.HasPrefix(e.text, "@"):
-						require.Contains(t, table.rules, e.text[1:])
+					case strings.Contains(e.text, "@"):
+						what, other, _ := strings.Cut(e.text, "@")
+						require.Contains(t, table.rules, other)
+						if what == "" {
+							continue
+						}
+						values := [2]any{[]any{"sigmoid", "robust", "sft"}, []any{1., .5, .2}}
+						if what == "$smoothing" {
+							values = [2]any{.1, values[0]}
+						}
+						text, err := sumEffect(what, values[0], values[1])
+						require.NoError(t, err, e.text)
+						_, err = o.Parse(text)
+						require.NoError(t, err, e.text)
 					case strings.HasPrefix(e.text, "$"), e.text == "1-$":
 						for _, p := range r.pattern {
 							texts := []string{p}

@@ -205,6 +205,11 @@ func (e *nativeEffect) value(a applied, declared map[string]NameValue) (v Value,
 			return Value{}, text[1:], nil
 		}
 		text = showValue(o.Value)
+	case strings.Contains(text, "@"):
+		what, name, _ := strings.Cut(text, "@")
+		if text, err = sumEffect(what, a.value, declared[name].Value); err != nil {
+			return Value{}, "", err
+		}
 	case text == "1-$":
 		x, _ := a.value.(float64)
 		text = strconv.FormatFloat(1-x, 'g', 15, 64) // 1 − 0.7 is 0.3

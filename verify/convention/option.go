@@ -48,9 +48,10 @@ const (
 	OrNoneType               // a number within Range, or none
 	PairType                 // LOW,HIGH with LOW ≤ HIGH, or none
 	AdaptiveType             // TARGET,HORIZON,N_STEPS, each within Range, or none
+	SumType                  // WEIGHT*LOSS+…, losses of pairs, or none
 )
 
-var typeNames = []string{"enum", "bool", "choice", "number", "number or none", "LOW,HIGH or none", "TARGET,HORIZON,N_STEPS or none"}
+var typeNames = []string{"enum", "bool", "choice", "number", "number or none", "LOW,HIGH or none", "TARGET,HORIZON,N_STEPS or none", "WEIGHT*LOSS+… or none"}
 
 func (t Type) String() string { return typeNames[t] }
 
@@ -108,6 +109,8 @@ func (o *Option) Legal() string {
 		return o.Range.String() + ", or none"
 	case PairType:
 		return "LOW,HIGH with LOW ≤ HIGH, or none"
+	case SumType:
+		return "WEIGHT*LOSS+… of " + strings.Join(rl.Words("dpo.loss"), ", ") + ", _norm behind those per token; or none"
 	}
 	return "TARGET,HORIZON,N_STEPS, each " + o.Range.String() + ", or none"
 }
@@ -142,6 +145,10 @@ func (o *Option) parse(text string) (Value, bool) {
 	}
 	if text == "none" {
 		return Value{kind: None}, true
+	}
+	if o.Type == SumType {
+		sum, err := rl.ParseDPOSum(text)
+		return Value{kind: Enum, text: sum.String()}, err == nil
 	}
 	if o.Type == OrNoneType {
 		x, ok := parseNumber(text)

@@ -47,7 +47,7 @@ func TestOptionsAreDocumented(t *testing.T) {
 		require.NotContains(t, o.Doc, "\n", o.Name)
 		require.NotEmpty(t, o.Source, o.Name)
 		require.NotEmpty(t, o.Legal(), o.Name)
-		require.Equal(t, o.Type == BoolType, o.Values == nil && o.Type != NumberType && o.Type != OrNoneType && o.Type != PairType && o.Type != AdaptiveType, o.Name)
+		require.Equal(t, o.Type == BoolType, o.Values == nil && o.Type != NumberType && o.Type != OrNoneType && o.Type != PairType && o.Type != AdaptiveType && o.Type != SumType, o.Name)
 		after := slices.ContainsFunc([]string{"optim.", "lora.", "int8.", "proj."}, func(p string) bool { return strings.HasPrefix(o.Name, p) })
 		require.Equal(t, after, len(o.Stages) == 0, o.Name)
 		for i, s := range o.Stages {
@@ -97,6 +97,10 @@ func draw(t *rapid.T, o *Option) string {
 			a, b = b, a
 		}
 		return a + "," + b
+	case SumType:
+		sum, err := rl.ParseDPOSum(x("weight") + "*sigmoid+" + x("weight") + "*ipo_norm")
+		require.NoError(t, err)
+		return sum.String()
 	case AdaptiveType:
 		return x("target") + "," + x("horizon") + "," + x("n_steps")
 	}

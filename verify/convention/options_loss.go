@@ -68,11 +68,13 @@ var losses = []Option{
 // preferences are the options of a loss of pairs. No profile has one; see [optionIndex].
 var preferences = []Option{
 	{"dpo.loss", EnumType, nil, Any, "preference loss of a pair", "dump.md, packed and paired batches", []Stage{TokenLoss}},
+	{"dpo.mix", SumType, []string{"none"}, Any, "weighted sum of preference losses in place of dpo.loss; its sigmoid has no label smoothing", "TRL 1.16 loss_type with loss_weights; MPO: Wang et al. 2024, arXiv 2411.10442", []Stage{TokenLoss}},
 	{"dpo.beta", NumberType, []string{"0.1"}, Positive, "β of the preference loss", "dump.md, packed and paired batches", []Stage{TokenLoss}},
 	{"dpo.divergence", EnumType, nil, Any, "divergence that the preference loss keeps the policy near the reference by", "TRL 1.16 f_divergence_type; Wang et al. 2024, arXiv 2309.16240", []Stage{TokenLoss}},
 	{"dpo.per_token", BoolType, nil, Any, "the loss divides the log-ratio of every answer by its tokens (chosen_tokens, rejected_tokens); else it takes the log-probs as they are", "TRL 1.16 ipo and sigmoid_norm", []Stage{TokenLoss}},
 	{"dpo.logp_mean", BoolType, nil, Any, "the log-probs of answers in the dump are means over their tokens; else sums", "TRL 0.24 ipo, TRL 1.16 ORPOTrainer", []Stage{LogP}},
 	{"dpo.alpha", NumberType, []string{"1"}, Any, "α of the alpha divergence, h = (e^{−αr} − e^{−αc})/α of the log-ratios c and r", "TRL 0.22 alpha_divergence_coef; 1.16 has t^(coef − 1) in its place: dpo.alpha = 1 − f_alpha_divergence_coef", []Stage{TokenLoss}},
+	{"dpo.tau", NumberType, []string{"0.05"}, Positive, "τ of discopop, which divides βh where it mixes its two terms", "TRL 1.16 discopop_tau; Lu et al. 2024, Eq. 5", []Stage{TokenLoss}},
 	{"dpo.nll_weight", NumberType, []string{"0", "1"}, NotNegative, "coefficient of nll_loss beside the preference loss", "TRL 1.16 rpo_alpha, Liger alpha; ORPO: 1", []Stage{TokenLoss}},
 	{"kto.desirable", NumberType, []string{"1"}, NotNegative, "weight of the good answers in the losses of kto and bco", "TRL 1.16 desirable_weight", []Stage{TokenLoss}},
 	{"kto.undesirable", NumberType, []string{"1"}, NotNegative, "weight of the bad answers in the losses of kto and bco", "TRL 1.16 undesirable_weight", []Stage{TokenLoss}},

@@ -28,8 +28,11 @@ func kind(k rl.DPOKind) func(rl.DPOOptions) bool {
 	return func(o rl.DPOOptions) bool { return o.Kind == k && o.Divergence == rl.DPOReverseKL }
 }
 
-// ofMargin demands a loss in which β multiplies the margin: in that of ipo it stands in the target alone, whose bugs have an id of their own.
-func ofMargin(o rl.DPOOptions) bool { return o.Kind == rl.DPOSigmoid || o.Kind == rl.DPOHinge }
+// ofMargin demands a loss in which β multiplies log-ratios: in those of ipo and sppo_hard it stands in the target alone, whose bugs have an id
+// of their own.
+func ofMargin(o rl.DPOOptions) bool {
+	return o.Kind != rl.DPOIPO && o.Kind != rl.DPOORPO && o.Kind != rl.DPOSPPO
+}
 
 // smoothed demands the label smoothing of the sigmoid loss.
 func smoothed(o rl.DPOOptions) bool { return o.Kind == rl.DPOSigmoid && o.LabelSmoothing > 0 }
@@ -193,20 +196,52 @@ func perToken4(policy, reference bool) func(rl.DPOOptions, stage.Pair) float64 {
 // hypothesis makes the bug of a pair's loss one.
 func (l pairLoss) hypothesis() *Hypothesis {
 	return &Hypothesis{ID: l.id, Title: l.title, Checks: pairOutputs, Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-		o, perToken, ok := c.PairOptions()
-		switch {
-		case !ok, l.needs != nil && !l.needs(o), l.needs == nil && o.Kind == rl.DPOORPO:
-			return nil
-		case l.raw && (perToken || c.B.Row("chosen_tokens") == nil || c.B.Row("rejected_tokens") == nil):
+		parts, some := c.PairParts(), false
+		shows := make([]bool, len(parts))
+		for i, q := range parts {
+			shows[i] = l.shows(q)
+			some = some || shows[i]
+			if q.Sorts && len(parts) > 1 {
+				return nil
+			}
+		}
+		if !some || l.raw && (c.B.Row("chosen_tokens") == nil || c.B.Row("rejected_tokens") == nil) {
 			return nil
 		}
-		return c.Pairs(ch, func(p stage.Pair) float64 {
-			if perToken && !l.raw {
-				p = p.PerToken()
+		return c.Pairs(ch, func(p stage.Pair) (sum float64) {
+			for i, q := range parts {
+				of, loss := p, l.of
+				if q.PerToken {
+					of = p.PerToken()
+				}
+				if !shows[i] {
+					loss = func(o rl.DPOOptions, p stage.Pair) float64 { return p.Loss(o) }
+				}
+				sum += q.Weight * loss(q.Options, of)
 			}
-			return l.of(o, p)
+			return sum
 		})
 	}}
+}
+
+// shows reports whether the bug can be in one of the losses that are summed.
+func (l pairLoss) shows(q stage.LossPart) bool {
+	switch {
+	case l.needs != nil:
+		return l.needs(q.Options)
+	case l.raw:
+		return !q.PerToken && !q.Sorts && q.Options.Kind != rl.DPOORPO
+	}
+	return q.Options.Kind != rl.DPOORPO
+}
+
+// onlyPart returns the one loss of pairs by the reverse KL of log-probs as they were dumped, nil where it is another.
+func onlyPart(c *stage.Case) *stage.LossPart {
+	parts := c.PairParts()
+	if len(parts) != 1 || parts[0].Weight != 1 || parts[0].PerToken || parts[0].Sorts || parts[0].Options.Divergence != rl.DPOReverseKL {
+		return nil
+	}
+	return &parts[0]
 }
 
 // preferenceFaults are bugs of losses of pairs and of labelled answers.
@@ -256,31 +291,31 @@ func otherAnswer(ch *stage.Check) *stage.Check {
 // pairSlope is the gradient of a sigmoid loss whose pairs have other weights.
 func pairSlope(weight func(o rl.DPOOptions, h float64) float64) func(*stage.Case, *stage.Check) *stage.Prediction {
 	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-		o, perToken, ok := c.PairOptions()
-		if !ok || perToken || !kind(rl.DPOSigmoid)(o) {
+		q := onlyPart(c)
+		if q == nil || q.Options.Kind != rl.DPOSigmoid {
 			return nil
 		}
+		o := q.Options
 		p := under(sameInput, c, ch)
 		if p == nil {
 			return nil
 		}
-		q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
+		of := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
 		lp, lr, rc, rr := c.B.Row("logp_chosen"), c.B.Row("logp_rejected"), c.B.Row("ref_chosen"), c.B.Row("ref_rejected")
 		for i, d := range p.Want {
 			h := lp[i] - lr[i] - (rc[i] - rr[i])
 			right := o.Beta * (o.LabelSmoothing*sigmoid(o.Beta*h) - (1-o.LabelSmoothing)*sigmoid(-o.Beta*h))
 			k := -weight(o, h) / right
-			q.Want[i], q.Bound[i] = k*d, math.Abs(k)*p.Bound[i]
+			of.Want[i], of.Bound[i] = k*d, math.Abs(k)*p.Bound[i]
 		}
-		return q
+		return of
 	}
 }
 
 // meanInside is the loss of the mean margin of a batch.
 func meanInside(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	b := c.B
-	o, perToken, ok := c.PairOptions()
-	if !ok || o.Kind == rl.DPOORPO || o.Divergence != rl.DPOReverseKL || perToken || c.Has("pair_loss") {
+	if q := onlyPart(c); q == nil || q.Options.Kind == rl.DPOORPO || c.Has("pair_loss") {
 		return nil
 	}
 	var flat [4][]float64

@@ -46,7 +46,20 @@ func TestPreferenceNumbersAreThoseOfTheLosses(t *testing.T) {
 			return -(1-eps)*-math.Log1p(math.Exp(-beta*h)) - eps*-math.Log1p(math.Exp(beta*h))
 		}
 	}
+	robust := func(beta, eps float64) func(h float64) float64 {
+		return func(h float64) float64 {
+			return ((1-eps)*softplus(-beta*h) - eps*softplus(beta*h)) / (1 - 2*eps)
+		}
+	}
+	exo := func(beta, eps float64) func(h float64) float64 {
+		return func(h float64) float64 {
+			q, p := sigma(beta*h), sigma(-beta*h)
+			return q*math.Log(q/(1-eps)) + p*math.Log(p/eps)
+		}
+	}
 	for _, each := range []bool{true, false} {
+		require.Equal(t, map[string]float64{"dpo.beta": 0.37, "dpo.label_smoothing": 0.13}, run(each, robust(0.37, 0.13)))
+		require.Equal(t, map[string]float64{"dpo.beta": 0.3, "dpo.label_smoothing": 0.02}, run(each, exo(0.3, 0.02)))
 		require.Equal(t, map[string]float64{"dpo.beta": 0.37, "dpo.label_smoothing": 0.13}, run(each, sigmoid(0.37, 0.13)))
 		require.Equal(t, map[string]float64{"dpo.beta": 0.0512, "dpo.label_smoothing": 0}, run(each, sigmoid(0.0512, 0)))
 		require.Empty(t, run(each, func(h float64) float64 { return max(0, 1-0.3*h) }))

@@ -8,6 +8,13 @@ import (
 	"plumbline/verify/tol"
 )
 
+// pairFormulas are the losses of pairs by their words.
+const pairFormulas = "−(1 − ε)·ln σ(βh) − ε·ln σ(−βh) (sigmoid), max(0, 1 − βh) (hinge), (h − 1/(2β))² (ipo), −β·ln σ(h) (orpo), " +
+	"(−(1 − ε)·ln σ(βh) + ε·ln σ(−βh))/(1 − 2ε) (robust), q·ln(q/(1 − ε)) + (1 − q)·ln((1 − q)/ε), q = σ(βh) (exo_pair), " +
+	"−ln σ(βc) − ½·ln σ(−βc) − ½·ln σ(−βr) (nca_pair), −ln σ(βc) − ln σ(−βr) (bco_pair), (c − 1/(2β))² + (r + 1/(2β))² (sppo_hard), " +
+	"1 − σ(βc) + σ(βr) (apo_zero), σ(βc) + 1 − σ(β(c − r)) (apo_down), −(1 − m)·ln σ(βh) + m·e^{−βh}, m = σ(βh/τ) (discopop), " +
+	"or the sigmoid of sorted log-ratios of a batch, rank by rank (aot: chosen − rejected of policy and reference; aot_unpaired: c and r)"
+
 func preferenceChecks() []*Check {
 	return []*Check{{
 		ID: "preference/sft_loss", Stage: convention.Aggregate, Output: "loss",
@@ -20,23 +27,23 @@ func preferenceChecks() []*Check {
 	}, {
 		ID: "preference/dpo_loss", Stage: convention.Aggregate, Output: "loss",
 		Title:   "preference loss of pairs",
-		Formula: "mean over pairs of −(1 − ε)·ln σ(βh) − ε·ln σ(−βh) (sigmoid), max(0, 1 − βh) (hinge), (h − 1/(2β))² (ipo) or −β·ln σ(h) (orpo), plus dpo.nll_weight·nll_loss; h = (logp_chosen − logp_rejected) − (ref_chosen − ref_rejected), of log-probs per token where dpo.per_token says so, by dpo.divergence or the ratio of odds otherwise",
-		Source:  "Rafailov et al. 2023, Eq. 7; Zhao et al. 2023; Azar et al. 2023, Eq. 17; Hong et al. 2024, Eqs. 4 and 7; TRL DPOTrainer, ORPOTrainer",
+		Formula: "mean over pairs of preference/pair_loss, plus dpo.nll_weight·nll_loss; h = (logp_chosen − logp_rejected) − (ref_chosen − ref_rejected), of log-probs per token where dpo.per_token says so, by dpo.divergence or the ratio of odds otherwise",
+		Source:  "as preference/pair_loss; TRL DPOTrainer, ORPOTrainer",
 		Fix:     "compare dpo.beta, the order of chosen and rejected, and whether log-probs are sums over the response tokens or means (dpo.per_token)",
 		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
 		Predict: predictDPOLoss,
 	}, nllCheck(), {
 		ID: "preference/pair_loss", Stage: convention.TokenLoss, Output: "pair_loss",
 		Title:   "preference loss of each pair",
-		Formula: "−(1 − ε)·ln σ(βh) − ε·ln σ(−βh) (sigmoid), max(0, 1 − βh) (hinge), (h − 1/(2β))² (ipo) or −β·ln σ(h) (orpo)",
-		Source:  "as preference/dpo_loss",
+		Formula: "with the log-ratios c and r and their margin h: " + pairFormulas + "; or the sum dpo.mix of them",
+		Source:  "Rafailov et al. 2023, Eq. 7; Zhao et al. 2023; Azar et al. 2023, Eq. 17; Hong et al. 2024, Eqs. 4 and 7; TRL 1.16 DPOTrainer._compute_loss and the papers that it names",
 		Fix:     "compare dpo.beta, the order of chosen and rejected, and the reference",
 		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
 		Predict: predictPairLoss,
 	}, {
 		ID: "preference/dlogp_chosen", Stage: convention.Gradient, Output: "dlogp_chosen",
 		Title:   "gradient by the log-prob of the chosen answers",
-		Formula: "∂loss/∂logp_chosen = −β·((1 − ε)·σ(−βh) − ε·σ(βh))/pairs (sigmoid), −β/pairs where βh < 1 (hinge), 2·(h − 1/(2β))/pairs (ipo)",
+		Formula: "∂loss/∂logp_chosen = −β·((1 − ε)·σ(−βh) − ε·σ(βh))/pairs (sigmoid), −β/pairs where βh < 1 (hinge), 2·(h − 1/(2β))/pairs (ipo); of the other losses the derivative of preference/pair_loss",
 		Source:  "Rafailov et al. 2023, section 4; the derivative of preference/dpo_loss",
 		Fix:     "the loss falls as logp_chosen rises, by β·σ(−βh) a pair: look for a detach, a sign, and what the mean is divided by",
 		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
@@ -78,14 +85,10 @@ func predictSFTLoss(c *Case) *Prediction {
 func predictDPOLoss(c *Case) *Prediction {
 	each := c.B.Row("pair_loss")
 	var p *pairs
-	var kind rl.DPOKind
 	if each == nil {
 		p = c.readPairs()
-		kind = p.o.Kind
-	} else {
-		kind, _ = rl.ParseDPOKind(c.Enum("dpo.loss")) // the loss of a pair says nothing more of the mean
 	}
-	nll := c.nllTerm(kind)
+	nll := c.nllTerm(c.oddsRatio()) // the loss of a pair says nothing more of the mean
 	steps := c.pairSteps()
 	loss, err := each, c.rounding("pair_loss")
 	if !c.OK() {
@@ -107,25 +110,25 @@ func predictDPOLoss(c *Case) *Prediction {
 		}
 		var sum float64
 		for r := file.Lo; r < file.Hi; r++ {
-			h, _, _ := p.margin(r)
+			h, _, _ := p.parts[0].margin(r)
 			sum += h
 		}
-		return []Term{{"pairs", n}, {"mean h", sum / n}, {"dpo.beta", p.o.Beta}, {"accumulation steps", steps}}
+		return []Term{{"pairs", n}, {"mean h", sum / n}, {"dpo.beta", p.parts[0].o.Beta}, {"accumulation steps", steps}}
 	}))
 }
 
 // nllWeight returns dpo.nll_weight: 1 for ORPO, whose paper has it, and 0 for others unless it is said.
-func (c *Case) nllWeight(kind rl.DPOKind) float64 {
+func (c *Case) nllWeight(odds bool) float64 {
 	weight := 0.0
-	if kind == rl.DPOORPO {
+	if odds {
 		weight = 1
 	}
 	return c.Default("dpo.nll_weight", weight)
 }
 
 // nllTerm returns dpo.nll_weight·nll_loss of every file; nil where there is none.
-func (c *Case) nllTerm(kind rl.DPOKind) *sums {
-	weight := c.nllWeight(kind)
+func (c *Case) nllTerm(odds bool) *sums {
+	weight := c.nllWeight(odds)
 	x := c.B.PerFile("nll_loss")
 	if x == nil {
 		if weight != 0 {
@@ -223,67 +226,4 @@ func unpairedError(o rl.UnpairedOptions, policy, reference, z, e, loss, slope, w
 		b += (elementary + 2) * u * w
 	}
 	return b
-}
-
-// dpoError bounds the loss of a pair whose log-probs have errors of the sum e. They may be subtracted in either order:
-//
-//	e_0 = e + 2u·(|chosen| + |rejected| + |ref chosen| + |ref rejected|)   e_h = marginError   e_x = β·e_h + 2u·|βh|
-//	sigmoid  |ℓ′|·e_x + ½·e_x² + e_log·ℓ + 2u·ℓ    |dℓ/dx| ≤ 1       hinge  e_x + u·(1 + ℓ), 0 beyond it
-//	ipo      2|r|·e_r + e_r² + 2u·ℓ,   e_r = e_h + 2u·(|h| + 1/(2β))
-//	orpo     β times that of sigmoid with x = h
-func dpoError(o rl.DPOOptions, c, r, rc, rr, e, loss, u float64) float64 {
-	h, _, _ := rl.DPOMargin(c, r, rc, rr, o)
-	eh := marginError(o, c, r, rc, rr, e+2*u*(math.Abs(c)+math.Abs(r)+math.Abs(rc)+math.Abs(rr)), h, u)
-	x, scale := o.Beta*h, 1.0
-	if o.Kind == rl.DPOORPO {
-		x, scale = h, o.Beta
-	}
-	ex := x/h*eh + 2*u*math.Abs(x)
-	if h == 0 {
-		ex = eh
-	}
-	switch o.Kind {
-	case rl.DPOHinge:
-		if x-1 > ex+u {
-			return 0
-		}
-		return ex + u*(1+loss)
-	case rl.DPOIPO:
-		root := math.Sqrt(loss)
-		er := eh + 2*u*(math.Abs(h)+1/(2*o.Beta))
-		return 2*root*er + er*er + 2*u*loss
-	}
-	p := 1 / (1 + math.Exp(-x)) // |dℓ/dx| = |ε·σ(x) − (1 − ε)·σ(−x)|
-	slope := math.Abs(o.LabelSmoothing*p - (1-o.LabelSmoothing)*(1-p))
-	e = scale*(slope*ex+ex*ex/2) + (elementary+2)*u*loss
-	if o.LabelSmoothing > 0 { // two terms
-		e += ex*o.LabelSmoothing + 2*u*math.Abs(x)*o.LabelSmoothing + u*loss
-	}
-	return e
-}
-
-// marginError bounds h where the log-ratios, or for ORPO the log-probs, have errors of the sum e:
-//
-//	reverse KL  e                     js     e + 3u·(|c| + |r| + |h|) + (e_log + u)·(softplus c + softplus r)      |∂h| ≤ 1
-//	alpha       (e^{−αc} + e^{−αr})/|α|·(expm1(|α|·(e + 2u·(|c| + |r|))) + e_exp + 2u) + 2u·|h|
-//	orpo        e·(1/(1 − eᶜ) + 1/(1 − eʳ)) + Σ (e_exp + u)·eˣ/(1 − eˣ) + e_log·|ln(1 − eˣ)| + 3u·(|c| + |r| + |h|)
-func marginError(o rl.DPOOptions, c, r, rc, rr, e, h, u float64) float64 {
-	el := elementary * u
-	switch {
-	case o.Kind == rl.DPOORPO:
-		b := 3 * u * (math.Abs(c) + math.Abs(r) + math.Abs(h))
-		for _, x := range []float64{c, r} {
-			q := -math.Expm1(x) // 1 − eˣ
-			b += e/q + (el+u)*(1-q)/q + el*math.Abs(math.Log(q))
-		}
-		return b
-	case o.Divergence == rl.DPOJS:
-		c, r = c-rc, r-rr
-		return e + 3*u*(math.Abs(c)+math.Abs(r)+math.Abs(h)) + (el+u)*(max(c, 0)+max(r, 0)+2*math.Ln2)
-	case o.Divergence == rl.DPOAlpha && o.Alpha != 0:
-		c, r = c-rc, r-rr
-		a := math.Abs(o.Alpha)
-		return (math.Exp(-o.Alpha*c)+math.Exp(-o.Alpha*r))/a*(math.Expm1(a*e+2*u*a*(math.Abs(c)+math.Abs(r)))+el+2*u) + 2*u*math.Abs(h)
-	}
-	return e
 }

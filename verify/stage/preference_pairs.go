@@ -25,95 +25,18 @@ func (p Pair) PerToken() Pair {
 
 // Loss is the loss of the pair under o, of log-probs as they are.
 func (p Pair) Loss(o rl.DPOOptions) float64 {
+	loss, _, _ := p.slopes(o)
+	return loss
+}
+
+// slopes returns the loss of the pair and its derivatives by the policy's log-probs.
+func (p Pair) slopes(o rl.DPOOptions) (loss, dchosen, drejected float64) {
 	var rc, rr []float64
 	if o.Kind != rl.DPOORPO {
 		rc, rr = []float64{p.RefChosen}, []float64{p.RefRejected}
 	}
-	loss, _, _ := rl.DPO(nil, nil, nil, []float64{p.Chosen}, []float64{p.Rejected}, rc, rr, o)
-	return loss[0]
-}
-
-// pairs are the pairs of a batch and the options of their loss.
-type pairs struct {
-	o      rl.DPOOptions
-	of     []Pair    // as the loss reads them
-	stored []float64 // what rounding on storing, and dividing by tokens, adds to the errors of a pair's log-probs
-	tokens bool      // log-probs were divided by tokens
-	raw    []Pair    // as dumped
-}
-
-// readPairs reads the pairs; what is missing is noted.
-func (c *Case) readPairs() *pairs {
-	p := &pairs{stored: make([]float64, c.B.Rows), raw: make([]Pair, c.B.Rows)}
-	kind := c.Enum("dpo.loss")
-	p.o.Kind, _ = rl.ParseDPOKind(kind)
-	if kind == "sigmoid" {
-		p.o.LabelSmoothing = c.NumOr("dpo.label_smoothing", 0)
-	}
-	if p.o.Kind != rl.DPOORPO {
-		p.o.Divergence, _ = rl.ParseDPODivergence(c.EnumOr("dpo.divergence", "reverse_kl"))
-		if p.o.Divergence == rl.DPOAlpha {
-			// It is not searched: far from the reference e^{−αc} is so large that its bound would hold anything.
-			if c.Set.Value("dpo.alpha").Kind() != convention.Number {
-				note(&c.Absent, "dpo.alpha")
-			}
-			p.o.Alpha = c.Default("dpo.alpha", 1)
-		}
-		if kind == "ipo" && c.B.Row("chosen_tokens") != nil && c.B.Row("rejected_tokens") != nil {
-			p.tokens = c.Bool("dpo.per_token") // releases differ in whether the dumped log-probs are means already
-		} else {
-			p.tokens = c.BoolOr("dpo.per_token", false)
-		}
-		if p.tokens && p.o.Divergence != rl.DPOReverseKL {
-			note(&c.Absent, "a divergence of log-probs per token")
-		}
-	}
-	p.o.Beta = c.Num("dpo.beta") // a search solves it for the loss that it has taken
-	names := []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"}
-	if p.o.Kind == rl.DPOORPO {
-		names = names[:2]
-	}
-	for i, name := range append(names, "chosen_tokens", "rejected_tokens") {
-		x := c.B.Row(name)
-		if i < len(names) || p.tokens {
-			if x == nil {
-				note(&c.Absent, name)
-			}
-			for r, e := range c.rounding(name) {
-				p.stored[r] += e
-			}
-		}
-		for r := range p.raw {
-			v := math.NaN()
-			if r < len(x) {
-				v = x[r]
-			}
-			q := &p.raw[r]
-			switch name {
-			case "logp_chosen":
-				q.Chosen = v
-			case "logp_rejected":
-				q.Rejected = v
-			case "ref_chosen":
-				q.RefChosen = v
-			case "ref_rejected":
-				q.RefRejected = v
-			case "chosen_tokens":
-				q.ChosenTokens = v
-			default:
-				q.RejectedTokens = v
-			}
-		}
-	}
-	p.of = p.raw
-	if p.tokens {
-		p.of = make([]Pair, len(p.raw))
-		for r, q := range p.raw {
-			p.of[r] = q.PerToken()
-			p.stored[r] = p.stored[r]/min(q.ChosenTokens, q.RejectedTokens) + (c.Unit+tol.U64)*p.of[r].size()
-		}
-	}
-	return p
+	l, dc, dr := rl.DPO(nil, nil, nil, []float64{p.Chosen}, []float64{p.Rejected}, rc, rr, o)
+	return l[0], dc[0], dr[0]
 }
 
 // size is the sum of the magnitudes of the log-probs.
@@ -121,18 +44,186 @@ func (p Pair) size() float64 {
 	return math.Abs(p.Chosen) + math.Abs(p.Rejected) + math.Abs(p.RefChosen) + math.Abs(p.RefRejected)
 }
 
-// margin returns h of a row and its derivatives.
-func (p *pairs) margin(r int) (h, dchosen, drejected float64) {
-	q := p.of[r]
-	return rl.DPOMargin(q.Chosen, q.Rejected, q.RefChosen, q.RefRejected, p.o)
+// pairs are the pairs of a batch and the losses that are summed of them.
+type pairs struct {
+	parts  []pairPart
+	raw    []Pair    // as dumped
+	stored []float64 // what rounding on storing adds to the errors of a pair's log-probs
+}
+
+// pairPart is one loss of the sum.
+type pairPart struct {
+	weight float64
+	o      rl.DPOOptions
+	tokens bool      // log-probs were divided by tokens
+	of     []Pair    // as the loss reads them: of a loss that sorts, by rank
+	stored []float64 // as of pairs, and what dividing by tokens adds
+	ranks  *ranks    // of a loss that sorts
+}
+
+// lossTerms returns the losses that are summed: dpo.mix, or dpo.loss alone.
+func (c *Case) lossTerms() rl.DPOSum {
+	if c.mixed() {
+		sum, _ := rl.ParseDPOSum(c.Enum("dpo.mix"))
+		return sum
+	}
+	kind, _ := rl.ParseDPOKind(c.Enum("dpo.loss"))
+	return rl.DPOSum{{Weight: 1, Kind: kind}}
+}
+
+// mixed reports whether several losses are summed. A sum is declared or there is none: it is not searched.
+func (c *Case) mixed() bool { return c.Set.Value("dpo.mix").Kind() == convention.Enum }
+
+// oddsRatio reports whether the loss is that of ORPO.
+func (c *Case) oddsRatio() bool {
+	terms := c.lossTerms()
+	return len(terms) == 1 && terms[0].Kind == rl.DPOORPO
+}
+
+// readPairs reads the pairs; what is missing is noted.
+func (c *Case) readPairs() *pairs {
+	p := &pairs{stored: make([]float64, c.B.Rows), raw: make([]Pair, c.B.Rows)}
+	terms := c.lossTerms()
+	for _, t := range terms {
+		p.parts = append(p.parts, c.pairPart(t, c.mixed()))
+	}
+	beta := c.Num("dpo.beta") // a search solves it for the loss that it has taken
+	names := []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"}
+	if terms[0].Kind == rl.DPOORPO {
+		names = names[:2]
+	}
+	tokens := false
+	for i := range p.parts {
+		p.parts[i].o.Beta = beta
+		tokens = tokens || p.parts[i].tokens
+	}
+	for i, name := range append(names, "chosen_tokens", "rejected_tokens") {
+		x := c.B.Row(name)
+		if i < len(names) || tokens {
+			if x == nil {
+				note(&c.Absent, name)
+			}
+			for r, e := range c.rounding(name) {
+				p.stored[r] += e
+			}
+		}
+		p.fill(name, x)
+	}
+	if c.OK() {
+		for i := range p.parts {
+			c.arrange(p, &p.parts[i])
+		}
+	}
+	return p
+}
+
+// pairPart reads the options of one loss.
+func (c *Case) pairPart(t rl.DPOTerm, mixed bool) pairPart {
+	q := pairPart{weight: t.Weight, tokens: t.PerToken}
+	q.o.Kind = t.Kind
+	if t.Kind.Smooths() && !(mixed && t.Kind == rl.DPOSigmoid) {
+		q.o.LabelSmoothing = c.NumOr("dpo.label_smoothing", 0)
+		c.smoothable(q.o)
+	}
+	if t.Kind == rl.DPODiscoPOP {
+		if q.o.Tau = c.NumOr("dpo.tau", 0.05); !c.OK() {
+			q.o.Tau = 0.05
+		}
+	}
+	if t.Kind.Margin() {
+		q.o.Divergence, _ = rl.ParseDPODivergence(c.EnumOr("dpo.divergence", "reverse_kl"))
+		if q.o.Divergence == rl.DPOAlpha {
+			// It is not searched: far from the reference e^{−αc} is so large that its bound would hold anything.
+			if c.Set.Value("dpo.alpha").Kind() != convention.Number {
+				note(&c.Absent, "dpo.alpha")
+			}
+			q.o.Alpha = c.Default("dpo.alpha", 1)
+		}
+	}
+	switch {
+	case mixed:
+	case t.Kind == rl.DPOIPO && c.B.Row("chosen_tokens") != nil && c.B.Row("rejected_tokens") != nil:
+		q.tokens = c.Bool("dpo.per_token") // releases differ in whether the dumped log-probs are means already
+	case t.Kind != rl.DPOORPO:
+		q.tokens = c.BoolOr("dpo.per_token", false)
+	}
+	if q.tokens && q.o.Divergence != rl.DPOReverseKL {
+		note(&c.Absent, "a divergence of log-probs per token")
+	}
+	return q
+}
+
+// smoothable notes a label smoothing under which a loss is no number, ½ of robust, 0 and 1 of exo_pair, and that of robust which a search takes for
+// sigmoid: 0.
+func (c *Case) smoothable(o rl.DPOOptions) {
+	e, searched := o.LabelSmoothing, c.Set.Origin("dpo.loss") == "search"
+	if o.Kind == rl.DPORobust && (e == .5 || e == 0 && searched) || o.Kind == rl.DPOEXO && !(e > 0 && e < 1) {
+		note(&c.Absent, "dpo.label_smoothing for "+o.Kind.String())
+	}
+}
+
+// fill puts the numbers of a tensor into the pairs, NaN where there is none.
+func (p *pairs) fill(name string, x []float64) {
+	for r := range p.raw {
+		v := math.NaN()
+		if r < len(x) {
+			v = x[r]
+		}
+		q := &p.raw[r]
+		switch name {
+		case "logp_chosen":
+			q.Chosen = v
+		case "logp_rejected":
+			q.Rejected = v
+		case "ref_chosen":
+			q.RefChosen = v
+		case "ref_rejected":
+			q.RefRejected = v
+		case "chosen_tokens":
+			q.ChosenTokens = v
+		default:
+			q.RejectedTokens = v
+		}
+	}
+}
+
+// arrange makes of the dumped pairs those that a loss reads.
+func (c *Case) arrange(p *pairs, q *pairPart) {
+	q.of, q.stored = p.raw, p.stored
+	if q.tokens {
+		q.of, q.stored = make([]Pair, len(p.raw)), make([]float64, len(p.raw))
+		for r, raw := range p.raw {
+			q.of[r] = raw.PerToken()
+			q.stored[r] = p.stored[r]/min(raw.ChosenTokens, raw.RejectedTokens) + (c.Unit+tol.U64)*q.of[r].size()
+		}
+	}
+	if q.o.Kind.Sorts() {
+		c.sortPairs(q)
+		if c.Set.Origin("dpo.loss") == "search" && q.inOrder(p.raw) {
+			note(&c.Absent, "an order of the pairs that sorting changes") // a search takes sigmoid for it
+		}
+		q.o.Kind = rl.DPOSigmoid
+	}
+}
+
+// margin returns h of a row, or rank, and its derivatives.
+func (q *pairPart) margin(r int) (h, dchosen, drejected float64) {
+	p := q.of[r]
+	return rl.DPOMargin(p.Chosen, p.Rejected, p.RefChosen, p.RefRejected, q.o)
 }
 
 // losses returns the losses of the pairs and their errors.
 func (p *pairs) losses(u float64) (loss, err []float64) {
-	loss, err = make([]float64, len(p.of)), make([]float64, len(p.of))
-	for r, q := range p.of {
-		loss[r] = q.Loss(p.o)
-		err[r] = dpoError(p.o, q.Chosen, q.Rejected, q.RefChosen, q.RefRejected, p.stored[r], loss[r], u)
+	loss, err = make([]float64, len(p.raw)), make([]float64, len(p.raw))
+	for _, q := range p.parts {
+		for r, pair := range q.of {
+			l := pair.Loss(q.o)
+			loss[r] += float64(q.weight * l)
+			err[r] += math.Abs(q.weight) * dpoError(q.o, pair.Chosen, pair.Rejected, pair.RefChosen, pair.RefRejected, q.stored[r], l, u)
+			if len(p.parts) > 1 || q.weight != 1 { // a product and a sum of each
+				err[r] += float64(len(p.parts)+1) * u * math.Abs(q.weight*l)
+			}
+		}
 	}
 	return loss, err
 }
@@ -161,179 +252,8 @@ func predictPairLoss(c *Case) *Prediction {
 	}
 	loss, err := p.losses(c.Unit + tol.U64)
 	return &Prediction{Want: loss, Bound: err, Terms: func(r int) []Term {
-		h, _, _ := p.margin(r)
-		return []Term{{"h", h}, {"dpo.beta", p.o.Beta}, {"σ(−βh)", 1 / (1 + math.Exp(p.o.Beta*h))}}
+		h, _, _ := p.parts[0].margin(r)
+		beta := p.parts[0].o.Beta
+		return []Term{{"h", h}, {"dpo.beta", beta}, {"σ(−βh)", 1 / (1 + math.Exp(beta*h))}}
 	}}
-}
-
-// predictPairGradient is the closed form that [rl.DPO] has, divided by the pairs of the file, the accumulation steps and what the file says of
-// its scale. The cross-entropy beside the loss reaches the log-probs of an answer where a program makes it of them, and else its tokens: with
-// it the gradient is not known.
-func predictPairGradient(c *Case, chosen bool) *Prediction {
-	p := c.readPairs()
-	steps := c.pairSteps()
-	if c.nllWeight(p.o.Kind) != 0 {
-		note(&c.Absent, "the gradient of nll_loss by the log-prob of an answer")
-	}
-	scale := c.B.Meta.DLogpScale
-	if !c.OK() || !(math.Abs(scale) > 0) || math.IsInf(scale, 0) {
-		return nil
-	}
-	return c.orDivided(c.pairGradient(func(r int) (d, err float64) {
-		q, u := p.of[r], c.Unit+tol.U64
-		d = p.slope(q, chosen)
-		// The slope is monotone in h for every kind of loss: its error is what a shift of h by e_h makes of it, and that of its operations,
-		// an elementary function among them, of terms that are at most β·|∂h|, or 2(|h| + 1/(2β)) for ipo.
-		h, hc, hr := p.margin(r)
-		eh := p.stored[r] + 2*u*q.size()
-		size := p.o.Beta * max(1, math.Abs(hc), math.Abs(hr))
-		if p.o.Kind == rl.DPOIPO {
-			size = 2*math.Abs(h) + 1/p.o.Beta
-		}
-		for _, by := range []float64{eh, -eh} {
-			moved := q
-			moved.Chosen += by
-			err = max(err, math.Abs(p.slope(moved, chosen)-d))
-		}
-		err += (elementary + 4) * u * size
-		if p.tokens {
-			n := q.ChosenTokens
-			if !chosen {
-				n = q.RejectedTokens
-			}
-			d, err = d/n, err/n+u*math.Abs(d/n)
-		}
-		return d, err
-	}, steps*scale))
-}
-
-// pairGradient divides slopes of the pairs by the pairs of their file and by by.
-func (c *Case) pairGradient(of func(r int) (d, err float64), by float64) *Prediction {
-	q := &Prediction{Want: make([]float64, c.B.Rows), Bound: make([]float64, c.B.Rows)}
-	for _, file := range c.B.Files {
-		n := float64(file.Hi-file.Lo) * by
-		for r := file.Lo; r < file.Hi; r++ {
-			d, err := of(r)
-			q.Want[r] = d / n
-			q.Bound[r] = err/math.Abs(n) + 3*(c.Unit+tol.U64)*math.Abs(d/n)
-		}
-	}
-	return q
-}
-
-// slope is the derivative of a pair's loss by one of its log-probs.
-func (p *pairs) slope(q Pair, chosen bool) float64 {
-	var rc, rr []float64
-	if p.o.Kind != rl.DPOORPO {
-		rc, rr = []float64{q.RefChosen}, []float64{q.RefRejected}
-	}
-	_, dc, dr := rl.DPO(nil, nil, nil, []float64{q.Chosen}, []float64{q.Rejected}, rc, rr, p.o)
-	if chosen {
-		return dc[0]
-	}
-	return dr[0]
-}
-
-// PairOptions returns the options of the loss of pairs, false where something is not known.
-func (c *Case) PairOptions() (o rl.DPOOptions, perToken, ok bool) {
-	d := c.Of(c.B, c.Set)
-	p := d.readPairs()
-	return p.o, p.tokens, d.OK()
-}
-
-// Pairs predicts an output of a preference loss (pair_loss, loss, dlogp_chosen, dlogp_rejected) whose pairs have another loss than the
-// declared one; nil where something is not known, and for a loss where pair_loss was dumped, since the difference shows there. f gets
-// the log-probs as they were dumped. Its error is what a shift of either log-ratio by e = stored + 4u·Σ|log-probs| makes of it, and that
-// of a few operations. Derivatives are central differences of fourth order.
-func (c *Case) Pairs(ch *Check, f func(Pair) float64) *Prediction {
-	p := c.readPairs()
-	nll := c.nllTerm(p.o.Kind)
-	steps := c.pairSteps()
-	if !c.OK() {
-		return nil
-	}
-	u := c.Unit + tol.U64
-	value := func(g func(Pair) float64, r int) (x, err float64) {
-		q := p.raw[r]
-		x = g(q)
-		e := p.stored[r] + 4*u*q.size()
-		for _, by := range []float64{e, -e} {
-			a, b := q, q
-			a.Chosen += by
-			b.Rejected += by
-			err = max(err, math.Abs(g(a)-x), math.Abs(g(b)-x))
-		}
-		return x, 2*err + (elementary+8)*u*math.Abs(x)
-	}
-	switch ch.Output {
-	case "dlogp_chosen", "dlogp_rejected":
-		scale := c.B.Meta.DLogpScale
-		if c.nllWeight(p.o.Kind) != 0 || !(math.Abs(scale) > 0) || math.IsInf(scale, 0) {
-			return nil
-		}
-		chosen := ch.Output == "dlogp_chosen"
-		at := func(q Pair, by float64) float64 {
-			if chosen {
-				q.Chosen += by
-			} else {
-				q.Rejected += by
-			}
-			return f(q)
-		}
-		slope := func(q Pair) float64 {
-			const step = 0x1p-9
-			return (8*(at(q, step)-at(q, -step)) - (at(q, 2*step) - at(q, -2*step))) / (12 * step)
-		}
-		return c.pairGradient(func(r int) (float64, float64) {
-			d, err := value(slope, r)
-			return d, err + 8*u*p.o.Beta
-		}, steps*scale)
-	case "loss":
-		if c.Has("pair_loss") {
-			return nil
-		}
-	}
-	loss, err := make([]float64, c.B.Rows), make([]float64, c.B.Rows)
-	for r := range loss {
-		loss[r], err[r] = value(f, r)
-	}
-	if ch.Output == "pair_loss" {
-		return &Prediction{Want: loss, Bound: err}
-	}
-	s := c.pairSums(loss, func(r int) float64 { return err[r] })
-	if nll != nil {
-		s.add(1, *nll, u)
-	}
-	s.divide(steps, u)
-	return s.prediction(func(int) []Term { return nil })
-}
-
-// Answers predicts the loss of labelled answers as another function of their log-probs, the reference point and the label; nil where
-// something is not known. Its error is that of a shift of the log-ratio by e = stored + 4u·(|policy| + |reference| + |z|), and of a few
-// operations.
-func (c *Case) Answers(f func(policy, reference, z float64, good bool) float64) *Prediction {
-	policy, reference, labels, point := c.B.Row("logp_policy"), c.B.Row("logp_reference"), c.B.Row("desirable"), c.B.PerFile("reference_point")
-	steps := c.pairSteps()
-	if !c.OK() || policy == nil || reference == nil || labels == nil || point == nil {
-		return nil
-	}
-	u := c.Unit + tol.U64
-	stored := Input{Err: c.rounding("logp_policy")}
-	other := Input{Err: c.rounding("logp_reference")}
-	loss, err := make([]float64, c.B.Rows), make([]float64, c.B.Rows)
-	for i, file := range c.B.Files {
-		z := point[i]
-		for r := file.Lo; r < file.Hi; r++ {
-			good := labels[r] == 1
-			x := f(policy[r], reference[r], z, good)
-			e := stored.E(r) + other.E(r) + 4*u*(math.Abs(policy[r])+math.Abs(reference[r])+math.Abs(z))
-			for _, by := range []float64{e, -e} {
-				err[r] = max(err[r], math.Abs(f(policy[r]+by, reference[r], z, good)-x))
-			}
-			loss[r], err[r] = x, 2*err[r]+(elementary+8)*u*(math.Abs(x)+1)
-		}
-	}
-	s := c.pairSums(loss, func(r int) float64 { return err[r] })
-	s.divide(steps, u)
-	return s.prediction(func(int) []Term { return nil })
 }

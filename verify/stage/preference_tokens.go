@@ -3,6 +3,7 @@ package stage
 import (
 	"math"
 
+	"plumbline/reference/rl"
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
@@ -57,7 +58,7 @@ func (c *Case) answerSum(tokens, mask string) *Prediction {
 		note(&c.Absent, mask+" of the columns of "+tokens)
 	}
 	mean := false
-	if kind := c.Enum("dpo.loss"); kind == "ipo" || kind == "orpo" {
+	if kind := c.lossTerms()[0].Kind; !c.mixed() && (kind == rl.DPOIPO || kind == rl.DPOORPO) {
 		mean = c.Bool("dpo.logp_mean")
 	} else {
 		mean = c.BoolOr("dpo.logp_mean", false)
