@@ -277,7 +277,7 @@ var preferenceFaults = slices.Concat(tokenFaults(), pairHypotheses(), answerFaul
 
 func pairHypotheses() []*Hypothesis {
 	var list []*Hypothesis
-	for _, l := range pairLosses {
+	for _, l := range slices.Concat(pairLosses, termLosses) {
 		list = append(list, l.hypothesis())
 	}
 	return list

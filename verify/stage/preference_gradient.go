@@ -2,18 +2,24 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/reference/rl"
+	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
 
 // predictPairGradient is the closed form that [rl.DPO] has, divided by the pairs of the file, the accumulation steps and what the file says of
-// its scale. The cross-entropy beside the loss reaches the log-probs of an answer where a program makes it of them, and else its tokens: with
-// it the gradient of the chosen answers is not known.
+// its scale. The cross-entropy beside the loss reaches the log-probs of an answer where a program makes it of them, and else their tokens, as TRL
+// 1.16's sft does: with it the gradient of the chosen answers has one of two values.
 func predictPairGradient(c *Case, chosen bool) *Prediction {
 	p := c.readPairs()
 	steps := c.pairSteps()
-	if chosen && c.nllWeight(c.oddsRatio()) != 0 {
+	beside := 0.0
+	if chosen {
+		beside = c.nllWeight(c.oddsRatio())
+	}
+	if beside != 0 && (c.oddsRatio() || c.Set.Value("agg.div_ga").Kind() == convention.Unknown && c.Of(c.B, c.Set).accumulation() > 1) {
 		note(&c.Absent, "the gradient of nll_loss by the log-prob of an answer")
 	}
 	scale := c.B.Meta.DLogpScale
@@ -41,7 +47,38 @@ func predictPairGradient(c *Case, chosen bool) *Prediction {
 			}
 		}
 	}
-	return c.orDivided(c.pairGradient(func(r int) (float64, float64) { return d[r], err[r] }, steps*scale))
+	of := c.pairGradient(func(r int) (float64, float64) { return d[r], err[r] }, steps*scale)
+	if beside != 0 {
+		of.Alt = c.withNLL(of, beside/(steps*scale))
+		return of
+	}
+	return c.orDivided(of)
+}
+
+// withNLL adds to a gradient that of weight·nll_loss where the numbers are those of a function of the answers' log-probs, by the forms of [nllForms] that
+// trainers have; NaN where they are not.
+func (c *Case) withNLL(p *Prediction, weight float64) []float64 {
+	b := c.B
+	lp, other, t, u, nll := b.Row("logp_chosen"), b.Row("logp_rejected"), b.Row("chosen_tokens"), b.Row("rejected_tokens"), b.PerFile("nll_loss")
+	alt := make([]float64, len(p.Want))
+	for k, file := range b.Files {
+		form := slices.IndexFunc(nllForms, func(f nllForm) bool {
+			x := f.file(file, lp, other, t, u)
+			return f.words == "" && nll != nil && math.Abs(nll[k]-x) <= 1e-5*math.Abs(x)
+		})
+		for r := file.Lo; r < file.Hi; r++ {
+			alt[r] = math.NaN()
+			if form >= 0 {
+				unit := func(by float64) float64 {
+					one := slices.Clone(lp)
+					one[r] += by
+					return nllForms[form].file(file, one, other, t, u)
+				}
+				alt[r] = p.Want[r] + weight*(unit(1)-unit(0)) // it is linear
+			}
+		}
+	}
+	return alt
 }
 
 // gradient is the derivative of the loss of a row, or rank, by one of the dumped log-probs, and its error.
