@@ -18,6 +18,8 @@ type exportTarget struct {
 
 var exportTargets = []exportTarget{
 	{"trl", "plumbline_trl.py", "GRPOTrainer of TRL 1.16.0: install(GRPOTrainer)"},
+	{"trl-rloo", "plumbline_trl_rloo.py", "RLOOTrainer of TRL 1.16.0: install(RLOOTrainer)"},
+	{"trl-dpo", "plumbline_trl_dpo.py", "DPOTrainer of TRL 1.16.0: install(DPOTrainer)"},
 	{"verl", "plumbline_verl.py", "ppo_loss and value_loss of verl 0.9.1, by model.external_lib"},
 	{"openrlhf", "plumbline_openrlhf.py", "actor and critic of OpenRLHF 0.11.2: install(DeepspeedStrategy)"},
 	{"torch", "plumbline_torch.py", "any loop in PyTorch: dump(folder, step, options=…, **tensors)"},

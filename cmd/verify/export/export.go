@@ -3,7 +3,7 @@ package export
 
 import "embed"
 
-// Files are plumbline_trl.py, plumbline_verl.py, plumbline_openrlhf.py, plumbline_torch.py and test_ppo_golden.py.
+// Files are plumbline_trl.py, plumbline_trl_rloo.py, plumbline_trl_dpo.py, plumbline_verl.py, plumbline_openrlhf.py, plumbline_torch.py and test_ppo_golden.py.
 //
 //go:embed *.py
 var Files embed.FS

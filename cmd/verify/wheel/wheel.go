@@ -122,7 +122,7 @@ func (c *Contents) members() ([]member, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, framework := range []string{"openrlhf", "trl", "verl"} { // the hooks as verify export prints them
+	for _, framework := range []string{"openrlhf", "trl", "trl_dpo", "trl_rloo", "verl"} { // the hooks as verify export prints them
 		data, err := export.Files.ReadFile("plumbline_" + framework + ".py")
 		if err != nil {
 			return nil, err

@@ -47,7 +47,7 @@ func unpack(t *testing.T, data []byte) (names []string, files map[string]string,
 // The Python files of the package, and the frameworks whose hooks are in it.
 var (
 	modules = []string{"__init__", "__main__", "_check", "_dump", "_pytest", "_run", "_session", "_watch", "_site/sitecustomize", "openrlhf", "trl", "verl"}
-	hooked  = []string{"openrlhf", "trl", "verl"}
+	hooked  = []string{"openrlhf", "trl", "trl_dpo", "trl_rloo", "verl"}
 )
 
 // structure checks a wheel against the binary distribution format.

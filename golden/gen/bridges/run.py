@@ -16,7 +16,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(HERE, "..", "..", ".."))
 ALONE = ["verl==0.9.1", "openrlhf==0.11.2"]
-TARGETS = {"trl": "plumbline_trl.py", "verl": "plumbline_verl.py", "openrlhf": "plumbline_openrlhf.py", "torch": "plumbline_torch.py", "pytest": "test_ppo_golden.py"}
+TARGETS = {"trl": "plumbline_trl.py", "trl_rloo": "plumbline_trl_rloo.py", "trl_dpo": "plumbline_trl_dpo.py", "verl": "plumbline_verl.py", "openrlhf": "plumbline_openrlhf.py", "torch": "plumbline_torch.py", "pytest": "test_ppo_golden.py"}
 GAE = ["--set", "gae.gamma=0.99", "--set", "gae.lambda=0.95", "--set", "kl.beta=0.05", "--set", "kl.kind=k1"]  # of verl's driver, which its workers do not know
 
 # name, script and its arguments, folder of the dumps, options of verify dump, exit code, word of the explanation
@@ -59,6 +59,11 @@ TRIALS = [
     ("torch on verl's functions, bug", "torch_peers.py HOOK DUMPS verl/faulty/value_loss_no_half", "", ["--profile", "verl-ppo@0.9"], 1, "VALUE-NO-HALF"),
     ("torch on openrlhf's functions, bug", "torch_peers.py HOOK DUMPS openrlhf/faulty/gspo_per_token", "", ["--profile", "openrlhf-group@0.11"], 1, "agg.kind token"),
     ("torch, bad input", "robust.py HOOK", None, [], 0, ""),
+    ("trl_rloo", "trl_toy.py HOOK DUMPS --trainer RLOO", "", ["--profile", "trl-rloo@1.16"], 0, ""),
+    ("trl_rloo bug: the whole group's mean", "trl_toy.py HOOK DUMPS --trainer RLOO --bug rloo_whole_group", "", ["--profile", "trl-rloo@1.16"], 1, "ADV-CENTER"),
+    ("trl_dpo", "trl_toy.py HOOK DUMPS --trainer DPO", "", [], 0, ""),
+    ("trl_dpo sum of losses", 'trl_toy.py HOOK DUMPS --trainer DPO --config {"loss_type":["sigmoid","bco_pair","sft"],"loss_weights":[0.8,0.2,1.0]}', "", [], 0, ""),
+    ("trl_dpo bug: sign of the rejected answer", 'trl_toy.py HOOK DUMPS --trainer DPO --bug dpo_bco_sign --config {"loss_type":["bco_pair"]}', "", [], 1, "DPO-TERMS"),
     ("trl, bad input", "trl_robust.py HOOK", None, [], 0, ""),
     ("pytest file", "check_pytest.py HOOK", None, [], 0, ""),
     ("wheel, run and callback and pytest plugin", "way_in.py", None, [], 0, ""),
@@ -102,7 +107,7 @@ def main():
         for target, name in TARGETS.items():
             hooks[target] = os.path.join(tmp, name)
             with open(hooks[target], "wb") as f:
-                subprocess.run([verify, "export", target], stdout=f, check=True)
+                subprocess.run([verify, "export", target.replace("_", "-")], stdout=f, check=True)
         if wheel:  # the program of the wheel stands for the one built here
             installed = os.path.join(os.path.dirname(python), "verify")
             same = subprocess.run([installed, "export", "trl"], capture_output=True, check=True).stdout == open(hooks["trl"], "rb").read()

@@ -23,7 +23,7 @@ def train(hook, folder, config, **options):
     with tempfile.TemporaryDirectory() as tmp, warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         trl_toy.load(hook).install(GRPOTrainer, folder, **options)
-        t = trl_toy.trainer(tmp, dict({"max_steps": 2}, **config))
+        t = trl_toy.trainer("GRPO", tmp, dict({"max_steps": 2}, **config))
         t.train()
         return [str(w.message) for w in seen if "plumbline" in str(w.message)], t.state.global_step
 

@@ -44,8 +44,8 @@ _watching = False
 def _hook(name, target):
     import importlib
     module = importlib.import_module(name)
-    if hasattr(target, "GRPOTrainer"):
-        module.install(target.GRPOTrainer)
+    if hasattr(module, "install_all"):
+        module.install_all(target)
     elif hasattr(target, "DeepspeedStrategy"):
         module.install(target.DeepspeedStrategy)
 

@@ -18,8 +18,8 @@ EPILOG = """\
   plumbline run --stop -- trl grpo --model_name_or_path …
   plumbline run --every 10 -- torchrun --nproc_per_node 8 train.py
 
-The hook is put into TRL's GRPOTrainer, verl's losses and OpenRLHF's strategy when the program, or a process that it starts,
-imports them. Everything but run is a command of verify: plumbline dump FOLDER, plumbline explain ID, ...
+The hook is put into TRL's GRPOTrainer, RLOOTrainer and DPOTrainer, verl's losses and OpenRLHF's strategy when the program, or a
+process that it starts, imports them; a run of another trainer dumps nothing, which is exit 5. Everything but run is a command of verify: plumbline dump FOLDER, plumbline explain ID, ...
 
 Exit: that of the command if it failed; else that of verify dump: 0 nothing failed, 1 a bug, 5 nothing was dumped, 6 undetermined."""
 
@@ -156,7 +156,7 @@ def runs(folder):
 def nothing(records):
     if records:
         return "the trainer was hooked, but no step was dumped: a warning above says why"
-    return ("nothing was dumped: no process imported TRL's GRPOTrainer, verl's losses or OpenRLHF's strategy. A loop of your own calls plumbline.dump "
+    return ("nothing was dumped: no process trained with TRL's GRPOTrainer, RLOOTrainer or DPOTrainer, verl's losses or OpenRLHF's strategy; other trainers have no hook. A loop of your own calls plumbline.dump "
             "(verify explain dump); python -I and -E, and containers, do not see PYTHONPATH: use the callback or external_lib there")
 
 

@@ -8,6 +8,8 @@ import sys
 # module that defines what is hooked → module of this package that hooks it
 TARGETS = {
     "trl.trainer.grpo_trainer": "plumbline.trl",
+    "trl.trainer.rloo_trainer": "plumbline.trl",
+    "trl.trainer.dpo_trainer": "plumbline.trl",
     "verl.workers.utils.losses": "plumbline.verl",
     "openrlhf.utils.deepspeed.deepspeed": "plumbline.openrlhf",
 }

@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer: GRPOTrainer(…, callbacks=[PlumblineCallback()]), or plumbline run, which needs no line of yours."""
+"""TRL's GRPOTrainer, RLOOTrainer and DPOTrainer: GRPOTrainer(…, callbacks=[PlumblineCallback()]), or plumbline run, which needs no line of yours."""
 from __future__ import annotations
 
 import contextlib
@@ -8,9 +8,11 @@ import warnings
 
 import transformers
 
-from . import _check, _hook_trl, _session
+from . import _check, _hook_trl, _hook_trl_dpo, _hook_trl_rloo, _session
 
-_hook_trl.write = _session.writer(_hook_trl.write)
+HOOKS = {"GRPOTrainer": _hook_trl, "RLOOTrainer": _hook_trl_rloo, "DPOTrainer": _hook_trl_dpo}
+for hook in HOOKS.values():
+    hook.write = _session.writer(hook.write)
 
 
 def install(cls):
@@ -18,24 +20,32 @@ def install(cls):
     if "_plumbline" in vars(cls):
         return
     cls._plumbline = True
-    _hook_trl.install(cls, _session.folder, _session.steps)
+    HOOKS[cls.__name__].install(cls, _session.folder, _session.steps)
     real = cls.train
 
     def train(self, *args, **kwargs):
         if _session.current is not None:
             a = self.args
-            _session.current.period = max(1, -(-a.steps_per_generation * a.num_iterations // a.gradient_accumulation_steps))
+            rollout = a.steps_per_generation * a.num_iterations if hasattr(a, "steps_per_generation") else 1  # pairs have none
+            _session.current.period = max(1, -(-rollout // a.gradient_accumulation_steps))
         return real(self, *args, **kwargs)
     cls.train = train
 
 
+def install_all(module):
+    """Put the hooks into the trainers that a module has."""
+    for name in HOOKS:
+        if cls := getattr(module, name, None):
+            install(cls)
+
+
 def install_from_environment(module):
     _session.from_environment()
-    install(module.GRPOTrainer)
+    install_all(module)
 
 
 class PlumblineCallback(transformers.TrainerCallback):
-    """Dump steps of a GRPOTrainer, judge them, and say the verdict at the end of training.
+    """Dump steps of a GRPOTrainer, RLOOTrainer or DPOTrainer, judge them, and say the verdict at the end of training.
 
     folder   of the dumps; every run has a folder run-… in it
     every, rows, limit   see Session: by default the first two steps and then as many as take 5 % of the time, 1 GB in all
@@ -46,10 +56,10 @@ class PlumblineCallback(transformers.TrainerCallback):
     """
 
     def __init__(self, folder="dumps", every=None, rows=None, limit=10**9, stop=False, profile=None, **flags):
-        from trl import GRPOTrainer
+        import trl
         self.session = _session.begin(_session.Session(folder, every, rows, limit))
         self.stop, self.flags, self.verdict, self._judged, self._boards = stop, {"profile": profile, "ignore": _check.unjudged(rows), **flags}, None, 0, None
-        install(GRPOTrainer)
+        install_all(trl)
 
     def on_train_begin(self, args, state, control, **_):
         self.verdict, self._judged = None, self.session.files
