@@ -3,7 +3,7 @@
     python trl_toy.py HOOK.py FOLDER [--trainer GRPO|RLOO|DPO] [--bug NAME] [--config JSON]
     python -m torch.distributed.run --nproc_per_node 2 trl_toy.py …      (two ranks)
 
-A bug is one replaced statement of the release, of GRPO from golden/gen/dumps/trl_grpo_cases.py, of the others below.
+A bug is one replaced statement of the release, of GRPO from golden/gen/dumps/trl_grpo_cases.py, of the others from trl_bugs.py.
 """
 import argparse
 import importlib.util
@@ -20,14 +20,11 @@ import datasets, torch, transformers
 import trl
 
 import tiny
-from patch import Patch, compile_method
+from patch import compile_method
+from trl_bugs import BUGS
 from trl_grpo_cases import FAULTS
 
 torch.set_num_threads(1)
-BUGS = {
-    "rloo_whole_group": Patch("_generate_and_score_completions", "baselines = (grouped_sum - grouped_rewards) / (scorable_counts - 1)", "baselines = (grouped_sum / scorable_counts).repeat(1, num_generations)"),
-    "dpo_bco_sign": Patch("_compute_loss", "-F.logsigmoid(chosen_rewards) - F.logsigmoid(-rejected_rewards)", "-F.logsigmoid(chosen_rewards) - F.logsigmoid(rejected_rewards)"),
-}
 
 
 def digits(completions, **_):

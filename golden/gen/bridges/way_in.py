@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 
+from trl_bugs import BUGS
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.normpath(os.path.join(HERE, "..", "..", ".."))
 BIN = os.path.dirname(sys.executable)
@@ -70,12 +72,12 @@ def test_trl():
 """ % os.path.dirname(EXAMPLE)
 
 
-def release(tmp, old, new):
-    """A copy of TRL with a statement replaced, on the path before the release."""
-    root = os.path.join(tmp, "patched")
+def release(tmp, trainer, old, new):
+    """A copy of TRL with a statement of a trainer replaced, on the path before the release."""
+    root = os.path.join(tmp, "patched-" + trainer)
     source = os.path.dirname(importlib.util.find_spec("trl").origin)
     shutil.copytree(source, os.path.join(root, "trl"), ignore=shutil.ignore_patterns("__pycache__"))
-    path = os.path.join(root, "trl", "trainer", "grpo_trainer.py")
+    path = os.path.join(root, "trl", "trainer", trainer + "_trainer.py")
     text = open(path, encoding="utf-8").read()
     if text.count(old) != 1:
         raise RuntimeError(f"{path}: statement found {text.count(old)} times: {old!r}")
@@ -91,7 +93,8 @@ def main():
     bad, count = [], 0
     with tempfile.TemporaryDirectory() as tmp:
         os.chdir(tmp)
-        buggy = release(tmp, *DDOF)
+        buggy = release(tmp, "grpo", *DDOF)
+        planted = {k: release(tmp, k, p.old, p.new) for k, p in (("rloo", BUGS["rloo_whole_group"]), ("dpo", BUGS["dpo_bco_sign"]))}
         toy = lambda name: os.path.join(HERE, name)
         for name, text in (("callback.py", CALLBACK), ("test_clean.py", PYTEST.replace("DDOF", "1")), ("test_bug.py", PYTEST.replace("DDOF", "0"))):
             with open(name, "w", encoding="utf-8") as f:
@@ -117,9 +120,9 @@ def main():
             ("trl, callback", [sys.executable, "callback.py", "calls"], {}, 0, ["VERDICT 0", "STEPS 6 LOST []"], []),
             ("trl, callback, bug, stopped", [sys.executable, "callback.py", "calls-bug", "stop"], buggy, 0, ["VERDICT 1 ADV-DDOF:", "STEPS 1 "], []),
             ("trl rloo, clean", [*run, toy("trl_toy.py"), "-", "x", "--trainer", "RLOO"], {}, 0, ["agree with TRL 1.16.0"], ["could not be dumped"]),
-            ("trl rloo, bug", [*run, toy("trl_toy.py"), "-", "x", "--trainer", "RLOO", "--bug", "rloo_whole_group"], {}, 1, ["ADV-CENTER"], []),
+            ("trl rloo, bug", [*run, toy("trl_toy.py"), "-", "x", "--trainer", "RLOO"], planted["rloo"], 1, ["ADV-CENTER"], []),
             ("trl dpo, clean", [*run, toy("trl_toy.py"), "-", "x", "--trainer", "DPO"], {}, 0, ["agree with what is declared"], ["could not be dumped"]),
-            ("trl dpo, bug", [*run, toy("trl_toy.py"), "-", "x", "--trainer", "DPO", "--bug", "dpo_bco_sign", "--config", '{"loss_type":["bco_pair"]}'], {}, 1, ["DPO-TERMS"], []),
+            ("trl dpo, bug", [*run, toy("trl_toy.py"), "-", "x", "--trainer", "DPO", "--config", '{"loss_type":["bco_pair"]}'], planted["dpo"], 1, ["DPO-TERMS"], []),
             ("verl, clean", [*run, toy("verl_toy.py"), "-"], {}, 0, ["agree with verl 0.9.1"], []),
             ("verl, bug: bounds exchanged", [*run, toy("verl_toy.py"), "-", "--bug", "clip_bounds_swapped"], {}, 1, ["CLIP-SIDES-SWAPPED"], []),
             ("verl ppo, bug: no half", [*run, *GAE, toy("verl_toy.py"), "-", "--ppo", "--bug", "value_loss_no_half"], {}, 1, ["VALUE-NO-HALF"], []),
