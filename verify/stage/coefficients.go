@@ -12,8 +12,9 @@ import (
 type Losses struct {
 	loss, sums, rows, tokens, columns []float64 // of every file; sums of token_loss over the mask
 	terms                             [3][]float64
-	whole                             bool // token_loss is all of the loss but for its aggregation
-	parts                             bool // every file has loss, pg_loss and the terms that any has
+	means                             [3][aggregations][]float64 // of a term that the files have of tokens alone, by aggregation
+	whole                             bool                       // token_loss is all of the loss but for its aggregation
+	parts                             bool                       // every file has loss, pg_loss and the terms that any has
 	has                               [3]bool
 	n                                 int
 	alone                             wholes // where the loss is all that says of its terms
@@ -53,15 +54,10 @@ func (l *Losses) Add(b *dump.Batch) {
 	for k, t := range lossTerms {
 		l.parts = l.parts && l.has[k] == (b.PerFile(t.name) != nil)
 	}
+	if l.parts {
+		l.addParts(b, loss, policy)
+	}
 	for f, file := range b.Files {
-		if l.parts {
-			l.loss = append(l.loss, loss[f]-policy[f])
-			for k, t := range lossTerms {
-				if l.has[k] {
-					l.terms[k] = append(l.terms[k], t.sign*b.PerFile(t.name)[f])
-				}
-			}
-		}
 		if l.whole {
 			var sum, n float64
 			for i := file.Lo * b.Cols; i < file.Hi*b.Cols; i++ {
@@ -76,69 +72,22 @@ func (l *Losses) Add(b *dump.Batch) {
 	}
 }
 
-// Coefficients solves loss − pg_loss = β·kl_loss − c_H·entropy_loss + c_V·value_loss for the coefficients of the terms that the files
-// have, by least squares over the files: nil unless there are two files more than coefficients, and all files agree to 1e-4 of the
-// largest difference. A coefficient of 1 is none: the term was dumped as it is added.
+// Coefficients solves for the coefficients of the terms of a loss: those of pairs, of rewards, of the terms that the files have ([Losses.ofParts]), or
+// of those that the loss alone says of; nil where they are not known.
 func (l *Losses) Coefficients() map[string]float64 {
-	var which []int
-	for k := range lossTerms {
-		if l.has[k] {
-			which = append(which, k)
-		}
-	}
-	n := len(which)
-	if len(l.pairs.loss) > 0 {
+	switch {
+	case len(l.pairs.loss) > 0:
 		if found := l.pairs.coefficients(); found != nil {
 			return found
 		}
 		return l.rewards.coefficients()
+	case l.parts:
+		return l.ofParts()
 	}
-	if !l.parts {
-		if f := l.alone.fit(); f != nil {
-			return f.coefficients
-		}
-		return nil
+	if f := l.alone.fit(); f != nil {
+		return f.coefficients
 	}
-	if n == 0 || len(l.loss) < n+2 {
-		return nil
-	}
-	a := make([]float64, n*(n+1))
-	largest := 0.0
-	for f, y := range l.loss {
-		largest = max(largest, math.Abs(y))
-		for i, k := range which {
-			for j, m := range which {
-				a[i*(n+1)+j] += float64(l.terms[k][f] * l.terms[m][f])
-			}
-			a[i*(n+1)+n] += float64(l.terms[k][f] * y)
-		}
-	}
-	x := eliminate(a, n)
-	if x == nil || !(largest > 0) {
-		return nil
-	}
-	for f, y := range l.loss {
-		for i, k := range which {
-			y -= float64(x[i] * l.terms[k][f])
-		}
-		if !(math.Abs(y) <= 1e-4*largest) {
-			return nil
-		}
-	}
-	found := map[string]float64{}
-	for i, k := range which {
-		most := 0.0
-		for _, term := range l.terms[k] {
-			most = max(most, math.Abs(x[i]*term))
-		}
-		if most <= 1e-3*largest {
-			continue // it is as large as what the files may leave
-		}
-		if c := written(x[i], 1e-3); c > 0 && math.Abs(c-1) > 1e-3 {
-			found[lossTerms[k].option] = c
-		}
-	}
-	return found
+	return nil
 }
 
 // Constant solves loss = Σ token_loss/(rows·L) for L, the same in all files: 0 unless there are three files, not all with one token count,

@@ -43,6 +43,34 @@ func TestCoefficientsAreThoseOfAllFiles(t *testing.T) {
 	require.Equal(t, map[string]float64{"entropy.coef": 0.007}, run(6, func(_ int, pg, kl, h float64) float64 { return pg + kl - 0.007*h }), "the KL was dumped as it is added")
 }
 
+// A term that the files have of their tokens alone stands in the loss beside those that they have.
+func TestCoefficientsOfTokens(t *testing.T) {
+	run := func(of func(f int, mean, rows float64) float64) map[string]float64 {
+		var l Losses
+		for f := range 5 {
+			lengths := []int{1 + f%4, 2, 3}
+			h := func(i int) float64 { return 2 + math.Sin(float64(7*i+f)) }
+			var sum, n, rows float64
+			for r, m := range lengths {
+				var row float64
+				for c := range m {
+					row += h(r*4 + c)
+				}
+				sum, n, rows = sum+row, n+float64(m), rows+row/float64(m)/3
+			}
+			pg, v := math.Sin(float64(f)), 1+math.Cos(float64(3*f))
+			b := lossFile(4, lengths, h, map[string]float64{"pg_loss": pg, "value_loss": v, "loss": pg + 0.5*v + of(f, sum/n, rows)})
+			b.Tensors["entropy"] = b.Tensors["token_loss"]
+			l.Add(b)
+		}
+		return l.Coefficients()
+	}
+	require.Equal(t, map[string]float64{"value.coef": 0.5, "entropy.coef": 0.003}, run(func(_ int, h, _ float64) float64 { return -0.003 * h }))
+	require.Equal(t, map[string]float64{"value.coef": 0.5, "entropy.coef": 0.003}, run(func(_ int, _, h float64) float64 { return -0.003 * h }), "means of rows")
+	require.Equal(t, map[string]float64{"value.coef": 0.5}, run(func(_ int, _, _ float64) float64 { return 0 }))
+	require.Empty(t, run(func(f int, h, _ float64) float64 { return -0.003 * h * float64(1+f%2) }))
+}
+
 // A constant that sums over tokens are divided by is found where rows and widths do not explain it.
 func TestConstantsAreThoseOfAllFiles(t *testing.T) {
 	run := func(cols int, by func(rows, tokens float64) float64) float64 {
