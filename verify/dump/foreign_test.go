@@ -20,27 +20,58 @@ func convicts(t *testing.T, id, fault string, change func(b *dumpfile.Batch)) {
 	require.Equal(t, fault, r.Explanations[0].Fault)
 }
 
-// The median of a group is no baseline of any estimator: what fits it exactly needs no declaration to be wrong.
+// The median of a group is no baseline of any estimator, and nobody adds 0.01 to a deviation: what fits exactly needs no declaration to be wrong.
 func TestAFormOfNoProgramConvicts(t *testing.T) {
-	convicts(t, "advantage/group", "ADV-CENTER", func(b *dumpfile.Batch) {
-		score, group := b.Row("scores"), b.Row("group_id")
-		rows := map[float64][]float64{}
-		for r, g := range group {
-			score[r] = single(math.Sin(float64(3*r*r + b.Meta.Step)))
-			rows[g] = append(rows[g], score[r])
+	grouped := func(median bool, eps float64) func(b *dumpfile.Batch) {
+		return func(b *dumpfile.Batch) {
+			score, group := b.Row("scores"), b.Row("group_id")
+			rows := map[float64][]float64{}
+			for r, g := range group {
+				score[r] = single(math.Sin(float64(3*r*r + b.Meta.Step)))
+				rows[g] = append(rows[g], score[r])
+			}
+			delete(b.Tensors, "rewards_per_func")
+			adv := b.Row("advantages")
+			for r, g := range group {
+				x := slices.Sorted(slices.Values(rows[g]))
+				var mean, square float64
+				for _, s := range x {
+					mean += s / float64(len(x))
+				}
+				for _, s := range x {
+					square += (s - mean) * (s - mean) / float64(len(x)-1)
+				}
+				if median {
+					mean = x[(len(x)-1)/2]
+				}
+				adv[r] = single((score[r] - mean) / (math.Sqrt(square) + eps))
+			}
 		}
-		delete(b.Tensors, "rewards_per_func")
-		adv := b.Row("advantages")
-		for r, g := range group {
-			x := slices.Sorted(slices.Values(rows[g]))
-			var mean, square float64
-			for _, s := range x {
-				mean += s / float64(len(x))
+	}
+	convicts(t, "advantage/group", "ADV-CENTER", grouped(true, 1e-4))
+	convicts(t, "advantage/group", "ADV-EPS", grouped(false, 1e-2))
+}
+
+// The weights of CISPO multiply a gradient of their own where they are not detached. What clips them is right in the losses by several options, which
+// only together say what the gradient is.
+func TestAGradientUnderTheFitsOfItsLosses(t *testing.T) {
+	convicts(t, "gradient/dlogp", "CISPO-NOT-DETACHED", func(b *dumpfile.Batch) {
+		lp, old, adv, loss, g := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("token_loss"), b.Token("dlogp")
+		n, total := make([]float64, len(b.Files)), make([]float64, len(b.Files))
+		cells(b, func(_, row, _ int) { n[b.File(row)]++ })
+		cells(b, func(i, row, _ int) {
+			ratio, f := math.Exp(lp[i]-old[i]), b.File(row)
+			loss[i] = single(-adv[row] * lp[i] * min(ratio, 1.25))
+			if g[i] = single(-adv[row] * 1.25 / n[f]); ratio < 1.25 {
+				g[i] = single(-adv[row] * ratio * (1 + lp[i]) / n[f])
 			}
-			for _, s := range x {
-				square += (s - mean) * (s - mean) / float64(len(x)-1)
-			}
-			adv[r] = single((score[r] - x[(len(x)-1)/2]) / (math.Sqrt(square) + 1e-4))
+			total[f] += loss[i]
+		})
+		delete(b.Tensors, "kl")
+		delete(b.Tensors, "logp_ref")
+		delete(b.Tensors, "logp_gen")
+		for f := range n {
+			b.Tensors["loss"].Data[f] = single(total[f] / n[f])
 		}
 	})
 }

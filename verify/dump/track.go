@@ -138,6 +138,9 @@ func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 		if t.fits, t.all = s.solve(t, u), true; len(t.fits) == 0 {
 			t.fits, t.all = t.complete(u.b, u.set, s)
 		}
+		if s.profile == nil {
+			t.fits = slices.DeleteFunc(t.fits, stage.Fit.Unwritten)
+		}
 		t.searched = true
 		if u.b == b && len(t.fits) > 0 {
 			if s.ledger.write != nil { // each is judged again by who knows the steps before
@@ -283,7 +286,7 @@ func (t *track) again(v *view, set *convention.Set, s *session) *stage.Outcome {
 		return nil // it could be read before: the run is changing under us, and the failure stands
 	}
 	t.fits = slices.DeleteFunc(fits, func(f stage.Fit) bool {
-		return stage.Judge(t.check, earlier.b, changed(earlier.set, f.Changes)).Verdict == check.Fail
+		return s.profile == nil && f.Unwritten() || stage.Judge(t.check, earlier.b, changed(earlier.set, f.Changes)).Verdict == check.Fail
 	})
 	t.all = all
 	if len(t.fits) == 0 {

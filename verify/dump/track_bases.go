@@ -16,19 +16,20 @@ import (
 // those that leave the fewest elements wrong. An option that a profile leaves to the configuration has several values.
 func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 	known := set
+	var found []stage.Change
 	for _, earlier := range s.tracks {
 		if earlier == t {
 			break
 		}
 		for _, c := range earlier.decided() {
 			if known.Value(c.Option).Kind() == convention.Unknown {
-				known = known.With(c.Option, c.To, earlier.check.ID)
+				known, found = known.With(c.Option, c.To, earlier.check.ID), append(found, c)
 			}
 		}
 	}
 	var list []judgement
 	seen := map[string]bool{}
-	for _, known := range t.withShown(v, known, s) {
+	for _, known := range append(t.ofUpstream(known, found, set, s), t.withShown(v, known, s)...) {
 		for _, p := range s.fallbackProfiles() {
 			under, _ := convention.FromProfile(p).Over(known)
 			for _, o := range t.filled(v, under, s) {
@@ -60,6 +61,23 @@ func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 	return list
 }
 
+// ofUpstream returns known with what the likeliest fits of the checks upstream say together of options that each of them leaves open: a bound, and what it
+// counts from, are right only together.
+func (t *track) ofUpstream(known *convention.Set, found []stage.Change, set *convention.Set, s *session) (sets []*convention.Set) {
+	const most = 2
+	starts := t.upstreamFits(upstreamOf[t.check.ID], found, set, s)
+	for _, changes := range starts[:min(most, len(starts))] {
+		under := known
+		for _, c := range changes {
+			if under.Value(c.Option).Kind() == convention.Unknown {
+				under = under.With(c.Option, c.To, ofNobody)
+			}
+		}
+		sets = append(sets, under)
+	}
+	return sets
+}
+
 // withShown returns set, and where nothing is declared set with what the batch gives of the check's options in closed form, the likeliest two.
 func (t *track) withShown(v *view, set *convention.Set, s *session) []*convention.Set {
 	const most = 2
@@ -72,9 +90,12 @@ func (t *track) withShown(v *view, set *convention.Set, s *session) []*conventio
 		s.fail(err)
 		return sets
 	}
-	shown := stage.Shown(t.check, b, set)
-	for _, changes := range shown[:min(most, len(shown))] {
-		sets = append(sets, changed(set, changes))
+	for _, shown := range [][][]stage.Change{stage.Shown(t.check, b, set), stage.ShownBounds(t.check, b, set)} {
+		for _, changes := range shown[:min(most, len(shown))] {
+			if f := (stage.Fit{Changes: changes}); !f.Unwritten() {
+				sets = append(sets, changed(set, changes))
+			}
+		}
 	}
 	return sets
 }

@@ -134,7 +134,7 @@ func advantageEdits(o *stage.Outcome) []edit {
 	var alone []change // numbers, of which one beside another change fits too much
 	for _, e := range writtenEpsilons {
 		if declared.spread != "none" && e != declared.eps {
-			alone = append(alone, change{"ADV-EPS", fmt.Sprintf("the epsilon is %g where it should be %g", e, declared.eps), func(f *advantageForm) { f.eps = e }, false})
+			alone = append(alone, change{"ADV-EPS", fmt.Sprintf("the epsilon is %g where it should be %g", e, declared.eps), func(f *advantageForm) { f.eps = e }, e >= 1e-2})
 		}
 	}
 	if strings.HasPrefix(declared.spread, "std") && declared.eps != 0 {
