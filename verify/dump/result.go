@@ -252,6 +252,7 @@ func (t *track) failure(res *check.Result, s *session) {
 		if len(t.why.fits) > 0 {
 			t.convention(res, s.closed, s)
 		}
+		t.rejected(res, s)
 		return
 	}
 	finding := fmt.Sprintf("%d of %d compared elements beyond their bound", t.cells, t.of)

@@ -222,27 +222,47 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 			}
 		}
 	}
-	if starts := t.upstreamFits(upstreamOf[t.check.ID], found, set, s); len(starts) > 0 {
-		if fits, all = stage.CompleteFrom(t.check, b, set, starts); len(fits) > 0 {
+	holds := t.holds(b, s)
+	ways := []func() ([]stage.Fit, bool){
+		func() ([]stage.Fit, bool) {
+			if starts := t.upstreamFits(upstreamOf[t.check.ID], found, set, s); len(starts) > 0 {
+				return stage.CompleteFrom(t.check, b, set, starts, holds)
+			}
+			return nil, false
+		},
+		func() ([]stage.Fit, bool) {
+			if len(found) == 0 {
+				return nil, false
+			}
+			fits, all := stage.CompleteHolding(t.check, b, known, holds.After(found))
+			for i := range fits {
+				fits[i].Changes = append(slices.Clone(found), fits[i].Changes...)
+			}
+			return fits, all
+		},
+		func() ([]stage.Fit, bool) { return stage.CompleteHolding(t.check, b, set, holds) },
+		func() ([]stage.Fit, bool) {
+			if starts := t.upstreamFits(termsOf[t.check.ID], found, set, s); len(starts) > 0 {
+				fits, _ := stage.CompleteFrom(t.check, b, set, starts, holds)
+				return fits, all
+			}
+			return nil, all
+		},
+	}
+	var here []stage.Fit // what is right in b alone
+	allHere := false
+	for _, way := range ways {
+		if fits, all = way(); len(fits) > 0 && holds.Some(fits) {
 			return fits, all
 		}
-	}
-	if len(found) > 0 {
-		fits, all = stage.Complete(t.check, b, known)
-		for i := range fits {
-			fits[i].Changes = append(slices.Clone(found), fits[i].Changes...)
-		}
-		if len(fits) > 0 {
-			return fits, all
+		if len(fits) > 0 && here == nil {
+			here, allHere = fits, all
 		}
 	}
-	if fits, all = stage.Complete(t.check, b, set); len(fits) > 0 {
-		return fits, all
+	if here != nil {
+		return here, allHere
 	}
-	if starts := t.upstreamFits(termsOf[t.check.ID], found, set, s); len(starts) > 0 {
-		fits, _ = stage.CompleteFrom(t.check, b, set, starts)
-	}
-	return fits, all
+	return nil, all
 }
 
 // decided returns the options that have the same value in all that fits, but for those to which they do not apply.

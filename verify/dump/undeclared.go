@@ -62,8 +62,27 @@ func (t *track) undeclared(res *check.Result, s *session) {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s, of which a value that these data do not let try may give the numbers: they have its form", strings.Join(open, ", "))
 			res.Fix = "declare what the run was configured with: --profile, --config or --set"
+		} else if open := t.openOptions(); !t.why.all && len(open) > 0 { // what was not tried is not refuted
+			res.Verdict = check.Undetermined
+			res.Reason += fmt.Sprintf("; nobody declares %s", strings.Join(open[:min(3, len(open))], ", "))
+			res.Fix = "declare what the run was configured with: --profile, --config or --set"
 		}
 	}
+}
+
+// rejected leaves steps of which no row has a token undecided where others have some: what the engine sampled far from the policy may be rejected,
+// all of it in some steps (verl 0.9.1, rollout_corr_helper.py, rollout_rs), and a mask that was never filled is empty in every step.
+func (t *track) rejected(res *check.Result, s *session) {
+	if s.profile != nil || t.check.ID != "masks/lengths" || t.passed == 0 ||
+		slices.ContainsFunc(t.first.Rules.Violations, func(v stage.Violation) bool { return v.Fault != "MASK-EMPTY" }) {
+		return
+	}
+	for i := range res.Explanations {
+		res.Explanations[i].Lead = true
+	}
+	res.Verdict, res.Class = check.Undetermined, nil
+	res.Reason += "; nobody declares whether responses are rejected, and of a rejection all of some steps may be"
+	res.Fix = "declare what the run was configured with: --profile, --config or --set"
 }
 
 // signed says that token losses have the sign that none of their formulas gives.
@@ -277,6 +296,7 @@ func (t *track) convicted() bool {
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
 		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Token("is_weights") == nil
+		unsaid = unsaid || e.Hypothesis.ID == "AGG-COUNTS-MASKED" && stage.Rejected(t.first.Case.B)
 		return !coarse && !unsaid && !e.Hypothesis.Relative
 	})
 }

@@ -114,3 +114,20 @@ func TestGradientsAreThoseOfTheirLosses(t *testing.T) {
 	require.True(t, passed["token_loss/policy"])
 	require.True(t, passed["gradient/dlogp"])
 }
+
+// Of a rejection, which nobody declares, all responses of a step may be; a mask that is empty in every step was never filled.
+func TestStepsWithoutATokenMayBeRejected(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		first := -1
+		results := silent(t, func(b *dumpfile.Batch) {
+			if first < 0 {
+				first = b.Meta.Step
+			}
+			if all || b.Meta.Step == first {
+				clear(b.Mask)
+			}
+		}, "masks/lengths")
+		require.Len(t, results, 1)
+		require.Equal(t, map[bool]check.Verdict{true: check.Fail, false: check.Undetermined}[all], results[0].Verdict, results[0].Reason)
+	}
+}

@@ -1,6 +1,10 @@
 package stage
 
-import "fmt"
+import (
+	"fmt"
+
+	"plumbline/internal/format/dump"
+)
 
 // Names of verl's that say how its loss or its batch rejects what the engine sampled far from the policy.
 const (
@@ -32,4 +36,31 @@ func (c *Case) beforeRejection(tokens, got float64) *Assertion {
 	}
 	note(&c.Absent, "the mask before the rejection")
 	return nil
+}
+
+// Rejected reports whether some row has no token in the mask although attention shows it a response that is shorter than others: it was taken out, and
+// not for its length. verl counts the tokens of its batch before it rejects (losses.ppo_loss, batch_num_tokens).
+func Rejected(b *dump.Batch) bool {
+	att := b.Tensors["attention_mask"]
+	if att == nil || att.Width < b.Cols || len(att.Data) != b.Rows*att.Width {
+		return false
+	}
+	seen, empty := make([]int, b.Rows), make([]bool, b.Rows)
+	longest := 0
+	for r := range seen {
+		empty[r] = true
+		for t := range b.Cols { // the last columns, behind the prompt
+			empty[r] = empty[r] && !b.Mask[r*b.Cols+t]
+			if att.Data[r*att.Width+att.Width-b.Cols+t] != 0 {
+				seen[r]++
+			}
+		}
+		longest = max(longest, seen[r])
+	}
+	for r, n := range seen {
+		if empty[r] && n > 0 && n < longest {
+			return true
+		}
+	}
+	return false
 }

@@ -10,6 +10,7 @@ import (
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
+	"plumbline/verify/stage"
 )
 
 // verl's bypass mode rejects in the loss (compute_policy_loss_bypass_mode): its batch_num_tokens counts the tokens before, a step may have
@@ -51,6 +52,18 @@ func TestRejectionOfVerl(t *testing.T) {
 	for _, set := range []*convention.Set{decoupled, neither} {
 		require.Equal(t, check.Fail, judgedRules(t, "aggregate/num_items", b, set.WithFact("num_items_in_batch", before)).Verdict)
 	}
+	shorter := func(n int) bool { // the first row, with a response of n tokens, is not in the mask
+		for i := range b.Cols {
+			attention[1+i] = 0
+			if i < n {
+				attention[1+i] = 1
+			}
+		}
+		return stage.Rejected(b)
+	}
+	require.True(t, shorter(1))
+	require.False(t, shorter(0), "no response")
+	require.False(t, shorter(b.Cols), "cut off by its length")
 	clear(b.Mask)
 	require.Equal(t, check.Warn, judgedRules(t, "masks/lengths", b, both).Verdict)
 	require.Equal(t, check.Warn, judgedRules(t, "masks/lengths", b, decoupled).Verdict)

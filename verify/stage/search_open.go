@@ -14,10 +14,43 @@ import (
 // profiles with two options changed. Options are asked for one after another, so that one that another value makes meaningless is not searched.
 // What the numbers give in closed form, see [Shown], is searched on top of first.
 func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bool) {
+	return CompleteHolding(ch, b, set, nil)
+}
+
+// Holds says whether changes of what is declared, which make an output right in one batch, hold elsewhere.
+type Holds func(changes []Change) bool
+
+// of returns the fits that hold, all of them of nil.
+func (h Holds) of(fits []Fit) (kept []Fit) {
+	for _, f := range fits {
+		if h == nil || h(f.Changes) {
+			kept = append(kept, f)
+		}
+	}
+	return kept
+}
+
+// Some reports whether some of the fits hold.
+func (h Holds) Some(fits []Fit) bool {
+	return h == nil || slices.ContainsFunc(fits, func(f Fit) bool { return h(f.Changes) })
+}
+
+// After returns what says whether changes hold behind others.
+func (h Holds) After(before []Change) Holds {
+	if h == nil {
+		return nil
+	}
+	return func(changes []Change) bool { return h(slices.Concat(before, changes)) }
+}
+
+// CompleteHolding is Complete where the search goes on while nothing that is right in b holds elsewhere: a loss is one number, which many values of
+// one option or another give. What is right in b alone is returned where nothing holds.
+func CompleteHolding(ch *Check, b *dump.Batch, set *convention.Set, holds Holds) (fits []Fit, all bool) {
 	if set.Profile() != nil {
 		return completeWithin(ch, b, set, budget)
 	}
-	var void []Fit
+	var void, here []Fit
+	allHere := false
 	first, last := Shown(ch, b, set), openOf(rareForms(ch, b), set)
 	bare := len(first)
 	list := slices.Concat(first, [][]Change{nil}, last)
@@ -33,11 +66,20 @@ func Complete(ch *Check, b *dump.Batch, set *convention.Set) (fits []Fit, all bo
 			fits[i].Changes = slices.Concat(shown, fits[i].Changes)
 		}
 		if len(fits) > 0 && fits[0].Outcome.Verdict == check.Pass {
-			return fits, all
+			if kept := holds.of(fits); len(kept) > 0 {
+				return kept, all
+			}
+			if here == nil {
+				here, allHere = fits, all
+			}
+			continue
 		}
 		if void == nil {
 			void = fits
 		}
+	}
+	if here != nil {
+		return here, allHere
 	}
 	return void, !left
 }

@@ -62,7 +62,7 @@ func openOf(lists [][]assign, set *convention.Set) (shown [][]Change) {
 }
 
 // ofGradient returns what a search finds of the gradient of a policy loss whose tokens were not dumped: one number of a file tells little of
-// them.
+// them. Where ratios stop a gradient tells to lie between two tokens, and the loss exactly, so that bounds are searched again.
 func ofGradient(ch *Check, b *dump.Batch, set *convention.Set) (shown [][]Change) {
 	const most = 3
 	if ch.ID != "aggregate/pg_loss" && ch.ID != "aggregate/loss" || b.Token("token_loss") != nil || b.Token("dlogp") == nil {
@@ -72,6 +72,9 @@ func ofGradient(ch *Check, b *dump.Batch, set *convention.Set) (shown [][]Change
 	for _, f := range fits[:min(most, len(fits))] {
 		if f.Outcome.Verdict == check.Pass {
 			shown = append(shown, f.Changes)
+			if free := slices.DeleteFunc(slices.Clone(f.Changes), func(c Change) bool { return c.Option == "clip.low" || c.Option == "clip.high" }); len(free) < len(f.Changes) {
+				shown = append(shown, free)
+			}
 		}
 	}
 	return shown

@@ -7,14 +7,19 @@ import (
 	"plumbline/verify/convention"
 )
 
-// gradientForms proposes what the gradient of a policy loss shows where the losses of its tokens were not dumped: the bounds that ratios stop at.
-func gradientForms(b *dump.Batch) [][]assign {
-	if b.Token("token_loss") == nil {
-		if clips := gradientClips(b); len(clips) > 0 {
-			return [][]assign{clips}
-		}
+// gradientForms proposes what the gradient of a policy loss shows where the losses of its tokens were not dumped: the bounds that ratios stop at, and
+// a KL term.
+func gradientForms(b *dump.Batch) (lists [][]assign) {
+	if b.Token("token_loss") != nil {
+		return nil
 	}
-	return nil
+	if clips := gradientClips(b, nil); len(clips) > 0 {
+		lists = append(lists, clips)
+	}
+	for _, kl := range klSlopes(b) {
+		lists = append(lists, append(kl.list, gradientClips(b, &kl)...))
+	}
+	return lists
 }
 
 // rareGradients proposes the KL of OpenRLHF's unbiased_gradient, whose weight has a cap that only ratios above it show. Where the KL is 0 it is any
@@ -25,36 +30,42 @@ func rareGradients(b *dump.Batch) [][]assign {
 	}
 	list := []assign{word("kl.place", "loss"), word("kl.grad", "straight_through_k2"), word("kl.is_cap", "10")}
 	if b.Token("token_loss") == nil {
-		list = append(list, gradientClips(b)...)
+		list = append(list, gradientClips(b, nil)...)
 	}
 	return [][]assign{list}
 }
 
 // gradientClips proposes the bounds of a clipped surrogate of tokens, whose gradient is −w·A·ρ, and 0 beyond its bounds: for A > 0 above 1 + high,
-// for A < 0 below 1 − low and above the dual clip. What is below a quarter of it counts as 0, since a KL term may stand beside it; w is the median
-// of a row, which shares its weight under every aggregation.
-func gradientClips(b *dump.Batch) (list []assign) {
+// for A < 0 below 1 − low and above the dual clip, beside the slope of a KL term if one is given. What is below a quarter of it counts as 0, since a
+// KL term may stand beside it; w is the median of a row, which shares its weight under every aggregation.
+func gradientClips(b *dump.Batch, kl *klSlope) (list []assign) {
 	lp, old, g := b.Token("logp_new"), b.Token("logp_old"), b.Token("dlogp")
 	adv := NewCase(b, &convention.Set{}, 0).Optional("advantages").X
 	if lp == nil || old == nil || g == nil || adv == nil {
 		return nil
 	}
 	type side struct{ kept, cut float64 }
+	if kl == nil {
+		kl = &klSlope{slope: make([]float64, len(g))}
+	}
 	high, low, dual := side{0, math.Inf(1)}, side{math.Inf(1), 0}, side{0, math.Inf(1)}
 	for r := range b.Rows {
 		var q []float64
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if x := -g[i] / (adv[i] * math.Exp(lp[i]-old[i])); b.Mask[i] && x > 0 && !math.IsInf(x, 0) {
+			if x := g[i] / (kl.slope[i] - adv[i]*math.Exp(lp[i]-old[i])); b.Mask[i] && x > 0 && !math.IsInf(x, 0) {
 				q = append(q, x)
 			}
 		}
 		w := middle(q, 2)
+		if kl.w != nil {
+			w = kl.w[r]
+		}
 		for i := r * b.Cols; i < (r+1)*b.Cols && !math.IsNaN(w); i++ {
 			if !b.Mask[i] || adv[i] == 0 {
 				continue
 			}
 			rho := math.Exp(lp[i] - old[i])
-			x := -g[i] / (adv[i] * rho) / w
+			x := (kl.slope[i] - g[i]/w) / (adv[i] * rho)
 			kept, cut := x > 0.5 && x < 2, math.Abs(x) < 0.25
 			s, up := &high, true
 			switch {

@@ -215,7 +215,7 @@ func TestGradientClipsAreShown(t *testing.T) {
 	}
 	b.Tensors["advantages"] = &dump.Tensor{Data: adv, Layout: dump.PerRow, Width: 1, Type: format.F32, Shape: []int{rows}}
 	got := map[string]float64{}
-	for _, a := range gradientClips(b) {
+	for _, a := range gradientClips(b, nil) {
 		got[a.option] = a.value.Num()
 	}
 	require.InDelta(t, 0.177, got["clip.high"], 0.02)

@@ -18,6 +18,7 @@ type lossCell struct {
 	engine                [3]float64 // exp(old − gen) of the token, its row's sum and mean; NaN without an engine, or where weights were dumped
 	h                     float64    // entropy, NaN where it was not dumped
 	cov                   float64    // covariance by which kl_cov and clip_cov choose
+	far                   float64    // mean of gen − lp over its row, without an engine of old − lp
 }
 
 // losses proposes the formulas of token losses: for each ratio and each place of a KL term, the numbers that make cells agree.
@@ -196,6 +197,11 @@ func (s *solver) lossCells(base []assign, withKL bool) []lossCell {
 		q.o.Cov.MeanEps = 1e-8
 		q.covariance(step.B, func(lo, hi int, x, _ []float64) { copy(cov[lo:hi], x) })
 		engine := engineWeights(step, p)
+		far := step.B.Token("logp_gen")
+		if far == nil {
+			far = old.X
+		}
+		far = rowMeans(step.B, p.mask, far, p.lp.X)
 		for f, file := range step.B.Files {
 			at := files
 			for g := range f {
@@ -208,7 +214,7 @@ func (s *solver) lossCells(base []assign, withKL bool) []lossCell {
 				if !p.mask[i] {
 					continue
 				}
-				x := lossCell{loss: loss[i], adv: p.adv.X[i], rho: p.ratio.x[i], rhoE: p.ratio.err[i], lp: p.lp.X[i], d: p.lp.X[i] - old.X[i], w: 1, u: u, file: at, h: math.NaN(), cov: cov[i], engine: engine(i)}
+				x := lossCell{loss: loss[i], adv: p.adv.X[i], rho: p.ratio.x[i], rhoE: p.ratio.err[i], lp: p.lp.X[i], d: p.lp.X[i] - old.X[i], w: 1, u: u, file: at, h: math.NaN(), cov: cov[i], engine: engine(i), far: far[i/step.B.Cols]}
 				if p.weight.X != nil {
 					x.w = p.weight.X[i]
 				}
@@ -226,6 +232,21 @@ func (s *solver) lossCells(base []assign, withKL bool) []lossCell {
 		}
 	}
 	return cells
+}
+
+// rowMeans returns the mean of x − y over the tokens of every row.
+func rowMeans(b *dump.Batch, mask []bool, x, y []float64) []float64 {
+	means := make([]float64, b.Rows)
+	for r := range means {
+		var sum, n float64
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if mask[i] {
+				sum, n = sum+x[i]-y[i], n+1
+			}
+		}
+		means[r] = sum / n
+	}
+	return means
 }
 
 // betas returns what the coefficient of the KL term may be where most cells are f(cell), the policy term without its weight: what is declared,

@@ -37,6 +37,11 @@ func (s *solver) surrogate(cells []lossCell, base []assign, level, place string,
 				extra = append(extra, []assign{amount("loss.top_entropy", x)})
 			}
 		}
+		if far := offPolicy(cells, func(c *lossCell) bool { return c.kept(beta, place) }); far.n > 0 {
+			for _, x := range far.candidates() {
+				extra = append(extra, []assign{amount("loss.off_policy_max", x)})
+			}
+		}
 		if level == "token" {
 			kinds = append(kinds, "clip_cov")
 		}
@@ -137,6 +142,32 @@ func topEntropy(cells []lossCell, kept func(*lossCell) bool) interval {
 	}
 	if !(v.lo <= v.hi) {
 		return interval{}
+	}
+	v.mid = (v.lo + v.hi) / 2
+	return v
+}
+
+// offPolicy returns the limit above which the mean log-ratio of a row of negative advantage leaves it out of the loss; nothing where another token is
+// left out, or a row that is nearer than one that is kept.
+func offPolicy(cells []lossCell, kept func(*lossCell) bool) interval {
+	v := interval{lo: math.Inf(-1), hi: math.Inf(1)}
+	for i := range cells {
+		switch c := &cells[i]; {
+		case c.adv == 0 || c.w == 0:
+		case !kept(c):
+			if v.n++; c.adv > 0 {
+				return interval{}
+			}
+			v.hi = min(v.hi, c.far)
+		case c.adv < 0:
+			v.lo = max(v.lo, c.far)
+		}
+	}
+	if !(v.lo < v.hi) || math.IsInf(v.hi, 1) {
+		return interval{}
+	}
+	if math.IsInf(v.lo, -1) {
+		v.lo = v.hi - math.Abs(v.hi)
 	}
 	v.mid = (v.lo + v.hi) / 2
 	return v

@@ -2,6 +2,8 @@ package stage
 
 import (
 	"math"
+
+	"plumbline/internal/format/dump"
 )
 
 // Unrefuted names the options of which a value that a search cannot try, for want of data or since no option stands for it, may have given an output
@@ -90,36 +92,56 @@ func whitenedSince(c *Case) bool {
 }
 
 // baselineOfSteps reports whether what advantages are less than the rewards to come is one number for the rows of a group at each step, as the optimal
-// token baseline is, whose weights need the squared probabilities of every token (verl 0.9.1, core_algos.py).
+// token baseline is, whose weights need the squared probabilities of every token. A step is a column, or a token of its row by its number (verl 0.9.1,
+// core_algos.py, compute_optimal_token_baseline_advantage and compute_multi_turn_optimal_token_baseline_advantage).
 func baselineOfSteps(c *Case) bool {
 	b := c.B
 	adv, r, id, score := b.Token("advantages"), b.Token("token_rewards"), b.Row("group_id"), b.Row("scores")
 	if adv == nil || id == nil || r == nil && score == nil {
 		return false
 	}
-	type place struct {
-		group float64
-		step  int
-	}
-	base := map[place]float64{}
-	compared := 0
+	var toGo []float64
 	for row := range b.Rows {
 		var to float64
 		if r == nil {
 			to = score[row]
 		}
+		rest := make([]float64, b.Cols)
 		for t := b.Cols - 1; t >= 0; t-- {
+			if i := row*b.Cols + t; r != nil && b.Mask[i] {
+				to += r[i]
+			}
+			rest[t] = to
+		}
+		toGo = append(toGo, rest...)
+	}
+	return oneOfSteps(b, adv, toGo, false) || oneOfSteps(b, adv, toGo, true)
+}
+
+// oneOfSteps reports whether what advantages are less than the rewards to come is the same for the rows of a group at each column, or at the tokens of
+// each number.
+func oneOfSteps(b *dump.Batch, adv, toGo []float64, numbered bool) bool {
+	type place struct {
+		group float64
+		step  int
+	}
+	id, base, compared := b.Row("group_id"), map[place]float64{}, 0
+	for row := range b.Rows {
+		n := 0
+		for t := range b.Cols {
 			i := row*b.Cols + t
 			if !b.Mask[i] {
 				continue
 			}
-			if r != nil {
-				to += r[i]
+			at := place{id[row], t}
+			if numbered {
+				at.step = n
 			}
-			at, x := place{id[row], t}, to-adv[i]
+			n++
+			x := toGo[i] - adv[i]
 			if y, there := base[at]; !there {
 				base[at] = x
-			} else if compared++; math.Abs(x-y) > 1e-4*(1+math.Abs(to)+math.Abs(adv[i])) {
+			} else if compared++; math.Abs(x-y) > 1e-4*(1+math.Abs(toGo[i])+math.Abs(adv[i])) {
 				return false
 			}
 		}

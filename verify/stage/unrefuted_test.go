@@ -82,3 +82,27 @@ func TestBaselinesOfSteps(t *testing.T) {
 		require.Equal(t, want, Unrefuted(failed("advantage/return", b)), "of a row %g", ofRow)
 	}
 }
+
+// With tools in a response a step may be a token of the policy by its number; rows that have a number of their own at one of them have no such baseline.
+func TestBaselinesOfNumberedTokens(t *testing.T) {
+	for odd, want := range map[float64][]string{0: {"adv.kind"}, 0.1: nil} {
+		b := unrefutedBatch(4, func(rng *rand.Rand, x map[string][]float64) {
+			for row := range 6 {
+				x["token_rewards"][row*12+7+row%3] = float64(row % 2)
+				n := 0
+				for i := row * 12; i <= row*12+7+row%3; i++ {
+					if i-row*12 == 2+row%3 { // a tool's
+						continue
+					}
+					x["advantages"][i] = float64(row%2) - 0.3 - 0.01*float64(n)*float64(1+row/3)
+					n++
+				}
+				x["advantages"][row*12] += odd * float64(row)
+			}
+		})
+		for row := range 6 {
+			b.Mask[row*12+2+row%3] = false
+		}
+		require.Equal(t, want, Unrefuted(failed("advantage/return", b)), "odd %g", odd)
+	}
+}
