@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -111,7 +110,8 @@ func (t *track) add(v *view, set *convention.Set, s *session) {
 	}
 }
 
-// whitens reports whether the rewards of a step show that they were whitened, which is done over all steps of a rollout.
+// whitens reports whether the rewards of a step show that they were whitened, or that a baseline of their groups was subtracted, which is done over all
+// steps of a rollout.
 func (t *track) whitens(v *view, s *session) bool {
 	if t.check.ID != "reward/token" {
 		return false
@@ -121,7 +121,7 @@ func (t *track) whitens(v *view, s *session) bool {
 		s.fail(err)
 		return false
 	}
-	return stage.WhitenedRewards(b)
+	return stage.WhitenedRewards(b) || stage.CentredRewards(b)
 }
 
 // search judges a batch under the options that are still possible. The outcome is that of the first fit; if none is left, it
@@ -204,65 +204,6 @@ func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 		}
 	}
 	return o
-}
-
-// complete searches the options that set leaves open, with what the checks before this one have found of them first: stages
-// share their options, not their numbers.
-func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits []stage.Fit, all bool) {
-	known := set
-	var found []stage.Change
-	for _, earlier := range s.tracks {
-		if earlier == t {
-			break
-		}
-		for _, c := range earlier.decided() {
-			if known.Value(c.Option).Kind() == convention.Unknown {
-				known = known.With(c.Option, c.To, earlier.check.ID)
-				found = append(found, c)
-			}
-		}
-	}
-	holds := t.holds(b, s)
-	ways := []func() ([]stage.Fit, bool){
-		func() ([]stage.Fit, bool) {
-			if starts := t.upstreamFits(upstreamOf[t.check.ID], found, set, s); len(starts) > 0 {
-				return stage.CompleteFrom(t.check, b, set, starts, holds)
-			}
-			return nil, false
-		},
-		func() ([]stage.Fit, bool) {
-			if len(found) == 0 {
-				return nil, false
-			}
-			fits, all := stage.CompleteHolding(t.check, b, known, holds.After(found))
-			for i := range fits {
-				fits[i].Changes = append(slices.Clone(found), fits[i].Changes...)
-			}
-			return fits, all
-		},
-		func() ([]stage.Fit, bool) { return stage.CompleteHolding(t.check, b, set, holds) },
-		func() ([]stage.Fit, bool) {
-			if starts := t.upstreamFits(termsOf[t.check.ID], found, set, s); len(starts) > 0 {
-				fits, _ := stage.CompleteFrom(t.check, b, set, starts, holds)
-				return fits, all
-			}
-			return nil, all
-		},
-	}
-	var here []stage.Fit // what is right in b alone
-	allHere := false
-	for _, way := range ways {
-		if fits, all = way(); len(fits) > 0 && holds.Some(fits) {
-			return fits, all
-		}
-		if len(fits) > 0 && here == nil {
-			here, allHere = fits, all
-		}
-	}
-	if here != nil {
-		return here, allHere
-	}
-	return nil, all
 }
 
 // decided returns the options that have the same value in all that fits, but for those to which they do not apply.

@@ -264,3 +264,29 @@ func WhitenedRewards(b *dump.Batch) bool {
 	}
 	return false
 }
+
+// CentredRewards reports whether the rewards at the ends of responses are other than the scores by more than a KL term makes those of other tokens: a
+// baseline of the group was subtracted (OpenRLHF 0.11.2, reinforce_baseline and dr_grpo shape the rewards of a rollout before the KL).
+func CentredRewards(b *dump.Batch) bool {
+	r, score := b.Token("token_rewards"), b.Row("scores")
+	if r == nil || score == nil || b.Row("group_id") == nil {
+		return false
+	}
+	var ends, others, rows, tokens float64
+	for row := range b.Rows {
+		end := -1
+		for i := (row+1)*b.Cols - 1; i >= row*b.Cols; i-- {
+			switch {
+			case !b.Mask[i]:
+			case end < 0:
+				end = i
+			default:
+				others, tokens = others+math.Abs(r[i]), tokens+1
+			}
+		}
+		if end >= 0 {
+			ends, rows = ends+math.Abs(r[end]-score[row]), rows+1
+		}
+	}
+	return rows > 0 && ends/rows > 8*others/max(tokens, 1)+1e-4
+}

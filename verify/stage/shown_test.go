@@ -306,3 +306,20 @@ func TestCoefficientsOfWholeLosses(t *testing.T) {
 	sign = -1
 	require.Empty(t, run())
 }
+
+// Rewards that a baseline of the group was subtracted from end in other numbers than the scores, by more than a KL term is.
+func TestCentredRewards(t *testing.T) {
+	for _, baseline := range []float64{0, 0.7} {
+		b := ppoBatch(5, func(_ int, score float64, kl []float64, last int) []float64 {
+			r := make([]float64, len(kl))
+			for t, k := range kl {
+				r[t] = -0.02 * k
+			}
+			r[last] += score - baseline
+			return r
+		}, gaeOf(1, 1))
+		require.False(t, CentredRewards(b), "no groups")
+		b.Tensors["group_id"] = &dump.Tensor{Data: make([]float64, b.Rows), Layout: dump.PerRow, Width: 1, Type: format.F32, Shape: []int{b.Rows}}
+		require.Equal(t, baseline > 0, CentredRewards(b))
+	}
+}

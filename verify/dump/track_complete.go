@@ -1,0 +1,102 @@
+package dump
+
+import (
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// complete searches the options that set leaves open, with what the checks before this one have found of them first: stages
+// share their options, not their numbers.
+func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits []stage.Fit, all bool) {
+	known := set
+	var found []stage.Change
+	for _, earlier := range s.tracks {
+		if earlier == t {
+			break
+		}
+		for _, c := range earlier.decided() {
+			if known.Value(c.Option).Kind() == convention.Unknown {
+				known = known.With(c.Option, c.To, earlier.check.ID)
+				found = append(found, c)
+			}
+		}
+	}
+	holds := t.holds(b, s)
+	ways := []func() ([]stage.Fit, bool){
+		func() ([]stage.Fit, bool) {
+			if starts := t.upstreamFits(upstreamOf[t.check.ID], found, set, s); len(starts) > 0 {
+				return stage.CompleteFrom(t.check, b, set, starts, holds)
+			}
+			return nil, false
+		},
+		func() ([]stage.Fit, bool) {
+			if len(found) == 0 {
+				return nil, false
+			}
+			fits, all := stage.CompleteHolding(t.check, b, known, holds.After(found))
+			for i := range fits {
+				fits[i].Changes = append(slices.Clone(found), fits[i].Changes...)
+			}
+			return fits, all
+		},
+		func() ([]stage.Fit, bool) { return stage.CompleteHolding(t.check, b, set, holds) },
+		func() ([]stage.Fit, bool) {
+			if starts := t.upstreamFits(termsOf[t.check.ID], found, set, s); len(starts) > 0 {
+				fits, _ := stage.CompleteFrom(t.check, b, set, starts, holds)
+				return fits, all
+			}
+			return nil, all
+		},
+	}
+	var here []stage.Fit // what is right in b alone
+	allHere := false
+	for _, way := range ways {
+		if fits, all = way(); len(fits) > 0 && holds.Some(fits) {
+			return fits, all
+		}
+		if len(fits) > 0 && here == nil {
+			here, allHere = fits, all
+		}
+	}
+	if here != nil {
+		return here, allHere
+	}
+	return nil, all
+}
+
+// holds returns what says whether options that make an output right in b, where nothing declares them, make it wrong at other steps of the run, two of
+// them at most; nil where there are none.
+func (t *track) holds(b *dump.Batch, s *session) stage.Holds {
+	const others = 2
+	if s.profile != nil || t.pooled || len(b.Missing) > 0 || s.o.FirstFailure {
+		return nil
+	}
+	var at []unit
+	for _, step := range spread(s.run.Steps(), others+1) {
+		if step == b.Meta.Step || len(at) == others {
+			continue
+		}
+		u, err := s.unit(s.ctx, t, step)
+		if err != nil {
+			return nil // the step is read once more, and the error is reported then
+		}
+		if len(u.b.Missing) == 0 {
+			at = append(at, u)
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	return func(changes []stage.Change) bool {
+		for _, u := range at {
+			if stage.Judge(t.check, u.b, changed(u.set, changes)).Verdict == check.Fail {
+				return false
+			}
+		}
+		return true
+	}
+}
