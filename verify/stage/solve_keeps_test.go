@@ -37,3 +37,23 @@ func TestOffPolicyLimitIsSolved(t *testing.T) {
 	}
 	require.Greater(t, seen, 3)
 }
+
+// Where most rows are clipped, their policy term is one number of a row all the same, and the KL term is what is left.
+func TestKLBesideClippedRowsIsSolved(t *testing.T) {
+	for seed := range uint64(3) {
+		steps := stepsOf(seed, true, func(_, _, _, kl, _ float64) float64 { return 0.0213 * kl })
+		for _, s := range steps {
+			delete(s.B.Tensors, "logp_gen")
+			lp, old, adv, loss := s.B.Token("logp_new"), s.B.Token("logp_old"), s.B.Token("advantages"), s.B.Token("token_loss")
+			for r, mean := range rowMeans(s.B, s.B.Mask, lp, old) {
+				for i := r * s.B.Cols; i < (r+1)*s.B.Cols; i++ {
+					loss[i] = float64(float32(loss[i] + max(-adv[i]*math.Exp(mean), -adv[i]*clip(mean, 0.0011, 0.0023))))
+				}
+			}
+		}
+		fits := Solve(Find("token_loss/policy"), steps)
+		require.NotEmpty(t, fits, "seed %d", seed)
+		got := texts(fits[0].Changes)
+		require.Equal(t, []string{"0.0213", "seq_mean", "0.0011", "0.0023"}, []string{got["kl.beta"], got["ratio.level"], got["clip.low"], got["clip.high"]}, "%v", got)
+	}
+}

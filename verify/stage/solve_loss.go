@@ -14,7 +14,7 @@ type lossCell struct {
 	loss, adv, rho, lp, d float64
 	w, k                  float64    // 1 and 0 where there is none
 	u, rhoE               float64    // relative rounding of the loss; error of ρ
-	file                  int        // micro-batch of a step
+	file, row             int        // micro-batch of a step; response
 	engine                [3]float64 // exp(old − gen) of the token, its row's sum and mean; NaN without an engine, or where weights were dumped
 	h                     float64    // entropy, NaN where it was not dumped
 	cov                   float64    // covariance by which kl_cov and clip_cov choose
@@ -166,7 +166,7 @@ func (s *solver) formulas(cells []lossCell, base []assign, level, place string) 
 // lossCells reads the tokens of all steps, with ratios as the options of base make them; nil where something is not there.
 func (s *solver) lossCells(base []assign, withKL bool) []lossCell {
 	var cells []lossCell
-	files := 0
+	files, rows := 0, 0
 	for _, step := range s.steps {
 		set := step.Set.With("loss.kind", word("loss.kind", "ppo").value, "search")
 		for _, a := range append([]assign{word("kl.place", "none"), word("ratio.log_clamp", "none"), word("clip.low", "none"), word("clip.high", "none"),
@@ -214,7 +214,7 @@ func (s *solver) lossCells(base []assign, withKL bool) []lossCell {
 				if !p.mask[i] {
 					continue
 				}
-				x := lossCell{loss: loss[i], adv: p.adv.X[i], rho: p.ratio.x[i], rhoE: p.ratio.err[i], lp: p.lp.X[i], d: p.lp.X[i] - old.X[i], w: 1, u: u, file: at, h: math.NaN(), cov: cov[i], engine: engine(i), far: far[i/step.B.Cols]}
+				x := lossCell{loss: loss[i], adv: p.adv.X[i], rho: p.ratio.x[i], rhoE: p.ratio.err[i], lp: p.lp.X[i], d: p.lp.X[i] - old.X[i], w: 1, u: u, file: at, row: rows + i/step.B.Cols, h: math.NaN(), cov: cov[i], engine: engine(i), far: far[i/step.B.Cols]}
 				if p.weight.X != nil {
 					x.w = p.weight.X[i]
 				}
@@ -230,6 +230,7 @@ func (s *solver) lossCells(base []assign, withKL bool) []lossCell {
 			}
 			files++
 		}
+		rows += step.B.Rows
 	}
 	return cells
 }
@@ -272,6 +273,31 @@ func (s *solver) betas(cells []lossCell, place string, f func(*lossCell) float64
 		}
 	}
 	return coefficients(x, w)
+}
+
+// betaOfRows returns the coefficient of the KL term where the ratio is one number of a row: its policy term is one number then, clipped or not, and
+// what the losses of its tokens differ by is β times what their estimates do.
+func (s *solver) betaOfRows(cells []lossCell, place, level string) []float64 {
+	const least = 4
+	if place == "" || level == "token" || s.steps[0].Set.Value("kl.beta").Kind() == convention.Number {
+		return nil
+	}
+	var x []float64
+	for i := 1; i < len(cells); i++ {
+		a, c := &cells[i-1], &cells[i]
+		k := c.k - a.k
+		if place == "inside" {
+			k = c.k*c.w - a.k*a.w
+		}
+		if a.row == c.row && a.w == c.w && a.adv == c.adv && math.Abs(k) > 64*c.u*math.Abs(c.k) {
+			x = append(x, (c.loss-a.loss)/k)
+		}
+	}
+	beta, n := commonest(x)
+	if n < least || 4*n < len(x) || !(beta > 0) {
+		return nil
+	}
+	return []float64{written(beta, 1e-3)}
 }
 
 // coefficients returns numbers that most of x agree on: the decimals near the mean of what lies near the median, then these themselves.

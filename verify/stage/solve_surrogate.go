@@ -9,7 +9,7 @@ import (
 
 // surrogates proposes the clipped surrogates of PPO and what is made of them.
 func (s *solver) surrogates(cells []lossCell, base []assign, level, place string) {
-	for _, beta := range s.betas(cells, place, func(c *lossCell) float64 { return -c.adv * c.rho }) {
+	for _, beta := range append(s.betas(cells, place, func(c *lossCell) float64 { return -c.adv * c.rho }), s.betaOfRows(cells, place, level)...) {
 		if s.surrogate(cells, base, level, place, beta); len(s.fits) > 0 {
 			return
 		}
