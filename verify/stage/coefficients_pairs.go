@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -58,9 +59,9 @@ type smoothed struct {
 }
 
 // coefficients returns β and the label smoothing of the first loss that leaves no more than 1e-5 of the size of the numbers, nil of fewer than four
-// numbers.
+// numbers. Losses that are all one number say nothing of β: as β falls to 0 those of any margins become ln 2.
 func (p *pairLosses) coefficients() map[string]float64 {
-	if len(p.loss) < 4 {
+	if len(p.loss) < 4 || slices.Max(p.loss)-slices.Min(p.loss) <= 1e-4*math.Abs(p.loss[0]) {
 		return nil
 	}
 	for _, l := range []smoothed{{p.rows, p.loss, false}, {p.rows, p.loss, true}, {p.paired, p.loss, false}, {p.unpaired, p.loss, false}} {

@@ -64,5 +64,6 @@ func TestPreferenceNumbersAreThoseOfTheLosses(t *testing.T) {
 		require.Equal(t, map[string]float64{"dpo.beta": 0.0512, "dpo.label_smoothing": 0}, run(each, sigmoid(0.0512, 0)))
 		require.Empty(t, run(each, func(h float64) float64 { return max(0, 1-0.3*h) }))
 		require.Empty(t, run(each, func(h float64) float64 { return sigmoid(0.37, 0)(-h) }))
+		require.Empty(t, run(each, func(float64) float64 { return math.Ln2 }), "the reference is the policy")
 	}
 }
