@@ -80,7 +80,9 @@ func TestSimulated(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(broken, "step_2")))
 	trains(t, accelerated["sft"](broken, sim...)...)
 	sameFolder(t, filepath.Join(whole, "final"), filepath.Join(broken, "final"))
-	lockstep(t, accelerated["sft"](filepath.Join(t.TempDir(), "run"), "--lockstep", "--policy", "sim", "sft.steps=3", "sft.eval_samples=0"))
+	if everyCase == 1 {
+		lockstep(t, accelerated["sft"](filepath.Join(t.TempDir(), "run"), "--lockstep", "--policy", "sim", "sft.steps=3", "sft.eval_samples=0"))
+	}
 }
 
 // TestPolicyWithoutGPU: the environment lacks what was asked for, which is no matter of usage.

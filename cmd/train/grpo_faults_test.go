@@ -90,11 +90,3 @@ func (f *sourceFault) caught(t *testing.T) {
 	}
 	fmt.Printf("%-36s exit %d, %s\n", f.id, code, f.says)
 }
-
-// One of them in ordinary tests, all in slow ones.
-func TestSourceFault(t *testing.T) {
-	if testing.Short() {
-		return
-	}
-	sourceFaults[0].caught(t)
-}

@@ -132,7 +132,10 @@ func TestDumpOutput(t *testing.T) {
 func TestDumpRedact(t *testing.T) {
 	const secret = 48213 // no number of a report begins like this
 	dir := t.TempDir()
-	for _, run := range []string{"trl-grpo/faulty/temperature_missing", "trl-grpo/faulty/kl_sign"} {
+	for i, run := range []string{"trl-grpo/faulty/temperature_missing", "trl-grpo/faulty/kl_sign"} {
+		if i%everyCase != 0 {
+			continue
+		}
 		to := filepath.Join(dir, filepath.Base(run))
 		runOf(t, filepath.Join(goldenRuns, run), to, func(d *dumpText) {
 			for _, name := range []string{"response_ids", "input_ids"} {

@@ -387,7 +387,10 @@ func TestExplain(t *testing.T) {
 // NaN where a trainer uses a number is a failure; where it is masked, at most a remark.
 func TestDumpNaN(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"logp_new", "logp_old", "advantages", "token_loss", "dlogp", "kl", "entropy"} {
+	for i, name := range []string{"logp_new", "logp_old", "token_loss", "advantages", "kl", "entropy", "dlogp"} {
+		if i%everyCase != 0 {
+			continue
+		}
 		in, out := filepath.Join(dir, name+" in"), filepath.Join(dir, name+" out")
 		runOf(t, trlRuns+"/clean/grpo", in, func(d *dumpText) {
 			i := d.cell(1)

@@ -36,6 +36,9 @@ func silent(t *testing.T, change func(b *dumpfile.Batch), ids ...string) []check
 func TestNumbersThatNobodyDeclaresAreFound(t *testing.T) {
 	for _, said := range []bool{true, false} { // whether the files say that the losses hold the KL term
 		for _, estimates := range []bool{true, false} {
+			if said != estimates && everyCase > 1 {
+				continue
+			}
 			passed := false
 			for _, r := range silent(t, func(b *dumpfile.Batch) {
 				lp, old, adv, kl, loss := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("kl"), b.Token("token_loss")
