@@ -108,18 +108,21 @@ func klDerivatives(b *dump.Batch, lp, ref, old, rho []float64, level string) (li
 	for _, grad := range []rl.KLGrad{rl.KLNaive, rl.KLISCorrected, rl.KLStraightThroughK2, rl.KLScoreFunction} {
 		for _, kind := range []rl.KLKind{rl.KLK3, rl.KLK1, rl.KLK2, rl.KLAbs} {
 			for _, limit := range []float64{0, 10} {
-				if limit > 0 && (grad != rl.KLStraightThroughK2 || kind != rl.KLK3) || limit == 0 && grad == rl.KLStraightThroughK2 && kind != rl.KLK3 {
+				capped := grad == rl.KLStraightThroughK2
+				if limit > 0 && !capped || capped && kind != rl.KLK3 {
 					continue
 				}
 				o := rl.KLOptions{Kind: kind, Grad: grad, ISCap: limit}
-				value, slope := rl.KL(nil, nil, lp, ref, old, o)
-				if grad == rl.KLISCorrected && level != "token" {
+				throughRatio := grad == rl.KLISCorrected && level != "token"
+				if throughRatio {
 					o.Grad = rl.KLNaive
-					value, slope = rl.KL(nil, nil, lp, ref, old, o)
+				}
+				value, slope := rl.KL(nil, nil, lp, ref, old, o)
+				if throughRatio {
 					throughRows(b, value, slope, rho)
 				}
 				e := klSlope{list: []assign{word("kl.kind", kind.String()), word("kl.grad", grad.String())}, slope: slope}
-				if grad == rl.KLStraightThroughK2 {
+				if capped {
 					e.list = append(e.list, word("kl.is_cap", map[bool]string{true: "10", false: "none"}[limit > 0]))
 				}
 				list = append(list, e)
