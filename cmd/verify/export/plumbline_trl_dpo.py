@@ -36,8 +36,8 @@ def install(cls, folder="dumps", steps=range(1, 21), strict=False):
         scalars = {k: m[-1] if math.isfinite(m[-1]) else None for k, m in dict(self._metrics["train"], loss=[loss.item()]).items() if k == "loss" or
                    acc.num_processes == 1 and k.startswith(("rewards/", "logps/"))}  # with several ranks these are means over them
         meta = dict(schema=1, framework="trl", version=trl.__version__, algorithm="dpo", run=run, step=step, rank=acc.process_index, world_size=acc.num_processes,
-            micro_batch=at["mb"], micro_batches=parts, options=dict(options, gradient_accumulation_steps=parts), scalars=scalars, scalars_scope="micro_batch")
-        write(path, dict(t, response_mask=mask[0]), meta)
+            micro_batch=at["mb"], micro_batches=parts, options={**options, "gradient_accumulation_steps": parts, "agg.div_ga": False}, scalars=scalars, scalars_scope="micro_batch")
+        write(path, dict(t, response_mask=mask[0]), meta)  # the Trainer divides the loss by the accumulation steps behind this method
     def compute_loss(self, *args, method=cls._compute_loss, at={}):
         acc, frames = self.accelerator, []  # its variables outlive the return of a frame that is held
         acc.gather = lambda x, real=acc.gather: frames.append(sys._getframe(1)) or real(x)  # what the loss logs last
