@@ -15,18 +15,7 @@ import (
 // form, where nothing is declared, and by each profile: one of those whose options are the same, the profile that the files suggest first, then
 // those that leave the fewest elements wrong. An option that a profile leaves to the configuration has several values.
 func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
-	known := set
-	var found []stage.Change
-	for _, earlier := range s.tracks {
-		if earlier == t {
-			break
-		}
-		for _, c := range earlier.decided() {
-			if known.Value(c.Option).Kind() == convention.Unknown {
-				known, found = known.With(c.Option, c.To, earlier.check.ID), append(found, c)
-			}
-		}
-	}
+	known, found := t.foundBefore(set, s)
 	var list []judgement
 	seen := map[string]bool{}
 	for _, known := range append(t.ofUpstream(known, found, set, s), t.withShown(v, known, s)...) {

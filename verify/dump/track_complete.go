@@ -12,19 +12,7 @@ import (
 // complete searches the options that set leaves open, with what the checks before this one have found of them first: stages
 // share their options, not their numbers.
 func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits []stage.Fit, all bool) {
-	known := set
-	var found []stage.Change
-	for _, earlier := range s.tracks {
-		if earlier == t {
-			break
-		}
-		for _, c := range earlier.decided() {
-			if known.Value(c.Option).Kind() == convention.Unknown {
-				known = known.With(c.Option, c.To, earlier.check.ID)
-				found = append(found, c)
-			}
-		}
-	}
+	known, found := t.foundBefore(set, s)
 	holds := t.holds(b, s)
 	ways := []func() ([]stage.Fit, bool){
 		func() ([]stage.Fit, bool) {
@@ -66,6 +54,22 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 		return here, allHere
 	}
 	return nil, all
+}
+
+// foundBefore returns set with what the checks before this one have decided of the options that it leaves open, and these changes.
+func (t *track) foundBefore(set *convention.Set, s *session) (known *convention.Set, found []stage.Change) {
+	known = set
+	for _, earlier := range s.tracks {
+		if earlier == t {
+			break
+		}
+		for _, c := range earlier.decided() {
+			if known.Value(c.Option).Kind() == convention.Unknown {
+				known, found = known.With(c.Option, c.To, earlier.check.ID), append(found, c)
+			}
+		}
+	}
+	return known, found
 }
 
 // holds returns what says whether options that make an output right in b, where nothing declares them, make it wrong at other steps of the run, two of
