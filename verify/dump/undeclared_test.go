@@ -14,10 +14,15 @@ import (
 
 // silent judges a run of TRL whose files declare nothing, with the outputs that change writes.
 func silent(t *testing.T, change func(b *dumpfile.Batch), ids ...string) []check.Result {
+	return silentIn(t, trlGRPO, change, ids...).Results
+}
+
+// silentIn is silent of any run, with the whole report.
+func silentIn(t *testing.T, path string, change func(b *dumpfile.Batch), ids ...string) *dump.Report {
 	if testing.Short() {
 		t.Skip("a search takes seconds")
 	}
-	run, err := dumpfile.Open(context.Background(), []string{trlGRPO})
+	run, err := dumpfile.Open(context.Background(), []string{path})
 	require.NoError(t, err)
 	var steps dump.Batches
 	for _, step := range run.Steps() {
@@ -29,7 +34,7 @@ func silent(t *testing.T, change func(b *dumpfile.Batch), ids ...string) []check
 	}
 	r, err := dump.Judge(context.Background(), steps, dump.Options{Profile: dump.NoProfile, Selection: check.Selection{Select: ids}})
 	require.NoError(t, err)
-	return r.Results
+	return r
 }
 
 // A coefficient that no profile has, of a run that declares nothing, is what the run uses: no convention is broken.
