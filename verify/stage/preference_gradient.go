@@ -19,8 +19,12 @@ func predictPairGradient(c *Case, chosen bool) *Prediction {
 	if chosen {
 		beside = c.nllWeight(c.oddsRatio())
 	}
-	if beside != 0 && (c.oddsRatio() || c.Set.Value("agg.div_ga").Kind() == convention.Unknown && c.Of(c.B, c.Set).accumulation() > 1) {
+	switch {
+	case beside == 0:
+	case c.oddsRatio():
 		note(&c.Absent, "the gradient of nll_loss by the log-prob of an answer")
+	case c.Set.Value("agg.div_ga").Kind() == convention.Unknown && c.Of(c.B, c.Set).accumulation() > 1:
+		note(&c.Unknown, "agg.div_ga") // with it and the cross-entropy the gradient would have one of four values
 	}
 	scale := c.B.Meta.DLogpScale
 	if !c.OK() || !(math.Abs(scale) > 0) || math.IsInf(scale, 0) {
