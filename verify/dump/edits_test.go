@@ -460,7 +460,10 @@ func sum(x []float64) (s float64) {
 
 // TestEditsAreNamed plants every edit in all steps of its run: it is found in its check, and named there first.
 func TestEditsAreNamed(t *testing.T) {
-	for _, e := range edits {
+	for i, e := range edits {
+		if i%everyCase != 0 {
+			continue
+		}
 		t.Run(e.name, func(t *testing.T) {
 			t.Parallel()
 			run, err := dumpfile.Open(context.Background(), []string{e.dir})

@@ -22,7 +22,7 @@ import (
 
 // TestHealthyIsSilent judges batches of the independent trainer, in all profiles, that declare every option.
 func TestHealthyIsSilent(t *testing.T) {
-	n := 600
+	n := 600 / everyCase
 	if testing.Short() {
 		n = 100
 	}

@@ -53,7 +53,7 @@ func TestShardsAreOneRun(t *testing.T) {
 	require.NoError(t, err)
 	judged := 0
 	for k, dir := range dirs {
-		if k%9 > 0 {
+		if k%(9*everyCase) > 0 {
 			continue
 		}
 		run, err := dumpfile.Open(context.Background(), []string{dir})
@@ -61,7 +61,7 @@ func TestShardsAreOneRun(t *testing.T) {
 			continue
 		}
 		profiles := []string{""}
-		if k%27 == 0 {
+		if k%(27*everyCase) == 0 {
 			profiles = append(profiles, dump.NoProfile)
 		}
 		for _, profile := range profiles {
@@ -110,7 +110,7 @@ func TestShardsKnowTheStepsBefore(t *testing.T) {
 		o := dump.Options{Set: []string{"kl.beta=0.1"}, Selection: check.Selection{Select: []string{"across/*"}}}
 		want, err := dump.Judge(context.Background(), run, o)
 		require.NoError(t, err)
-		for n := 1; n <= 3; n++ {
+		for n := everyCase; n <= 3; n++ {
 			require.Equal(t, want, merged(t, run, o, n), "%s in %d", name, n)
 		}
 	}
