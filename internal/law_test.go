@@ -50,8 +50,8 @@ var law = []struct {
 	{"plumbline/benchmarks", []string{"plumbline/"}},
 }
 
-// inTests is what test files may import beside what their room may; jsonschema proves the report against its schema.
-var inTests = []string{"pgregory.net/rapid", "github.com/stretchr/testify/require", "github.com/santhosh-tekuri/jsonschema/v6"}
+// inTests is what test files may import beside what their room may; jsonschema proves the report against its schema, and cases knows whether a test is slow.
+var inTests = []string{"pgregory.net/rapid", "github.com/stretchr/testify/require", "github.com/santhosh-tekuri/jsonschema/v6", "plumbline/internal/cases"}
 
 // testRooms adds rooms for test files only.
 var testRooms = map[string][]string{"plumbline/accel/": {"plumbline/verify/op", "plumbline/reference/"}, "plumbline/verify/": {"plumbline/verify/"}}

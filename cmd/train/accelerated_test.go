@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/accel/cuda"
+	"plumbline/internal/cases"
 	"plumbline/internal/rundir"
 )
 
@@ -80,7 +81,7 @@ func TestSimulated(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(broken, "step_2")))
 	trains(t, accelerated["sft"](broken, sim...)...)
 	sameFolder(t, filepath.Join(whole, "final"), filepath.Join(broken, "final"))
-	if everyCase == 1 {
+	if cases.All {
 		lockstep(t, accelerated["sft"](filepath.Join(t.TempDir(), "run"), "--lockstep", "--policy", "sim", "sft.steps=3", "sft.eval_samples=0"))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/cmd/internal/documented"
+	"plumbline/internal/cases"
 )
 
 // notPasted are commands of the pages that need what a test has not, with what tries them.
@@ -55,7 +56,7 @@ func TestDocumentedTrainCommandsRun(t *testing.T) {
 			continue
 		}
 		seen[command] = true
-		if notPasted[command] != "" || len(seen)%everyCase != 0 {
+		if notPasted[command] != "" || len(seen)%cases.Every != 0 {
 			continue
 		}
 		t.Run(command, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/verify/check"
 	"plumbline/verify/dump"
 )
@@ -93,7 +94,7 @@ func TestGRPOResume(t *testing.T) {
 
 func TestGRPODumps(t *testing.T) {
 	for i, more := range [][]string{nil, {"kl_estimator=k1"}, {"kl_estimator=k2", "loss_over=masked_mean"}, {"adv_scope=group", "temperature=0.7", "top_p=0.8"}} {
-		if i%everyCase != 0 {
+		if i%cases.Every != 0 {
 			continue
 		}
 		dir := filepath.Join(t.TempDir(), "run")
@@ -101,7 +102,7 @@ func TestGRPODumps(t *testing.T) {
 		passes(t, filepath.Join(dir, "d"))
 	}
 	for i, loss := range []string{"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo"} {
-		if i%everyCase != 0 {
+		if i%cases.Every != 0 {
 			continue
 		}
 		dir := filepath.Join(t.TempDir(), "run")
@@ -115,7 +116,7 @@ func TestGRPODumps(t *testing.T) {
 	}
 	for i, more := range [][]string{{"scale_rewards=none"}, {"scale_rewards=batch"}, {"multi_objective_aggregation=normalize_then_sum"}, {"mask_truncated_completions=true", "max_completion_length=9"},
 		{"use_bias_correction_kl=false"}, {"epsilon=0.01", "epsilon_high=0.02"}} {
-		if i%everyCase != 0 {
+		if i%cases.Every != 0 {
 			continue
 		}
 		dir := filepath.Join(t.TempDir(), "run")

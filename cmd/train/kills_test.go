@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/rundir"
 )
 
@@ -35,7 +36,7 @@ func TestKilled(t *testing.T) {
 		"accel":       func(dir string) []string { return append(smallShielded(dir), "--policy", "accel") },
 		"arc":         func(dir string) []string { return smallArc(dir, "epochs=2", "save_every=1", "log_every=1") },
 	} {
-		if everyCase > 1 && !slices.Contains([]string{"ppo", "accel", "arc"}, name) {
+		if !cases.All && !slices.Contains([]string{"ppo", "accel", "arc"}, name) {
 			continue // the life cycle of a run is one for all
 		}
 		t.Run(name, func(t *testing.T) { killed(t, args) })

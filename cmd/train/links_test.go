@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/cases"
 )
 
 // What lies in a run's folder in place of its own files and folders is refused within the run's first steps, never followed and never
@@ -42,7 +44,7 @@ func TestRunFolderOfLinks(t *testing.T) {
 			}},
 			{"FIFO", func(path, _ string) error { return syscall.Mkfifo(path, 0o644) }},
 		} {
-			if (i+k)%everyCase != 0 {
+			if (i+k)%cases.Every != 0 {
 				continue
 			}
 			dir := t.TempDir()

@@ -13,6 +13,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/verify/report"
 )
 
@@ -133,7 +134,7 @@ func TestDumpRedact(t *testing.T) {
 	const secret = 48213 // no number of a report begins like this
 	dir := t.TempDir()
 	for i, run := range []string{"trl-grpo/faulty/temperature_missing", "trl-grpo/faulty/kl_sign"} {
-		if i%everyCase != 0 {
+		if i%cases.Every != 0 {
 			continue
 		}
 		to := filepath.Join(dir, filepath.Base(run))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/verify/report"
 )
 
@@ -275,7 +276,7 @@ func TestDumpFailuresAreComplete(t *testing.T) {
 	runs := faultyRuns(t)
 	n, byProfile, byRun := 0, 0, 0
 	for i, run := range slices.Sorted(maps.Keys(runs)) {
-		if i%3 != 0 { // the golden tests of package dump judge all of them
+		if i%(2*cases.Every) != 0 { // the golden tests of package dump judge all of them
 			continue
 		}
 		profile := runs[run]
@@ -388,7 +389,7 @@ func TestExplain(t *testing.T) {
 func TestDumpNaN(t *testing.T) {
 	dir := t.TempDir()
 	for i, name := range []string{"logp_new", "logp_old", "token_loss", "advantages", "kl", "entropy", "dlogp"} {
-		if i%everyCase != 0 {
+		if i%cases.Every != 0 {
 			continue
 		}
 		in, out := filepath.Join(dir, name+" in"), filepath.Join(dir, name+" out")

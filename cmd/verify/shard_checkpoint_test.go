@@ -47,7 +47,7 @@ func TestCheckpointShardsMerge(t *testing.T) {
 	} {
 		args = append([]string{"checkpoint"}, args...)
 		want, _, code := verify(t, dir, append(args, "--format", "json")...)
-		for _, n := range []int{1, 2, 3, 7} {
+		for _, n := range shardCounts() {
 			if n > 2 && k > 0 {
 				continue
 			}

@@ -8,7 +8,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/cases"
 )
+
+// shardCounts are in how many parts a judgement is cut.
+func shardCounts() []int {
+	if cases.All {
+		return []int{1, 2, 3, 7}
+	}
+	return []int{2}
+}
 
 // logFolder is a run of six logs of several forms: numbers that are not finite or −0, a configuration beside them, two files that
 // agree and one of another run, lines that nobody knows.
@@ -58,7 +68,7 @@ func TestLogShardsMerge(t *testing.T) {
 	for _, args := range [][]string{{"log", "run"}, {"log", "run", "--vocab", "12", "--set", "kl_beta=0.5"}, {"log", "run/metrics.jsonl", "run/table.csv", "run/metrics.jsonl"}} {
 		want, _, code := verify(t, dir, append(args, "--format", "json")...)
 		require.Equal(t, 1, code)
-		for _, n := range []int{1, 2, 3, 7} {
+		for _, n := range shardCounts() {
 			got, stderr, merged := verify(t, dir, partials(t, dir, n, 0, args...)...)
 			require.Equal(t, code, merged, stderr)
 			require.Equal(t, withoutRun(t, want), withoutRun(t, got), "%v, %d shards", args, n)
@@ -111,7 +121,7 @@ func TestOpsShardsMerge(t *testing.T) {
 		{"ops", "--run", "i8.Quantize", "--cases", "1", "--speed=false", "--require", "sim"},
 	} {
 		want, _, code := verify(t, dir, append(args, "--format", "json")...)
-		for _, n := range []int{1, 2, 3, 7} {
+		for _, n := range shardCounts() {
 			got, stderr, merged := verify(t, dir, partials(t, dir, n, 0, args...)...)
 			require.Equal(t, code, merged, stderr)
 			require.Equal(t, withoutRun(t, want), withoutRun(t, got), "%v, %d shards", args, n)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -461,7 +462,7 @@ func sum(x []float64) (s float64) {
 // TestEditsAreNamed plants every edit in all steps of its run: it is found in its check, and named there first.
 func TestEditsAreNamed(t *testing.T) {
 	for i, e := range edits {
-		if i%everyCase != 0 {
+		if i%cases.Every != 0 {
 			continue
 		}
 		t.Run(e.name, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
@@ -40,7 +41,7 @@ func TestLongRows(t *testing.T) {
 		{"trl-grpo@1.16", 1, map[string]string{"tis.level": "token", "tis.rule": "truncate_upper", "tis.low": "0", "tis.high": "2", "adv.multi": "sum_then_normalize"}},
 		{"verl-ppo@0.9", 2, map[string]string{"gae.gamma": "0.99", "gae.lambda": "0.95", "tis.level": "none"}},
 	} {
-		if i%everyCase != 0 {
+		if i%cases.Every != 0 {
 			continue
 		}
 		t.Run(c.profile, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
@@ -199,7 +200,7 @@ func TestConventionPairs(t *testing.T) {
 	var n pairCount
 	taken := 0
 	for i, pq := range pairs {
-		if (i+i/20)%(20*everyCase) != 0 {
+		if (i+i/20)%(20*cases.Every) != 0 {
 			continue
 		}
 		taken++

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
@@ -22,7 +23,7 @@ import (
 
 // TestHealthyIsSilent judges batches of the independent trainer, in all profiles, that declare every option.
 func TestHealthyIsSilent(t *testing.T) {
-	n := 600 / everyCase
+	n := 600 / cases.Every
 	if testing.Short() {
 		n = 100
 	}

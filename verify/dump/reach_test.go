@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -45,7 +46,7 @@ func TestNumbersThatNobodyDeclaresReachSoFar(t *testing.T) {
 		return r.Results[i]
 	}
 	seeds, uses := uint64(2), []map[string]string{{"clip.dual": "1.37"}, {"ratio.log_clamp": "0.0173"}, {"clip.delta": "1.0127"}}
-	if testing.Short() || everyCase > 1 {
+	if testing.Short() || !cases.All {
 		seeds, uses = 1, uses[:1]
 	}
 	for seed := range seeds {

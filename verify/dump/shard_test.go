@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/dump"
@@ -53,7 +54,7 @@ func TestShardsAreOneRun(t *testing.T) {
 	require.NoError(t, err)
 	judged := 0
 	for k, dir := range dirs {
-		if k%(9*everyCase) > 0 {
+		if k%(9*cases.Every) > 0 {
 			continue
 		}
 		run, err := dumpfile.Open(context.Background(), []string{dir})
@@ -61,7 +62,7 @@ func TestShardsAreOneRun(t *testing.T) {
 			continue
 		}
 		profiles := []string{""}
-		if k%(27*everyCase) == 0 {
+		if k%(27*cases.Every) == 0 {
 			profiles = append(profiles, dump.NoProfile)
 		}
 		for _, profile := range profiles {
@@ -110,7 +111,7 @@ func TestShardsKnowTheStepsBefore(t *testing.T) {
 		o := dump.Options{Set: []string{"kl.beta=0.1"}, Selection: check.Selection{Select: []string{"across/*"}}}
 		want, err := dump.Judge(context.Background(), run, o)
 		require.NoError(t, err)
-		for n := everyCase; n <= 3; n++ {
+		for n := cases.Every; n <= 3; n++ {
 			require.Equal(t, want, merged(t, run, o, n), "%s in %d", name, n)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/dump"
@@ -18,8 +19,8 @@ func seldom(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a search takes seconds")
 	}
-	if crc32.ChecksumIEEE([]byte(t.Name()))%everyCase != 0 {
-		t.Skipf("a search takes seconds: one test in %d by default, all with the tag slow", everyCase)
+	if crc32.ChecksumIEEE([]byte(t.Name()))%cases.Every != 0 {
+		t.Skipf("a search takes seconds: one test in %d by default, all with the tag slow", cases.Every)
 	}
 }
 
@@ -50,7 +51,7 @@ func silentIn(t *testing.T, path string, change func(b *dumpfile.Batch), ids ...
 func TestNumbersThatNobodyDeclaresAreFound(t *testing.T) {
 	for _, said := range []bool{true, false} { // whether the files say that the losses hold the KL term
 		for _, estimates := range []bool{true, false} {
-			if said != estimates && everyCase > 1 {
+			if said != estimates && !cases.All {
 				continue
 			}
 			passed := false

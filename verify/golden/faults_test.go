@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/verify/check"
 )
 
@@ -27,7 +28,7 @@ func embedded(t testing.TB) *Set {
 func TestFaults(t *testing.T) {
 	s := embedded(t)
 	planted, seeds := 0, uint64(4)
-	if testing.Short() {
+	if testing.Short() || !cases.All {
 		seeds = 1
 	}
 	for _, c := range Suite {

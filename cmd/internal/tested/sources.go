@@ -33,8 +33,8 @@ func read(dir string, names []string) (files []source, err error) {
 	return files, nil
 }
 
-// slow are the tests of the tag slow. A test of another file is one when it uses, at any depth, a name that a file of the tag declares: a
-// number of cases that is larger there.
+// slow are the tests of the tag slow. A test of another file is one when it uses, at any depth, a name that a file of the tag declares, or
+// one of package cases: a number of cases that is larger there.
 func slow(p packages) ([]string, error) {
 	var paths []string
 	tests := map[string]bool{}
@@ -61,6 +61,11 @@ func changed(files []source) (tests []string) {
 	hit := map[string]bool{}
 	uses := map[string]map[string]bool{} // of a function or a variable: the names of the package that it uses
 	for _, f := range files {
+		for _, i := range f.Imports {
+			if i.Path.Value == `"`+module+`internal/cases"` {
+				hit["cases"] = true
+			}
+		}
 		free := map[*ast.Ident]bool{} // names that the file does not declare, or declares for the package
 		for _, id := range f.Unresolved {
 			free[id] = true

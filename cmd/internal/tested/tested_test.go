@@ -83,6 +83,12 @@ func TestChanged(t *testing.T) {
 	files, err := read(dir, []string{"a_test.go", "b_test.go", "c_test.go"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"TestDeep", "TestDirect", "TestMethod", "TestTagged"}, changed(files))
+
+	text := "package a\n\nimport \"plumbline/internal/cases\"\n\nfunc TestEvery(t *testing.T) { _ = cases.Every }\nfunc TestOther(t *testing.T) {}\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "d_test.go"), []byte(text), 0o600))
+	files, err = read(dir, []string{"d_test.go"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"TestEvery"}, changed(files))
 }
 
 func TestStarts(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/format"
 )
 
@@ -167,7 +168,7 @@ func sound(t require.TestingT, b []byte, file *File) {
 // TestAllocation measures files that are made to cost as much memory per byte as they can. With -short they are smaller.
 func TestAllocation(t *testing.T) {
 	scale := 1
-	if testing.Short() {
+	if testing.Short() || !cases.All {
 		scale = 20
 	}
 	const digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ!#$%&'()*+,-./:;<=>?@[]^_`{|}~"

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/format"
 	"plumbline/reference/linalg"
 	"plumbline/verify/check"
@@ -53,7 +54,7 @@ func TestFaults(t *testing.T) {
 
 // Healthy data of all types and norms raise no alarm.
 func TestNoFalseAlarms(t *testing.T) {
-	n := 10000
+	n := 10000 / cases.Every
 	if testing.Short() {
 		n = 500
 	}
