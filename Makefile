@@ -71,7 +71,7 @@ slow:           ## laws with 10,000 cases each, and the tests of the tag slow: l
 
 LAWS = $$(grep -rlE '^\s"pgregory.net/rapid"$$' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
 laws:           ## every law with CHECKS new cases, drawn anew at every call (hours)
-	RAPID_SEED=0 $(GO) test -timeout 0 $(LAWS) -rapid.checks=$(CHECKS)
+	RAPID_SEED=0 $(GO) test -tags slow -timeout 0 $(LAWS) -rapid.checks=$(CHECKS)
 
 learn:          ## three seeds of every trainer learn, where make slow tries one; the embedded models are made again (an hour)
 	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy|Reproducible' ./cmd/train

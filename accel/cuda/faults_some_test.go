@@ -3,4 +3,4 @@
 package cuda
 
 // everyFault: one in so many runs by default.
-const everyFault = 24
+const everyFault = 48

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/cases"
 )
 
 // Every output of an entry is really compared: another number in one place that means something, another text, or one
@@ -18,7 +20,7 @@ func TestEveryOutputCanFail(t *testing.T) {
 		if len(s.Sections[sec.name].Entries) > 60 { // of many entries of few kinds, some
 			stride = 5
 		}
-		if testing.Short() {
+		if testing.Short() || !cases.All {
 			stride *= 5
 		}
 		if sec == logProbEntropy {

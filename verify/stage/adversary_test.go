@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	part "plumbline/internal/cases"
 	"plumbline/internal/format"
 	"plumbline/verify/convention"
 	independent "plumbline/verify/plant/trainer"
@@ -91,7 +92,7 @@ var wider = map[string]string{
 func TestAdversary(t *testing.T) {
 	best := map[string]float64{}
 	profiles, seeds := []string{"trl-ppo@1.12", "openrlhf-ppo@0.11", "trl-grpo@1.16"}, 2
-	if testing.Short() {
+	if !part.All {
 		profiles, seeds = profiles[:1], 1
 	}
 	for _, name := range profiles {
@@ -124,7 +125,7 @@ func TestAdversary(t *testing.T) {
 	for _, id := range slices.Sorted(maps.Keys(best)) {
 		row := fmt.Sprintf("| `%s` | %.2f | %s |", id, best[id], wider[id])
 		t.Log(row)
-		if !testing.Short() {
+		if part.All {
 			if !strings.Contains(string(page), row+"\n") {
 				t.Errorf("docs/bounds.md lacks the row\n%s", row)
 			}

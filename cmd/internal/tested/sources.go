@@ -63,7 +63,11 @@ func changed(files []source) (tests []string) {
 	for _, f := range files {
 		for _, i := range f.Imports {
 			if i.Path.Value == `"`+module+`internal/cases"` {
-				hit["cases"] = true
+				name := "cases"
+				if i.Name != nil {
+					name = i.Name.Name
+				}
+				hit[name] = true
 			}
 		}
 		free := map[*ast.Ident]bool{} // names that the file does not declare, or declares for the package

@@ -84,7 +84,7 @@ func TestChanged(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"TestDeep", "TestDirect", "TestMethod", "TestTagged"}, changed(files))
 
-	text := "package a\n\nimport \"plumbline/internal/cases\"\n\nfunc TestEvery(t *testing.T) { _ = cases.Every }\nfunc TestOther(t *testing.T) {}\n"
+	text := "package a\n\nimport part \"plumbline/internal/cases\"\n\nfunc TestEvery(t *testing.T) { _ = part.Every }\nfunc TestOther(t *testing.T) {}\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "d_test.go"), []byte(text), 0o600))
 	files, err = read(dir, []string{"d_test.go"})
 	require.NoError(t, err)
