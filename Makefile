@@ -91,7 +91,7 @@ fuzz:           ## every fuzz target for FUZZTIME (2m, or a number of runs: 2000
 HOSTILE ?= 6000
 hostile:        ## mutated files through every command that reads them, faults of system calls, and the fixed hostile cases (Linux, strace)
 	@command -v strace > /dev/null || { echo "strace is missing, and with it faults at every open, write, fsync, close and rename: apt-get install strace"; exit 1; }
-	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 3h -v -run 'Mutated|Hostile|Output|Permission|ClosedPipe|Injected' ./cmd/verify
+	HOSTILE=$(HOSTILE) $(GO) test -tags slow -count=1 -timeout 3h -v -run 'Mutated|Hostile|Output|Permission|ClosedPipe|Injected' ./cmd/verify
 	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 3h -v -run 'Agree|Hostile|Links|MemoryBefore|ManyTiny|LostOutput|Injected' ./cmd/train
 
 html:           ## pages of a failing and a healthy run in headless Chromium: no request, no console error, keys, light and dark, wide and narrow

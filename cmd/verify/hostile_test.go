@@ -358,6 +358,9 @@ func TestHostileFiles(t *testing.T) {
 	for _, rows := range [][]hostile{npyRows(), npzRows(), safetensorsRows(), metadataRows(), vectorRows(), adapterRows(), generalRows()} {
 		for _, c := range rows {
 			n++
+			if n%cases.Every != 0 {
+				continue
+			}
 			c.path = fmt.Sprintf("%d-%s", n, c.path)
 			t.Run(c.path+": "+c.name, func(t *testing.T) {
 				t.Parallel()
