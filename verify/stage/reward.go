@@ -267,13 +267,9 @@ func predictTokenRewards(c *Case) *Prediction {
 	var score Input
 	var complete []bool // groups of which rows are missing have another baseline; nil: no groups
 	if place == "sequence_reward_after" && c.groupKind() {
-		a := c.sequenceAdvantages()
-		score, complete = a.Input, a.complete
-		if lo, hi, ok := c.clipRange("after_baseline"); ok && score.X != nil {
-			score = c.bounded(score, lo, hi)
-		}
-	} else {
-		score = c.shapedScores("before_baseline", "after_baseline")
+		score, complete = c.scoresAfterBaseline()
+	} else if score = c.shapedScores("before_baseline", "after_baseline"); c.baselineBefore(place) {
+		score, complete = c.scoresAfterBaseline()
 	}
 	var o rl.RewardOptions
 	o.Index, _ = rl.ParseScoreIndex(c.Enum("score.index"))

@@ -210,3 +210,19 @@ func TestTokenRewardsWithoutScores(t *testing.T) {
 	require.Equal(t, check.Skip, Judge(Find("reward/token"), g.Batch, set(t, "kl.place=none")).Verdict)
 	lacks(t, "reward/token", g.Batch, set(t, "kl.place=none eos.rule=none score.index=last_response"), "scores")
 }
+
+// Where the KL term is in the loss, OpenRLHF's token rewards are the advantages of a group, and verl's are the scores.
+func TestTokenRewardsAfterTheBaseline(t *testing.T) {
+	s := set(t, plainGroup+"adv.center=mean adv.scale=none kl.place=loss kl.beta=0.1 score.index=last_response reward.clip=none eos.rule=none rewards.whiten=no")
+	g := func(ends ...float64) grid {
+		x := make([]float64, 12)
+		for r, v := range ends {
+			x[r*3+1+r%2] = v
+		}
+		return newGrid(3, 2, 3, 2, 3).row("scores", 1, 2, 5, 3).row("group_id", 0, 0, 1, 1).token("token_rewards", x...)
+	}
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), g(1, 2, 5, 3).Batch, s).Verdict)
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), g(-0.5, 0.5, 1, -1).Batch, s).Verdict)
+	fails(t, "reward/token", g(-0.5, 0.5, 1, -1.5).Batch, s)
+	fails(t, "reward/token", g(-0.5, 0.5, 5, 3).Batch, s)
+}
