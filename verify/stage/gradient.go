@@ -104,7 +104,7 @@ func predictDLogp(c *Case) *Prediction {
 		}
 		q.Judge[i] = extent(b, i)
 		if !p.mask[i] && q.Judge[i] {
-			q.Judge[i] = finite(p.lp, i) && finite(p.denominator(), i) && finite(p.adv, i) && finite(p.ref, i)
+			q.Judge[i] = finite(p.lp, i) && finite(p.denominator(), i) && finite(p.adv, i) && finite(p.ref, i) && !p.addsNothing(i)
 		}
 		q.settle(i, overflow(c.Unit))
 	}
@@ -164,6 +164,20 @@ func (p *policy) klAlone() *policy {
 		q.old = p.klOld
 	}
 	return &q
+}
+
+// addsNothing reports whether a cell outside the mask holds what a program put there so that a sum over the whole row is that over its tokens: equal
+// log-probs where a row has one ratio, as TRL's masked_fill with INVALID_LOGPROB leaves them, or 0 where log-probs are summed themselves. The slope
+// there is that of the row's sum, and ends at the fill.
+func (p *policy) addsNothing(i int) bool {
+	old := p.denominator()
+	switch {
+	case p.o.Kind == rl.LossReinforce:
+		return p.lp.X[i] == 0
+	case p.o.Ratio.Level != rl.RatioToken:
+		return old.X != nil && p.lp.X[i] == old.X[i]
+	}
+	return false
 }
 
 func finite(x Input, i int) bool {

@@ -126,6 +126,40 @@ func TestGradientBugs(t *testing.T) {
 	})
 }
 
+// A row's log-ratio that is summed over all of its columns has a slope at those that were filled with equal log-probs, and ends there.
+func TestGradientAtAFilledCell(t *testing.T) {
+	for _, fill := range []float64{0, 1} {
+		for _, f := range families() {
+			if f.name != "summed ratio" && f.name != "reinforce" {
+				continue
+			}
+			tr := newTrainer(17)
+			tr.logprobs(f.drift)
+			a := reduction{kind: "seq_mean_token_mean", where: "micro", counted: true}
+			set := a.set(t, f.set(t))
+			token, rho, n := tr.losses(&f)
+			grad := tr.backward(&f, token, rho, n, a.weights(tr.b, tr.micro))
+			outside := func(i int) bool { return !tr.b.Mask[i] && i%tr.b.Cols < tr.b.Origin[i/tr.b.Cols].Cols }
+			for i := range grad {
+				if outside(i) {
+					grad[i] = 0.125
+				}
+			}
+			require.Equal(t, check.Fail, judged32(t, "gradient/dlogp", tr.b, set).Verdict, f.name)
+			for i := range grad {
+				if outside(i) {
+					tr.b.Token("logp_new")[i], tr.b.Token("logp_old")[i] = fill, fill
+				}
+			}
+			want := check.Pass
+			if f.name == "reinforce" && fill != 0 {
+				want = check.Fail
+			}
+			require.Equal(t, want, judged32(t, "gradient/dlogp", tr.b, set).Verdict, "%s, %g", f.name, fill)
+		}
+	}
+}
+
 func TestGradientOnAClipBound(t *testing.T) {
 	// The ratio lies on 1 + clip.high within rounding: torch passes all of the gradient, none, or half at equality.
 	// For the other sign of the advantage the clip does not act, but at equality the maximum halves the gradient all the same.
