@@ -196,7 +196,15 @@ func predictKLLoss(c *Case) *Prediction {
 	}
 	q := s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
 	q.Alt = times(q.Want, p.beta)
+	c.orBeforeAccumulation(red, q, "kl_loss")
 	return q
+}
+
+// orBeforeAccumulation makes a term of the loss before its division the other value of a prediction where it is the nearer one.
+func (c *Case) orBeforeAccumulation(red *reduction, p *Prediction, name string) {
+	if whole := c.beforeAccumulation(red, p.Want); whole != nil && nearer(c.B.PerFile(name), whole, p) {
+		p.Alt = whole
+	}
 }
 
 // times returns factor·x, NaN where factor is 0.
@@ -234,6 +242,7 @@ func predictEntropyLoss(c *Case) *Prediction {
 	if v := c.Set.Value("entropy.coef"); v.Kind() == convention.Number {
 		p.Alt = times(p.Want, math.Abs(v.Num()))
 	}
+	c.orBeforeAccumulation(red, p, "entropy_loss")
 	return p
 }
 
@@ -306,6 +315,9 @@ func (c *Case) lossFromTerms() (sums, *reduction) {
 		return sums{}, nil
 	}
 	s := c.scalar("pg_loss")
+	if q := predictPolicyLoss(c.Of(c.B, c.Set)); q != nil && q.Alt != nil && nearer(s.x, q.Alt, &Prediction{Want: q.Want}) {
+		s.divide(red.o[0].Steps, c.Unit+tol.U64)
+	}
 	if by := c.klReduction(red); p.beta != 0 && by != nil {
 		kl, ok := c.klSums(p, by, "loss")
 		if !ok {

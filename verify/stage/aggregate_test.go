@@ -151,6 +151,66 @@ func TestLossOfAnotherImplementation(t *testing.T) {
 	log.report(t)
 }
 
+// A program that divides what it propagates by the accumulation steps has every term of it before the division, not its policy loss alone.
+func TestTermsBeforeTheDivision(t *testing.T) {
+	log := ratioLog{}
+	for seed := range cases(100) {
+		a := reduction{kind: "token", where: "micro"}
+		tr := newTrainer(uint64(seed))
+		b := tr.b
+		steps := float64(b.Meta.MicroBatches)
+		x := tr.grid("token_loss", func(int) float64 { return tr.r.NormFloat64() })
+		k := tr.grid("kl", func(int) float64 { return tr.r.ExpFloat64() })
+		h := tr.grid("entropy", func(int) float64 { return tr.r.ExpFloat64() })
+		w := a.weights(b, tr.micro)
+		pg, kl, ent := fileSums(b, w, x), fileSums(b, w, k), fileSums(b, w, h)
+		total := make([]float64, len(pg))
+		for f := range pg {
+			total[f] = round32(round32(pg[f]+.5*kl[f]-.01*ent[f]) / steps)
+		}
+		without := false
+		b.Meta.TokenLossIncludesKL = &without
+		for name, x := range map[string][]float64{"pg_loss": pg, "kl_loss": kl, "entropy_loss": ent, "loss": total} {
+			tr.perFile(name, x)
+		}
+		a.divGA = true
+		set := a.set(t, options(t, "kl.place=loss", "kl.beta=0.5")).With("entropy.coef", convention.NumberValue(.01), "test").With("value.coef", convention.NumberValue(0), "test")
+		for _, id := range []string{"aggregate/pg_loss", "aggregate/kl_loss", "aggregate/entropy_loss", "aggregate/loss"} {
+			log.pass(t, id, judged32(t, id, b, set), seed)
+		}
+	}
+	for seed := range cases(100) {
+		f := families()[0]
+		a := reduction{kind: "token", where: "micro", divGA: true}
+		tr := newTrainer(uint64(seed))
+		b := tr.b
+		tr.logprobs(f.drift)
+		tr.losses(&f)
+		h := tr.grid("entropy", func(int) float64 { return tr.r.ExpFloat64() })
+		a.divGA = false
+		w := a.weights(b, tr.micro)
+		pg, ent := fileSums(b, w, b.Token("token_loss")), fileSums(b, w, h)
+		total := make([]float64, len(pg))
+		steps := float64(b.Meta.MicroBatches)
+		for f := range pg {
+			total[f] = round32(round32(pg[f]-.01*ent[f]) / steps)
+		}
+		tr.perFile("pg_loss", pg)
+		tr.perFile("loss", total)
+		a.divGA = true
+		set := a.set(t, f.set(t)).With("entropy.coef", convention.NumberValue(.01), "test")
+		b = b.Without("token_loss")
+		log.pass(t, "loss from pg_loss", judged32(t, "aggregate/loss", b, set), seed)
+		if steps > 1 && slices.Contains(b.Mask, true) {
+			for f := range total {
+				total[f] = pg[f] - .01*ent[f]/steps
+			}
+			require.Equal(t, check.Fail, judged32(t, "aggregate/loss", b, set).Verdict, "the policy loss alone is not divided")
+		}
+	}
+	log.report(t)
+}
+
 func TestTermsOfTheLoss(t *testing.T) {
 	log := ratioLog{}
 	for seed := range cases(300) {

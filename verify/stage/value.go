@@ -170,9 +170,7 @@ func predictValueLoss(c *Case) *Prediction {
 	if coef := c.Set.Value("value.coef"); coef.Known() {
 		p.Alt = times(p.Want, c.NumOr("value.coef", 0))
 	}
-	if whole := c.beforeAccumulation(w.red, p.Want); whole != nil && nearer(c.B.PerFile("value_loss"), whole, p) {
-		p.Alt = whole
-	}
+	c.orBeforeAccumulation(w.red, p, "value_loss")
 	return p
 }
 
