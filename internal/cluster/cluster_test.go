@@ -150,6 +150,7 @@ func TestCanaryCatchesMissingAdapter(t *testing.T) {
 // The base without its adapter is caught at every policy, from updates that change a log-probability in its last digits to large ones:
 // 210 of 210. The same adapter passes, so that it is the adapter that is seen.
 func TestCanaryEveryTime(t *testing.T) {
+	t.Parallel()
 	p, text := tiny(t)
 	q, _ := tiny(t)
 	c := coordinate(t, t.TempDir(), p, text)

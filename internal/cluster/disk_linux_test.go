@@ -42,6 +42,7 @@ func (*zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 // A worker whose disk is full, where rollouts go through a shared folder, says so and hands its tasks back, and nothing is lost: when
 // there is room again, the step ends with the samples of one process. What a killed write left behind is gone.
 func TestWorkerDiskFull(t *testing.T) {
+	t.Parallel()
 	shared, dir := disk(t, "256k"), t.TempDir()
 	out := filepath.Join(dir, "out")
 	c := start(t, "coordinator", []string{"CLUSTER_URL=embedded", "CLUSTER_LISTEN=127.0.0.1:0", "CLUSTER_DIR=" + filepath.Join(dir, "cluster"), "CLUSTER_BLOBS=" + shared, "CLUSTER_OUT=" + out, "CLUSTER_STEPS=2"})
@@ -66,6 +67,7 @@ func TestWorkerDiskFull(t *testing.T) {
 
 // A coordinator whose disk is full ends and says why. What it had taken is there when it goes on.
 func TestCoordinatorDiskFull(t *testing.T) {
+	t.Parallel()
 	dir := disk(t, "2m")
 	srv, err := embed("127.0.0.1:0", t.TempDir(), Security{})
 	require.NoError(t, err)
@@ -97,6 +99,7 @@ func TestCoordinatorDiskFull(t *testing.T) {
 
 // The same disk without root: the first syncs of a worker fail for want of room, as strace has it.
 func TestWorkerStorageFails(t *testing.T) {
+	t.Parallel()
 	strace, err := exec.LookPath("strace")
 	if err == nil { // a container may forbid it to look at others
 		err = exec.Command(strace, "-f", "-o", os.DevNull, "true").Run()

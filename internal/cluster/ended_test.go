@@ -26,6 +26,7 @@ func patient(t *testing.T, address string, wait time.Duration) (said []string, e
 
 // A worker that starts after the end of a run ends and says why: at once where the cluster is still there, else when it has waited.
 func TestWorkerAfterTheEnd(t *testing.T) {
+	t.Parallel()
 	p, text := tiny(t)
 	srv, err := embed("127.0.0.1:0", t.TempDir(), Security{})
 	require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 // A coordinator whose machine is gone, which NATS does not know yet, is not taken for dead: the next one says who has the run, and why it
 // is not sure.
 func TestCoordinatorSilent(t *testing.T) {
+	t.Parallel()
 	srv, err := embed("127.0.0.1:0", t.TempDir(), Security{})
 	require.NoError(t, err)
 	defer func() { srv.Shutdown(); srv.WaitForShutdown() }()

@@ -48,6 +48,7 @@ func secured(t *testing.T) Security {
 
 // Under TLS and credentials a worker that has both draws; one without the authority, the credentials or TLS gets nothing.
 func TestSecured(t *testing.T) {
+	t.Parallel()
 	p, text := tiny(t)
 	s := secured(t)
 	c, err := Open(context.Background(), Config{URL: Embedded, Listen: "127.0.0.1:0", Dir: t.TempDir(), Policy: p, Text: text, Model: json.RawMessage(`{}`), Security: s, Check: 50 * time.Millisecond})

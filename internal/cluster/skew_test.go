@@ -15,6 +15,7 @@ import (
 // read without it. A jump beyond Worker.Wait would be that long a silence if it fell on a question without an answer. Nothing that is sent
 // holds a time.
 func TestClocksApart(t *testing.T) {
+	t.Parallel()
 	p, text := tiny(t)
 	c := coordinate(t, t.TempDir(), p, text)
 	defer c.Close(false)
