@@ -41,6 +41,7 @@ type track struct {
 	absent     string // what no profile's options can do without, and the files do not have
 	searchedAt int    // the step of the first search
 	repeated   bool   // a step that told more was searched, too
+	blank      int    // steps whose gradient no form makes
 
 	why explanation
 }

@@ -79,7 +79,7 @@ func (t *track) withShown(v *view, set *convention.Set, s *session) []*conventio
 		s.fail(err)
 		return sets
 	}
-	for _, shown := range [][][]stage.Change{stage.Shown(t.check, b, set), stage.ShownBounds(t.check, b, set)} {
+	for _, shown := range [][][]stage.Change{append(t.shownByGradient(b, set), stage.Shown(t.check, b, set)...), stage.ShownBounds(t.check, b, set)} {
 		for _, changes := range shown[:min(most, len(shown))] {
 			if f := (stage.Fit{Changes: changes}); !f.Unwritten() {
 				sets = append(sets, changed(set, changes))
@@ -87,6 +87,19 @@ func (t *track) withShown(v *view, set *convention.Set, s *session) []*conventio
 		}
 	}
 	return sets
+}
+
+// shownByGradient is stage.ShownByGradient of the first steps: a gradient that no form makes in two of them is of none in the others.
+func (t *track) shownByGradient(b *dump.Batch, set *convention.Set) [][]stage.Change {
+	const most = 2
+	if t.blank >= most || !stage.TellsByGradient(t.check, b) {
+		return nil
+	}
+	shown := stage.ShownByGradient(t.check, b, set)
+	if len(shown) == 0 {
+		t.blank++
+	}
+	return shown
 }
 
 // ofNobody is the origin of a value that was chosen for want of any: like one of a profile that stands in, it declares nothing.

@@ -51,7 +51,7 @@ func CompleteHolding(ch *Check, b *dump.Batch, set *convention.Set, holds Holds)
 	}
 	var void, here []Fit
 	allHere := false
-	first, last := Shown(ch, b, set), openOf(rareForms(ch, b), set)
+	first, last := slices.Concat(ShownByGradient(ch, b, set), Shown(ch, b, set)), openOf(rareForms(ch, b), set)
 	bare := len(first)
 	list := slices.Concat(first, [][]Change{nil}, last)
 	left := false

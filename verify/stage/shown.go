@@ -34,7 +34,7 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
 		lists = valueClips(b, set)
 	}
-	return append(ofGradient(ch, b, set), openOf(lists, set)...)
+	return openOf(lists, set)
 }
 
 // openOf returns the changes that lists make of a set, those that contradict nothing and have legal values only.
@@ -61,11 +61,16 @@ func openOf(lists [][]assign, set *convention.Set) (shown [][]Change) {
 	return shown
 }
 
-// ofGradient returns what a search finds of the gradient of a policy loss whose tokens were not dumped: one number of a file tells little of
+// TellsByGradient reports whether ShownByGradient has anything to search.
+func TellsByGradient(ch *Check, b *dump.Batch) bool {
+	return (ch.ID == "aggregate/pg_loss" || ch.ID == "aggregate/loss") && b.Token("token_loss") == nil && b.Token("dlogp") != nil
+}
+
+// ShownByGradient returns what a search finds of the gradient of a policy loss whose tokens were not dumped: one number of a file tells little of
 // them. Where ratios stop a gradient tells to lie between two tokens, and the loss exactly, so that bounds are searched again.
-func ofGradient(ch *Check, b *dump.Batch, set *convention.Set) (shown [][]Change) {
+func ShownByGradient(ch *Check, b *dump.Batch, set *convention.Set) (shown [][]Change) {
 	const most = 3
-	if ch.ID != "aggregate/pg_loss" && ch.ID != "aggregate/loss" || b.Token("token_loss") != nil || b.Token("dlogp") == nil {
+	if !TellsByGradient(ch, b) {
 		return nil
 	}
 	fits, _ := Complete(Find("gradient/dlogp"), b, set)
