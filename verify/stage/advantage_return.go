@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"plumbline/reference/rl"
+	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
 
@@ -47,6 +48,49 @@ func (c *Case) rewardToGo(reward Input, gamma float64, hole rl.Hole) Input {
 	return y
 }
 
+// returnHole returns what a return takes from masked columns. Where the tokens of every row stand side by side and no reward stands behind them
+// every rule gives the same, a loop over all columns, too, and nobody has to say one.
+func (c *Case) returnHole() rl.Hole {
+	side := c.sideBySide()
+	if side && c.Set.Value("gae.hole").Kind() == convention.Unknown {
+		note(&c.Read, "gae.hole")
+		return rl.HoleCarry
+	}
+	switch h := c.inapplicable("gae.hole", "carry"); h {
+	case "", "carry":
+	case "zero_step":
+		return rl.HoleZeroStep
+	case "cut_next":
+		return rl.HoleCutNext
+	default:
+		if !side || h != "none" {
+			note(&c.Absent, "a return from each token on (gae.hole "+h+" is for GAE)")
+		}
+	}
+	return rl.HoleCarry
+}
+
+// sideBySide reports whether no row has a hole in its mask, nor a reward behind its last token.
+func (c *Case) sideBySide() bool {
+	b, reward := c.B, c.B.Token("token_rewards")
+	for r := range b.Rows {
+		tokens, ended := 0, false
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			switch {
+			case b.Mask[i] && ended:
+				return false
+			case b.Mask[i]:
+				tokens++
+			case tokens > 0:
+				if ended = true; len(reward) == len(b.Mask) && reward[i] != 0 {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
 // returnsOfRewards returns the returns of REINFORCE++ or ReMax, and the rewards of the tokens.
 func (c *Case) returnsOfRewards(kind string) (ret, reward Input) {
 	b := c.B
@@ -55,15 +99,7 @@ func (c *Case) returnsOfRewards(kind string) (ret, reward Input) {
 		mode, _ = rl.ParseReinforceMode(c.Enum("rfpp.mode"))
 		if c.OK() && mode == rl.ReturnToGo {
 			gamma = c.NumOr("gae.gamma", 1)
-			switch h := c.inapplicable("gae.hole", "carry"); h {
-			case "carry":
-			case "zero_step":
-				hole = rl.HoleZeroStep
-			case "cut_next":
-				hole = rl.HoleCutNext
-			default:
-				note(&c.Absent, "a return from each token on (gae.hole "+h+" is for GAE)")
-			}
+			hole = c.returnHole()
 		}
 	}
 	reward = c.Token("token_rewards")

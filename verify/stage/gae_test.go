@@ -328,3 +328,21 @@ func TestReturnsOfAnOutcome(t *testing.T) {
 	require.Equal(t, check.Skip, Judge(Find("gae/returns"), g.token("returns", 1, 1, 0, 0).Batch, s).Verdict)
 	lacks(t, "gae/returns", g.Batch, set(t, "adv.kind=gae whiten.scope=none gae.hole=carry gae.gamma=1 gae.lambda=1"), "values")
 }
+
+// A return over tokens that stand side by side is the same under every rule for holes, and over the columns behind them.
+func TestReturnsWithoutHoles(t *testing.T) {
+	s := set(t, "adv.kind=rfpp rfpp.mode=return_to_go gae.gamma=0.5 whiten.scope=none rewards.whiten=no")
+	hole := func(rule string) *convention.Set { return s.With("gae.hole", mustParse(t, "gae.hole", rule), "test") }
+	g := newGrid(3, 2, 3).token("token_rewards", 1, 2, 0, 1, 0, 4).token("advantages", 2, 2, 0, 2, 2, 4)
+	for _, s := range []*convention.Set{s, hole("none"), hole("carry")} {
+		require.Equal(t, check.Pass, Judge(Find("advantage/return"), g.Batch, s).Verdict)
+	}
+	g.token("token_rewards", 1, 2, 3, 1, 0, 4)
+	lacks(t, "advantage/return", g.Batch, hole("none"), "gae.hole none is for GAE")
+	g.token("token_rewards", 1, 2, 0, 1, 0, 4)
+	g.Mask[4] = false
+	lacks(t, "advantage/return", g.Batch, hole("none"), "gae.hole none is for GAE")
+	o := Judge(Find("advantage/return"), g.Batch, s)
+	require.Equal(t, check.Undetermined, o.Verdict)
+	require.Equal(t, "unknown option gae.hole", o.Lacking())
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -283,7 +284,10 @@ func momentsCheck() *Check {
 		Fix:     "find what is whitened with other tokens than it is used with: another mask, another set of rows, or not at all",
 		Applies: func(c *Case) bool {
 			s := c.Set.Value("whiten.scope")
-			return c.Has("advantages") && s.Kind() == convention.Enum && s.Text() != "none"
+			open := slices.ContainsFunc([]string{"whiten.shift_mean", "whiten.ddof", "whiten.eps_place"}, func(name string) bool {
+				return c.Set.Value(name).Kind() == convention.Unknown // the advantages themselves tell, where they can be predicted
+			})
+			return c.Has("advantages") && s.Kind() == convention.Enum && s.Text() != "none" && !open
 		},
 		Assert: assertMoments,
 	}

@@ -157,6 +157,8 @@ func TestWhiteningFindsFaults(t *testing.T) {
 	fails(t, "gae/advantage", put(whiten32(r, x, all, 1, "inside_sqrt", 1e-8, "true")), whitened(t, "whiten.scope=global"))
 	o := Judge(Find("advantage/moments"), g.Batch, whitened(t, "whiten.scope=global"))
 	require.Equal(t, check.Warn, o.Verdict)
+	open := whitened(t, "whiten.scope=global").With("whiten.shift_mean", convention.Value{}, "test")
+	require.Equal(t, check.Skip, Judge(Find("advantage/moments"), g.Batch, open).Verdict, "whether the mean is subtracted is searched")
 
 	// Statistics over rows that were not dumped decide nothing.
 	g.Missing = []string{"rank 2"}
