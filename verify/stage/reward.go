@@ -401,6 +401,27 @@ func (c *Case) last(row int) int {
 // whitensRewards reports whether token rewards are whitened before GAE.
 func (c *Case) whitensRewards() bool { return c.EnumOr("rewards.whiten", "no") == "shift_mean_false" }
 
+// OfWhiteRewards returns c with the token rewards that the recursion takes where these are whitened first and the dump holds them as they were before.
+func (c *Case) OfWhiteRewards() *Case {
+	k := c.Of(c.B, c.Set)
+	if !k.whitensRewards() || !k.Has("token_rewards") {
+		return c
+	}
+	x := k.Token("token_rewards")
+	if len(x.X) != len(c.B.Mask) || k.rewardsAreWhite(x.X) {
+		return c
+	}
+	y := k.whitenRewards(x)
+	if !k.OK() || len(y.X) != len(x.X) {
+		return c
+	}
+	no, err := convention.Parse("rewards.whiten", "no")
+	if err != nil {
+		panic("stage: " + err.Error())
+	}
+	return c.Of(c.B.With("token_rewards", y.X), c.Set.With("rewards.whiten", no, c.Set.Origin("rewards.whiten")))
+}
+
 // rewardsAreWhite reports whether token rewards have been whitened already: over the cells of whitening their variance is 1, which
 // other rewards have only by accident. A dump may hold them before or after. The ε of whitening makes the variance v/(v + ε), which
 // is within a hundredth of 1 unless rewards differ by no more than a thousandth; rounding to 16 bits moves it by less.
