@@ -26,7 +26,7 @@ const mostChanges = 2
 func (t *trial) edits() []Explanation {
 	o := t.levels[0]
 	families := []func(*stage.Outcome) []edit{
-		advantageEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, valueEdits, returnEdits, toGoEdits, scoreEdits, weightEdits, lossWeightEdits,
+		advantageEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, valueEdits, returnEdits, toGoEdits, scoreEdits, weightEdits, lossWeightEdits,
 		whiteningEdits, klEdits, klWeightEdits, klInputEdits, functionEdits, policyEdits, lossEdits, normalisedAgain, ratioEdits, rowEdits, termEdits, termFormEdits, entropyEdits,
 		reductionEdits, maskEdits, inputEdits, outputEdits, cellEdits,
 	}

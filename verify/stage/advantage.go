@@ -154,6 +154,13 @@ func (c *Case) afterBaseline(a Input, perRow bool) Input {
 		}
 		return a
 	}
+	hole := rl.HoleZeroStep
+	if c.EnumOr("gae.hole", "zero_step") == "carry" {
+		hole = rl.HoleCarry
+	}
+	if dumped := c.B.Token("token_rewards"); len(dumped) == len(b.Mask) { // what reward/token judges
+		return c.rewardToGo(c.settled(c.Token("token_rewards")), gamma, hole)
+	}
 	var kl Input
 	if beta != 0 {
 		if kl = c.Token("kl"); len(kl.X) != len(b.Mask) {
@@ -172,10 +179,6 @@ func (c *Case) afterBaseline(a Input, perRow bool) Input {
 		if t := c.last(r); t >= 0 {
 			reward.Err[r*b.Cols+t] += a.E(r) + u*math.Abs(reward.X[r*b.Cols+t])
 		}
-	}
-	hole := rl.HoleZeroStep
-	if c.EnumOr("gae.hole", "zero_step") == "carry" {
-		hole = rl.HoleCarry
 	}
 	return c.rewardToGo(reward, gamma, hole)
 }
