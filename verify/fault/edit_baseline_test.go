@@ -1,12 +1,12 @@
 package fault_test
 
 import (
-	"math"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
@@ -21,40 +21,34 @@ func TestBaselineOfTokenRewards(t *testing.T) {
 	require.NoError(t, err)
 	set := trainer.Complete(p, rand.New(rand.NewPCG(4, 7)))
 	for option, value := range map[string]string{
-		"kl.place": "sequence_reward_after", "kl.beta": "0.05", "kl.kind": "k1", "adv.kind": "group", "adv.center": "loo", "adv.scale": "none", "whiten.scope": "none", "gae.gamma": "1", "reward.clip": "none",
+		"kl.place": "sequence_reward_after", "kl.beta": "0.05", "kl.kind": "k1", "adv.kind": "group", "adv.center": "loo", "adv.scale": "none", "whiten.scope": "none", "gae.gamma": "1",
+		"reward.clip": "none", "adv.multi": "sum_then_normalize", "eos.rule": "none", "score.index": "last_response",
 	} {
 		v, err := convention.Parse(option, value)
 		require.NoError(t, err)
 		set = set.With(option, v, "test")
 	}
-	b, set := trainer.Healthy(trainer.Config{Set: set, Rows: 32, Cols: 10, Seed: 4})
-	require.Equal(t, check.Pass, stage.Judge(stage.Find("reward/token"), b, set).Verdict)
+	b, set := trainer.Healthy(trainer.Config{Set: set, Rows: 32, Cols: 10, Seed: 4, DType: format.F64})
+	o := stage.Judge(stage.Find("reward/token"), b, set)
+	require.Equal(t, check.Pass, o.Verdict, o.Lacking())
 	scores, group := b.Row("scores"), b.Row("group_id")
 	sum, n := map[float64]float64{}, map[float64]float64{}
 	for r, g := range group {
 		sum[g], n[g] = sum[g]+scores[r], n[g]+1
 	}
-	reward, adv := b.Token("token_rewards"), b.Token("advantages")
+	adv, reward := b.Token("advantages"), b.Token("token_rewards")
 	for r, g := range group {
-		others := sum[g] - scores[r]
+		by := (sum[g] - scores[r]) * (1/(n[g]-1) - 1/n[g]) // the sum of the others over the number of all
 		last := -1
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
 			if b.Mask[i] {
+				adv[i] += by
 				last = i
 			}
 		}
-		if last < 0 {
-			continue
-		}
-		by := others/(n[g]-1) - others/n[g] // the mean of the others over the number of all
-		reward[last] = float64(float32(reward[last] + by))
-		for i := r * b.Cols; i <= last; i++ {
-			if b.Mask[i] && !math.IsNaN(adv[i]) {
-				adv[i] = float64(float32(adv[i] + by))
-			}
-		}
+		reward[last] += by
 	}
-	o := stage.Judge(stage.Find("reward/token"), b, set)
+	o = stage.Judge(stage.Find("reward/token"), b, set)
 	require.Equal(t, check.Fail, o.Verdict)
 	found := fault.Explain(o)
 	require.NotEmpty(t, found)
