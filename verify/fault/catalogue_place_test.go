@@ -165,6 +165,9 @@ func TestOfChangeIn(t *testing.T) {
 		{"scalars/entropy", pads, true, "METRIC-ENTROPY-PADS"}, {"scalars/ppo_kl", pads, true, "METRIC-APPROX-KL-PADS"},
 		{"scalars/clip_frac", clip, true, "METRIC-CLIP-FRACTION"}, {"token_loss/policy", clip, true, "CLIP-BOUND"},
 		{"token_loss/policy", pads, true, "RATIO-MEAN-PADS"}, {"aggregate/loss", pads, true, "LOSS-MASK-PADS"}, {"aggregate/kl_loss", pads, true, "KL-OUTSIDE-MASK"},
+		{"aggregate/entropy_loss", pads, true, "ENTROPY-AGGREGATION"}, {"aggregate/entropy_loss", pads, false, "LOSS-MASK-PADS"},
+		{"token_loss/policy", change("loss.off_policy_max", "0.01", "none"), false, "OFF-POLICY-KEPT"}, {"preference/dpo_loss", change("dpo.nll_weight", "0.2", "1"), false, "DPO-NLL"},
+		{"preference/pair_loss", change("dpo.divergence", "js", "reverse_kl"), false, "DPO-LOSS"}, {"advantage/group", change("adv.scale", "none", "group_std"), false, "ADV-SPREAD"},
 		{"reward/token", change("eos.penalty", "1", "-1"), false, "EOS-PENALTY-SIGN"}, {"reward/token", change("eos.penalty", "1", "0"), false, "EOS-PENALTY-IGNORED"},
 		{"aggregate/loss", change("value.coef", "0.5", "0"), false, "VALUE-MISSING"}, {"aggregate/loss", change("ratio.level", "seq_mean", "seq_sum"), false, "RATIO-SUM-FOR-MEAN"},
 	} {

@@ -24,11 +24,14 @@ var named = []struct {
 	{"adv.scale", "group_std", "batch_std", "ADV-BATCH-STD"},
 	{"adv.scale", "batch_std", "group_std", "ADV-GROUP-STD"},
 	{"adv.scale", "", "none", "ADV-NOT-SCALED"},
+	{"adv.scale", "", "", "ADV-SPREAD"},
 	{"adv.eps", "", "", "ADV-EPS"},
 	{"adv.center", "", "", "ADV-CENTER"},
 	{"adv.zero_std", "skip", "divide_eps", "ADV-ZERO-STD"},
 	{"agg.div_ga", "true", "false", "AGG-GA-MISSING"},
+	{"agg.div_ga", "?", "false", "AGG-GA-MISSING"},
 	{"agg.div_ga", "false", "true", "AGG-GA-TWICE"},
+	{"agg.div_ga", "?", "true", "AGG-GA-TWICE"},
 	{"agg.denominator", "", "micro", "AGG-LOCAL-DENOMINATOR"},
 	{"agg.denominator", "", "", "AGG-DENOMINATOR"},
 	{"agg.empty_rows", "", "", "AGG-EMPTY-ROWS"},
@@ -109,10 +112,13 @@ var named = []struct {
 	{"whiten.eps_place", "", "", "ADV-EPS"},
 	{"entropy.coef", "", "", "ENTROPY-COEF"},
 	{"loss.top_entropy", "", "none", "TOP-ENTROPY-QUANTILE"},
+	{"loss.off_policy_max", "", "none", "OFF-POLICY-KEPT"},
 	{"sapo.tau_pos", "", "", "SAPO-TAU"},
 	{"sapo.tau_neg", "", "", "SAPO-TAU"},
 	{"dpo.beta", "", "", "DPO-BETA"},
 	{"dpo.loss", "", "", "DPO-LOSS"},
+	{"dpo.divergence", "", "", "DPO-LOSS"},
+	{"dpo.nll_weight", "", "", "DPO-NLL"},
 	{"dpo.label_smoothing", "", "", "DPO-SMOOTHING"},
 	{"dpo.per_token", "", "", "DPO-PER-TOKEN"},
 	{"dpo.logp_mean", "", "", "DPO-TOKENS"},
@@ -149,6 +155,8 @@ func OfChangeIn(check string, c stage.Change, rightElsewhere bool) (n Named, ok 
 	switch {
 	case check == "aggregate/kl_loss" && padded:
 		id = "KL-OUTSIDE-MASK"
+	case check == "aggregate/entropy_loss" && padded && rightElsewhere:
+		id = "ENTROPY-AGGREGATION"
 	case check == "token_loss/policy" && padded:
 		id = "RATIO-MEAN-PADS"
 	case logged && padded && strings.HasSuffix(check, "entropy"):
