@@ -376,33 +376,44 @@ func klMetrics() []*Hypothesis {
 		{"ρ − 1 + log ρ, with the sign of the log-ratio exchanged", func(d float64) float64 { return math.Expm1(d) + d }},
 		{"−log ρ", func(d float64) float64 { return -d }},
 	} {
-		list = append(list, &Hypothesis{ID: "METRIC-UPDATE-KL", Checks: updateMetrics,
-			Title: "the logged number is the mean of " + f.title,
-			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				lp, old, mask := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Mask
-				if lp == nil || old == nil || len(lp) != len(mask) {
-					return nil
-				}
-				p := under(sameInput, c, ch)
-				if p == nil || len(p.Want) != len(c.B.Files) {
-					return nil
-				}
-				q := &stage.Prediction{Judge: p.Judge, Scale: p.Scale, Got: p.Got, GotUnit: p.GotUnit, Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
-				for i, info := range c.B.Files {
-					var sum, size, n float64
-					for k := info.Lo * c.B.Cols; k < info.Hi*c.B.Cols; k++ {
-						if mask[k] {
-							sum += f.of(lp[k] - old[k])
-							size += math.Abs(lp[k]) + math.Abs(old[k])
-							n++
-						}
-					}
-					q.Want[i], q.Bound[i] = sum/max(n, 1), 8*c.Unit*size/max(n, 1)
-				}
-				return q
-			}})
+		for _, padded := range []bool{false, true} {
+			title := "the logged number is the mean of " + f.title
+			if padded {
+				title += ", over all cells, with 0 in those outside the mask"
+			}
+			list = append(list, &Hypothesis{ID: "METRIC-UPDATE-KL", Checks: updateMetrics, Title: title,
+				Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return meanOfUpdate(c, ch, f.of, padded) }})
+		}
 	}
 	return list
+}
+
+// meanOfUpdate predicts the mean of a function of d = logp_new − logp_old that is 0 at 0, of every file: over its tokens, or over its cells.
+func meanOfUpdate(c *stage.Case, ch *stage.Check, of func(d float64) float64, padded bool) *stage.Prediction {
+	lp, old, mask := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Mask
+	if lp == nil || old == nil || len(lp) != len(mask) {
+		return nil
+	}
+	p := under(sameInput, c, ch)
+	if p == nil || len(p.Want) != len(c.B.Files) {
+		return nil
+	}
+	q := &stage.Prediction{Judge: p.Judge, Scale: p.Scale, Got: p.Got, GotUnit: p.GotUnit, Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
+	for i, info := range c.B.Files {
+		var sum, size, n float64
+		for k := info.Lo * c.B.Cols; k < info.Hi*c.B.Cols; k++ {
+			if mask[k] {
+				sum += of(lp[k] - old[k])
+				size += math.Abs(lp[k]) + math.Abs(old[k])
+				n++
+			}
+		}
+		if padded {
+			n = float64((info.Hi - info.Lo) * info.Cols)
+		}
+		q.Want[i], q.Bound[i] = sum/max(n, 1), 8*c.Unit*size/max(n, 1)
+	}
+	return q
 }
 
 // rowMetrics are means over responses of their means or sums where a mean over tokens is meant.

@@ -148,6 +148,18 @@ func rowsWithout(drop func(c *stage.Case, row int) bool) input {
 	}
 }
 
+// attended returns the number of tokens of a row, prompt included, that its attention mask has, 0 where it is not in the dump.
+func attended(c *stage.Case, row int, _ float64) (n float64) {
+	t := c.B.Tensors["attention_mask"]
+	if t == nil || t.Layout != dump.PerRow || len(t.Data) != c.B.Rows*t.Width {
+		return 0
+	}
+	for _, x := range t.Data[row*t.Width : (row+1)*t.Width] {
+		n += x
+	}
+	return n
+}
+
 // truncated reports whether a row was cut off by its length, as far as its ids tell.
 func truncated(c *stage.Case, row int) bool {
 	return c.FactList("eos_token_id") != nil && count(c.B.Mask[row*c.B.Cols:(row+1)*c.B.Cols]) > 0 && !ended(c, row)
@@ -260,6 +272,9 @@ var reductionFaults = append(asMask(), []*Hypothesis{
 			}
 			return n + p[row]
 		})},
+	{ID: "AGG-PROMPT-COUNTED", Checks: []string{"aggregate", "gradient"},
+		Title:   "the denominator counts all tokens that are attended to, those of the prompt, too",
+		Predict: counted(attended)},
 	{ID: "ADV-DIVIDED-BY-LENGTH", Checks: []string{"token_loss", "gradient/dlogp"},
 		Predict: policyTerm(1, func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			a := c.Optional("advantages")

@@ -99,3 +99,27 @@ func TestEntropyOfInputs(t *testing.T) {
 	}
 	requireFault(t, "METRIC-ENTROPY-INPUTS", "scalars/entropy", batch((3+1+2+8+2+.5+5)/7), &convention.Set{}, batch((1+2+.5)/3))
 }
+
+// Two rows with a prompt of one token: the mean of every response is over the 3 and 2 tokens that are attended to, not over its own 2 and 1.
+func TestAttendedTokensCounted(t *testing.T) {
+	batch := func(loss float64) *dump.Batch {
+		return written("grpo", 2, 2, []bool{true, true, true, false}, map[string][]float64{"token_loss": {1, 2, 5, 0}, "loss": {loss},
+			"attention_mask": {1, 1, 1, 1, 1, 0}})
+	}
+	set := declared(t, map[string]string{"agg.kind": "seq_mean_token_mean", "agg.denominator": "micro", "agg.div_ga": "false", "agg.empty_rows": "counted",
+		"entropy.coef": "0", "kl.place": "none", "mean.eps": "0", "agg.len_eps": "0"})
+	requireFault(t, "AGG-PROMPT-COUNTED", "aggregate/loss", batch((3./3+5./2)/2), set, batch((3./2+5)/2))
+}
+
+// The signed mean of what an update moved, over all cells of a batch whose padding is 0.
+func TestUpdateOverAllCells(t *testing.T) {
+	batch := func(logged float64) *dump.Batch {
+		b := written("ppo", 2, 3, []bool{true, true, false, true, true, true}, map[string][]float64{
+			"logp_new": {-1, -2, 0, -3, -1, -2}, "logp_old": {-1.5, -2, 0, -2.5, -1.25, -2.75}})
+		b.Meta.Framework = "trl"
+		b.Files[0].Scalars = []dump.Scalar{{Name: "approx_kl", Value: float64(float32(logged))}}
+		return b
+	}
+	set := declared(t, map[string]string{"ratio.log_clamp": "none", "mask.tokens": "response"})
+	requireFault(t, "METRIC-UPDATE-KL", "scalars/approx_kl", batch(-(.5-.5+.25+.75)/6), set, batch((.25+.25+.0625+.5625)/2/6))
+}

@@ -140,7 +140,13 @@ func ofKL(ch *stage.Check, id, title string) string {
 	default:
 		return id
 	}
-	if id != "OTHER-TENSOR" {
+	switch id {
+	case "OTHER-TENSOR":
+	case "OLD-IS-GEN":
+		return "KL-OF-GEN"
+	case "OLD-RECOMPUTED":
+		return "KL-OF-NEW"
+	default:
 		return id
 	}
 	side := map[bool]string{true: "KL-REFERENCE-", false: "KL-POLICY-"}[strings.HasPrefix(title, "logp_ref ")]

@@ -81,4 +81,11 @@ func TestWhiteningEdits(t *testing.T) {
 	}), "WHITEN-FORM", "the number of all cells")
 	requireName(t, judge(func(x []float64, _ []bool, i int) float64 { return (x[i] - 0.3217) / 1.7345 }), "WHITEN-FORM", "another mean")
 	requireNoName(t, judge(func(x []float64, _ []bool, i int) float64 { return x[i] + 0.1*x[i]*x[i] }))
+	requireName(t, judge(func(x []float64, mask []bool, i int) float64 { // every row by itself, torch.var(unbiased=False)
+		const cols = 6
+		own := make([]bool, len(mask))
+		copy(own[i/cols*cols:], mask[i/cols*cols:(i/cols+1)*cols])
+		mean, std := moments(x, own, count(own), 0)
+		return (x[i] - mean) / math.Sqrt(std*std+1e-8)
+	}), "WHITEN-SCOPE", "every response by itself, with the deviation of n")
 }

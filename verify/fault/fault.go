@@ -136,8 +136,10 @@ func Explain(o *stage.Outcome) []Explanation {
 	if len(exact) == 0 || t.multiple(exact) {
 		exact = append(exact, t.factors(len(exact) > 0)...)
 	}
-	if slices.ContainsFunc(exact, func(e Explanation) bool { return e.Hypothesis.ID == "KL-TWICE" }) {
-		exact = append(exact, t.fitting(termEdits(t.levels[0]))...) // a factor of a term may be that of a denominator of its own
+	if slices.ContainsFunc(exact, func(e Explanation) bool {
+		return e.Hypothesis.ID == "KL-TWICE" || strings.HasPrefix(e.Hypothesis.ID, "LOSS-MASK-")
+	}) {
+		exact = append(exact, t.fitting(termEdits(t.levels[0]))...) // a factor of a term may be that of a denominator of its own, and a mask that of one term
 	}
 	if len(exact) == 0 {
 		for _, e := range append(t.solved(), t.extraTerms()...) {

@@ -1,0 +1,67 @@
+package fault
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// Rewards of two functions that are normalised in their groups and added, and not normalised again over the batch.
+func TestSumOfNormalisedRewards(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	weights := []float64{1, 0.5}
+	set := convention.FromProfile(p).WithFact("num_generations", 4).WithFact("reward_weights", []any{weights[0], weights[1]}).
+		With("adv.multi", parsed("adv.multi", "normalize_then_sum"), "test").With("adv.scale", parsed("adv.scale", "group_std"), "test")
+	const eps = 1e-4 // grpo_trainer.py adds it to either deviation
+	normal := func(x []float64, of []int) []float64 {
+		var mean, square float64
+		for _, j := range of {
+			mean += x[j] / float64(len(of))
+		}
+		for _, j := range of {
+			square += (x[j] - mean) * (x[j] - mean)
+		}
+		z := make([]float64, len(x))
+		for _, j := range of {
+			z[j] = (x[j] - mean) / (math.Sqrt(square/float64(len(of)-1)) + eps)
+		}
+		return z
+	}
+	judge := func(weights []float64, again bool) *stage.Outcome {
+		var first, second []float64
+		b := rewarded(func(r []float64, _ []int, i int) float64 { first = r; return 0 })
+		var all []int
+		per, sum := make([]float64, 2*b.Rows), make([]float64, b.Rows)
+		for i := range b.Rows {
+			second = append(second, float64(float32(math.Sin(float64(i*i)))))
+			per[2*i], per[2*i+1] = first[i], second[i]
+			all = append(all, i)
+		}
+		for lo := 0; lo < b.Rows; lo += 4 {
+			x, y := normal(first, all[lo:lo+4]), normal(second, all[lo:lo+4])
+			for i := lo; i < lo+4; i++ {
+				sum[i] = weights[0]*x[i] + weights[1]*y[i]
+			}
+		}
+		if again {
+			sum = normal(sum, all)
+		}
+		for i := range sum {
+			sum[i] = float64(float32(sum[i]))
+		}
+		b.Tensors["advantages"].Data = sum
+		b.Tensors["rewards_per_func"] = &dump.Tensor{Name: "rewards_per_func", Layout: dump.PerRow, Width: 2, Shape: []int{b.Rows, 2}, Data: per, Type: format.F32}
+		return stage.Judge(stage.Find("advantage/group"), b, set)
+	}
+	require.Equal(t, check.Pass, judge(weights, true).Verdict)
+	requireName(t, judge(weights, false), "ADV-MULTI", "the sum of the normalised rewards is not normalised over the batch")
+	requireName(t, judge([]float64{1, 1}, false), "ADV-MULTI", "without their weights")
+}
