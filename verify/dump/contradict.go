@@ -147,11 +147,16 @@ func (u *track) upheld(t *track) bool {
 	return u != t && !u.silent && u.passed > 0 && len(u.failing) == 0 && u.check.Predict != nil
 }
 
-// unrefuted leaves out the bugs that a loss which is right refutes, if that leaves some.
+// derived reports whether one of two checks is of a gradient of the loss that the other is of.
+func derived(a, b *stage.Check) bool {
+	return slices.Contains(stage.LossesOf[a.ID], b.ID) || slices.Contains(stage.LossesOf[b.ID], a.ID)
+}
+
+// unrefuted leaves out the bugs of a gradient that its loss refutes, and those of a loss that its gradient refutes, if that leaves some.
 func (t *track) unrefuted(s *session, looked []unit) {
 	var right []*stage.Outcome
 	for _, u := range s.tracks {
-		if !u.upheld(t) || !slices.Contains(stage.LossesOf[t.check.ID], u.check.ID) {
+		if !u.upheld(t) || !derived(t.check, u.check) {
 			continue
 		}
 		for _, at := range looked {
@@ -169,7 +174,7 @@ func (t *track) unrefuted(s *session, looked []unit) {
 // sameTerm reports whether two checks must agree on the options of a fit. The terms of a loss, which are judged side by side, may be
 // reduced each in its own way; a gradient is reduced as its loss is.
 func sameTerm(a, b *stage.Check, f stage.Fit) bool {
-	if slices.Contains(stage.LossesOf[a.ID], b.ID) || slices.Contains(stage.LossesOf[b.ID], a.ID) {
+	if derived(a, b) {
 		return true
 	}
 	return a.Stage != b.Stage && !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {

@@ -93,6 +93,9 @@ func (s *session) explain(ctx context.Context) error {
 		}
 	}
 	for _, t := range failing {
+		t.giveWay(failing)
+	}
+	for _, t := range failing {
 		t.widestFirst(failing)
 	}
 	return nil

@@ -74,7 +74,7 @@ func (t *track) convention(res *check.Result, declared *convention.Profile, s *s
 	why := &t.why
 	res.Verdict = check.Convention
 	why.fits = t.declared(why.fits, s.profile)
-	why.fits = knownFirst(why.fits)
+	why.fits = sharedFirst(knownFirst(why.fits), t.kin(s.tracks))
 	var found []check.Explanation
 	for _, f := range why.fits {
 		e := check.Explanation{Evidence: "then the rule holds"}
