@@ -28,8 +28,8 @@ func partEdits(o *stage.Outcome) []edit {
 	eps, ddof := numberOr(c, "whiten.eps", 0), numberOr(c, "whiten.ddof", 0)
 	var list []edit
 	for _, part := range whitenedParts {
-		if scope.Text() == part.name || part.name == "group" && c.B.Row("group_id") == nil {
-			continue
+		if scope.Text() == part.name || part.name == "file" && scope.Text() == "minibatch" || part.name == "group" && c.B.Row("group_id") == nil {
+			continue // it is what is declared
 		}
 		for _, spread := range []struct {
 			name, title string
