@@ -80,6 +80,8 @@ var scopes = []struct{ name, id, title string }{
 	{"file stride", "ADV-GROUPS-INTERLEAVED", "every k-th row of the micro-batch, of its k groups"},
 	{"file generations", "ADV-GROUPS-INTERLEAVED", "every num_generations-th row of the micro-batch"},
 	{"generations", "ADV-GROUPS-INTERLEAVED", "every num_generations-th row of the step"},
+	{"sampled stride", "ADV-GROUPS-INTERLEAVED", "every k-th row in the order in which they were sampled, of k groups"},
+	{"sampled generations", "ADV-GROUPS-INTERLEAVED", "every num_generations-th row in the order in which they were sampled"},
 	{"rank stride", "ADV-GROUPS-INTERLEAVED", "every k-th row of the rank, of its k groups"},
 	{"file group", "ADV-GROUPS-PER-FILE", "the part of the group in the micro-batch"},
 	{"rank group", "ADV-GROUPS-PER-RANK", "the part of the group on the rank"},
@@ -113,6 +115,23 @@ func severalRanks(b *dump.Batch) bool {
 	return b.Meta.WorldSize > 1 || slices.ContainsFunc(b.Files, func(f dump.FileInfo) bool { return f.Rank != b.Files[0].Rank })
 }
 
+// samplingOrder returns the place of every row among the sample_ids of the step, nil where these are missing, not distinct, or in their order anyway.
+func samplingOrder(b *dump.Batch) []int {
+	id := b.Row("sample_id")
+	if len(id) != b.Rows || slices.IsSorted(id) {
+		return nil
+	}
+	sorted := slices.Compact(slices.Sorted(slices.Values(id)))
+	if len(sorted) != b.Rows {
+		return nil
+	}
+	place := make([]int, b.Rows)
+	for r, x := range id {
+		place[r], _ = slices.BinarySearch(sorted, x)
+	}
+	return place
+}
+
 // scopeRows returns for every row the rows of its set, nil where the batch does not say.
 func scopeRows(c *stage.Case, name string) [][]int {
 	b := c.B
@@ -140,6 +159,7 @@ func scopeRows(c *stage.Case, name string) [][]int {
 		place[r] = inRank[rank(r)]
 		inRank[rank(r)]++
 	}
+	var sampled []int
 	key := func(r int) [3]float64 {
 		f := b.File(r)
 		switch name {
@@ -149,6 +169,10 @@ func scopeRows(c *stage.Case, name string) [][]int {
 			return [3]float64{float64(r / max(generations, 1))}
 		case "stride":
 			return [3]float64{float64(r % groupsOf(func(int) bool { return true }))}
+		case "sampled stride":
+			return [3]float64{float64(sampled[r] % groupsOf(func(int) bool { return true }))}
+		case "sampled generations":
+			return [3]float64{float64(sampled[r] % max(generations, 1))}
 		case "generations":
 			return [3]float64{float64(r % max(generations, 1))}
 		case "file stride":
@@ -174,7 +198,11 @@ func scopeRows(c *stage.Case, name string) [][]int {
 		}
 		return [3]float64{}
 	}
-	if slices.Contains([]string{"blocks", "half blocks", "double blocks", "generations", "file generations"}, name) && generations < 2 {
+	sampled = samplingOrder(b)
+	if strings.HasPrefix(name, "sampled") && sampled == nil {
+		return nil
+	}
+	if slices.Contains([]string{"blocks", "half blocks", "double blocks", "generations", "sampled generations", "file generations"}, name) && generations < 2 {
 		return nil
 	}
 	if name == "solved" || strings.HasPrefix(name, "rank") && !severalRanks(b) || strings.Contains(name, "file") && len(b.Files) < 2 {

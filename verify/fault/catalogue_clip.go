@@ -1,0 +1,71 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// sequenceFaultsOfRewards are bugs of what stands for the reward of a response before its baseline.
+func sequenceFaultsOfRewards() []*Hypothesis {
+	list := []*Hypothesis{{ID: "REWARD-CLIP-MISSING", Checks: []string{"advantage/group"},
+		Title: "the rewards are clipped after the KL is subtracted from them, not before", Input: clippedAfterKL}}
+	for _, h := range []struct {
+		title  string
+		factor float64
+	}{{"", 0}, {"the penalty of responses that are too long is added, where it should be subtracted", -1}} {
+		list = append(list, &Hypothesis{ID: "OVERLONG-PENALTY", Checks: []string{"reward", "advantage/group"}, Title: h.title,
+			Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+				return c.B, c.Set.WithFact("overlong_penalty_factor", h.factor*c.FactOr("overlong_penalty_factor", 1)), c.FactOr("overlong_buffer_len", 0) > 0
+			}})
+	}
+	for n := 2; n <= 64; n++ {
+		list = append(list, &Hypothesis{ID: "ADV-CENTER", Checks: []string{"advantage/group"},
+			Title: fmt.Sprintf("the leave-one-out baseline is that of %d responses, which is not how many the groups have", n),
+			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				return leftOneOutOf(float64(n), c, ch)
+			}})
+	}
+	return list
+}
+
+// clippedAfterKL is the input whose rewards less β·KL are clipped (TRL 1.16, rloo_trainer.py, clips before apply_kl_penalty's term).
+func clippedAfterKL(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	clip, place, ch := c.Set.Value("reward.clip_range"), c.Set.Value("kl.place"), stage.Find("advantage/group")
+	if clip.Kind() != convention.Tuple || place.Kind() != convention.Enum || place.Text() != "sequence_reward_before_baseline" || numberOr(c, "kl.beta", 0) == 0 {
+		return nil, nil, false
+	}
+	unclipped := both(option("reward.clip", "none"), option("adv.kind", "raw"))
+	raw := under(unclipped, c, ch)
+	if raw == nil || c.B.Cols == 0 {
+		return nil, nil, false
+	}
+	x := make([]float64, c.B.Rows)
+	for r := range x {
+		at := r
+		if len(raw.Want) != c.B.Rows {
+			first, _ := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
+			at = r*c.B.Cols + max(first, 0)
+		}
+		x[r] = math.Min(math.Max(raw.Want[at], clip.Nums()[0]), clip.Nums()[1])
+	}
+	set := c.Set.With("reward.clip", parsed("reward.clip", "none"), "hypothesis").With("kl.place", parsed("kl.place", "none"), "hypothesis")
+	return c.B.Without("token_rewards", "rewards_per_func").With("scores", x), set, true
+}
+
+// leftOneOutOf predicts (r − mean)·m/(m − 1) of groups of n ≠ m: verl 0.9.1, compute_rloo_outcome_advantage, takes m from the group.
+func leftOneOutOf(m float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	id, centre, scale := c.B.Row("group_id"), c.Set.Value("adv.center"), c.Set.Value("adv.scale")
+	if id == nil || centre.String() != "loo" || scale.String() != "none" && scale.String() != "–" {
+		return nil
+	}
+	n, same := groupSize(id)
+	if !same || n < 2 || float64(n) == m {
+		return nil
+	}
+	p, k := under(sameInput, c, ch), float64(n)
+	return combined(m/(m-1)*(k-1)/k, p, 0, p)
+}

@@ -1,0 +1,104 @@
+package fault_test
+
+import (
+	"math"
+	"testing"
+
+	"plumbline/internal/format/dump"
+)
+
+// Two groups of three responses, left one out.
+func looStep(adv func(r []float64, group []int, i int) float64, tensors map[string][]float64) *dump.Batch {
+	scores := []float64{1, 0.25, -0.5, 2, 0.75, -1}
+	x := make([]float64, len(scores))
+	for i := range x {
+		x[i] = adv(scores, []int{i / 3 * 3, i/3*3 + 1, i/3*3 + 2}, i)
+	}
+	all := map[string][]float64{"scores": scores, "group_id": {0, 0, 0, 1, 1, 1}, "advantages": x}
+	for name, t := range tensors {
+		all[name] = t
+	}
+	return written("rloo", 6, 2, []bool{true, true, true, true, true, true, true, true, true, true, true, true}, all)
+}
+
+var looOptions = map[string]string{"adv.kind": "group", "adv.center": "loo", "adv.scale": "none", "kl.place": "none", "whiten.scope": "none", "adv.singleton": "zero", "eos.rule": "none",
+	"reward.clip": "none", "adv.multi": "sum_then_normalize"}
+
+func leftOut(r []float64, group []int, i int) float64 {
+	var sum float64
+	for _, j := range group {
+		sum += r[j]
+	}
+	n := float64(len(group))
+	return r[i] - (sum-r[i])/(n-1)
+}
+
+// (r − mean)·m/(m − 1) of groups of 3 with m = 8.
+func TestLeaveOneOutOfAnotherSize(t *testing.T) {
+	set := declared(t, looOptions)
+	wrong := func(r []float64, group []int, i int) float64 { return leftOut(r, group, i) * (2. / 3) * (8. / 7) }
+	requireFault(t, "ADV-CENTER", "advantage/group", looStep(wrong, nil), set, looStep(leftOut, nil))
+}
+
+// Rewards in [−0.6, 0.9] less β = ½ times the KL of a response: clipped before, and after.
+func TestClippedAfterKL(t *testing.T) {
+	kl := []float64{.5, .25, .125, .5, .75, 1, 0, .5, .25, .125, 1, .5}
+	options := map[string]string{"kl.place": "sequence_reward_before_baseline", "kl.beta": "0.5", "reward.clip": "before_baseline", "reward.clip_range": "-0.6,0.9"}
+	for name, text := range looOptions {
+		if options[name] == "" {
+			options[name] = text
+		}
+	}
+	clip := func(x float64) float64 { return math.Min(math.Max(x, -0.6), 0.9) }
+	of := func(reward func(score, kl float64) float64) *dump.Batch {
+		return looStep(func(r []float64, group []int, i int) float64 {
+			x := make([]float64, len(r))
+			for j := range x {
+				x[j] = reward(r[j], kl[2*j]+kl[2*j+1])
+			}
+			return leftOut(x, group, i)
+		}, map[string][]float64{"kl": kl})
+	}
+	requireFault(t, "REWARD-CLIP-MISSING", "advantage/group", of(func(s, k float64) float64 { return clip(s - k/2) }), declared(t, options),
+		of(func(s, k float64) float64 { return clip(s) - k/2 }))
+}
+
+// Rows that stand in another order than they were sampled in: every second sample is one group, in place of three in a row.
+func TestInterleavedSamples(t *testing.T) {
+	order := []float64{4, 1, 0, 5, 3, 2} // sample_id of the rows
+	right := []float64{1, 0, 0, 1, 1, 0}
+	of := func(group func(sample float64) float64) *dump.Batch {
+		return looStep(func(r []float64, _ []int, i int) float64 {
+			var rows []int
+			for j := range order {
+				if group(order[j]) == group(order[i]) {
+					rows = append(rows, j)
+				}
+			}
+			return leftOut(r, rows, i)
+		}, map[string][]float64{"sample_id": order, "group_id": right})
+	}
+	requireFault(t, "ADV-GROUPS-INTERLEAVED", "advantage/group", of(func(s float64) float64 { return math.Mod(s, 2) }), declared(t, looOptions), of(func(s float64) float64 { return math.Floor(s / 3) }))
+}
+
+// A response of 2 tokens, 1 into a buffer of 2 before the limit of 3, has half of the factor subtracted.
+func TestOverlongPenalty(t *testing.T) {
+	of := func(sign float64) *dump.Batch {
+		b := looStep(func(r []float64, group []int, i int) float64 {
+			x := make([]float64, len(r))
+			for j := range x {
+				if x[j] = r[j]; j%2 == 0 {
+					x[j] += sign * .5
+				}
+			}
+			return leftOut(x, group, i)
+		}, nil)
+		for r := 1; r < b.Rows; r += 2 {
+			b.Mask[2*r+1] = false
+		}
+		return b
+	}
+	set := declared(t, looOptions).WithFact("overlong_buffer_len", 2.0).WithFact("max_completion_length", 3.0).WithFact("overlong_penalty_factor", 1.0)
+	requireFault(t, "OVERLONG-PENALTY", "advantage/group", of(1), set, of(-1))
+	requireFault(t, "OVERLONG-PENALTY", "advantage/group", of(0), set, of(-1))
+}
