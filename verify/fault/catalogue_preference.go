@@ -149,6 +149,8 @@ var pairLosses = []pairLoss{
 		of: func(o rl.DPOOptions, p stage.Pair) float64 { return max(0, o.Beta*marginOf(p)-1) }},
 	{id: "DPO-HINGE", title: "nothing cuts the hinge off at 0: 1 − βh", needs: kind(rl.DPOHinge),
 		of: func(o rl.DPOOptions, p stage.Pair) float64 { return 1 - o.Beta*marginOf(p) }},
+	{id: "DPO-HINGE", title: "the margin of the hinge is β, and multiplies nothing: max(0, β − h)", needs: kind(rl.DPOHinge),
+		of: func(o rl.DPOOptions, p stage.Pair) float64 { return max(0, o.Beta-marginOf(p)) }},
 	{id: "DPO-HINGE", title: "the hinge is squared", needs: kind(rl.DPOHinge),
 		of: func(o rl.DPOOptions, p stage.Pair) float64 { x := max(0, 1-o.Beta*marginOf(p)); return x * x }},
 	{id: "DPO-IPO", title: "the target of ipo is 1/β, not 1/(2β)", needs: kind(rl.DPOIPO), of: target(one, func(b float64) float64 { return 1 / b })},
@@ -265,6 +267,7 @@ var preferenceFaults = slices.Concat(tokenFaults(), pairHypotheses(), answerFaul
 			return combined(w.Num(), p, 0, p)
 		}},
 	{ID: "DPO-NLL", Checks: []string{"preference/dpo_loss"}, Title: "the cross-entropy beside the preference loss is that of the rejected answers", Input: nllOfRejected},
+	{ID: "DPO-NLL", Checks: []string{"preference/dpo_loss"}, Title: "the cross-entropy beside the preference loss is the sum over the tokens of an answer, not their mean", Input: nllOfSums},
 	{ID: "GRADIENT-ZERO", Checks: pairGradients, Predict: noGradient(func(c *stage.Case, ch *stage.Check) bool { return !anyOf(c, otherAnswer(ch).Output, false) })},
 	{ID: "DPO-GRADIENT", Checks: pairGradients, Title: "one of the two answers is detached: its log-prob has no gradient",
 		Predict: noGradient(func(c *stage.Case, ch *stage.Check) bool { return anyOf(c, otherAnswer(ch).Output, false) })},
@@ -277,7 +280,7 @@ var preferenceFaults = slices.Concat(tokenFaults(), pairHypotheses(), answerFaul
 
 func pairHypotheses() []*Hypothesis {
 	var list []*Hypothesis
-	for _, l := range slices.Concat(pairLosses, termLosses) {
+	for _, l := range slices.Concat(pairLosses, termLosses, smoothedAnyway()) {
 		list = append(list, l.hypothesis())
 	}
 	return list
@@ -373,4 +376,20 @@ func nllOfRejected(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		}
 	}
 	return nil, nil, false
+}
+
+// nllOfSums is the input whose cross-entropy is the mean over the pairs of −logp_chosen, the sum over the tokens of an answer.
+func nllOfSums(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	b := c.B
+	nll, lp := b.PerFile("nll_loss"), b.Row("logp_chosen")
+	if nll == nil || len(lp) != b.Rows {
+		return nil, nil, false
+	}
+	other := make([]float64, len(nll))
+	for f, file := range b.Files {
+		for r := file.Lo; r < file.Hi; r++ {
+			other[f] -= lp[r] / float64(file.Hi-file.Lo)
+		}
+	}
+	return b.With("nll_loss", other), c.Set, true
 }

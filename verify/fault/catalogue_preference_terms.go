@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 
 	"plumbline/reference/rl"
@@ -55,6 +56,23 @@ var termLosses = []pairLoss{
 			return falling(o.Beta, p.Chosen-p.RefChosen) + falling(o.Beta, marginOf(p))
 		}},
 	{id: "DPO-TERMS", title: "apo_down has the rejected answer by itself, σ(βr), not against the chosen one", needs: ofKind(rl.DPOAPODown), of: answers(rising, rising)},
+}
+
+// smoothedAnyway are losses of labels that are smoothed by a number that people write, where none is declared.
+func smoothedAnyway() []pairLoss {
+	var list []pairLoss
+	for _, e := range []float64{0.01, 0.05, 0.1, 0.2, 0.3} {
+		list = append(list, pairLoss{id: "DPO-SMOOTHING", title: fmt.Sprintf("the labels are smoothed by ε = %g where nothing is to be smoothed", e),
+			needs: func(o rl.DPOOptions) bool { return o.Kind == rl.DPOSigmoid && o.LabelSmoothing == 0 },
+			of:    func(o rl.DPOOptions, p stage.Pair) float64 { o.LabelSmoothing = e; return p.Loss(o) }})
+	}
+	return append(list, pairLoss{id: "DPO-TERMS", title: "the log-ratios of the Jensen–Shannon margin have the wrong sign: ln 2 + ln σ(−c) for ln 2 + ln σ(c)",
+		needs: func(o rl.DPOOptions) bool {
+			return o.Kind == rl.DPOSigmoid && o.Divergence == rl.DPOJS && o.LabelSmoothing == 0
+		},
+		of: func(o rl.DPOOptions, p stage.Pair) float64 {
+			return softplus(-o.Beta * (softplus(p.Rejected-p.RefRejected) - softplus(p.Chosen-p.RefChosen)))
+		}})
 }
 
 func ofKind(k rl.DPOKind) func(rl.DPOOptions) bool {

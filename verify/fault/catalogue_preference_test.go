@@ -44,6 +44,8 @@ var pairBugs = []struct {
 	eps            float32
 	of             scorer
 }{
+	{"labels smoothed anyway", "sigmoid", "DPO-SMOOTHING", 0, func(p pairOf) float32 { return -.9*logSigmoid(p.beta*p.h()) - .1*logSigmoid(-p.beta*p.h()) }},
+	{"hinge of β − h", "hinge", "DPO-HINGE", 0, func(p pairOf) float32 { return max(0, p.beta-p.h()) }},
 	{"answers exchanged", "sigmoid", "DPO-SWAPPED", 0, func(p pairOf) float32 { return -logSigmoid(-p.beta * p.h()) }},
 	{"answers exchanged", "ipo", "DPO-SWAPPED", 0, func(p pairOf) float32 { return square(-p.h() - 1/(2*p.beta)) }},
 	{"policy's halves exchanged", "sigmoid", "DPO-SWAPPED", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * ((p.r - p.c) - (p.rc - p.rr))) }},

@@ -123,3 +123,28 @@ func TestUpdateOverAllCells(t *testing.T) {
 	set := declared(t, map[string]string{"ratio.log_clamp": "none", "mask.tokens": "response"})
 	requireFault(t, "METRIC-UPDATE-KL", "scalars/approx_kl", batch(-(.5-.5+.25+.75)/6), set, batch((.25+.25+.0625+.5625)/2/6))
 }
+
+// Margins of 1 and −2 at β = ½, beside ¼ of a cross-entropy that is a mean over the 2 + 5 tokens, and a mean of the sums 3 and 5.
+func TestSumsOfTokens(t *testing.T) {
+	pairs := func(nll float64) *dump.Batch {
+		pair := (math.Log1p(math.Exp(-.5)) + math.Log1p(math.Exp(1))) / 2
+		return written("dpo", 2, 1, make([]bool, 2), map[string][]float64{"logp_chosen": {-3, -5}, "logp_rejected": {-6, -4}, "ref_chosen": {-4, -4}, "ref_rejected": {-6, -5},
+			"nll_loss": {8. / 7}, "loss": {pair + .25*nll}})
+	}
+	set := declared(t, map[string]string{"dpo.beta": "0.5", "dpo.loss": "sigmoid", "dpo.label_smoothing": "0", "dpo.nll_weight": "0.25", "agg.div_ga": "false"})
+	requireFault(t, "DPO-NLL", "preference/dpo_loss", pairs(4), set, pairs(8./7))
+}
+
+// The Jensen–Shannon margin of log-ratios c and r is ln σ(c) − ln σ(r); with −c and −r it is another one.
+func TestJensenShannonSign(t *testing.T) {
+	sigma := func(x float64) float64 { return -math.Log1p(math.Exp(-x)) }
+	pairs := func(sign float64) *dump.Batch {
+		var loss []float64
+		for _, p := range [][2]float64{{1, 0}, {-1, 1}, {.5, -2}} {
+			loss = append(loss, -sigma(.5*(sigma(sign*p[0])-sigma(sign*p[1]))))
+		}
+		return written("dpo", 3, 1, make([]bool, 3), map[string][]float64{"logp_chosen": {-3, -5, -4}, "logp_rejected": {-6, -4, -7}, "ref_chosen": {-4, -4, -4.5}, "ref_rejected": {-6, -5, -5}, "pair_loss": loss})
+	}
+	set := declared(t, map[string]string{"dpo.beta": "0.5", "dpo.loss": "sigmoid", "dpo.label_smoothing": "0", "dpo.divergence": "js", "dpo.per_token": "false"})
+	requireFault(t, "DPO-TERMS", "preference/pair_loss", pairs(-1), set, pairs(1))
+}

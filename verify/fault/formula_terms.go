@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -25,7 +26,11 @@ func klForms() []*Hypothesis {
 		{"|x|", "", math.Abs, func(x float64) float64 { return math.Copysign(1, x) }},
 		{"x², without the ½", "", func(x float64) float64 { return x * x }, func(x float64) float64 { return 2 * x }},
 	} {
-		list = append(list, &Hypothesis{ID: "KL-FORMULA", Checks: []string{"kl/token", "token_loss", "aggregate/loss", "aggregate/kl_loss", "gradient/dlogp"},
+		id := "KL-FORMULA"
+		if strings.Contains(f.title, "exchanged policies") {
+			id = "KL-REVERSED"
+		}
+		list = append(list, &Hypothesis{ID: id, Checks: []string{"kl/token", "token_loss", "aggregate/loss", "aggregate/kl_loss", "gradient/dlogp"},
 			Title: "the estimate of KL is " + f.title,
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				if v := c.Set.Value("kl.kind"); f.kind != "" && (v.Kind() != convention.Enum || v.Text() != f.kind) {
@@ -58,8 +63,11 @@ func estimated(c *stage.Case, ch *stage.Check, value, slope func(x float64) floa
 	}
 	corrected := false
 	if v := c.Set.Value("kl.grad"); v.Kind() == convention.Enum && inLoss && v.Text() != "naive" {
-		if corrected = v.Text() == "is_corrected"; !corrected || old == nil || c.EnumOr("ratio.level", "token") != "token" {
+		if corrected = v.Text() == "is_corrected"; !corrected || c.EnumOr("ratio.level", "token") != "token" {
 			return nil
+		}
+		if old == nil { // the program has a detached copy of the new ones (TRL 1.16, grpo_trainer.py, _compute_loss)
+			old = lp
 		}
 	}
 	want, bound := make([]float64, len(lp)), make([]float64, len(lp))
