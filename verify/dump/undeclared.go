@@ -297,6 +297,15 @@ func (t *track) convicted() bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
 		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Token("is_weights") == nil
 		unsaid = unsaid || e.Hypothesis.ID == "AGG-COUNTS-MASKED" && stage.Rejected(t.first.Case.B)
-		return !coarse && !unsaid && !e.Hypothesis.Relative
+		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e))
 	})
+}
+
+// otherBeta reports whether a bug is another β in the loss than in the implicit rewards that the run logs: a program has one.
+func (t *track) otherBeta(e fault.Explanation) bool {
+	if e.Hypothesis.ID != "DPO-BETA" {
+		return false
+	}
+	beta := t.first.Case.Set.Value("dpo.beta")
+	return beta.Kind() == convention.Number && stage.LogsBeta(t.first.Case.B, beta.Num())
 }

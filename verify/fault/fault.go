@@ -88,6 +88,9 @@ type Explanation struct {
 	Apart      float64 // how many bounds the healthy prediction is away from the faulty one, at most
 	Outcome    *stage.Outcome
 
+	// Solved is for a bug under a number that nobody declares: no value of it gives the output without the bug, which then is relative to none.
+	Solved bool
+
 	fitted bool // by a number that nobody writes
 	unseen bool // another explanation leaves out what this one moves to where no cell shows it
 	level  int  // of the arithmetics of the failure, the finest is 0

@@ -10,7 +10,7 @@ import (
 )
 
 // coefficients are the options in which a loss and its gradient are linear: what nobody declares is solved for.
-var coefficients = []string{"kl.beta", "entropy.coef", "value.coef"}
+var coefficients = []string{"kl.beta", "entropy.coef", "value.coef", "dpo.nll_weight"}
 
 // openBudget bounds by predicted cells what is spent on one failure.
 const openBudget = 12_000_000
@@ -19,8 +19,10 @@ const openBudget = 12_000_000
 // under that of a bug one may. The failures are those of one output under several profiles; open says which coefficients were not
 // declared. It returns the failure under the coefficient that was found, and what explains it.
 func ExplainOpen(failures []*stage.Outcome, open func(option string) bool) (*stage.Outcome, []Explanation) {
+	runs := make([][]*stage.Outcome, len(failures))
 	spent := 0
-	for _, o := range failures {
+	for i, o := range failures {
+		runs[i] = []*stage.Outcome{o}
 		if o.Verdict != check.Fail || o.Pred == nil || len(o.Got) < leastSolved {
 			continue
 		}
@@ -64,7 +66,7 @@ func ExplainOpen(failures []*stage.Outcome, open func(option string) bool) (*sta
 			}
 		}
 	}
-	return nil, nil
+	return explainWritten(runs, open)
 }
 
 // leastSolved is the number of elements that a number is fitted to.
@@ -91,28 +93,28 @@ func ExplainOpenSteps(runs [][]*stage.Outcome, open func(option string) bool) (*
 					continue
 				}
 				if spent += 2 * len(run) * (len(run[0].Case.B.Mask) + 256); spent > openBudget {
-					return nil, nil
+					return explainWritten(runs, open)
 				}
 				x, ok := h.solve(run, name)
 				if !ok {
 					continue
 				}
-				if o, e, ok := h.everywhere(run, name, x); ok {
+				if o, e, ok := h.everywhere(run, amount(name, x)); ok {
 					return o, []Explanation{e}
 				}
 			}
 		}
 	}
-	return nil, nil
+	return explainWritten(runs, open)
 }
 
 // leastOfSteps is the number of files that a coefficient of a number per file is fitted to: two equations more than it needs.
 const leastOfSteps = 3
 
-// everywhere reports whether a bug gives the outputs of all steps where an option is x, with what it explains of the first step that fails.
-func (h *Hypothesis) everywhere(run []*stage.Outcome, name string, x float64) (first *stage.Outcome, of Explanation, ok bool) {
+// everywhere reports whether a bug gives the outputs of all steps under options, with what it explains of the first step that fails.
+func (h *Hypothesis) everywhere(run []*stage.Outcome, options options) (first *stage.Outcome, of Explanation, ok bool) {
 	for _, o := range run {
-		under := stage.Judge(o.Check, o.Case.B, o.Case.Set.With(name, convention.NumberValue(x), "search"))
+		under := stage.Judge(o.Check, o.Case.B, options(o.Case.Set))
 		if under.Pred == nil {
 			return nil, of, false
 		}

@@ -51,3 +51,15 @@ func (l loggedRewards) coefficients() map[string]float64 {
 	}
 	return map[string]float64{"dpo.beta": beta}
 }
+
+// LogsBeta reports whether a batch logs implicit rewards, all of them β times its log-ratios: TRL 1.16 DPOTrainer logs
+// β·(logp − ref) of the β that its loss has.
+func LogsBeta(b *dump.Batch, beta float64) bool {
+	var l loggedRewards
+	l.add(b)
+	var size float64
+	for _, x := range l {
+		size = max(size, math.Abs(x[1]))
+	}
+	return len(l) > 1 && !slices.ContainsFunc(l, func(x [2]float64) bool { return !(math.Abs(x[1]-beta*x[0]) <= (1e-5+4*tol.U32)*size) })
+}
