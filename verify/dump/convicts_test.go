@@ -40,3 +40,27 @@ func TestABaselineThatNobodyDeclaresIsNoBug(t *testing.T) {
 	require.NotEmpty(t, r.Explanations, "what it would be is still said")
 	require.True(t, r.Explanations[0].Lead)
 }
+
+// Where the ratio is 1, every loss has a gradient of −A times a positive number: one of +A needs no declaration to be wrong. One that has a part of
+// each row in it, as a KL term does, says nothing.
+func TestAGradientOfTheSignOfTheAdvantageFails(t *testing.T) {
+	for _, sign := range []float64{1, -1} {
+		r := verdictOf(t, "gradient/dlogp", func(b *dumpfile.Batch) {
+			lp, old, adv, g := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("dlogp")
+			n := 0.0
+			cells(b, func(int, int, int) { n++ })
+			cells(b, func(i, row, _ int) {
+				old[i], g[i] = lp[i], single(sign*adv[row]/(3.7*n))
+			})
+			for _, name := range []string{"kl", "logp_ref", "token_loss", "loss"} {
+				delete(b.Tensors, name)
+			}
+		})
+		if sign < 0 {
+			require.NotEqual(t, check.Fail, r.Verdict, r.Reason)
+			continue
+		}
+		require.Equal(t, check.Fail, r.Verdict, r.Reason)
+		require.Equal(t, []string{"ADV-SIGN", "RATIO-INVERTED"}, r.Class)
+	}
+}

@@ -20,6 +20,8 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		return
 	}
 	switch {
+	case res.Verdict == check.Fail && t.check.ID == "gradient/dlogp" && (t.unexplained() || !t.convicted()) && stage.GradientAgainstSign(t.first.Case):
+		t.ascends(res)
 	case res.Verdict == check.Convention && t.nobodySaid():
 		var found []string
 		for _, o := range res.Explanations[0].Options {
@@ -94,6 +96,24 @@ func (t *track) signed(res *check.Result, id string) {
 	}
 	res.Explanations = append([]check.Explanation{{Fault: id, Title: h.Title, Cause: h.Cause, Rows: h.Rows, Evidence: "where the ratio is 1, the losses are the advantage, not its negative"}}, res.Explanations...)
 	res.Class, res.Fix = []string{id}, h.Fix
+}
+
+// ascends says that a gradient lowers the log-probs of what is better than its baseline: an advantage of the wrong sign does, and a ratio that is
+// inverted, with the right loss where it is 1.
+func (t *track) ascends(res *check.Result) {
+	res.Reason += "; where the ratio is 1 it has the sign of the advantage, which no loss and no number of a configuration gives"
+	res.Explanations, res.Class, res.Fix = nil, nil, ""
+	for _, id := range []string{"ADV-SIGN", "RATIO-INVERTED"} {
+		h := fault.Find(id)
+		if h == nil || id == "RATIO-INVERTED" && t.first.Case.B.Token("logp_old") == nil {
+			continue
+		}
+		res.Explanations = append(res.Explanations, check.Explanation{Fault: id, Title: h.Title, Cause: h.Cause, Rows: h.Rows, Evidence: "where the ratio is 1, the gradient is the advantage times a positive number"})
+		res.Class = append(res.Class, id)
+		if res.Fix == "" {
+			res.Fix = h.Fix
+		}
+	}
 }
 
 // weighted returns set with the weights of the reward functions that the scores of the run give, where nobody declares them.

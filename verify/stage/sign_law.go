@@ -1,6 +1,11 @@
 package stage
 
-import "math"
+import (
+	"math"
+	"slices"
+
+	"plumbline/verify/tol"
+)
 
 // AgainstSign reports whether token losses break the law of their sign, which no loss.kind and no number of a configuration changes. Where
 // the ratios of a row are all 1, whatever level they are taken at, no clip bound acts, and with the advantage A and the weight w ≥ 0 of the
@@ -61,4 +66,51 @@ func AgainstSign(c *Case) (fault string, broken bool) {
 		fault = "ADV-SIGN"
 	}
 	return fault, true
+}
+
+// GradientAgainstSign reports whether the gradient of a policy loss breaks the law of its sign. Where the ratios of a row are all 1, every loss of
+// [AgainstSign] has, with c > 0 of the row,
+//
+//	∂loss/∂logp = −c·A·w
+//
+// and nothing beside it is one number times A. It is broken where the gradient of every such row, of either sign of A, is +c·A·w for all its tokens,
+// to 1e-3: a row whose quotients differ, as a KL term or a weight that was not dumped makes them, says nothing.
+func GradientAgainstSign(c *Case) bool {
+	const least = 16 // cells that break it
+	b := c.B
+	lp, adv, g := b.Token("logp_new"), c.Optional("advantages").X, b.Token("dlogp")
+	if len(lp) != len(b.Mask) || len(adv) != len(b.Mask) || len(g) != len(b.Mask) || Grid(g) > tol.U32 {
+		return false
+	}
+	weight, old := c.Optional("is_weights").X, b.Token("logp_old")
+	cells, sides := 0, map[bool]bool{}
+	for r := range b.Rows {
+		var quotients []float64
+		one, up := true, false
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if !b.Mask[i] {
+				continue
+			}
+			one = one && (old == nil || lp[i] == old[i])
+			if a := adv[i] * weightOr1(weight, i); a != 0 && g[i] != 0 {
+				quotients, up = append(quotients, g[i]/a), adv[i] > 0
+			}
+		}
+		if !one || len(quotients) < 2 || math.Abs(slices.Max(quotients)-slices.Min(quotients)) > 1e-3*math.Abs(quotients[0]) {
+			continue
+		}
+		if quotients[0] < 0 {
+			return false
+		}
+		cells, sides[up] = cells+len(quotients), true
+	}
+	return cells >= least && len(sides) == 2
+}
+
+// weightOr1 is a weight of the engine, 1 where none was dumped.
+func weightOr1(weight []float64, i int) float64 {
+	if i < len(weight) {
+		return weight[i]
+	}
+	return 1
 }
