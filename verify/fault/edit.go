@@ -15,6 +15,7 @@ type edit struct {
 	id      string // of package bug: the nearest entry
 	title   string
 	changes int
+	own     bool // a program may be configured so: it needs a declaration to be wrong
 	foreign bool // no option of any program has the form: it needs no declaration to be wrong
 	predict func(c *stage.Case, ch *stage.Check) *stage.Prediction
 }
@@ -53,7 +54,7 @@ func (t *trial) fitting(list []edit) []Explanation {
 			break
 		}
 		h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{t.levels[0].Check.ID}, Predict: e.predict})[0]
-		h.Relative = h.Relative && !e.foreign
+		h.Relative = h.Relative && !e.foreign || e.own
 		if x, ok := t.try(h, "", h.judge); ok && !x.Lead {
 			least = e.changes
 			found = append(found, x)

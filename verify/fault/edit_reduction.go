@@ -121,11 +121,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 			p.length = append(p.length, part{what, x, slices.Equal(x, n) || len(x) == 0 || slices.Min(x) == slices.Max(x)})
 		}
 	}
-	if prompt := b.Row("prompt_len"); len(prompt) == len(n) {
-		both := make([]float64, len(n))
-		for r := range both {
-			both[r] = n[r] + prompt[r]
-		}
+	if both := withPrompts(b, n); both != nil {
 		add(&p.length, "its prompt and response", both)
 		add(&p.count, "the tokens of the step with their prompts", everyRow(b, sumOf(both, all)))
 		add(&p.count, "the tokens of the micro-batch with their prompts", spreadFiles(b, func(f int) float64 { return sumOf(both, inFile(f)) }))
@@ -339,6 +335,17 @@ func reductionEdits(o *stage.Outcome) []edit {
 	})
 	if by := inverseSquares(c); predictor.near(by) {
 		list = append(list, productForQuotient())
+	}
+	if len(list) == 0 {
+		slices.SortStableFunc(declared, func(a, b choice) int { // of counts that are one number here, that of the step first
+			of := func(c choice) int { return boolToInt(!strings.HasSuffix(p.count[c.count].what, "of the step")) }
+			return of(a) - of(b)
+		})
+		for _, d := range declared {
+			if e, ok := otherDivisor(o, p.count[d.count]); ok {
+				return append(list, e)
+			}
+		}
 	}
 	return list
 }

@@ -1,0 +1,94 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/stage"
+)
+
+// withPrompts returns the tokens of every row and of its prompt, as prompt_len or the attention mask of the whole sequence counts them; nil where
+// neither is there.
+func withPrompts(b *dump.Batch, tokens []float64) []float64 {
+	both := make([]float64, len(tokens))
+	if prompt := b.Row("prompt_len"); len(prompt) == len(tokens) {
+		for r := range both {
+			both[r] = tokens[r] + prompt[r]
+		}
+		return both
+	}
+	t := b.Tensors["attention_mask"]
+	if t == nil || t.Width <= b.Cols || len(t.Data) != len(tokens)*t.Width {
+		return nil
+	}
+	for i, x := range t.Data {
+		both[i/t.Width] += x
+	}
+	return both
+}
+
+// otherDivisor is the edit of a sum that is divided by a whole number that counts nothing of the step: the tokens of the rollout batch where those of
+// the mini-batch belong, of another step, or of another mask. The number is solved from each step; that it is whole, and one for all files, is the
+// evidence.
+func otherDivisor(o *stage.Outcome, declared part) (edit, bool) {
+	if declared.what == "1" || len(declared.x) == 0 {
+		return edit{}, false
+	}
+	for _, x := range declared.x {
+		if x != declared.x[0] {
+			return edit{}, false
+		}
+	}
+	k, within := ratioOf(o.Pred, o.Got)
+	n := declared.x[0] / k
+	const chance = 0.02 // of a number to be whole by accident
+	if !(k > 0) || math.Round(n) < 2 || math.Round(n) == declared.x[0] || n*within > chance || math.Abs(n-math.Round(n)) > n*within {
+		return edit{}, false
+	}
+	title := fmt.Sprintf("the sum is divided by a whole number that counts nothing of the step, %.0f in the first that fails, not by %s, %.0f", n, declared.what, declared.x[0])
+	return edit{id: "AGG-DENOMINATOR", title: title, changes: mostChanges, own: true, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		p := under(sameInput, c, ch)
+		if p == nil {
+			return nil
+		}
+		got := c.B.Token(ch.Output)
+		if got == nil {
+			got = c.B.PerFile(ch.Output)
+		}
+		k, within := ratioOf(p, got)
+		rows := countsOf(c)
+		for _, count := range rows.count {
+			if count.what != declared.what || len(count.x) == 0 {
+				continue
+			}
+			n := math.Round(count.x[0] / k)
+			if !(k > 0) || n < 1 || math.Abs(count.x[0]/k-n) > n*within {
+				return nil
+			}
+			by := make([]float64, c.B.Rows)
+			for r := range by {
+				by[r] = count.x[0] / n
+			}
+			return weighted(c.B, c, ch, by)
+		}
+		return nil
+	}}, true
+}
+
+// ratioOf returns got/want of the element that tells it best, and how far it may be off, both relative.
+func ratioOf(p *stage.Prediction, got []float64) (k, within float64) {
+	within = math.Inf(1)
+	if len(got) != len(p.Want) {
+		return math.NaN(), within
+	}
+	for i, want := range p.Want {
+		if p.Judge != nil && !p.Judge[i] || want == 0 || got[i] == 0 {
+			continue
+		}
+		if off := p.Bound[i]/math.Abs(want) + 1e-7; off < within {
+			k, within = got[i]/want, off
+		}
+	}
+	return k, within
+}

@@ -1,0 +1,62 @@
+package fault_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/plant/trainer"
+	"plumbline/verify/stage"
+)
+
+// A sum over the tokens of a step that is divided by another whole number has that number, one of prompts and responses its name; a factor that
+// makes no whole number is a factor.
+func TestOtherDivisors(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := trainer.Complete(p, rand.New(rand.NewPCG(2, 7)))
+	for option, value := range map[string]string{"agg.kind": "token", "agg.denominator": "global", "agg.div_ga": "false", "loss.kind": "ppo", "entropy.coef": "0", "kl.place": "none"} {
+		v, err := convention.Parse(option, value)
+		require.NoError(t, err)
+		set = set.With(option, v, "test")
+	}
+	b, set := trainer.Healthy(trainer.Config{Set: set, Rows: 32, Cols: 12, Files: 2, Seed: 2})
+	tokens, both := 0.0, 0.0
+	for _, m := range b.Mask {
+		if m {
+			tokens++
+		}
+	}
+	b = b.Without("prompt_len")
+	mask := b.Tensors["attention_mask"]
+	require.NotNil(t, mask)
+	for _, x := range mask.Data {
+		both += x
+	}
+	right := append([]float64(nil), b.Token("dlogp")...)
+	for _, c := range []struct {
+		divisor   float64
+		id, words string
+	}{{tokens + 73, "AGG-DENOMINATOR", "counts nothing of the step"}, {both, "AGG-PROMPT-COUNTED", "with their prompts"}, {tokens * 1.0137, "FACTOR", ""}} {
+		g := b.Token("dlogp")
+		for i, x := range right {
+			g[i] = float64(float32(x * tokens / c.divisor))
+		}
+		o := stage.Judge(stage.Find("gradient/dlogp"), b, set)
+		require.Equal(t, check.Fail, o.Verdict)
+		var named bool
+		for _, e := range fault.Explain(o) {
+			if e.Lead {
+				continue
+			}
+			require.Equal(t, c.id, e.Hypothesis.ID, e.Hypothesis.Title)
+			require.Contains(t, e.Hypothesis.Title, c.words)
+			named = true
+		}
+		require.True(t, named, c.words)
+	}
+}
