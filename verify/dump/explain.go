@@ -227,8 +227,8 @@ func (t *track) candidates(s *session) {
 	} else {
 		t.why.fits, t.why.all = stage.Conventions(t.first)
 	}
-	t.undeclare(s.profile)
 	t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return !tenable(f, s.closed) })
+	t.undeclare(s.profile)
 	if t.first.Rules != nil {
 		return
 	}
