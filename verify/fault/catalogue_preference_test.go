@@ -338,18 +338,19 @@ func TestFunctionsOfSupervisedTokens(t *testing.T) {
 		}},
 	} {
 		batch := func(loss, slope func(x float64) float64) *dump.Batch {
-			d, sum := make([]float64, len(lp)), 0.0
+			d, each, sum := make([]float64, len(lp)), make([]float64, len(lp)), 0.0
 			for i, m := range mask {
 				if m {
+					each[i] = loss(lp[i])
 					sum += loss(lp[i]) / 5
 					d[i] = slope(lp[i]) / 5
 				}
 			}
-			return written("sft", 2, 4, mask, map[string][]float64{"logp_new": slices.Clone(lp), "loss": {sum}, "dlogp": d})
+			return written("sft", 2, 4, mask, map[string][]float64{"logp_new": slices.Clone(lp), "token_loss": each, "loss": {sum}, "dlogp": d})
 		}
 		set := declared(t, map[string]string{"agg.kind": "token", "agg.denominator": "micro", "agg.div_ga": "false"})
 		healthy := batch(func(x float64) float64 { return -x }, func(float64) float64 { return -1 })
-		for _, ch := range []string{"preference/sft_loss", "gradient/dlogp"} {
+		for _, ch := range []string{"token_loss/policy", "preference/sft_loss", "gradient/dlogp"} {
 			requireFault(t, "SFT-FUNCTION", ch, batch(f.loss, f.slope), set, healthy)
 		}
 	}

@@ -3,16 +3,21 @@ package fault
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
 
-// aggregation returns the way in which token losses are reduced, "" if it is not known.
+// aggregation returns the way in which token losses are reduced, "" if it is not known. The labels of SFT are summed over all tokens unless
+// something else is declared.
 func aggregation(c *stage.Case) string {
 	if v := c.Set.Value("agg.kind"); v.Kind() == convention.Enum {
 		return v.Text()
+	}
+	if strings.EqualFold(c.B.Meta.Algorithm, "sft") {
+		return "token"
 	}
 	return ""
 }

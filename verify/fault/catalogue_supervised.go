@@ -24,6 +24,20 @@ func supervisedFaults() []*Hypothesis {
 	} {
 		of := token("logp_new", func(_ *stage.Case, x []float64) []float64 { return mapped(x, f.g) })
 		list = append(list,
+			&Hypothesis{ID: "SFT-FUNCTION", Title: f.title, Checks: []string{"token_loss/policy"}, Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				x := c.B.Token("logp_new")
+				p := under(sameInput, c, ch)
+				if c.B.Meta.Algorithm != "sft" || x == nil || p == nil || len(p.Want) != len(x) {
+					return nil
+				}
+				q := &stage.Prediction{Judge: p.Judge, Scale: p.Scale, Want: make([]float64, len(x)), Bound: make([]float64, len(x))}
+				for i := range x {
+					if q.Judge != nil && q.Judge[i] || q.Judge == nil && c.B.Mask[i] {
+						q.Want[i], q.Bound[i] = -f.g(x[i]), p.Bound[i]*math.Abs(f.dg(x[i]))+16*c.Unit*(1+math.Abs(x[i]))*(1+math.Abs(x[i]))
+					}
+				}
+				return q
+			}},
 			&Hypothesis{ID: "SFT-FUNCTION", Title: f.title, Checks: []string{"preference/sft_loss"}, Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				return roughly(under(of, c, ch))
 			}},

@@ -148,3 +148,33 @@ func TestJensenShannonSign(t *testing.T) {
 	set := declared(t, map[string]string{"dpo.beta": "0.5", "dpo.loss": "sigmoid", "dpo.label_smoothing": "0", "dpo.divergence": "js", "dpo.per_token": "false"})
 	requireFault(t, "DPO-TERMS", "preference/pair_loss", pairs(-1), set, pairs(1))
 }
+
+// Labels without the prompt, and a loss and a gradient with it, over the count of the labels; of the options of a reduction none is declared.
+func TestPromptTrained(t *testing.T) {
+	const rows, cols, prompt = 4, 10, 3
+	batch := func(from int) *dump.Batch {
+		mask, lp, d, sum := make([]bool, rows*cols), make([]float64, rows*cols), make([]float64, rows*cols), 0.0
+		for i := range mask {
+			lp[i] = -.5 - math.Mod(float64(i)*.37, 2)
+			if i%cols < cols-i/cols && i%cols >= prompt {
+				mask[i] = true
+			}
+		}
+		n := 0.0
+		for _, m := range mask {
+			if m {
+				n++
+			}
+		}
+		for i := range mask {
+			if i%cols < cols-i/cols && i%cols >= from {
+				sum, d[i] = sum-lp[i]/n, -1/n
+			}
+		}
+		return written("sft", rows, cols, mask, map[string][]float64{"logp_new": lp, "loss": {sum}, "dlogp": d})
+	}
+	set := (&convention.Set{}).WithFact("num_items_in_batch", 22.0)
+	for _, ch := range []string{"gradient/dlogp", "preference/sft_loss"} {
+		requireFault(t, "LOSS-MASK-OTHER", ch, batch(0), set, batch(prompt))
+	}
+}

@@ -16,14 +16,16 @@ const fewestCells = 20
 // maskOfGradient returns the mask by which a program computed its loss where that shows: a cell that does not count has the gradient 0, one
 // that counts another, unless the right gradient is 0 there. It is nil where nothing says that the mask is another one.
 func maskOfGradient(o *stage.Outcome, c *stage.Case) *maskForm {
-	if o.Check.ID != "gradient/dlogp" && o.Check.ID != "aggregate/loss" && o.Check.ID != "aggregate/pg_loss" {
+	if !slices.Contains([]string{"gradient/dlogp", "aggregate/loss", "aggregate/pg_loss", "preference/sft_loss"}, o.Check.ID) {
 		return nil
 	}
 	now, known := readOff(c)
 	if now == nil {
 		return nil
 	}
-	if o.Check.ID == "gradient/dlogp" && stage.Judge(stage.Find("aggregate/loss"), c.B, c.Set).Verdict == check.Pass {
+	if o.Check.ID == "gradient/dlogp" && slices.ContainsFunc([]string{"aggregate/loss", "preference/sft_loss"}, func(id string) bool {
+		return stage.Judge(stage.Find(id), c.B, c.Set).Verdict == check.Pass
+	}) {
 		return nil // the loss has the right mask
 	}
 	if c.B.Tensors["token_loss"] != nil && stage.Judge(stage.Find("token_loss/policy"), c.B, c.Set).Verdict == check.Fail || clipped(c, now, known) {

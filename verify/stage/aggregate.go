@@ -155,7 +155,8 @@ func (c *Case) otherCounts() []count {
 			}
 		}
 		if t.Width > b.Cols {
-			list = append(list, count{"AGG-PROMPT-COUNTED", "the attention mask, prompts included", seen})
+			list = append(list, count{"AGG-PROMPT-COUNTED", "the attention mask, prompts included", seen},
+				count{"AGG-PAD-DENOMINATOR", "all cells of the sequences, prompts and padding included", float64(len(t.Data))})
 		}
 		if responses != tokens {
 			list = append(list, count{"AGG-COUNTS-MASKED", "the responses before some of their tokens were masked out", responses})
