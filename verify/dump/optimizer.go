@@ -16,6 +16,9 @@ import (
 // ofOptimizer are the prefixes of tensors of parameters, as "grad/NAME", or of one vector of all.
 var ofOptimizer = []string{"grad", "update", "weights"}
 
+// ofSteps are the last parts of the names of logged numbers that the steps of the optimiser are held against.
+var ofSteps = []string{"lr", "learning_rate", "grad_norm"}
+
 // trained reports whether a step has tensors that an optimiser worked on.
 func (n *StepNotes) trained() bool {
 	return slices.ContainsFunc(n.Names, func(name string) bool {
