@@ -272,7 +272,7 @@ func (t *track) undeclare(declared *convention.Profile) {
 // rebase looks for a bug on top of other options where nobody declares them all: what fails under each profile may be one bug on top of
 // one of them. The failure then stands as one of that profile.
 func (t *track) rebase(s *session) {
-	const most = 12 // of the profiles that differ in what the check reads
+	const most = 24 // of the profiles that differ in what the check reads
 	exact := func(list []fault.Explanation) bool {
 		return slices.ContainsFunc(list, func(e fault.Explanation) bool { return !e.Lead })
 	}

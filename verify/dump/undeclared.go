@@ -317,8 +317,13 @@ func (t *track) convicted() bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
 		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Token("is_weights") == nil
 		unsaid = unsaid || e.Hypothesis.ID == "AGG-COUNTS-MASKED" && stage.Rejected(t.first.Case.B)
-		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e))
+		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
 	})
+}
+
+// carriedBeyond reports whether a bug is a recursion without γ whose returns carry what is no γλ of numbers that people write.
+func (t *track) carriedBeyond(e fault.Explanation) bool {
+	return e.Hypothesis.ID == "GAE-NO-GAMMA" && stage.CarriedBeyond(t.first.Case.B)
 }
 
 // otherBeta reports whether a bug is another β in the loss than in the implicit rewards that the run logs: a program has one.

@@ -187,6 +187,9 @@ func decays(b *dump.Batch) (lists [][]assign) {
 		})
 		size := rms(ret, func(i int) bool { return b.Mask[i] })
 		if w, left := two.solve(); w != nil && left <= size/64 {
+			if beyond(w) { // what carries A_{t+1} is λ alone
+				lists = append(lists, []assign{amount("gae.gamma", written(w[0]+w[1], 1e-3)), amount("gae.lambda", written(w[1], 1e-3))})
+			}
 			for _, g := range gammas(two, w) {
 				lists = append(lists, []assign{amount("gae.gamma", g[0]), amount("gae.lambda", g[1])})
 			}
