@@ -121,7 +121,7 @@ func TestUpdateOverAllCells(t *testing.T) {
 		return b
 	}
 	set := declared(t, map[string]string{"ratio.log_clamp": "none", "mask.tokens": "response"})
-	requireFault(t, "METRIC-UPDATE-KL", "scalars/approx_kl", batch(-(.5-.5+.25+.75)/6), set, batch((.25+.25+.0625+.5625)/2/6))
+	requireFault(t, "METRIC-UPDATE-KL", "scalars/approx_kl", batch(-(0.5+0-0.5+0.25+0.75)/6), set, batch((.25+.25+.0625+.5625)/2/6))
 }
 
 // Margins of 1 and −2 at β = ½, beside ¼ of a cross-entropy that is a mean over the 2 + 5 tokens, and a mean of the sums 3 and 5.
