@@ -174,8 +174,11 @@ func (s *session) configured(h *fault.Hypothesis) bool {
 }
 
 // possible reports whether a program of the run's algorithm can have a bug: one without a value head has no bugs of its value loss,
-// one without a reference none of its KL, and what is not logged is not logged wrongly.
+// one without a reference none of its KL, one with a policy loss none of a cross-entropy, and what is not logged is not logged wrongly.
 func (s *session) possible(h *fault.Hypothesis) bool {
+	if strings.HasPrefix(h.ID, "SFT-") { // of a cross-entropy: noPolicy
+		return false
+	}
 	critic := s.present["values"] || s.present["values_new"] || s.present["returns"] || s.algo == "ppo"
 	penalty := s.present["logp_ref"] || s.present["kl"]
 	for _, id := range h.Checks {

@@ -1,7 +1,6 @@
 package fault
 
 import (
-	"fmt"
 	"math"
 
 	"plumbline/internal/format/dump"
@@ -22,14 +21,8 @@ func sequenceFaultsOfRewards() []*Hypothesis {
 				return c.B, c.Set.WithFact("overlong_penalty_factor", h.factor*c.FactOr("overlong_penalty_factor", 1)), c.FactOr("overlong_buffer_len", 0) > 0
 			}})
 	}
-	for n := 2; n <= 64; n++ {
-		list = append(list, &Hypothesis{ID: "ADV-CENTER", Checks: []string{"advantage/group"},
-			Title: fmt.Sprintf("the leave-one-out baseline is that of %d responses, which is not how many the groups have", n),
-			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				return leftOneOutOf(float64(n), c, ch)
-			}})
-	}
-	return list
+	return append(list, &Hypothesis{ID: "ADV-CENTER", Checks: []string{"advantage/group"},
+		Title: "the leave-one-out baseline is that of another number of responses than the groups have", Predict: leftOneOutOfOthers})
 }
 
 // clippedAfterKL is the input whose rewards less β·KL are clipped (TRL 1.16, rloo_trainer.py, clips before apply_kl_penalty's term).
@@ -56,16 +49,34 @@ func clippedAfterKL(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 	return c.B.Without("token_rewards", "rewards_per_func").With("scores", x), set, true
 }
 
-// leftOneOutOf predicts (r − mean)·m/(m − 1) of groups of n ≠ m: verl 0.9.1, compute_rloo_outcome_advantage, takes m from the group.
-func leftOneOutOf(m float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+// leftOneOutOfOthers predicts (r − mean)·m/(m − 1) of groups of n responses with the whole m ≠ n that the advantages show: verl 0.9.1,
+// compute_rloo_outcome_advantage, takes m from the group.
+func leftOneOutOfOthers(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	const largest = 1 << 10
 	id, centre, scale := c.B.Row("group_id"), c.Set.Value("adv.center"), c.Set.Value("adv.scale")
 	if id == nil || centre.String() != "loo" || scale.String() != "none" && scale.String() != "–" {
 		return nil
 	}
 	n, same := groupSize(id)
-	if !same || n < 2 || float64(n) == m {
+	p, got := under(sameInput, c, ch), c.B.Tensors[ch.Output]
+	if !same || n < 2 || p == nil || got == nil || len(got.Data) != len(p.Want) {
 		return nil
 	}
-	p, k := under(sameInput, c, ch), float64(n)
-	return combined(m/(m-1)*(k-1)/k, p, 0, p)
+	var product, square float64
+	for i, want := range p.Want {
+		if p.Judge != nil && !p.Judge[i] || len(p.Want) == len(c.B.Mask) && !c.B.Mask[i] {
+			continue
+		}
+		if x := got.Data[i] * want; !math.IsNaN(x) && !math.IsInf(x, 0) {
+			product += x
+			square += want * want
+		}
+	}
+	own := float64(n) / float64(n-1)
+	shown := product / square * own // m/(m − 1)
+	m := math.Round(shown / (shown - 1))
+	if !(shown > 1) || !(m >= 2) || m > largest || m == float64(n) {
+		return nil
+	}
+	return combined(m/(m-1)/own, p, 0, p)
 }
