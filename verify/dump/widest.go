@@ -17,9 +17,11 @@ func (t *track) kin(tracks []*track) (list []*track) {
 	return list
 }
 
-// fitsAsWell reports whether a fit is one of t, too.
+// fitsAsWell reports whether a fit is one of t, too, or part of one, in whatever order options were changed.
 func (t *track) fitsAsWell(f stage.Fit) bool {
-	return slices.ContainsFunc(t.why.fits, func(g stage.Fit) bool { return slices.Equal(f.Changes, g.Changes) })
+	return slices.ContainsFunc(t.why.fits, func(g stage.Fit) bool {
+		return !slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return !slices.Contains(g.Changes, c) })
+	})
 }
 
 // sharedFirst puts the fits first that fit the kin of a failure, too: a program has one value of an option in a loss and in its derivative.

@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,4 +45,13 @@ func TestFitsGiveWay(t *testing.T) {
 	require.Len(t, loss.why.fits, 2)
 	require.Equal(t, ga.Changes, sharedFirst(loss.why.fits, loss.kin([]*track{loss, slope}))[0].Changes)
 	require.Empty(t, loss.kin([]*track{loss, failed("gae/advantage", "× 2", ga)}))
+
+	// The same options, changed in another order and beside a third.
+	mask := change("mask.tokens", "none", "response")
+	both := stage.Fit{Changes: slices.Concat(ga.Changes, beta.Changes)}
+	more := stage.Fit{Changes: slices.Concat(mask.Changes, beta.Changes, ga.Changes)}
+	loss, slope = failed("aggregate/loss", "× 2", both), failed("gradient/dlogp", "× 2", more)
+	slope.why.faults = slope.why.faults[1:]
+	loss.giveWay([]*track{loss, slope})
+	require.Len(t, loss.why.fits, 1)
 }
