@@ -3,6 +3,7 @@ package dump
 import (
 	"slices"
 
+	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
 )
@@ -17,10 +18,24 @@ func (t *track) kin(tracks []*track) (list []*track) {
 	return list
 }
 
-// fitsAsWell reports whether a fit is one of t, too, or part of one, in whatever order options were changed.
+// fitsAsWell reports whether t fits under options that a fit has, too, and under none that contradict it. An option that has no value under
+// another one contradicts nothing.
 func (t *track) fitsAsWell(f stage.Fit) bool {
+	none := func(v convention.Value) bool { return v.Kind() == convention.NotApplicable }
 	return slices.ContainsFunc(t.why.fits, func(g stage.Fit) bool {
-		return !slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return !slices.Contains(g.Changes, c) })
+		shared := false
+		for _, c := range f.Changes {
+			for _, d := range g.Changes {
+				switch {
+				case c.Option != d.Option || none(c.To) || none(d.To):
+				case c.To != d.To:
+					return false
+				default:
+					shared = true
+				}
+			}
+		}
+		return shared
 	})
 }
 
