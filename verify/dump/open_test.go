@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,31 +44,4 @@ func TestOpenOptionsAreNoBug(t *testing.T) {
 			require.False(t, slices.ContainsFunc(res.Explanations[0].Options, func(o check.OptionChange) bool { return o.Option == "agg.denominator" }))
 		}
 	}
-}
-
-// Where a run declares a part of its options and no profile, what it leaves open is that of the profile nearest to it: a loss that is GRPO's is not
-// explained on top of the whitening of PPO.
-func TestTheNearestProfileStandsIn(t *testing.T) {
-	p, _, err := convention.Lookup("trl-grpo@1.16")
-	require.NoError(t, err)
-	set := trainer.Complete(p, rand.New(rand.NewPCG(5, 7)))
-	for option, value := range map[string]string{"adv.scale": "group_std", "adv.multi": "sum_then_normalize", "kl.place": "none", "kl.beta": "0"} {
-		v, err := convention.Parse(option, value)
-		require.NoError(t, err)
-		set = set.With(option, v, "the dump")
-	}
-	b, set, shows := trainer.Faulty(trainer.Config{Set: set, Rows: 48, Cols: 12, Files: 3, Seed: 5}, "ADV-BATCH-STD")
-	require.True(t, shows)
-	for _, name := range set.Names() {
-		if kind, _, _ := strings.Cut(name, "."); kind == "whiten" || kind == "optim" {
-			set = set.With(name, convention.Value{}, "")
-		}
-	}
-	b = plant.Declared(b, set)
-	b.Meta.Framework, b.Meta.Version, b.Meta.Profile = "mine", "", ""
-	r, err := dump.Judge(context.Background(), dump.Batches{b}, dump.Options{Profile: dump.NoProfile})
-	require.NoError(t, err)
-	require.NotEmpty(t, bad(r))
-	require.NotEmpty(t, bad(r)[0].Explanations, describe(bad(r)))
-	require.Equal(t, "ADV-BATCH-STD", bad(r)[0].Explanations[0].Fault, describe(bad(r)))
 }

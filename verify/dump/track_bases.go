@@ -13,11 +13,10 @@ import (
 
 // bases are the failures of a batch under what is declared, completed by what the checks before have found, by numbers that it gives in closed
 // form, where nothing is declared, and by each profile: one of those whose options are the same, the profile that the files suggest first, then
-// those that leave the fewest elements wrong, and of these the nearest to what is declared. An option that a profile leaves to the configuration has several values.
+// those that leave the fewest elements wrong. An option that a profile leaves to the configuration has several values.
 func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 	known, found := t.foundBefore(set, s)
 	var list []judgement
-	far := map[*stage.Outcome]int{}
 	seen := map[string]bool{}
 	for _, known := range append(t.ofUpstream(known, found, set, s), t.withShown(v, known, s)...) {
 		for _, p := range s.fallbackProfiles() {
@@ -30,7 +29,6 @@ func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 				if !seen[key.String()] {
 					seen[key.String()] = true
 					list = append(list, o)
-					far[o.Outcome] = disagrees(p, set)
 				}
 			}
 		}
@@ -48,20 +46,8 @@ func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 	if s.suggest != nil {
 		rest = list[1:]
 	}
-	slices.SortStableFunc(rest, func(x, y judgement) int {
-		return cmp.Or(cmp.Compare(wrong(x), wrong(y)), cmp.Compare(far[x.Outcome], far[y.Outcome]))
-	})
+	slices.SortStableFunc(rest, func(x, y judgement) int { return cmp.Compare(wrong(x), wrong(y)) })
 	return list
-}
-
-// disagrees returns of how many options that the files or the user declare a profile has another value.
-func disagrees(p *convention.Profile, set *convention.Set) (n int) {
-	for _, name := range set.Names() {
-		if v := p.Value(name); isDeclared(set, name) && v.Kind() != convention.Unknown && v != set.Value(name) {
-			n++
-		}
-	}
-	return n
 }
 
 // ofUpstream returns known with what the likeliest fits of the checks upstream say together of options that each of them leaves open: a bound, and what it

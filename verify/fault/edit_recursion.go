@@ -287,9 +287,6 @@ func lengthEdits(o *stage.Outcome) []edit {
 	p := countsOf(c)
 	var list []edit
 	for _, what := range append(slices.Clone(p.length), p.count...) {
-		if what.idle {
-			continue
-		}
 		for _, divided := range []bool{true, false} {
 			by, ok := rowFactor(what.x, divided)
 			if !ok {
