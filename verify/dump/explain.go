@@ -228,7 +228,6 @@ func (t *track) candidates(s *session) {
 		t.why.fits, t.why.all = stage.Conventions(t.first)
 	}
 	t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return !tenable(f, s.closed) })
-	t.undeclare(s.profile)
 	if t.first.Rules != nil {
 		return
 	}
@@ -236,36 +235,6 @@ func (t *track) candidates(s *session) {
 	t.rebase(s)
 	if s.o.Deep && len(t.why.faults) == 0 {
 		t.why.faults = fault.ExplainPairs(t.first)
-	}
-}
-
-// standsIn reports whether the value of an option is that of a profile that stands in for what nobody declares.
-func (t *track) standsIn(option string, declared *convention.Profile) bool {
-	by := t.first.Case.Set.Origin(option)
-	if declared == nil {
-		return slices.Contains(convention.ProfileNames(), by)
-	}
-	return declared.Value(option).Kind() == convention.Unknown && (by == ofNobody || by != declared.Name && slices.Contains(convention.ProfileNames(), by))
-}
-
-// undeclare takes the first value of a change away where a profile stands in for what the declared one leaves open: a program that has another of
-// the open values contradicts nobody.
-func (t *track) undeclare(declared *convention.Profile) {
-	if declared == nil {
-		return
-	}
-	some := false
-	for i, f := range t.why.fits {
-		t.why.fits[i].Changes = slices.Clone(f.Changes)
-		for k, c := range f.Changes {
-			if t.standsIn(c.Option, declared) {
-				t.why.fits[i].Changes[k].From = convention.Value{}
-				some = true
-			}
-		}
-	}
-	if some {
-		slices.SortStableFunc(t.why.fits, func(a, b stage.Fit) int { return declaredChanges(a) - declaredChanges(b) })
 	}
 }
 
@@ -408,7 +377,7 @@ func (t *track) decide(closed bool) {
 	}
 	several := func(f stage.Fit) bool {
 		if closed { // options that only the changed ones make meaningful are more to believe, too
-			return len(f.Changes)-undeclaredChanges(f) > 1
+			return len(f.Changes) > 1
 		}
 		return declaredChanges(f) > 1 && !f.Whole
 	}
@@ -460,16 +429,6 @@ func (t *track) unlisted(f stage.Fit) bool {
 	}
 	c := f.Changes[0]
 	return (c.Option == "gae.gamma" || c.Option == "gae.lambda") && !slices.Contains(t.first.Case.Set.Among(c.Option), c.To)
-}
-
-// undeclaredChanges returns the number of changes of a fit of what is left open.
-func undeclaredChanges(f stage.Fit) (n int) {
-	for _, c := range f.Changes {
-		if c.From.Kind() == convention.Unknown {
-			n++
-		}
-	}
-	return n
 }
 
 // mostChanged is the number of declared options that an explanation may contradict.

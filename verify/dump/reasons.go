@@ -73,7 +73,9 @@ func assignments(options []check.OptionChange) string {
 func (t *track) convention(res *check.Result, declared *convention.Profile, s *session) {
 	why := &t.why
 	res.Verdict = check.Convention
-	why.fits = t.declared(why.fits, s.profile)
+	if s.profile == nil {
+		why.fits = t.declared(why.fits)
+	}
 	why.fits = sharedFirst(knownFirst(why.fits), t.kin(s.tracks))
 	var found []check.Explanation
 	for _, f := range why.fits {
@@ -146,12 +148,14 @@ func knownFirst(fits []stage.Fit) []stage.Fit {
 	return slices.Concat(fits[at:at+1], fits[:at], fits[at+1:])
 }
 
-// declared leaves out of the fits what they change of a profile that stands in for what nobody said, any of a run that declares none, unless
+// declared leaves out of the fits of a run that declares no profile what they change of one that stands in for it, which nobody said, unless
 // nothing else is changed; each that is left once, the one that contradicts the fewest declarations first.
-func (t *track) declared(fits []stage.Fit, profile *convention.Profile) []stage.Fit {
+func (t *track) declared(fits []stage.Fit) []stage.Fit {
 	var list []stage.Fit
 	for _, f := range fits {
-		own := slices.DeleteFunc(slices.Clone(f.Changes), func(c stage.Change) bool { return t.standsIn(c.Option, profile) })
+		own := slices.DeleteFunc(slices.Clone(f.Changes), func(c stage.Change) bool {
+			return slices.Contains(convention.ProfileNames(), t.first.Case.Set.Origin(c.Option))
+		})
 		if len(own) > 0 {
 			f.Changes = own
 		}

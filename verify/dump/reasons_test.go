@@ -28,11 +28,11 @@ func TestFitsOfARunWithoutAProfile(t *testing.T) {
 	set := (&convention.Set{}).With(place.Option, place.From, "the dump").With(scope.Option, scope.From, "the dump").
 		With(undeclared.Option, undeclared.From, "oai@2019")
 	tr := &track{first: &stage.Outcome{Case: stage.NewCase(nil, set, 0)}}
-	fits := tr.declared([]stage.Fit{{Changes: []stage.Change{place, scope}}, {Changes: []stage.Change{undeclared, scope}}, {Changes: []stage.Change{scope}}}, nil)
+	fits := tr.declared([]stage.Fit{{Changes: []stage.Change{place, scope}}, {Changes: []stage.Change{undeclared, scope}}, {Changes: []stage.Change{scope}}})
 	require.Len(t, fits, 2)
 	require.Equal(t, []stage.Change{scope}, fits[0].Changes)
 	require.Equal(t, []stage.Change{place, scope}, fits[1].Changes)
-	require.Len(t, tr.declared([]stage.Fit{{Changes: []stage.Change{undeclared}}}, nil), 1, "what nothing else explains stays")
+	require.Len(t, tr.declared([]stage.Fit{{Changes: []stage.Change{undeclared}}}), 1, "what nothing else explains stays")
 	name, ok := fault.OfChange(change("gae.lambda", "0.95", "1"))
 	require.True(t, ok)
 	require.Equal(t, "GAE-NO-LAMBDA", name.ID)
