@@ -22,6 +22,7 @@ var statistics = []Option{
 var rewards = []Option{
 	{"score.index", EnumType, nil, Any, "token that gets the score of a response", "2.2, 3.2", []Stage{Reward}},
 	{"rewards.whiten", EnumType, []string{"no", "shift_mean_false"}, Any, "token rewards are whitened before GAE, with the mean added back", "2.4, 3.2", []Stage{Reward}},
+	{"rewards.whiten_scope", EnumType, []string{"same", "row", "minibatch", "local_batch", "global"}, Any, "set over which token rewards are whitened; same: that of whiten.scope", "2.1, 2.4", []Stage{Reward}},
 	{"reward.clip", EnumType, []string{"none", "before_baseline", "after_baseline"}, Any, "when scores are clipped", "2.4, 3.2", []Stage{Reward}},
 	{"reward.clip_range", PairType, []string{"none", "-10,10"}, Any, "bounds of reward.clip", "2.4, 3.2", []Stage{Reward}},
 	{"eos.rule", EnumType, nil, Any, "score of a response without EOS: unchanged, − penalty, = penalty, × penalty", "2.4, 3.2", []Stage{Reward}},

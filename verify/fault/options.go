@@ -66,6 +66,7 @@ var named = []struct {
 	{"whiten.scope", "", "none", "WHITEN-MISSING"},
 	{"rewards.whiten", "", "no", "WHITEN-REWARDS-MISSING"},
 	{"whiten.scope", "", "", "WHITEN-SCOPE"},
+	{"rewards.whiten_scope", "", "", "WHITEN-SCOPE"},
 	{"tis.high", "", "", "IS-CLAMP-MISSING"},
 	{"tis.rule", "", "", "IS-CLAMP-MISSING"},
 	{"gae.truncated_bootstrap", "", "", "GAE-TRUNCATED-BOOTSTRAP"},

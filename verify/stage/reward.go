@@ -465,7 +465,11 @@ func (c *Case) rewardWhitening() (o rl.WhitenOptions, count []bool, runs [][2]in
 	o.Shift = rl.ShiftFalseAddBack
 	c.whitenMoments(&o)
 	kind, _ := rl.ParseWhitenMask(c.Enum("whiten.mask"))
-	o.Scope, _ = rl.ParseScope(c.inapplicable("whiten.scope", "local_batch"))
+	scope := c.EnumOr("rewards.whiten_scope", "same")
+	if scope == "same" {
+		scope = c.inapplicable("whiten.scope", "local_batch")
+	}
+	o.Scope, _ = rl.ParseScope(scope)
 	if !c.OK() {
 		return o, nil, nil
 	}

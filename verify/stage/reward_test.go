@@ -3,6 +3,7 @@ package stage
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -225,4 +226,49 @@ func TestTokenRewardsAfterTheBaseline(t *testing.T) {
 	require.Equal(t, check.Pass, Judge(Find("reward/token"), g(-0.5, 0.5, 1, -1).Batch, s).Verdict)
 	fails(t, "reward/token", g(-0.5, 0.5, 1, -1.5).Batch, s)
 	fails(t, "reward/token", g(-0.5, 0.5, 5, 3).Batch, s)
+}
+
+// Rewards may be whitened over other rows than advantages: over the rollout where advantages are whitened in a mini-batch, or the other way round.
+func TestScopeOfRewardsAndOfAdvantages(t *testing.T) {
+	const text = "adv.kind=gae rewards.whiten=shift_mean_false whiten.mask=response whiten.ddof=0 whiten.eps_place=inside_sqrt whiten.eps=1e-8 gae.hole=carry gae.gamma=0.9 gae.lambda=0.8 gae.value_mask=response whiten.shift_mean=true returns.before_whiten=true"
+	halves, whole := [][2]int{{0, 3}, {3, 6}}, [][2]int{{0, 6}}
+	for _, k := range []struct {
+		rewards, advantages [][2]int
+		right, wrong        string
+	}{
+		{whole, halves, "whiten.scope=minibatch rewards.whiten_scope=local_batch", "whiten.scope=minibatch rewards.whiten_scope=same"},
+		{halves, whole, "whiten.scope=global rewards.whiten_scope=minibatch", "whiten.scope=global"},
+		{halves, halves, "whiten.scope=minibatch", "whiten.scope=minibatch rewards.whiten_scope=global"},
+	} {
+		r := rand.New(rand.NewPCG(5, 4))
+		g := randomGrid(r, 6, 8, false)
+		g.Files = []dump.FileInfo{{Lo: 0, Hi: 3, Cols: 8, PromptCols: -1}, {Lo: 3, Hi: 6, Cols: 8, PromptCols: -1}}
+		x := g.fill("token_rewards", dump.PerToken, func() float64 { return 3 + r.NormFloat64() })
+		for i := range x[:24] {
+			x[i] *= 3
+		}
+		g.fill("values", dump.PerToken, r.NormFloat64)
+		white := func(x []float64, runs [][2]int, shift string) (y []float64) {
+			for _, s := range runs {
+				for _, v := range whiten32(r, narrow(x[s[0]*8:s[1]*8]), g.Mask[s[0]*8:s[1]*8], 0, "inside_sqrt", 1e-8, shift) {
+					y = append(y, float64(v))
+				}
+			}
+			return y
+		}
+		h := grid{g.With("token_rewards", white(x, k.rewards, "false_add_back"))}
+		adv := h.gae32("carry", 0.9, 0.8, 0)
+		returns := slices.Clone(adv)
+		for i, v := range narrow(g.Token("values")) {
+			returns[i] = float64(float32(adv[i]) + v)
+		}
+		g.token("returns", returns...).token("advantages", white(adv, k.advantages, "true")...)
+		h.token("returns", returns...).token("advantages", g.Token("advantages")...)
+		for name, b := range map[string]grid{"from the raw rewards": g, "from the whitened ones": h} {
+			for _, id := range []string{"gae/returns", "gae/advantage"} {
+				require.Equal(t, check.Pass, Judge(Find(id), b.Batch, set(t, text+" "+k.right)).Verdict, "%s %s %s", id, k.right, name)
+			}
+		}
+		fails(t, "gae/returns", g.Batch, set(t, text+" "+k.wrong))
+	}
 }

@@ -20,6 +20,9 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 	case ch.ID == "gae/advantage":
 		if lists = decays(b); len(lists) > 0 {
 			for i, white := 0, whitening(b); i < len(lists) && white != nil; i++ {
+				if slices.Contains(white, word("whiten.scope", "minibatch")) && slices.Contains(lists[i], word("rewards.whiten", "shift_mean_false")) {
+					lists[i] = append(lists[i], word("rewards.whiten_scope", "global")) // one line of all rows told it
+				}
 				lists[i] = append(lists[i], white...)
 			}
 		}
