@@ -70,6 +70,7 @@ type overview struct {
 	ends         bool               // it is known
 	coefficients map[string]float64 // of the terms of the loss, by their options
 	divisor      float64            // that it is divided by alone; 0: none
+	rows         stage.RowSurrogate // what their gradients show of one ratio for a row
 	constant     float64            // that a sum over tokens is divided by besides the rows; 0: none
 }
 
@@ -105,6 +106,7 @@ func (s *session) scan() *overview {
 			v.step, v.any, most = step, true, n
 		}
 		losses.Add(b)
+		v.rows.Add(b)
 		for _, o := range b.Meta.Options {
 			declared[o.Name] = true
 		}

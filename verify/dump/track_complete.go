@@ -16,6 +16,13 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 	holds := t.holds(b, s)
 	ways := []func() ([]stage.Fit, bool){
 		func() ([]stage.Fit, bool) {
+			if starts := t.ofRows(b, set, s); len(starts) > 0 {
+				fits, _ := stage.CompleteFrom(t.check, b, set, starts, holds)
+				return fits, false
+			}
+			return nil, false
+		},
+		func() ([]stage.Fit, bool) {
 			if starts := t.upstreamFits(upstreamOf[t.check.ID], found, set, s); len(starts) > 0 {
 				return stage.CompleteFrom(t.check, b, set, starts, holds)
 			}
@@ -103,4 +110,14 @@ func (t *track) holds(b *dump.Batch, s *session) stage.Holds {
 		}
 		return true
 	}
+}
+
+// ofRows is what the gradients of all steps together show of a policy loss with one ratio for a row, where the losses of tokens were not dumped.
+func (t *track) ofRows(b *dump.Batch, set *convention.Set, s *session) [][]stage.Change {
+	if s.profile != nil || t.check.ID != "gradient/dlogp" && !stage.TellsByGradient(t.check, b) {
+		return nil
+	}
+	const most = 3
+	starts := s.scan().rows.Changes(set)
+	return starts[:min(most, len(starts))]
 }

@@ -8,12 +8,12 @@ import (
 )
 
 // gradientForms proposes what the gradient of a policy loss shows where the losses of its tokens were not dumped: the bounds that ratios stop at, and
-// a KL term, and before these the gate of SAPO.
+// a KL term, and before these the gate of SAPO and the surrogates of rows.
 func gradientForms(b *dump.Batch) (lists [][]assign) {
 	if b.Token("token_loss") != nil {
 		return nil
 	}
-	lists = sapoGates(b)
+	lists = append(sapoGates(b), rowForms(b)...)
 	if clips := gradientClips(b, nil); len(clips) > 0 {
 		lists = append(lists, clips)
 	}
