@@ -128,10 +128,7 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more []assign) 
 	score := b.Row("scores")
 	c := NewCase(b, &convention.Set{}, 0)
 	best := math.Inf(1)
-	longest := -1
-	for row := range b.Rows {
-		longest = max(longest, c.last(row))
-	}
+	spans, longest := c.spans()
 	a = 1
 	if len(score) != b.Rows {
 		if t.white {
@@ -155,7 +152,7 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more []assign) 
 				x -= t.slope * t.k[i]
 			}
 			y = append(y, x)
-			if last < longest { // the others may have no end
+			if spans[row] < longest { // the others may have no end
 				o.add(score[row], x)
 			}
 		}
@@ -177,14 +174,14 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more []assign) 
 			left = middle(off, 1)
 		}
 		if left < best {
-			best, a, more = left, of, penalty(y, score, of, func(row int) bool { return c.last(row) == longest })
+			best, a, more = left, of, penalty(y, score, of, func(row int) bool { return spans[row] == longest })
 		}
 	}
 	return a, more
 }
 
 // penalty returns the rule for responses without an end under which ends that are y where a·s was due are right: one number that some of the
-// longest lack, and no others.
+// longest lack, or that stands in place of their scores, and no others.
 func penalty(y, score []float64, a float64, longest func(row int) bool) []assign {
 	largest := 0.0
 	for row, x := range y {
@@ -192,13 +189,13 @@ func penalty(y, score []float64, a float64, longest func(row int) bool) []assign
 			largest = max(largest, math.Abs(score[row]))
 		}
 	}
-	var lack []float64
+	var lack, stand []float64
 	for row, x := range y {
 		if d := score[row] - x/a; math.Abs(d) > 0.02*largest {
 			if !longest(row) {
 				return nil
 			}
-			lack = append(lack, d)
+			lack, stand = append(lack, d), append(stand, x/a)
 		}
 	}
 	if len(lack) == 0 {
@@ -207,6 +204,10 @@ func penalty(y, score []float64, a float64, longest func(row int) bool) []assign
 	slices.Sort(lack)
 	c := lack[len(lack)/2]
 	if !(c > 0) || lack[len(lack)-1]-lack[0] > 0.05*c {
+		slices.Sort(stand)
+		if n := len(stand); n > 1 && stand[n-1]-stand[0] <= 0.01*math.Abs(stand[n/2]) {
+			return []assign{word("eos.rule", "replace"), amount("eos.penalty", written(stand[n/2], 1e-2)), word("eos.test", "eos_id")}
+		}
 		return nil
 	}
 	return []assign{word("eos.rule", "subtract"), amount("eos.penalty", written(c, 1e-2)), word("eos.test", "eos_id")}
@@ -216,15 +217,12 @@ func penalty(y, score []float64, a float64, longest func(row int) bool) []assign
 // longest ends with it, two at least, and it stands nowhere else in a response.
 func EndToken(b *dump.Batch) (id int, ok bool) {
 	c := NewCase(b, &convention.Set{}, 0)
-	longest := -1
-	for r := range b.Rows {
-		longest = max(longest, c.last(r))
-	}
+	spans, longest := c.spans()
 	id = -1
 	ended := 0
 	for r := range b.Rows {
 		last := c.last(r)
-		if last < 0 || last == longest {
+		if last < 0 || spans[r] == longest {
 			continue
 		}
 		at, known := b.TokenID(r, last)
@@ -245,6 +243,25 @@ func EndToken(b *dump.Batch) (id int, ok bool) {
 		}
 	}
 	return id, true
+}
+
+// spans returns how many columns each response takes, from its first token to its last, and the longest of them: where a response begins is no part of
+// its length, since a grid may hold the prompts too.
+func (c *Case) spans() (of []int, longest int) {
+	of = make([]int, c.B.Rows)
+	for r := range of {
+		first := -1
+		for t := range c.B.Cols {
+			if c.B.Mask[r*c.B.Cols+t] {
+				if first < 0 {
+					first = t
+				}
+				of[r] = t - first + 1
+			}
+		}
+		longest = max(longest, of[r])
+	}
+	return of, longest
 }
 
 // spreadOf returns the RMS of x − c.

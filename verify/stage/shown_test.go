@@ -185,6 +185,59 @@ func TestDecaysOfOtherFormulas(t *testing.T) {
 	}
 }
 
+// movedRight returns a batch on a wider grid on which every response begins at a column of its own, as on one that holds the prompts too.
+func movedRight(b *dump.Batch, by func(row int) int, more int) *dump.Batch {
+	m := *b
+	m.Cols += more
+	m.Mask, m.Tensors = make([]bool, m.Rows*m.Cols), map[string]*dump.Tensor{}
+	m.Files = []dump.FileInfo{{Name: "f", Hi: m.Rows, Cols: m.Cols}}
+	to := func(i int) int { return i/b.Cols*m.Cols + i%b.Cols + by(i/b.Cols) }
+	for i, in := range b.Mask {
+		m.Mask[to(i)] = in
+	}
+	for name, x := range b.Tensors {
+		y := *x
+		if m.Tensors[name] = &y; x.Layout == dump.PerToken {
+			y.Data, y.Shape = make([]float64, len(m.Mask)), []int{m.Rows, m.Cols}
+			for i, v := range x.Data {
+				y.Data[to(i)] = v
+			}
+		}
+	}
+	return &m
+}
+
+// Responses have an end by their lengths, wherever they begin, and a score that is replaced shows as one that a penalty is subtracted from.
+func TestEndsOfResponsesThatBeginAnywhere(t *testing.T) {
+	replaced := func(_ int, score float64, kl []float64, last int) []float64 {
+		r := make([]float64, len(kl))
+		if r[last] = score; last == 15 {
+			r[last] = -1
+		}
+		return r
+	}
+	for name, k := range map[string]struct {
+		rewards       func(row int, score float64, kl []float64, last int) []float64
+		rule, penalty string
+	}{"subtracted": {rewardsOf(0.0317, 0.43), "subtract", "0.43"}, "replaced": {replaced, "replace", "-1"}} {
+		whole := ppoBatch(3, k.rewards, gaeOf(1, 1))
+		for by, b := range map[string]*dump.Batch{"left": whole, "apart": movedRight(whole, func(row int) int { return 5 * row % 8 }, 8),
+			"right": movedRight(whole, func(row int) int { return 15 - NewCase(whole, &convention.Set{}, 0).last(row) }, 0)} {
+			id, ok := EndToken(b)
+			require.True(t, ok, by)
+			require.Equal(t, 2, id)
+			set := (&convention.Set{}).WithFact("eos_token_id", float64(id))
+			shown := Shown(Find("reward/token"), b, set)
+			require.NotEmpty(t, shown, "%s, %s", name, by)
+			require.Equal(t, k.rule, texts(shown[0])["eos.rule"], "%s, %s", name, by)
+			require.Equal(t, k.penalty, texts(shown[0])["eos.penalty"], "%s, %s", name, by)
+			fits, _ := Complete(Find("reward/token"), b, set)
+			require.NotEmpty(t, fits)
+			require.Equal(t, check.Pass, fits[0].Outcome.Verdict, "%s, %s", name, by)
+		}
+	}
+}
+
 // The coefficient of the KL and the penalty for responses without an end are what rewards give, whitened or not.
 func TestRewardTermsAreShown(t *testing.T) {
 	for seed := range uint64(4) {
