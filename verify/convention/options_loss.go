@@ -75,6 +75,7 @@ var preferences = []Option{
 	{"dpo.logp_mean", BoolType, nil, Any, "the log-probs of answers in the dump are means over their tokens; else sums", "TRL 0.24 ipo, TRL 1.16 ORPOTrainer", []Stage{LogP}},
 	{"dpo.alpha", NumberType, []string{"1"}, Any, "α of the alpha divergence, h = (e^{−αr} − e^{−αc})/α of the log-ratios c and r", "TRL 0.22 alpha_divergence_coef; 1.16 has t^(coef − 1) in its place: dpo.alpha = 1 − f_alpha_divergence_coef", []Stage{TokenLoss}},
 	{"dpo.tau", NumberType, []string{"0.05"}, Positive, "τ of discopop, which divides βh where it mixes its two terms", "TRL 1.16 discopop_tau; Lu et al. 2024, Eq. 5", []Stage{TokenLoss}},
+	{"dpo.weighting", BoolType, nil, Any, "the loss of every pair is multiplied by a weight of its own (pair_weights), without a gradient", "WPO: Zhou et al. 2024, arXiv 2406.11827, Eq. 2; TRL 1.16 use_weighting", []Stage{TokenLoss}},
 	{"dpo.nll_weight", NumberType, []string{"0", "1"}, NotNegative, "coefficient of nll_loss beside the preference loss", "TRL 1.16 rpo_alpha, Liger alpha; ORPO: 1", []Stage{TokenLoss}},
 	{"kto.desirable", NumberType, []string{"1"}, NotNegative, "weight of the good answers in the losses of kto and bco", "TRL 1.16 desirable_weight", []Stage{TokenLoss}},
 	{"kto.undesirable", NumberType, []string{"1"}, NotNegative, "weight of the bad answers in the losses of kto and bco", "TRL 1.16 undesirable_weight", []Stage{TokenLoss}},

@@ -121,6 +121,8 @@ var named = []struct {
 	{"dpo.divergence", "", "", "DPO-LOSS"},
 	{"dpo.nll_weight", "", "", "DPO-NLL"},
 	{"dpo.label_smoothing", "", "", "DPO-SMOOTHING"},
+	{"dpo.weighting", "", "false", "DPO-WEIGHTING"},
+	{"dpo.weighting", "", "true", "DPO-WEIGHTING"},
 	{"dpo.per_token", "", "", "DPO-PER-TOKEN"},
 	{"dpo.logp_mean", "", "", "DPO-TOKENS"},
 }

@@ -63,7 +63,7 @@ func dpoError(o rl.DPOOptions, c, r, rc, rr, e, loss, u float64) float64 {
 // marginError bounds h where the log-ratios, or for ORPO the log-probs, have errors of the sum e:
 //
 //	reverse KL  e                     js     e + 3u·(|c| + |r| + |h|) + (e_log + u)·(softplus c + softplus r)      |∂h| ≤ 1
-//	alpha       (e^{−αc} + e^{−αr})/|α|·(expm1(|α|·(e + 2u·(|c| + |r|))) + e_exp + 2u) + 2u·|h|
+//	alpha       (e^{−αc} + e^{−αr})/|α|·(expm1(|α|·(e + 2u·(|c| + |r|))) + e_exp + 2u) + 2u·|h|, and forward KL with α = 1
 //	orpo        e·(1/(1 − eᶜ) + 1/(1 − eʳ)) + Σ (e_exp + u)·eˣ/(1 − eˣ) + e_log·|ln(1 − eˣ)| + 3u·(|c| + |r| + |h|)
 func marginError(o rl.DPOOptions, c, r, rc, rr, e, h, u float64) float64 {
 	el := elementary * u
@@ -78,6 +78,9 @@ func marginError(o rl.DPOOptions, c, r, rc, rr, e, h, u float64) float64 {
 	case o.Divergence == rl.DPOJS:
 		c, r = c-rc, r-rr
 		return e + 3*u*(math.Abs(c)+math.Abs(r)+math.Abs(h)) + (el+u)*(max(c, 0)+max(r, 0)+2*math.Ln2)
+	case o.Divergence == rl.DPOForwardKL:
+		o.Divergence, o.Alpha = rl.DPOAlpha, 1
+		return marginError(o, c, r, rc, rr, e, h, u)
 	case o.Divergence == rl.DPOAlpha && o.Alpha != 0:
 		c, r = c-rc, r-rr
 		a := math.Abs(o.Alpha)

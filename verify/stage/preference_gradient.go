@@ -38,6 +38,9 @@ func predictPairGradient(c *Case, chosen bool) *Prediction {
 			slope[r], e[r] = q.gradient(r, p.raw[r], chosen, c.Unit+tol.U64)
 		}
 		put := func(r int, x, e float64) {
+			if p.weights != nil {
+				x, e = p.weigh(r, x, e, c.Unit+tol.U64)
+			}
 			d[r] += float64(q.weight * x)
 			err[r] += math.Abs(q.weight) * (e + 2*c.Unit*math.Abs(x))
 		}
@@ -96,6 +99,9 @@ func (q *pairPart) gradient(r int, raw Pair, chosen bool, u float64) (d, err flo
 		err = q.curvedError(p, d, e, chosen, u)
 	default:
 		err = answersSlopeError(q.o, p.Chosen-p.RefChosen, p.Rejected-p.RefRejected, e, chosen, u)
+	}
+	if q.scores != nil {
+		return q.scores[r].chain(d, err, chosen, u)
 	}
 	if q.tokens {
 		n := raw.ChosenTokens

@@ -49,6 +49,8 @@ type pairs struct {
 	parts  []pairPart
 	raw    []Pair    // as dumped
 	stored []float64 // what rounding on storing adds to the errors of a pair's log-probs
+
+	weights, weightErr []float64 // of every pair, detached (dpo.weighting), and what rounding on storing makes of them; nil where there are none
 }
 
 // pairPart is one loss of the sum.
@@ -59,6 +61,7 @@ type pairPart struct {
 	of     []Pair    // as the loss reads them: of a loss that sorts, by rank
 	stored []float64 // as of pairs, and what dividing by tokens adds
 	ranks  *ranks    // of a loss that sorts
+	scores []pairScores
 }
 
 // lossTerms returns the losses that are summed: dpo.mix, or dpo.loss alone.
@@ -109,6 +112,10 @@ func (c *Case) readPairs() *pairs {
 		}
 		p.fill(name, x)
 	}
+	if c.BoolOr("dpo.weighting", false) {
+		w := c.Row("pair_weights")
+		p.weights, p.weightErr = w.X, w.Err
+	}
 	if c.OK() {
 		for i := range p.parts {
 			c.arrange(p, &p.parts[i])
@@ -146,9 +153,6 @@ func (c *Case) pairPart(t rl.DPOTerm, mixed bool) pairPart {
 		q.tokens = c.Bool("dpo.per_token") // releases differ in whether the dumped log-probs are means already
 	case t.Kind != rl.DPOORPO:
 		q.tokens = c.BoolOr("dpo.per_token", false)
-	}
-	if q.tokens && q.o.Divergence != rl.DPOReverseKL {
-		note(&c.Absent, "a divergence of log-probs per token")
 	}
 	return q
 }
@@ -190,7 +194,10 @@ func (p *pairs) fill(name string, x []float64) {
 // arrange makes of the dumped pairs those that a loss reads.
 func (c *Case) arrange(p *pairs, q *pairPart) {
 	q.of, q.stored = p.raw, p.stored
-	if q.tokens {
+	switch {
+	case q.tokens && q.o.Divergence != rl.DPOReverseKL:
+		c.scorePairs(p, q)
+	case q.tokens:
 		q.of, q.stored = make([]Pair, len(p.raw)), make([]float64, len(p.raw))
 		for r, raw := range p.raw {
 			q.of[r] = raw.PerToken()
@@ -224,6 +231,9 @@ func (p *pairs) losses(u float64) (loss, err []float64) {
 				err[r] += float64(len(p.parts)+1) * u * math.Abs(q.weight*l)
 			}
 		}
+	}
+	for r := range p.weights {
+		loss[r], err[r] = p.weigh(r, loss[r], err[r], u)
 	}
 	return loss, err
 }

@@ -52,7 +52,8 @@ var meanings = map[string]string{
 	"loss": "as back-propagated", "pg_loss": "the policy term of loss", "kl_loss": "the KL term of loss", "value_loss": "the value term of loss", "entropy_loss": "the entropy term of loss",
 	"logits": "as the model gives them, not divided by the temperature; of small vocabularies, or of some rows", "logp_chosen": "of the chosen answers", "logp_rejected": "of the rejected ones",
 	"nll_loss": "cross-entropy that is added to the loss of the pairs, dpo.nll_weight times", "chosen_tokens": "tokens of the chosen answers that logp_chosen is of",
-	"rejected_tokens": "tokens of the rejected answers that logp_rejected is of", "pair_loss": "preference loss of each pair before the mean, without nll_loss",
+	"rejected_tokens": "tokens of the rejected answers that logp_rejected is of", "pair_loss": "preference loss of each pair before the mean, weighted where dpo.weighting is true, without nll_loss",
+	"pair_weights":       "what the loss of each pair is multiplied by where dpo.weighting is true (WPO), without a gradient",
 	"chosen_token_logps": "log-probabilities of the tokens that logp_chosen is made of, with prompt and padding if they are there", "rejected_token_logps": "the same of logp_rejected",
 	"ref_chosen_token_logps": "the same of ref_chosen", "ref_rejected_token_logps": "the same of ref_rejected",
 	"chosen_mask": "1 where chosen_token_logps is of a token of the answer", "rejected_mask": "the same of rejected_token_logps",
@@ -71,6 +72,9 @@ var extents = map[extent]string{perToken: "[B, T]", perRow: "[B]", tokenOrRow: "
 
 // contents are the element types in words.
 var contents = map[content]string{number: "float", integer: "integer", natural: "integer ≥ 0", flag: "bool or 0, 1"}
+
+// Meaning says what a tensor of that name is, "" where none has it.
+func Meaning(name string) string { return meanings[name] }
 
 // Description returns the format of a dump as text: container, keys of the metadata, tensors with shape and element type.
 func Description() string {
