@@ -27,13 +27,16 @@ func newExplain() *cobra.Command {
 		Short: "prints the formula, the source, the faults and the fix of a check, or what a fault is",
 		Long: `verify explain takes the id of a check (advantage/group), of a fault (AGG-GA-MISSING, H3a), or a code that they cite (P012, V19), with
 the faults that stand for it; the name of an option (clip.low), with its values, what each profile has, and the faults that other values
-are; the name of a metric of a log (approx_kl). verify explain dump prints the format of a dump.`,
+are; the name of a fact of a run, of a key or of a tensor of a dump (loss_denominator, dlogp_scale, is_weights); the name of a metric of a log
+(approx_kl). verify explain dump prints the format of a dump, verify explain options all options with the values that they may have.`,
 		Example: `  verify explain basis/orthonormal
   verify explain advantage/group
   verify explain AGG-GA-MISSING
   verify explain P012
   verify explain clip.low
+  verify explain loss_denominator
   verify explain dump
+  verify explain options
   verify explain --schema > report.schema.json`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if schema {
@@ -54,6 +57,10 @@ are; the name of a metric of a log (approx_kl). verify explain dump prints the f
 			if args[0] == "dump" {
 				_, err := io.WriteString(w, dump.Description())
 				return err
+			}
+			if args[0] == "options" {
+				printOptions(w)
+				return nil
 			}
 			return explain(w, args[0])
 		},
@@ -89,6 +96,9 @@ func explain(w io.Writer, id string) error {
 	if o, err := convention.Find(id); err == nil {
 		found = true
 		printOption(w, o)
+	}
+	if printInput(w, id) {
+		found = true
 	}
 	for _, m := range symptom.Meanings(id) {
 		found = true
@@ -155,6 +165,7 @@ func explainable() []string {
 	for _, o := range convention.Options() {
 		ids = append(ids, o.Name)
 	}
+	ids = append(append(ids, inputs()...), "options")
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }

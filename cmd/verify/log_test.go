@@ -119,6 +119,15 @@ func TestLogForms(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, explain(&b, "approx_kl"))
 	require.Contains(t, b.String(), "k2 in TRL's PPO")
+
+	for _, name := range inputs() { // facts, keys of the metadata, tensors
+		b.Reset()
+		require.NoError(t, explain(&b, name))
+		require.Contains(t, b.String(), "declare:", name)
+	}
+	b.Reset()
+	printOptions(&b)
+	require.Contains(t, b.String(), "none, row, minibatch, local_batch, global")
 }
 
 // A log that grows is judged as it does; one that stands still is a finding.

@@ -116,7 +116,9 @@ func (t *track) convention(res *check.Result, declared *convention.Profile, s *s
 		res.Verdict = check.Fail // no configuration of the framework does this
 	}
 	if b := bug.Find(best.Fault); b != nil && b.Fix != "" {
-		res.Fix = b.Fix
+		if res.Fix = b.Fix; strings.HasSuffix(b.Fix, "the declared value") {
+			res.Fix += valueOf(best.Options)
+		}
 	}
 	var configured []string
 	for _, o := range best.Options {
@@ -130,6 +132,16 @@ func (t *track) convention(res *check.Result, declared *convention.Profile, s *s
 	if len(configured) > 0 {
 		res.Fix += "; where the run is configured to do " + strings.Join(configured, ", ") + ", judge it with its configuration (--config)"
 	}
+}
+
+// valueOf returns what is declared of options in which a program differs, as the end of a sentence: ", whiten.ddof=1"; "" where that is nothing.
+func valueOf(options []check.OptionChange) (text string) {
+	for _, o := range options {
+		if v, err := convention.Parse(o.Option, o.Declared); err == nil && v.Known() {
+			text += ", " + o.Option + "=" + o.Declared
+		}
+	}
+	return text
 }
 
 // knownFirst puts the first of as many changes that the registry knows each before one of which it knows nothing: that another kind of formula

@@ -110,3 +110,9 @@ func TestKLStaysInItsLoss(t *testing.T) {
 	require.False(t, movesKL(fitsBy(t, "kl.place", "loss")[0]), "a profile without a KL loss is not that of the run")
 	require.False(t, movesKL(fitsBy(t, "kl.kind", "k2")[0]))
 }
+
+// What a program shall compute with instead is told by its value, where one is declared.
+func TestDeclaredValuesAreTold(t *testing.T) {
+	require.Equal(t, ", whiten.ddof=1, gae.gamma=0.99", valueOf([]check.OptionChange{{Option: "whiten.ddof", Value: "0", Declared: "1"}, {Option: "gae.gamma", Value: "1", Declared: "0.99"}}))
+	require.Empty(t, valueOf([]check.OptionChange{{Option: "whiten.ddof", Value: "0", Declared: "?"}}))
+}

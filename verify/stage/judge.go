@@ -259,7 +259,14 @@ func assert(ch *Check, c *Case) *Outcome {
 func (o *Outcome) Lacking() string {
 	var parts []string
 	if len(o.Case.Unknown) > 0 {
-		parts = append(parts, "unknown option "+strings.Join(o.Case.Unknown, ", "))
+		var open []string
+		for _, name := range o.Case.Unknown {
+			if opt, err := convention.Find(name); err == nil && opt.Type == convention.EnumType && len(o.Case.Unknown) == 1 {
+				name += " (" + opt.Legal() + ")"
+			}
+			open = append(open, name)
+		}
+		parts = append(parts, "not declared: "+strings.Join(open, ", "))
 	}
 	if len(o.Case.Absent) > 0 {
 		text := "not in the dump: " + strings.Join(o.Case.Absent, ", ")
