@@ -344,5 +344,5 @@ func TestReturnsWithoutHoles(t *testing.T) {
 	lacks(t, "advantage/return", g.Batch, hole("none"), "gae.hole none is for GAE")
 	o := Judge(Find("advantage/return"), g.Batch, s)
 	require.Equal(t, check.Undetermined, o.Verdict)
-	require.Equal(t, "not declared: gae.hole (carry, zero_step, cut, cut_next, none)", o.Lacking())
+	require.Equal(t, "not declared: gae.hole (none, carry, zero_step, cut, cut_next)", o.Lacking())
 }
