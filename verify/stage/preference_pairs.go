@@ -112,12 +112,13 @@ func (c *Case) readPairs() *pairs {
 		}
 		p.fill(name, x)
 	}
-	if c.BoolOr("dpo.weighting", false) {
+	if said := c.Set.Value("dpo.weighting").Kind() != convention.Unknown; (said || c.Has("pair_weights")) && c.BoolOr("dpo.weighting", false) {
 		w := c.Row("pair_weights")
 		p.weights, p.weightErr = w.X, w.Err
 	}
 	if c.OK() {
 		for i := range p.parts {
+			c.searchable(p, &p.parts[i])
 			c.arrange(p, &p.parts[i])
 		}
 	}
@@ -163,6 +164,22 @@ func (c *Case) smoothable(o rl.DPOOptions) {
 	e, searched := o.LabelSmoothing, c.Set.Origin("dpo.loss") == "search"
 	if o.Kind == rl.DPORobust && (e == .5 || e == 0 && searched) || o.Kind == rl.DPOEXO && !(e > 0 && e < 1) {
 		note(&c.Absent, "dpo.label_smoothing for "+o.Kind.String())
+	}
+}
+
+// searchable notes a forward KL that a search has taken where it could not be refuted: far from the reference e^{−c} is so large that its bound would
+// hold anything.
+func (c *Case) searchable(p *pairs, q *pairPart) {
+	if q.o.Divergence != rl.DPOForwardKL || c.Set.Origin("dpo.divergence") != "search" {
+		return
+	}
+	const most = 1e-2 // of h, beyond which no bound is taken
+	for r, raw := range p.raw {
+		h, _, _ := rl.DPOMargin(raw.Chosen, raw.Rejected, raw.RefChosen, raw.RefRejected, q.o)
+		u := c.Unit + tol.U64
+		if !(marginError(q.o, raw.Chosen, raw.Rejected, raw.RefChosen, raw.RefRejected, p.stored[r]+2*u*raw.size(), h, u) <= most) {
+			note(&c.Absent, "log-ratios near 0, for dpo.divergence forward_kl")
+		}
 	}
 }
 
