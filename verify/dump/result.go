@@ -245,7 +245,7 @@ func (t *track) failure(res *check.Result, s *session) {
 	if len(s.steps) > 1 {
 		res.Subject = fmt.Sprintf("step %d (%d of %s)", first, len(t.failing), t.units(t.judged))
 	}
-	res.Repeat = "--select " + t.check.ID + s.repeatSteps(t)
+	res.Repeat = t.repeat(s)
 	res.Formula = t.check.Formula
 	if o.Rules != nil {
 		t.asserted(res, o, s)

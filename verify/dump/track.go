@@ -44,6 +44,8 @@ type track struct {
 	blank      int    // steps whose gradient no form makes
 
 	why explanation
+
+	beside []string // the checks whose failures chose between the explanations of this one
 }
 
 // add judges a batch and takes the outcome into account.

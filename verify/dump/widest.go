@@ -2,6 +2,7 @@ package dump
 
 import (
 	"slices"
+	"strings"
 
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
@@ -39,6 +40,20 @@ func (t *track) fitsAsWell(f stage.Fit) bool {
 	})
 }
 
+// decidedBeside notes failures that chose between the explanations of t: it is repeated with them.
+func (t *track) decidedBeside(others []*track) {
+	for _, u := range others {
+		if u != t && !slices.Contains(t.beside, u.check.ID) {
+			t.beside = append(t.beside, u.check.ID)
+		}
+	}
+}
+
+// repeat returns the flags that find the failure of t again.
+func (t *track) repeat(s *session) string {
+	return "--select " + strings.Join(append([]string{t.check.ID}, t.beside...), ",") + s.repeatSteps(t)
+}
+
 // sharedFirst puts the fits first that fit the kin of a failure, too: a program has one value of an option in a loss and in its derivative.
 func sharedFirst(fits []stage.Fit, kin []*track) []stage.Fit {
 	shared := func(f stage.Fit) (n int) {
@@ -71,6 +86,7 @@ func (t *track) giveWay(failing []*track) {
 		return
 	}
 	t.why.fits = nil
+	t.decidedBeside(kin)
 	slices.SortStableFunc(t.why.faults, func(a, b fault.Explanation) int { return one(known(b)) - one(known(a)) })
 }
 
