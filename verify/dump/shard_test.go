@@ -74,7 +74,7 @@ func TestShardsAreOneRun(t *testing.T) {
 			judged++
 		}
 	}
-	require.Greater(t, judged, 3)
+	require.GreaterOrEqual(t, judged, 3)
 }
 
 // Of a healthy run the merge reads some steps for its results, and not all; of notes that were not taken it reads the steps.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -70,7 +71,7 @@ func TestGroupFormsAreShown(t *testing.T) {
 		{each(func(s []float64, x float64) float64 { return x - mean(s) }), map[string]string{"adv.center": "mean", "adv.scale": "none"}},
 		{each(func(s []float64, x float64) float64 { return 4. / 3 * (x - mean(s)) }), map[string]string{"adv.center": "loo", "adv.scale": "none"}},
 	} {
-		for seed := range uint64(4) {
+		for seed := range uint64(map[bool]int{false: 1, true: 4}[cases.All]) {
 			fits, _ := Complete(Find("advantage/group"), groupsOf(seed, tt.make1), &convention.Set{})
 			require.NotEmpty(t, fits)
 			require.Equal(t, check.Pass, fits[0].Outcome.Verdict)

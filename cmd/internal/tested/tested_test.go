@@ -18,7 +18,7 @@ func TestSteps(t *testing.T) {
 		runs, leaves   string
 		tests, noTests string
 	}{
-		{"slow", slow, "accel cmd/train cmd/verify internal/rundir verify/dump", "internal/config reference/rl",
+		{"slow", slow, "accel cmd/train cmd/verify internal/rundir verify/dump", "internal/dataset reference/rl",
 			// the last three stand in files without the tag, and use a number of a file with it
 			"TestPlantedInKernels TestLargeBasis TestTenThousandHealthyAreSilent TestKilledAtRandom TestPowerLoss TestKernelFaults", "TestProjectionCases TestImportLaw"},
 		{"purego", purego, "accel accel/f32 accel/model internal/bind", "internal/tokenizer verify/dump reference/rl cmd/verify accel/cuda", "", ""},
