@@ -136,6 +136,16 @@ func logpEdits(o *stage.Outcome) []edit {
 			list = append(list, edit{id: "LOGP-FORM", title: "the softmax of a log-prob is taken over " + axis + ", not over the vocabulary", changes: 1,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return softmaxOver(overRows, c, ch) }})
 		}
+		for _, of := range []struct {
+			id, title string
+			by        int
+		}{
+			{"LOGP-SAME-POSITION", "the log-prob is that of the token before, which the logits have just read: labels are not shifted", -1},
+			{"LOGP-SHIFT", "the log-prob is that of the token behind: labels are shifted twice", 1},
+		} {
+			list = append(list, edit{id: of.id, title: of.title, changes: 1, foreign: true,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return ofNeighbour(of.by, c, ch) }})
+		}
 	}
 	return list
 }
@@ -165,6 +175,29 @@ func (f vocabularyForm) predict(c *stage.Case, ch *stage.Check) *stage.Predictio
 		w := f.of(x, id, t)
 		size := math.Abs(logSumExp(x, 1/t)) + math.Abs(x[id]/t) + math.Abs(w)
 		q.Want[i], q.Bound[i] = w, 4*p.Bound[i]*max(1, math.Abs(w))+64*c.Unit*size
+	}
+	return q
+}
+
+// ofNeighbour predicts log-probs z_id − ln Σ e^z with the id of the token by columns behind, where it is a token of the same row. Cells whose
+// neighbour is not there are not judged.
+func ofNeighbour(by int, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b, z := c.B, c.B.Tensors["logits"]
+	t := numberOr(c, "logp.temperature", 1) + numberOr(c, "logp.temp_eps", 0)
+	p := under(sameInput, c, ch)
+	if z == nil || z.Layout != dump.PerToken || p == nil || len(p.Want) != len(b.Mask) || len(z.Data) != len(p.Want)*z.Width || !(t > 0) {
+		return nil
+	}
+	q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want)), Judge: make([]bool, len(p.Want)), Scale: 1}
+	for i, m := range b.Mask {
+		id, ok := b.TokenID(i/b.Cols, i%b.Cols+by)
+		if !m || p.Judge != nil && !p.Judge[i] || !ok || id < 0 || id >= z.Width {
+			continue
+		}
+		x := z.Data[i*z.Width : (i+1)*z.Width]
+		lse := logSumExp(x, 1/t)
+		w := x[id]/t - lse
+		q.Want[i], q.Bound[i], q.Judge[i] = w, 4*p.Bound[i]*max(1, math.Abs(w))+64*c.Unit*(math.Abs(lse)+math.Abs(x[id]/t)+math.Abs(w)), true
 	}
 	return q
 }

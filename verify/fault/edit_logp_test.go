@@ -97,3 +97,31 @@ func TestLogpEdits(t *testing.T) {
 		})
 	}
 }
+
+// Log-probs of the token before or behind that of their column are named as labels that were not shifted, or twice.
+func TestLogpOfNeighbours(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	lse := func(x []float64) (s float64) {
+		for _, v := range x {
+			s += math.Exp(v)
+		}
+		return math.Log(s)
+	}
+	for _, f := range []struct {
+		by int
+		id string
+	}{{-1, "LOGP-SAME-POSITION"}, {1, "LOGP-SHIFT"}} {
+		b := ofLogits("logp_new", func(x []float64, id int, _ []float64) float64 { return x[id] - lse(x) })
+		z, ids, y := b.Tensors["logits"], b.Token("response_ids"), b.Token("logp_new")
+		for i := range y {
+			id := 3 // of what stands before the first column and behind the last one
+			if t := i%b.Cols + f.by; t >= 0 && t < b.Cols {
+				id = int(ids[i+f.by])
+			}
+			x := z.Data[i*z.Width : (i+1)*z.Width]
+			y[i] = float64(float32(x[id] - lse(x)))
+		}
+		requireName(t, stage.Judge(stage.Find("logp/new"), b, convention.FromProfile(p)), f.id, "labels are")
+	}
+}

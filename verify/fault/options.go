@@ -108,7 +108,7 @@ var named = []struct {
 	{"eos.penalty", "", "", "EOS-PENALTY-IGNORED"},
 	{"eos.test", "", "", "EOS-PENALTY-MISSING"},
 	{"reward.clip_range", "", "", "REWARD-CLIP-MISSING"},
-	{"whiten.shift_mean", "", "", "WHITEN-SCOPE"},
+	{"whiten.shift_mean", "", "", "WHITEN-FORM"},
 	{"whiten.eps", "", "", "ADV-EPS"},
 	{"whiten.eps_place", "", "", "ADV-EPS"},
 	{"entropy.coef", "", "", "ENTROPY-COEF"},
