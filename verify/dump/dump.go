@@ -339,6 +339,9 @@ func (s *session) options(v *view) (*convention.Set, error) {
 		set, changed = set.Over(stronger)
 		s.overridden(changed)
 	}
+	if s.profile != nil {
+		set = set.WithCompanions(s.profile.Framework+" "+s.profile.Algorithm, s.profile.Name)
+	}
 	if n := spanOf(set); n > 1 {
 		if pass := s.passOf(n); pass < n {
 			set = set.WithFact("num_mini_batches", float64(pass))
