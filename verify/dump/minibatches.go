@@ -3,6 +3,7 @@ package dump
 import (
 	"context"
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 )
@@ -17,6 +18,7 @@ func miniBatches(ctx context.Context, run Source) (int, error) {
 	low, high := map[float64]float64{}, map[float64]float64{} // samples of a group
 	cut := false
 	span := 0
+	var shares []share
 	steps := run.Steps()
 	if b, err := run.Batch(ctx, steps[0]); err != nil {
 		return 1, err
@@ -34,6 +36,7 @@ func miniBatches(ctx context.Context, run Source) (int, error) {
 		}
 		again, linked := false, span == 0
 		here := map[float64]int{}
+		shares = append(shares, share{groups, samples})
 		for r, g := range groups {
 			again = again || seen[cell{g, samples[r]}]
 			linked = linked || size[g] > 0
@@ -61,7 +64,35 @@ func miniBatches(ctx context.Context, run Source) (int, error) {
 	if span < 2 || !cut && !blocks || !alike(size) {
 		return 1, nil
 	}
-	return span, nil
+	return rollouts(shares[:span]), nil
+}
+
+// share is what a step has of its rollout.
+type share struct{ groups, samples []float64 }
+
+// rollouts returns the steps of one rollout where groups of the next may have the names of those before: the fewest steps, one after the other,
+// whose samples are all of an interval of numbers and whose groups have one size, in every such part; the number of all steps where there are none.
+// Of 2m rows that are shuffled the first m are an interval by chance with (m + 1)/C(2m, m).
+func rollouts(shares []share) int {
+	for span := 2; span < len(shares); span++ {
+		if len(shares)%span == 0 && !slices.ContainsFunc(slices.Collect(slices.Chunk(shares, span)), func(part []share) bool { return !fills(part) }) {
+			return span
+		}
+	}
+	return len(shares)
+}
+
+// fills reports whether the samples of some steps are all whole numbers of an interval, and their groups of one size.
+func fills(part []share) bool {
+	low, high, n := math.Inf(1), math.Inf(-1), 0
+	size := map[float64]int{}
+	for _, s := range part {
+		for r, x := range s.samples {
+			low, high, n = min(low, x), max(high, x), n+1
+			size[s.groups[r]]++
+		}
+	}
+	return high-low == float64(n-1) && alike(size)
 }
 
 // cutGroups is miniBatches where no sample has a name: the fewest steps, one after the other, over which all groups have one size, and their

@@ -63,6 +63,7 @@ func TestMiniBatches(t *testing.T) {
 		{"one rollout", cut, 2},
 		{"its second epoch", append(cut, step(3, list{1, 0, 1, 0}, list{4, 0, 5, 1}), step(4, list{1, 0, 1, 0}, list{6, 2, 7, 3})), 2},
 		{"the next rollout", append(cut, step(3, list{2, 2, 2, 3}, list{8, 9, 10, 12})), 2},
+		{"the next rollout has the names of the groups", append(cut, step(3, list{1, 0, 1, 1}, list{12, 8, 13, 14}), step(4, list{0, 1, 0, 0}, list{9, 15, 10, 11})), 2},
 		{"a step of its own", Batches{step(1, list{0, 0, 1, 1}, list{0, 1, 2, 3}), step(2, list{0, 0, 1, 1}, list{4, 5, 6, 7})}, 1},
 		{"parts of one size by chance", Batches{step(1, list{0, 1, 1, 0}, list{0, 5, 6, 2}), step(2, list{1, 0, 0, 1}, list{4, 3, 1, 7})}, 2},
 		{"samples without an order", Batches{step(1, list{0, 0, 1, 1}, list{9, 2, 7, 30}), step(2, list{0, 0, 1, 1}, list{4, 15, 6, 1})}, 1},
