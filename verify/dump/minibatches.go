@@ -23,7 +23,10 @@ func miniBatches(ctx context.Context, run Source) (int, error) {
 	if b, err := run.Batch(ctx, steps[0]); err != nil {
 		return 1, err
 	} else if b.Row("sample_id") == nil {
-		return cutGroups(ctx, run)
+		if span, err := cutGroups(ctx, run); err != nil || span > 1 {
+			return span, err
+		}
+		return sizedGroups(ctx, run)
 	}
 	for _, step := range steps[:min(len(steps), maxSpan)] {
 		b, err := run.Batch(ctx, step)

@@ -77,6 +77,9 @@ func TestMiniBatches(t *testing.T) {
 		{"no names, parts of one size whose advantages have a sum", Batches{centred(unnamed(1, 0, 0, 1, 1), 1, 2, -1, 3), centred(unnamed(2, 1, 0, 0, 1), -1, -2, -1, -1)}, 2},
 		{"no names, parts of one size whose advantages have none", Batches{centred(unnamed(1, 0, 0, 1, 1), 1, -1, -3, 3), centred(unnamed(2, 1, 0, 0, 1), -1, -2, 2, 1)}, 1},
 		{"no names, advantages of no group", Batches{centred(unnamed(1, 0, 0, 1, 1), 1, 2, -1, 3), centred(unnamed(2, 1, 0, 0, 1), -1, -2, 4, -1)}, 1},
+		{"no names, two epochs whose advantages have sums", Batches{centred(unnamed(1, 0, 0, 1, 0), 1, 2, 0, 3), centred(unnamed(2, 1, 1, 0, 1), 4, 1, 2, 1),
+			centred(unnamed(3, 1, 0, 1, 0), 4, 2, 1, 3), centred(unnamed(4, 0, 0, 1, 1), 1, 2, 1, 0)}, 2},
+		{"no names, one rollout whose advantages have sums", Batches{centred(unnamed(1, 0, 0, 1, 0), 1, 2, 0, 3), centred(unnamed(2, 1, 1, 0, 1), 4, 1, 2, 1)}, 1},
 		{"no names, another size", Batches{unnamed(1, 0, 0, 1, 0), unnamed(2, 1, 1, 0, 1), unnamed(3, 0, 0, 1, 0), unnamed(4, 1, 0, 0, 1)}, 1},
 	} {
 		n, err := miniBatches(t.Context(), c.run)
