@@ -8,14 +8,16 @@ import (
 )
 
 // showsKL reports whether token_loss holds the KL term by its numbers: it does unless they are those of the policy term alone. They tell
-// where one of the two readings fits, or both do because the KL term is 0.
+// where one of the two readings fits, or both do because the KL term is 0. What the readings depend on is read, and unknown, in c.
 func (c *Case) showsKL() (holds, told bool) {
 	d := c.Of(c.B, c.Set)
 	p := d.policy(false)
 	if p == nil || c.B.Token("token_loss") == nil {
+		c.asks(d)
 		return false, false
 	}
 	kl := d.tokenKL()
+	c.asks(d)
 	if !d.OK() {
 		return true, false
 	}
@@ -27,6 +29,16 @@ func (c *Case) showsKL() (holds, told bool) {
 		return false, true
 	}
 	return false, slices.Equal(alone.Want, both.Want)
+}
+
+// asks takes over which options another case of the same batch has read, and of which it had no value.
+func (c *Case) asks(d *Case) {
+	for _, name := range d.Read {
+		note(&c.Read, name)
+	}
+	for _, name := range d.Unknown {
+		note(&c.Unknown, name)
+	}
 }
 
 // wrong returns the number of elements of a tensor per token that are beyond their bound and that of storing them.
