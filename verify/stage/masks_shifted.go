@@ -55,6 +55,26 @@ func (c *Case) endsEarly(a *Assertion, eos map[int]bool, places []placement) {
 	a.Violations = append(a.Violations, v)
 }
 
+// firstOfPacked reports the first tokens of packed sequences that count as targets, where columns are those of the ids: what predicts one is the last
+// token of the sequence before it in the row (TRL 1.16 DataCollatorForLanguageModeling sets labels[position_ids == 0] = -100). The token before must
+// count, too: numbers of segments that are those of the inputs, not of the targets, begin a column late, behind a token that the mask leaves out.
+func (c *Case) firstOfPacked(a *Assertion) {
+	b := c.B
+	if b.Meta.Align == dump.AlignResponse {
+		return
+	}
+	for r := 1; r < b.Rows; r++ {
+		o, before := b.Origin[r], b.Origin[r-1]
+		if o.Col == 0 || o.File != before.File || o.Row != before.Row || before.Cols == 0 || before.Col+before.Cols != o.Col {
+			continue
+		}
+		a.Checked++
+		if b.Mask[r*b.Cols] && b.Mask[(r-1)*b.Cols+before.Cols-1] && len(a.Violations) < 4*most {
+			a.Violations = append(a.Violations, Violation{Row: r, Col: 0, Got: 1, Reason: "the first token of a packed sequence counts, which only the sequence before it predicts"})
+		}
+	}
+}
+
 // stopsOtherwise reports whether responses may be ended by something else than EOS.
 func (c *Case) stopsOtherwise() bool {
 	return slices.ContainsFunc([]string{"stop", "stop_strings", "stop_sequences", "stop_token_ids", "stop_token_id", "stop_token"}, func(name string) bool {

@@ -57,3 +57,28 @@ func TestMasksOfTheIDsThatEndEarly(t *testing.T) {
 	s = s.WithFact("stop_strings", []any{"x"})
 	require.Empty(t, fault(rows(0, 1, ids...)), "EOS is put behind responses that another string ends")
 }
+
+// Of packed rows whose columns are those of the ids, the first token of a sequence is no target: the sequence before would predict it. Rows that are
+// columns of responses, parts of two rows, and segments a column late are left alone.
+func TestFirstOfPacked(t *testing.T) {
+	const cols = 3
+	batch := func(align dump.Align, row int, mask ...bool) *Case {
+		return &Case{B: &dump.Batch{Rows: 2, Cols: cols, Mask: mask, Meta: dump.Meta{Align: align},
+			Origin: []dump.Origin{{Row: 0, Col: 0, Cols: cols}, {Row: row, Col: cols, Cols: cols}}}}
+	}
+	for _, c := range []struct {
+		what string
+		c    *Case
+		want int
+	}{
+		{"the first token counts", batch(dump.AlignShifted, 0, false, true, true, true, true, true), 1},
+		{"the first token does not", batch(dump.AlignShifted, 0, false, true, true, false, true, true), 0},
+		{"a column late", batch(dump.AlignShifted, 0, true, true, false, true, true, false), 0},
+		{"columns of responses", batch(dump.AlignResponse, 0, true, true, true, true, true, true), 0},
+		{"another row", batch(dump.AlignShifted, 1, true, true, true, true, true, true), 0},
+	} {
+		a := &Assertion{}
+		c.c.firstOfPacked(a)
+		require.Len(t, a.Violations, c.want, c.what)
+	}
+}
