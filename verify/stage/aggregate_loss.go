@@ -44,7 +44,7 @@ func (c *Case) policySums(name string, withKL bool) (sums, *reduction) {
 	if known := !c.Has("token_loss") || includes != nil && *includes; !withKL || !known || red != nil && c.klReduction(red) != red {
 		p = c.klPlace()
 	}
-	has := p.beta == 0 || c.lossHasKL(p)
+	has := p.beta == 0 || !(withKL && c.termsApart(red)) && c.lossHasKL(p)
 	if !c.OK() || red == nil {
 		return sums{}, nil
 	}
@@ -75,6 +75,31 @@ func (c *Case) policySums(name string, withKL bool) (sums, *reduction) {
 		s.add(p.beta, kl, c.Unit+tol.U64)
 	}
 	return s, red
+}
+
+// termsApart reports whether token_loss is the policy term alone by the terms of the loss, where nobody says it: its aggregate is pg_loss, divided by
+// the accumulation steps or not, of a program that has kl_loss beside it, and loss is not pg_loss. The options of the policy loss need not be known.
+func (c *Case) termsApart(red *reduction) bool {
+	b := c.B
+	pg, kl, loss := b.PerFile("pg_loss"), b.PerFile("kl_loss"), b.PerFile("loss")
+	if b.Meta.TokenLossIncludesKL != nil || red == nil || b.Token("token_loss") == nil || len(pg) == 0 || len(kl) == 0 || len(loss) == 0 {
+		return false
+	}
+	d := c.Of(b, c.Set)
+	s := red.apply(d, d.Token("token_loss"), d.poisoned("loss"))
+	if !d.OK() {
+		return false
+	}
+	u, eta := b.Tensors["pg_loss"].Type.Unit()
+	apart := false
+	for f, x := range s.x {
+		whole, err := x*max(1, red.o[f].Steps), s.err[f]*max(1, red.o[f].Steps)
+		if !(math.Abs(pg[f]-x) <= s.err[f]+tol.Storage(x, u, eta)) && !(math.Abs(pg[f]-whole) <= err+tol.Storage(whole, u, eta)) {
+			return false
+		}
+		apart = apart || kl[f] != 0 && math.Abs(loss[f]-x) > s.err[f] && math.Abs(loss[f]-whole) > err
+	}
+	return apart
 }
 
 // klReduction is the reduction of the KL term, red itself where it is that of the policy loss. OpenRLHF takes the mean over tokens
