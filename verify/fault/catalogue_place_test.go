@@ -91,6 +91,8 @@ func TestPlacesOfRewards(t *testing.T) {
 	for words, column := range map[string]func(cells []int) int{
 		"one token before the last": func(cells []int) int { return cells[max(len(cells)-2, 0)] },
 		"number of tokens, less 1":  func(cells []int) int { return len(cells) - 1 },
+		"column 1 of every row":     func([]int) int { return 1 },
+		"row 0 in column 2":         func(cells []int) int { return cells[len(cells)/3] },
 		"":                          last,
 	} {
 		o := under("reward/token", "verl-ppo@0.9", map[string]string{"kl.place": "token_reward", "kl.beta": "0.1"}, scored(column, inMask))

@@ -22,6 +22,10 @@ func scoreEdits(o *stage.Outcome) []edit {
 	if score == nil {
 		return list
 	}
+	if _, at := scoreFound(c, o.Check); at != "" {
+		list = append(list, edit{id: "SCORE-INDEX", title: "the score stands in " + at, changes: 2,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { p, _ := scoreFound(c, ch); return p }})
+	}
 	const enough = 3 // scores that one number explains
 	var k []float64
 	for i, s := range score.Want {
@@ -49,6 +53,64 @@ func scoreEdits(o *stage.Outcome) []edit {
 			p, bare := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
 			return combined(by, p, 1-by, bare)
 		}})
+}
+
+// scoreFound returns the token rewards with the score of every row in the column where the dumped ones have it, and says where that is: one cell of a row
+// is s − β·kl_t, the others are −β·kl_t. It is nil where a score of some size is in no column of its row, or in several, or where all are in place.
+func scoreFound(c *stage.Case, ch *stage.Check) (p *stage.Prediction, at string) {
+	b, got := c.B, c.B.Token("token_rewards")
+	with, without := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
+	if len(got) != len(b.Mask) || with == nil || without == nil || len(with.Want) != len(got) || len(without.Want) != len(got) || c.EnumOr("rewards.whiten", "no") != "no" {
+		return nil, ""
+	}
+	q := *with
+	q.Want, q.Bound, q.Judge, q.Alt = slices.Clone(without.Want), slices.Clone(without.Bound), nil, nil
+	const enough = 3 // rows whose score is elsewhere
+	columns, moved := map[int]bool{}, 0
+	for r := range b.Rows {
+		from := -1
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if with.Want[i] != without.Want[i] {
+				if from >= 0 {
+					return nil, ""
+				}
+				from = i
+			}
+		}
+		if from < 0 {
+			continue
+		}
+		s, e := with.Want[from]-without.Want[from], with.Bound[from]
+		to := -1
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if math.Abs(got[i]-without.Want[i]-s) <= 4*(e+without.Bound[i]) {
+				if to >= 0 {
+					return nil, ""
+				}
+				to = i
+			}
+		}
+		if to < 0 || !(math.Abs(s) > 100*e) {
+			return nil, ""
+		}
+		q.Want[to], q.Bound[to] = without.Want[to]+s, without.Bound[to]+2*e
+		columns[to%b.Cols] = true
+		if to != from {
+			moved++
+			if at == "" {
+				at = fmt.Sprintf("other columns than the score is of: that of row %d in column %d, where column %d is right", r, to%b.Cols, from%b.Cols)
+			}
+		}
+	}
+	if moved < enough {
+		return nil, ""
+	}
+	if len(columns) == 1 {
+		for t := range columns {
+			at = fmt.Sprintf("column %d of every row", t)
+		}
+	}
+	return &q, at
 }
 
 // whiteWithoutMean predicts whitened rewards (r − m)/s, where (r − m)/s + m is right.

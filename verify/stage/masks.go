@@ -291,9 +291,13 @@ func assertGroups(c *Case) *Assertion {
 			smaller++
 		}
 	}
+	ofRows := fmt.Sprintf("num_generations = %g", size)
+	if math.IsNaN(size) {
+		ofRows = fmt.Sprintf("%d, as every group has,", count[id[0]])
+	}
 	if r := c.crossing(id, size); r >= 0 {
 		a.Violations = append(a.Violations, Violation{Row: r, Col: -1, Got: id[r], Fault: "ADV-WRONG-GROUPS",
-			Reason: fmt.Sprintf("group_id %s is that of rows with different prompts, where every prompt has num_generations = %g rows: the rows are grouped by something else", plain(id[r]), size)})
+			Reason: fmt.Sprintf("group_id %s is that of rows with different prompts, where every prompt has %s rows: the rows are grouped by something else", plain(id[r]), ofRows)})
 	}
 	if smaller > 0 {
 		a.Note = fmt.Sprintf("%d of %d groups are not complete: their advantages are not judged", smaller, len(count))
@@ -305,9 +309,18 @@ func assertGroups(c *Case) *Assertion {
 }
 
 // crossing returns a row whose group_id is that of a row with another prompt, if every prompt and every group_id have size rows; else −1. Rows
-// that are the turns of a conversation have several prompts in a group, but not each of them as often as a group has rows.
+// that are the turns of a conversation have several prompts in a group, but not each of them as often as a group has rows. A size that nobody
+// declares is that of the first group.
 func (c *Case) crossing(id []float64, size float64) int {
 	text := c.groupPrompts()
+	if math.IsNaN(size) && len(id) > 0 && len(c.B.Missing) == 0 && Updates(c.Set) <= 1 {
+		size = 0
+		for _, g := range id {
+			if g == id[0] {
+				size++
+			}
+		}
+	}
 	if text == nil || !(size > 1) {
 		return -1
 	}

@@ -271,6 +271,27 @@ func TestCopiedFiles(t *testing.T) {
 	require.Empty(t, o.Rules.Violations, "one answer throughout")
 }
 
+// Ids that are repeated as a block, where the prompts are repeated row by row, are no groups of one prompt, declared or not how large a group is.
+func TestTiledGroups(t *testing.T) {
+	g := newGrid(1, 1, 1, 1, 1, 1, 1).row("scores", 1, 0, 3, 0, 1, 0)
+	prompts := []float64{5, 5, 6, 6, 7, 7}
+	ids, on := make([]float64, 0, 12), make([]float64, 0, 12)
+	for _, p := range prompts {
+		ids, on = append(ids, p, 9), append(on, 1, 1)
+	}
+	for name, x := range map[string][]float64{"input_ids": ids, "attention_mask": on} {
+		g.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerRow, Width: 2, Shape: []int{6, 2}, Data: x}
+	}
+	g.Files[0].PromptCols = 1
+	for _, s := range []*convention.Set{set(t, ""), set(t, "").WithFact("num_generations", 2.0)} {
+		require.Equal(t, check.Pass, Judge(Find("masks/group"), g.row("group_id", 0, 0, 1, 1, 2, 2).Batch, s).Verdict)
+		o := Judge(Find("masks/group"), g.row("group_id", 0, 1, 2, 0, 1, 2).Batch, s)
+		require.Equal(t, check.Fail, o.Verdict)
+		require.Equal(t, "ADV-WRONG-GROUPS", o.Rules.Violations[0].Fault)
+	}
+	require.Equal(t, check.Pass, Judge(Find("masks/group"), g.row("group_id", 0, 0, 0, 1, 1, 1).Batch, set(t, "")).Verdict, "turns, or another split")
+}
+
 // OpenRLHF's groups are told apart by the text of their prompts: two prompts that are alike are no repeated rows.
 func TestGroupsOfPromptsThatAreAlike(t *testing.T) {
 	s := set(t, plainGroup+"adv.center=mean adv.scale=none").WithFact("num_generations", 2.0)
