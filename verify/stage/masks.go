@@ -292,7 +292,7 @@ func assertGroups(c *Case) *Assertion {
 		}
 	}
 	ofRows := fmt.Sprintf("num_generations = %g", size)
-	if math.IsNaN(size) {
+	if math.IsNaN(size) && len(id) > 0 {
 		ofRows = fmt.Sprintf("%d, as every group has,", count[id[0]])
 	}
 	if r := c.crossing(id, size); r >= 0 {
