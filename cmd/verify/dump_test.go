@@ -319,7 +319,7 @@ func TestDumpFailuresAreComplete(t *testing.T) {
 						require.Contains(t, r.Fix, "--config", where)
 						byProfile++
 					} else {
-						require.NotContains(t, r.Fix, o.Option+"=", where)
+						require.NotContains(t, r.Fix, o.Option+"="+o.Value, where)
 						byRun++
 					}
 				}
