@@ -197,8 +197,7 @@ func nearestBounds(loss []float64, rows []clippedRow, low, high clipSide) (lists
 			plain, perToken = append(plain, x.w), append(perToken, x.w*x.n)
 		}
 	}
-	w, byRow := middle(plain, 1), middle(perToken, 1)
-	shared := spreadOf(perToken, byRow)/math.Abs(byRow) < spreadOf(plain, w)/math.Abs(w)
+	w, byRow, shared := weightForm(plain, perToken)
 	rest, size := slices.Clone(loss), make([]float64, len(loss)) // what the rows that are cut leave to explain
 	up, down := make([]float64, len(loss)), make([]float64, len(loss))
 	for _, x := range rows {

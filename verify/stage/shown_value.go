@@ -165,6 +165,13 @@ func decimals(lo, hi float64) (list []float64) {
 	return list
 }
 
+// weightForm returns the middle of the weights of tokens and of their products with the tokens of their rows, and whether these are the more alike:
+// whether the weight of a row, and not of a token, is one number.
+func weightForm(plain, perToken []float64) (w, byRow float64, shared bool) {
+	w, byRow = middle(plain, 1), middle(perToken, 1)
+	return w, byRow, spreadOf(perToken, byRow)/math.Abs(byRow) < spreadOf(plain, w)/math.Abs(w)
+}
+
 // fillWeights gives the rows whose gradients are all 0 a weight: that of the others where it is one number, or the one that it is for a token of
 // theirs, as a mean over rows of means over tokens has it.
 func fillWeights(cells []valueCell) {
@@ -174,8 +181,7 @@ func fillWeights(cells []valueCell) {
 			plain, perToken = append(plain, x.w), append(perToken, x.w*x.tokens)
 		}
 	}
-	w, byToken := middle(plain, 1), middle(perToken, 1)
-	shared := spreadOf(perToken, byToken)/math.Abs(byToken) < spreadOf(plain, w)/math.Abs(w)
+	w, byToken, shared := weightForm(plain, perToken)
 	for k := range cells {
 		switch x := &cells[k]; {
 		case !math.IsNaN(x.w):
