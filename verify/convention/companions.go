@@ -25,7 +25,12 @@ func (s *Set) WithCompanions(framework, profile string) *Set {
 		}
 		white := strings.HasPrefix(o.Name, "whiten.")
 		if declared {
-			if v, words, ok := companion(framework, kind.value.Text(), o); ok {
+			if v, words, ok := companion(framework, "adv.kind", kind.value.Text(), o); ok {
+				s = s.With(o.Name, v, words)
+				continue
+			}
+		} else if white {
+			if v, words, ok := companion(framework, "whiten.scope", scope.value.Text(), o); ok {
 				s = s.With(o.Name, v, words)
 				continue
 			}
@@ -37,15 +42,15 @@ func (s *Set) WithCompanions(framework, profile string) *Set {
 	return s
 }
 
-// companion returns the value that the names of a framework give an option where they set adv.kind to kind: the one that all of them give.
-func companion(framework, kind string, o *Option) (v Value, words string, ok bool) {
+// companion returns the value that the names of a framework give an option where they set another one, of, to text: the one that all of them give.
+func companion(framework, of, is string, o *Option) (v Value, words string, ok bool) {
 	_, tables := tablesOf(framework)
 	for _, t := range tables {
 		for _, name := range t.names {
 			for _, r := range t.rules[name] {
 				text, sets := "", false
 				for _, e := range r.effects {
-					sets = sets || e.what == setsOption && e.target == "adv.kind" && e.text == kind
+					sets = sets || e.what == setsOption && e.target == of && e.text == is
 					if e.what == setsOption && e.target == o.Name && !strings.ContainsAny(e.text, "$@") {
 						text = e.text
 					}

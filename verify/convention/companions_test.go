@@ -6,14 +6,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An estimator that is declared by the option's name has the whitening that the framework's own name for it sets; of a framework without a name for it,
-// and of a scope that is declared alone, the rest of the whitening is unknown, not inapplicable.
+// An estimator that is declared by the option's name has the whitening that the framework's own name for it sets, and a scope that is declared alone that
+// of the names that whiten over it; of a framework without such a name the rest of the whitening is unknown, not inapplicable.
 func TestCompanions(t *testing.T) {
 	for _, c := range []struct{ profile, framework, option, value, scope, ddof, place string }{
 		{"verl-grpo@0.9", "verl grpo", "adv.kind", "rfpp_baseline", "global", "1", "inside_sqrt"},
 		{"openrlhf-group@0.11", "openrlhf grpo", "adv.kind", "rfpp_baseline", "global", "0", "floor_var"},
 		{"nemo-grpo@7ea279a", "nemo-rl grpo", "adv.kind", "rfpp", "?", "?", "?"},
-		{"verl-grpo@0.9", "verl grpo", "whiten.scope", "global", "global", "?", "?"},
+		{"verl-grpo@0.9", "verl grpo", "whiten.scope", "global", "global", "1", "inside_sqrt"},
+		{"openrlhf-group@0.11", "openrlhf grpo", "whiten.scope", "global", "global", "0", "floor_var"},
+		{"nemo-grpo@7ea279a", "nemo-rl grpo", "whiten.scope", "global", "global", "?", "?"},
 		{"verl-grpo@0.9", "verl grpo", "adv.kind", "opo", "–", "–", "–"},
 		{"verl-grpo@0.9", "verl grpo", "whiten.scope", "none", "none", "–", "–"},
 	} {

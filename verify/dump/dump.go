@@ -341,6 +341,10 @@ func (s *session) options(v *view) (*convention.Set, error) {
 	}
 	if s.profile != nil {
 		set = set.WithCompanions(s.profile.Framework+" "+s.profile.Algorithm, s.profile.Name)
+		placed, words := placeOfKL(b, set, s.profile)
+		if set = placed; words != "" {
+			s.say(words)
+		}
 	}
 	if n := spanOf(set); n > 1 {
 		if pass := s.passOf(n); pass < n {
