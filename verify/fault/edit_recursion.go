@@ -30,6 +30,8 @@ type recursionForm struct {
 	hole      holeRule                             // what of a masked column counts
 	forward   bool                                 // the columns of the result stand in the order in which they were computed
 	fromFirst bool                                 // the loop runs from the first token on, and carries what stands before
+	step      func(gamma, lambda float64) float64  // what V' is multiplied by
+	from      func(t, n int) int                   // of n columns, the one whose A stands in t, −1 for none, which leaves 0; nil: their own
 }
 
 // holeRule is what a recursion over all columns takes from those outside the mask, where the declared one passes them by.
@@ -51,12 +53,14 @@ var (
 	ownValue  = func(v []float64, t int) float64 { return v[t] }
 	noEnd     = func([]float64, float64, float64) float64 { return 0 }
 	both2     = func(gamma, lambda float64) float64 { return gamma * lambda }
+	onlyGamma = func(gamma, _ float64) float64 { return gamma }
+	whole     = func(float64, float64) float64 { return 1 }
 	ownReward = func(r []float64, t int) float64 { return r[t] }
 	cutBoth   = func(done bool) (next, carried bool) { return !done, !done }
 )
 
 func recursionForms() []recursionForm {
-	right := recursionForm{id: "GAE-RECURSION", next: nextValue, end: noEnd, own: ownValue, carry: both2, reward: ownReward, cut: cutBoth}
+	right := recursionForm{id: "GAE-RECURSION", next: nextValue, end: noEnd, own: ownValue, carry: both2, step: onlyGamma, reward: ownReward, cut: cutBoth}
 	with := func(id, title string, change func(*recursionForm)) recursionForm {
 		f := right
 		f.id, f.title = id, title
@@ -109,6 +113,12 @@ func recursionForms() []recursionForm {
 		with("GAE-RECURSION", "A_{t+1} is not carried", func(f *recursionForm) { f.carry = func(float64, float64) float64 { return 0 } }),
 		with("GAE-RECURSION", "A_{t+1} is carried whole", func(f *recursionForm) { f.carry = func(float64, float64) float64 { return 1 } }),
 		with("GAE-RECURSION", "A_{t+1} is subtracted: A = δ − γλ·A_{t+1}", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return -g * l } }),
+		with("GAE-NO-GAMMA", "δ = r + V_{t+1} − V: γ is missing before the next value", func(f *recursionForm) { f.step = whole }),
+		with("GAE-NO-GAMMA", "δ = r + V_{t+1} − V, and A_{t+1} is carried with λ: γ is missing in both", func(f *recursionForm) {
+			f.step, f.carry = whole, func(_, l float64) float64 { return l }
+		}),
+		with("GAE-RECURSION", "the next value is discounted by γ²", func(f *recursionForm) { f.step = func(g, _ float64) float64 { return g * g } }),
+		with("GAE-RECURSION", "the next value is discounted by γλ", func(f *recursionForm) { f.step = both2 }),
 		with("GAE-DONES", "the ends of episodes are inverted: only they are carried over", func(f *recursionForm) {
 			f.cut, f.cutLast = func(done bool) (next, carried bool) { return done, done }, true
 		}),
@@ -156,7 +166,48 @@ func recursionForms() []recursionForm {
 		with("GAE-REWARD-SHIFT", "the reward is that of the token before", func(f *recursionForm) {
 			f.reward = func(r []float64, t int) float64 { return at(r, t-1) }
 		}),
+		with("GAE-REWARD-EARLY", "the reward is that of the next token, of the last one its own", func(f *recursionForm) {
+			f.reward = func(r []float64, t int) float64 { return r[min(t+1, len(r)-1)] }
+		}),
+		with("GAE-REWARD-SHIFT", "the reward is that of the token before, of the first one its own", func(f *recursionForm) {
+			f.reward = func(r []float64, t int) float64 { return r[max(t-1, 0)] }
+		}),
+		with("GAE-REWARD-EARLY", "the rewards are rolled: that of the next token, of the last one that of the first", func(f *recursionForm) {
+			f.reward = func(r []float64, t int) float64 { return r[(t+1)%len(r)] }
+		}),
+		with("GAE-REWARD-SHIFT", "the rewards are rolled: that of the token before, of the first one that of the last", func(f *recursionForm) {
+			f.reward = func(r []float64, t int) float64 { return r[(t+len(r)-1)%len(r)] }
+		}),
+		with("GAE-SHIFT", "the advantages stand one token early: that of the token behind, of the last column 0", func(f *recursionForm) {
+			f.from = func(t, n int) int { return behindOr(t, n, -1) }
+		}),
+		with("GAE-SHIFT", "the advantages stand one token early, but for that of the first token, which is written over that of the second", func(f *recursionForm) {
+			f.from = func(t, n int) int { return min(t, 1) * behindOr(t, n, -1) }
+		}),
+		with("GAE-SHIFT", "the advantages stand one token early, but for that of the last column", func(f *recursionForm) {
+			f.from = func(t, n int) int { return behindOr(t, n, t) }
+		}),
+		with("GAE-SHIFT", "the advantages are rolled: that of the token behind, of the last column that of the first", func(f *recursionForm) {
+			f.from = func(t, n int) int { return behindOr(t, n, 0) }
+		}),
+		with("GAE-SHIFT", "the advantages stand one token late: that of the token before, of the first one 0", func(f *recursionForm) {
+			f.from = func(t, _ int) int { return t - 1 }
+		}),
+		with("GAE-SHIFT", "the advantages stand one token late, but for that of the first token", func(f *recursionForm) {
+			f.from = func(t, _ int) int { return max(t-1, 0) }
+		}),
+		with("GAE-SHIFT", "the advantages are rolled: that of the token before, of the first one that of the last column", func(f *recursionForm) {
+			f.from = func(t, n int) int { return (t + n - 1) % n }
+		}),
 	}
+}
+
+// behindOr returns the column behind t of n, last for the last one.
+func behindOr(t, n, last int) int {
+	if t == n-1 {
+		return last
+	}
+	return t + 1
 }
 
 // recursionEdits returns edits of generalised advantage estimation.
@@ -196,7 +247,7 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		dones = nil
 	}
 	p := &stage.Prediction{Want: make([]float64, len(b.Mask)), Bound: make([]float64, len(b.Mask)), Judge: slices.Clone(b.Mask)}
-	k := f.carry(gamma, lambda)
+	k, step := f.carry(gamma, lambda), f.step(gamma, lambda)
 	hole := c.Set.Value("gae.hole")
 	dense := hole.Kind() == convention.Enum && hole.Text() == "zero_step" // masked columns are steps, of reward and value 0
 	counts := b.Mask
@@ -226,18 +277,21 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 			behind = value.X[last+1]
 		}
 		if f.hole.all {
-			f.overColumns(c, p, r, reward, value, gamma, k)
+			f.overColumns(c, p, r, reward, value, step, k)
 			continue
 		}
 		var done []bool
 		if dones != nil {
 			done = f.doneOf(c, cells, dones)
 		}
-		f.overCells(p, cells, v, rewards, done, behind, bootstrapOf(bootstrap, b.Rows, r), gamma, k, func(i int, size float64) float64 {
+		f.overCells(p, cells, v, rewards, done, behind, bootstrapOf(bootstrap, b.Rows, r), step, k, func(i int, size float64) float64 {
 			return 8*c.Unit*size + reward.E(i) + value.E(i)
 		})
 		if f.doneLate && done != nil {
-			f.firstDone(c, p, cells, v, rewards, done, bootstrapOf(bootstrap, b.Rows, r), gamma, k, behind)
+			f.firstDone(c, p, cells, v, rewards, done, bootstrapOf(bootstrap, b.Rows, r), step, k, behind)
+		}
+		if f.from != nil && !f.moved(p, cells, r, b) {
+			return nil
 		}
 		if f.forward {
 			turned(p, b.Mask, b.Cols, r, b.Origin[r].Cols, dense)

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/stage"
 )
 
@@ -28,6 +29,32 @@ func (f recursionForm) doneOf(c *stage.Case, cells []int, dones []float64) []boo
 		}
 	}
 	return done
+}
+
+// moved puts the advantages of the cells of a row into other columns. Behind the last token of a row that does not fill its file there is 0. It is false
+// where the tokens do not stand side by side.
+func (f recursionForm) moved(p *stage.Prediction, cells []int, r int, b *dump.Batch) bool {
+	n, w := len(cells), b.Origin[r].Cols
+	if w <= 0 || w > b.Cols {
+		w = b.Cols
+	}
+	if cells[n-1]-cells[0] != n-1 {
+		return false
+	}
+	want, bound := make([]float64, n), make([]float64, n)
+	for t := range cells {
+		from := f.from(t, n)
+		if t == n-1 && from != t-1 && cells[t]-r*b.Cols != w-1 || t == 0 && from == n-1 && n > 1 && cells[n-1]-r*b.Cols != w-1 {
+			from = -1 // a masked column stands there
+		}
+		if from >= 0 {
+			want[t], bound[t] = p.Want[cells[from]], p.Bound[cells[from]]
+		}
+	}
+	for t, i := range cells {
+		p.Want[i], p.Bound[i] = want[t], bound[t]
+	}
+	return true
 }
 
 // overCells fills in the advantages of the cells of one row, from the last one back.

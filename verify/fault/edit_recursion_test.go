@@ -128,6 +128,33 @@ func TestRecursionEdits(t *testing.T) {
 			return a
 		}
 	}
+	own := func(t, _ int) int { return t }
+	steps := func(gamma, carry float64, reward func(t, n int) int) func(r, v, m, d []float64, behind float64) []float64 {
+		return func(r, v, _, d []float64, behind float64) []float64 {
+			a := make([]float64, len(r))
+			var last float64
+			for t := len(r) - 1; t >= 0; t-- {
+				next := behind
+				if t+1 < len(r) {
+					next = v[t+1]
+				}
+				last = r[reward(t, len(r))] + gamma*next*(1-d[t]) - v[t] + carry*(1-d[t])*last
+				a[t] = last
+			}
+			return a
+		}
+	}
+	movedTo := func(to func(t, n int) int) func(r, v, m, d []float64, behind float64) []float64 {
+		return func(r, v, m, d []float64, behind float64) []float64 {
+			a, y := steps(testGamma, testGamma*testLambda, own)(r, v, m, d, behind), make([]float64, len(r))
+			for t := len(a) - 1; t >= 0; t-- {
+				if k := to(t, len(a)); k >= 0 && k < len(y) {
+					y[k] = a[t]
+				}
+			}
+			return y
+		}
+	}
 	for _, c := range []struct {
 		name, profile, id, words string
 		holes                    bool
@@ -143,6 +170,14 @@ func TestRecursionEdits(t *testing.T) {
 		{"flag of the step behind", "cleanrl@020cf0e", "GAE-DONES", "one token early", false, overEnds(behindIt, behindIt)},
 		{"not in δ", "cleanrl@020cf0e", "GAE-DONES", "the next value is taken over the end", false, overEnds(none, right)},
 		{"not carried", "cleanrl@020cf0e", "GAE-DONES", "A_{t+1} is carried over", false, overEnds(right, none)},
+		{"γ not before the next value", "cleanrl@020cf0e", "GAE-NO-GAMMA", "γ is missing before the next value", false, steps(1, testGamma*testLambda, own)},
+		{"γ nowhere", "cleanrl@020cf0e", "GAE-NO-GAMMA", "in both", false, steps(1, testLambda, own)},
+		{"rewards of the next step", "cleanrl@020cf0e", "GAE-REWARD-EARLY", "of the last one its own", false, steps(testGamma, testGamma*testLambda, func(t, n int) int { return min(t+1, n-1) })},
+		{"rewards rolled", "cleanrl@020cf0e", "GAE-REWARD-SHIFT", "rolled", false, steps(testGamma, testGamma*testLambda, func(t, n int) int { return (t + n - 1) % n })},
+		{"one column early", "cleanrl@020cf0e", "GAE-SHIFT", "of the last column 0", false, movedTo(func(t, _ int) int { return t - 1 })},
+		{"one column early, within the row", "cleanrl@020cf0e", "GAE-SHIFT", "written over", false, movedTo(func(t, _ int) int { return max(t-1, 0) })},
+		{"one column late", "cleanrl@020cf0e", "GAE-SHIFT", "of the first one 0", false, movedTo(func(t, n int) int { return (t + 1) })},
+		{"one column late, round the row", "cleanrl@020cf0e", "GAE-SHIFT", "rolled", false, movedTo(func(t, n int) int { return (t + 1) % n })},
 		{"from the first step on", "cleanrl@020cf0e", "GAE-RECURSION", "A of the token before", false, func(r, v, _, d []float64, behind float64) []float64 {
 			a := make([]float64, len(r))
 			var last float64
