@@ -16,27 +16,28 @@ type function struct {
 	name  string // of x
 	f     func(x float64) float64
 	slope float64 // a bound of |f'| on numbers of size 1, times which the error of a number goes on
+	cuts  bool    // a range of x is held at its bound
 }
 
 // of returns the name with the name of the number in it.
 func (f function) of(x string) string { return strings.ReplaceAll(f.name, "x", x) }
 
 var functions = []function{
-	{"tanh x", math.Tanh, 1},
-	{"x²", func(x float64) float64 { return x * x }, 2},
-	{"x·|x|", func(x float64) float64 { return x * math.Abs(x) }, 2},
-	{"√|x| with its sign", func(x float64) float64 { return math.Copysign(math.Sqrt(math.Abs(x)), x) }, 1},
-	{"|x|", math.Abs, 1},
-	{"the sign of x", func(x float64) float64 { return float64(compare(x, 0)) }, 1},
-	{"max(x, 0)", func(x float64) float64 { return max(x, 0) }, 1},
-	{"min(x, 0)", func(x float64) float64 { return min(x, 0) }, 1},
-	{"x held within ±1", func(x float64) float64 { return min(max(x, -1), 1) }, 1},
-	{"σ of x", func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }, 1},
-	{"e to the x", math.Exp, 1},
-	{"x without its fraction", math.Trunc, 1},
-	{"x rounded to whole numbers", math.RoundToEven, 1},
-	{"1 − x", func(x float64) float64 { return 1 - x }, 1},
-	{"1/x", func(x float64) float64 { return 1 / x }, 1},
+	{"tanh x", math.Tanh, 1, false},
+	{"x²", func(x float64) float64 { return x * x }, 2, false},
+	{"x·|x|", func(x float64) float64 { return x * math.Abs(x) }, 2, false},
+	{"√|x| with its sign", func(x float64) float64 { return math.Copysign(math.Sqrt(math.Abs(x)), x) }, 1, false},
+	{"|x|", math.Abs, 1, false},
+	{"the sign of x", func(x float64) float64 { return float64(compare(x, 0)) }, 1, false},
+	{"max(x, 0)", func(x float64) float64 { return max(x, 0) }, 1, true},
+	{"min(x, 0)", func(x float64) float64 { return min(x, 0) }, 1, true},
+	{"x held within ±1", func(x float64) float64 { return min(max(x, -1), 1) }, 1, true},
+	{"σ of x", func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }, 1, false},
+	{"e to the x", math.Exp, 1, false},
+	{"x without its fraction", math.Trunc, 1, false},
+	{"x rounded to whole numbers", math.RoundToEven, 1, false},
+	{"1 − x", func(x float64) float64 { return 1 - x }, 1, false},
+	{"1/x", func(x float64) float64 { return 1 / x }, 1, false},
 }
 
 // functionEdits returns edits of a number per token or row that went through a function.
@@ -70,6 +71,18 @@ func functionEdits(o *stage.Outcome) []edit {
 				}
 				return &q
 			}})
+	}
+	if o.Check.ID == "reward/token" && o.Case.B.Token("kl") != nil { // else its formula stands for it, and is edited
+		for _, f := range functions {
+			id := "KL-FORMULA"
+			if f.cuts {
+				id = "KL-CUT-OFF"
+			}
+			list = append(list, edit{id: id, title: fmt.Sprintf("the reward has %s of the estimate x of KL", f.of("x")), changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					return under(token("kl", func(_ *stage.Case, x []float64) []float64 { return mapped(x, f.f) }), c, ch)
+				}})
+		}
 	}
 	if o.Check.ID == "reward/token" {
 		for _, mean := range []bool{true, false} {

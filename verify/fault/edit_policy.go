@@ -19,6 +19,8 @@ type surrogate struct {
 	lo, hi        func(low, high float64) float64
 	first, second func(a float64) float64     // the advantage of either side
 	without       int                         // the side that is not multiplied by the ratio, 1 or 2; 0: none
+	again         [2]bool                     // the sides that are multiplied by the ratio once more, outside the clip
+	inverted      int                         // the side whose ratio is inverted, 1 or 2; 0: none
 	always        bool                        // −A·dual is the loss of every A < 0
 	clipped       func(plain, c float64) bool // which of the two losses is taken
 	leaks         bool                        // the gradient passes the clip
@@ -34,18 +36,31 @@ type tokenBounds struct{ low, high, dual, delta float64 }
 func (s *surrogate) of(d, a float64, o tokenBounds) (loss, slope float64) {
 	x, dx := s.ratio(d)
 	plain, dPlain := x, dx
-	if s.without == 1 {
+	switch {
+	case s.without == 1:
 		plain, dPlain = 1, 0
+	case s.inverted == 1:
+		plain, dPlain = 1/x, -dx/(x*x)
+	}
+	held, dHeld := x, dx // what the bounds hold
+	if s.inverted == 2 {
+		held, dHeld = 1/x, -dx/(x*x)
 	}
 	if o.delta > 0 && s.delta && x > o.delta {
 		plain, dPlain = o.delta, 0
 	}
-	bounded, dBounded := min(max(x, s.lo(o.low, o.high)), s.hi(o.low, o.high)), dx
-	if bounded != x && !s.leaks {
+	bounded, dBounded := min(max(held, s.lo(o.low, o.high)), s.hi(o.low, o.high)), dHeld
+	if bounded != held && !s.leaks {
 		dBounded = 0
 	}
 	if s.without == 2 {
 		bounded, dBounded = 1, 0
+	}
+	if s.again[0] {
+		plain, dPlain = plain*x, dPlain*x+plain*dx
+	}
+	if s.again[1] {
+		bounded, dBounded = bounded*x, dBounded*x+bounded*dx
 	}
 	loss, slope = -s.first(a)*plain, -s.first(a)*dPlain
 	switch c := -s.second(a) * bounded; {
@@ -58,7 +73,7 @@ func (s *surrogate) of(d, a float64, o tokenBounds) (loss, slope float64) {
 	case s.detached == 1:
 		slope = 0
 	}
-	if held := loss > -a*o.dual; o.dual > 0 && s.dual(a) && (held != s.turned || s.always) {
+	if over := loss > -a*o.dual; o.dual > 0 && s.dual(a) && (over != s.turned || s.always) {
 		loss, slope = -a*o.dual, 0
 	}
 	return loss, slope
@@ -170,6 +185,11 @@ func surrogateForms() []surrogateForm {
 	with("CLIP-DUAL", "the loss of a negative advantage is at least −A·clip.dual where it should be at most that", func(s *surrogate) { s.turned = true })
 	with("RATIO-FORM", "the unclipped side is not multiplied by the ratio", func(s *surrogate) { s.without = 1 })
 	with("RATIO-FORM", "the clipped side is not multiplied by the ratio", func(s *surrogate) { s.without = 2 })
+	with("RATIO-FORM", "the unclipped side is multiplied by the ratio twice", func(s *surrogate) { s.again[0] = true })
+	with("RATIO-FORM", "the clipped side is multiplied by the ratio once more, outside the clip", func(s *surrogate) { s.again[1] = true })
+	with("RATIO-FORM", "both sides are multiplied by the ratio once more, outside the clip", func(s *surrogate) { s.again = [2]bool{true, true} })
+	with("RATIO-INVERTED", "the ratio is inverted on the unclipped side: e to the (logp_old − logp_new)", func(s *surrogate) { s.inverted = 1 })
+	with("RATIO-INVERTED", "the ratio is inverted on the clipped side: e to the (logp_old − logp_new)", func(s *surrogate) { s.inverted = 2 })
 	with("CLIP-BOUND", "clip.delta is left out", func(s *surrogate) { s.delta = false })
 	return list
 }

@@ -85,6 +85,15 @@ func TestPolicyEdits(t *testing.T) {
 		{"RATIO-FORM", "unclipped side is not multiplied by the ratio", func(d, a float64) float64 {
 			return dual(math.Max(-a, -a*clamp(math.Exp(d), 1-low, 1+high)), a)
 		}},
+		{"RATIO-FORM", "unclipped side is multiplied by the ratio twice", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d)*math.Exp(d), -a*clamp(math.Exp(d), 1-low, 1+high)), a)
+		}},
+		{"RATIO-FORM", "the clipped side is multiplied by the ratio once more", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d), -a*math.Exp(d)*clamp(math.Exp(d), 1-low, 1+high)), a)
+		}},
+		{"RATIO-INVERTED", "inverted on the clipped side", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d), -a*clamp(math.Exp(-d), 1-low, 1+high)), a)
+		}},
 	} {
 		t.Run(c.words, func(t *testing.T) {
 			requireName(t, stage.Judge(stage.Find("token_loss/policy"), updated(c.of), set), c.id, c.words)

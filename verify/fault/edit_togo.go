@@ -26,6 +26,12 @@ var toGoForms = []struct {
 		slices.Reverse(y)
 		return y
 	}},
+	{"GAE-SHIFT", "the returns stand one token early: R_{t+1} in place of R_t", func(r []float64, gamma float64) []float64 {
+		return append(toGo(r, gamma)[1:], 0)
+	}},
+	{"GAE-SHIFT", "the returns stand one token late: R_{t−1} in place of R_t, of the first token 0", func(r []float64, gamma float64) []float64 {
+		return append([]float64{0}, toGo(r, gamma)[:len(r)-1]...)
+	}},
 	{"ADV-FORM", "the reward of the own token is left out: R_t = γ·R_{t+1}", func(r []float64, gamma float64) []float64 {
 		y := toGo(r, gamma)
 		for t := range y {
@@ -67,13 +73,17 @@ func toGo(r []float64, gamma float64) []float64 {
 	return y
 }
 
-// toGoEdits returns edits of the returns of REINFORCE.
+// toGoEdits returns edits of the returns of REINFORCE, and of those that OpenRLHF makes of the rewards of tokens whose scores have a baseline.
 func toGoEdits(o *stage.Outcome) []edit {
 	c := o.Case.Of(o.Case.B, o.Case.Set)
-	if kind := c.Set.Value("adv.kind"); o.Check.ID != "advantage/return" || kind.Kind() != convention.Enum || kind.Text() != "rfpp" {
-		return nil
+	is := func(option, text string) bool {
+		v := c.Set.Value(option)
+		return v.Kind() == convention.Enum && v.Text() == text
 	}
-	if v := c.Set.Value("rfpp.mode"); v.Kind() != convention.Enum || v.Text() != "return_to_go" {
+	switch {
+	case o.Check.ID == "advantage/return" && is("adv.kind", "rfpp") && is("rfpp.mode", "return_to_go"):
+	case o.Check.ID == "advantage/group" && is("kl.place", "sequence_reward_after"):
+	default:
 		return nil
 	}
 	var list []edit

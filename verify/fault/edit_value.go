@@ -130,6 +130,36 @@ func valueForms() []valueForm {
 		{"VALUE-CLIP-FORM", "the absolute error in place of its square", func(v, _, r, _ float64) (float64, float64) {
 			return math.Abs(v - r), math.Copysign(1, v-r)
 		}, ""},
+		{"VALUE-CLIP-FORM", "the unclipped side is the absolute error, the clipped one its square", func(v, old, r, c float64) (float64, float64) {
+			loss, slope := math.Abs(v-r), math.Copysign(1, v-r)
+			bounded := min(max(v, old-c), old+c)
+			if l, s := square(bounded, r); l > loss {
+				if loss, slope = l, s; bounded != v {
+					slope = 0
+				}
+			}
+			return loss, slope
+		}, ""},
+		{"VALUE-CLIP-FORM", "the clipped side is the absolute error, the unclipped one its square", func(v, old, r, c float64) (float64, float64) {
+			loss, slope := square(v, r)
+			bounded := min(max(v, old-c), old+c)
+			if l := math.Abs(bounded - r); l > loss {
+				if loss, slope = l, math.Copysign(1, bounded-r); bounded != v {
+					slope = 0
+				}
+			}
+			return loss, slope
+		}, ""},
+		{"VALUE-CLIP-FORM", "the larger of the absolute errors, clipped and unclipped, in place of their squares", func(v, old, r, c float64) (float64, float64) {
+			loss, slope := math.Abs(v-r), math.Copysign(1, v-r)
+			bounded := min(max(v, old-c), old+c)
+			if l := math.Abs(bounded - r); l > loss {
+				if loss, slope = l, math.Copysign(1, bounded-r); bounded != v {
+					slope = 0
+				}
+			}
+			return loss, slope
+		}, ""},
 		{"VALUE-CLIP-FORM", "the old value is clipped around the new one, not the new one around the old", func(v, old, r, c float64) (float64, float64) {
 			bounded, moves := min(max(old, v-c), v+c), 1.0
 			if bounded == old {
@@ -229,7 +259,23 @@ func valueEdits(o *stage.Outcome) []edit {
 	for _, f := range valueForms() {
 		list = append(list, edit{id: f.id, title: "the value loss is another: " + f.title, changes: 1, predict: f.predict})
 	}
-	return list
+	return append(list, edit{id: "VALUE-AGAINST-ADVANTAGES", title: "the critic is fitted to the advantages as they were before whitening, the returns less the values", changes: 1,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(withoutValues, c, ch) }})
+}
+
+// withoutValues is the input whose returns R = A + V lack V.
+func withoutValues(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	v := c.B.Token("values")
+	return token("returns", func(_ *stage.Case, ret []float64) []float64 {
+		if len(v) != len(ret) {
+			return nil
+		}
+		x := make([]float64, len(ret))
+		for i := range x {
+			x[i] = ret[i] - v[i]
+		}
+		return x
+	})(c)
 }
 
 // predict returns an output of a value loss of another form: that of an unclipped one whose values are where their squares, or the

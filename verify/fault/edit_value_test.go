@@ -91,7 +91,7 @@ func TestSidesOfTheValueLoss(t *testing.T) {
 	for _, name := range []string{"values", "values_new", "returns", "advantages", "dvalues"} {
 		x[name] = make([]float64, n)
 	}
-	var loss, ofOld, clippedToOld float64
+	var loss, ofOld, clippedToOld, absolute, toRaw float64
 	for i := range n {
 		old := float64(float32(r.NormFloat64()))
 		v, ret, adv := float64(float32(old+0.2*r.NormFloat64())), float64(float32(old+r.NormFloat64())), float64(float32(r.NormFloat64()))
@@ -109,6 +109,9 @@ func TestSidesOfTheValueLoss(t *testing.T) {
 		loss += 0.5 * math.Max((v-adv)*(v-adv), clipped) / float64(n)
 		ofOld += 0.5 * math.Max((v-old)*(v-old), clipped) / float64(n)
 		clippedToOld += 0.5 * math.Max(plain, (held-old)*(held-old)) / float64(n)
+		absolute += 0.5 * math.Max(math.Abs(v-ret), clipped) / float64(n)
+		raw := ret - old
+		toRaw += 0.5 * math.Max((v-raw)*(v-raw), (held-raw)*(held-raw)) / float64(n)
 	}
 	for name, data := range x {
 		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: data, Type: format.F32}
@@ -119,10 +122,11 @@ func TestSidesOfTheValueLoss(t *testing.T) {
 	put(loss)
 	requireName(t, stage.Judge(stage.Find("gradient/dvalues"), b, set), "VALUE-CLIP-FORM", "the unclipped value is detached")
 	for _, x := range []struct {
-		loss  float64
-		words string
-	}{{loss, "fitted to advantages"}, {ofOld, "unclipped side is fitted to values"}, {clippedToOld, "clipped side is fitted to values"}} {
+		loss      float64
+		id, words string
+	}{{loss, "VALUE-TARGET", "fitted to advantages"}, {ofOld, "VALUE-TARGET", "unclipped side is fitted to values"}, {clippedToOld, "VALUE-TARGET", "clipped side is fitted to values"},
+		{absolute, "VALUE-CLIP-FORM", "the unclipped side is the absolute error"}, {toRaw, "VALUE-AGAINST-ADVANTAGES", "before whitening"}} {
 		put(x.loss)
-		requireName(t, stage.Judge(stage.Find("aggregate/value_loss"), b, set), "VALUE-TARGET", x.words)
+		requireName(t, stage.Judge(stage.Find("aggregate/value_loss"), b, set), x.id, x.words)
 	}
 }
