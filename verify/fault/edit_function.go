@@ -250,36 +250,51 @@ func whitenedOver(c *stage.Case, ch *stage.Check, m, s float64) *stage.Predictio
 	return &p
 }
 
-// whitenedAs predicts advantages whitened over all tokens of the step in another way.
+// whitenedAs predicts advantages whitened in another way over the tokens that are whitened together.
 func whitenedAs(c *stage.Case, ch *stage.Check, centre, spread string, eps float64, inside bool) *stage.Prediction {
 	raw := under(option("whiten.scope", "none"), c, ch)
 	if raw == nil {
 		return nil
 	}
-	var cells []int
-	var size, most float64
-	for i, x := range raw.Want {
-		if len(raw.Want) != len(c.B.Mask) || c.B.Mask[i] {
-			cells = append(cells, i)
-			size, most = max(size, math.Abs(x)), max(most, raw.Bound[i])
-		}
-	}
-	if len(cells) < 2 {
-		return nil
-	}
-	s := spreadOf(spread, raw.Want, cells)
-	if inside {
-		s = math.Sqrt(s*s + eps)
-	} else {
-		s += eps
-	}
-	m := centreOf(centre, raw.Want, cells, cells[0])
 	p := *raw
 	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
-	for _, i := range cells {
-		a := (raw.Want[i] - m) / s
-		p.Want[i] = a
-		p.Bound[i] = (2*most+16*c.Unit*size)/s*(1+math.Abs(a)) + 8*c.Unit*math.Abs(a)
+	for _, run := range whitenedTogether(c) {
+		var cells []int
+		var size, most float64
+		w := len(raw.Want) / max(c.B.Rows, 1)
+		for i := run[0] * w; i < run[1]*w; i++ {
+			if len(raw.Want) != len(c.B.Mask) || c.B.Mask[i] {
+				cells = append(cells, i)
+				size, most = max(size, math.Abs(raw.Want[i])), max(most, raw.Bound[i])
+			}
+		}
+		if len(cells) < 2 {
+			return nil
+		}
+		s := spreadOf(spread, raw.Want, cells)
+		if inside {
+			s = math.Sqrt(s*s + eps)
+		} else {
+			s += eps
+		}
+		m := centreOf(centre, raw.Want, cells, cells[0])
+		for _, i := range cells {
+			a := (raw.Want[i] - m) / s
+			p.Want[i] = a
+			p.Bound[i] = (2*most+16*c.Unit*size)/s*(1+math.Abs(a)) + 8*c.Unit*math.Abs(a)
+		}
 	}
 	return &p
+}
+
+// whitenedTogether returns the runs of rows that the declared scope whitens together: those of a file, or all.
+func whitenedTogether(c *stage.Case) [][2]int {
+	if v := c.Set.Value("whiten.scope"); v.Kind() != convention.Enum || v.Text() != "minibatch" {
+		return [][2]int{{0, c.B.Rows}}
+	}
+	runs := make([][2]int, len(c.B.Files))
+	for i, f := range c.B.Files {
+		runs[i] = [2]int{f.Lo, f.Hi}
+	}
+	return runs
 }

@@ -60,7 +60,8 @@ func returnEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "gae/returns" {
 		return nil
 	}
-	list := []edit{{id: "OTHER-FORM", title: "the returns are normalised: every one is (R − c)/s of the right R, with one c and one s", changes: mostChanges, predict: normalisedReturns}}
+	list := []edit{{id: "OTHER-FORM", title: "the returns are normalised: every one is (R − c)/s of the right R, with one c and one s", changes: mostChanges, predict: normalisedReturns},
+		{id: "GAE-RETURNS-AFTER-WHITENING", title: "the returns are made of normalised advantages: every one is (A − c)/s + V of the right A, with one c and one s", changes: mostChanges, predict: returnsOfNormalised}}
 	for _, f := range returnForms {
 		id := "OTHER-FORM"
 		switch {

@@ -144,20 +144,37 @@ func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *
 // normalisedReturns predicts returns that are a line in the right ones, (R − c)/s with s > 0, one line for the whole step. Its two numbers
 // are read off the returns themselves, and all others must agree with them.
 func normalisedReturns(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	return onALine(c, ch, make([]float64, len(c.B.Mask)))
+}
+
+// returnsOfNormalised predicts returns (A − c)/s + V of the right A = R − V, as [normalisedReturns].
+func returnsOfNormalised(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	v := c.B.Token("values")
+	if len(v) != len(c.B.Mask) {
+		return nil
+	}
+	return onALine(c, ch, v)
+}
+
+// onALine predicts an output y + v with y = (x − c)/s, s > 0, where the right one is x + v.
+func onALine(c *stage.Case, ch *stage.Check, v []float64) *stage.Prediction {
 	p, got := under(sameInput, c, ch), c.B.Token(ch.Output)
 	if p == nil || len(p.Want) != len(c.B.Mask) || len(got) != len(p.Want) {
 		return nil
 	}
+	x := func(i int) float64 { return p.Want[i] - v[i] }
 	low, high, distinct := -1, -1, map[float64]bool{}
+	var size float64
 	for i, m := range c.B.Mask {
 		if !m {
 			continue
 		}
-		distinct[p.Want[i]] = true
-		if low < 0 || p.Want[i] < p.Want[low] {
+		distinct[x(i)] = true
+		size = max(size, math.Abs(p.Want[i])+math.Abs(v[i]))
+		if low < 0 || x(i) < x(low) {
 			low = i
 		}
-		if high < 0 || p.Want[i] > p.Want[high] {
+		if high < 0 || x(i) > x(high) {
 			high = i
 		}
 	}
@@ -165,16 +182,15 @@ func normalisedReturns(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if len(distinct) < enough {
 		return nil
 	}
-	slope := (got[high] - got[low]) / (p.Want[high] - p.Want[low])
+	slope := (got[high] - v[high] - (got[low] - v[low])) / (x(high) - x(low))
 	if !(slope > 0) || math.IsInf(slope, 0) {
 		return nil
 	}
 	q := *p
 	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
-	size := max(math.Abs(p.Want[low]), math.Abs(p.Want[high]))
 	for i := range q.Want {
-		q.Want[i] = got[low] + slope*(p.Want[i]-p.Want[low])
-		q.Bound[i] = slope*(4*q.Bound[i]+2*(p.Bound[low]+p.Bound[high])+16*c.Unit*size) + 16*c.Unit*math.Abs(q.Want[i])
+		q.Want[i] = got[low] - v[low] + slope*(x(i)-x(low)) + v[i]
+		q.Bound[i] = slope*(4*q.Bound[i]+2*(p.Bound[low]+p.Bound[high])+16*c.Unit*size) + 16*c.Unit*(math.Abs(q.Want[i])+math.Abs(v[i]))
 	}
 	return &q
 }

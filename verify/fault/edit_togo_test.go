@@ -85,6 +85,11 @@ func TestNormalisedReturns(t *testing.T) {
 		ret[i] = float64(float32((ret[i] - 0.31) / 1.7))
 	}
 	requireName(t, stage.Judge(c, b, set), "OTHER-FORM", "the returns are normalised")
+	b = rolledOut(true, overHoles(passedBy, passedBy))
+	for i, v := range b.Token("values") {
+		b.Token("returns")[i] = float64(float32((b.Token("returns")[i]-v+0.22)/0.7 + v))
+	}
+	requireName(t, stage.Judge(c, b, set), "GAE-RETURNS-AFTER-WHITENING", "normalised advantages")
 }
 
 // A loop from the first token on, where it should run from the last one back.

@@ -89,3 +89,53 @@ func TestWhiteningEdits(t *testing.T) {
 		return (x[i] - mean) / math.Sqrt(std*std+1e-8)
 	}), "WHITEN-SCOPE", "every response by itself, with the deviation of n")
 }
+
+// A whitening over mini-batches by another spread is that of each of them.
+func TestWhiteningEditsOfMinibatches(t *testing.T) {
+	p, _, err := convention.Lookup("cleanrl@020cf0e")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "1", "gae.lambda": "1", "gae.truncated_bootstrap": "none"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	for _, variance := range []bool{false, true} {
+		b := whitenedStep(func(x []float64, _ []bool, i int) float64 { return x[i] })
+		half := b.Rows / 2
+		b.Files = []dump.FileInfo{{Lo: 0, Hi: half, Cols: b.Cols}, {Lo: half, Hi: b.Rows, Cols: b.Cols}}
+		b.Meta.MicroBatches = 2
+		for i := range b.Mask {
+			b.Mask[i] = true
+		}
+		for r := range b.Origin {
+			b.Origin[r] = dump.Origin{File: r / half, Row: r % half}
+		}
+		x := b.Token("advantages")
+		for i := len(x) - 1; i >= 0; i-- {
+			if x[i] = b.Token("token_rewards")[i]; (i+1)%b.Cols != 0 {
+				x[i] += x[i+1]
+			}
+		}
+		for _, f := range b.Files {
+			part := x[f.Lo*b.Cols : f.Hi*b.Cols]
+			n, mean, square := float64(len(part)), 0.0, 0.0
+			for _, a := range part {
+				mean += a / n
+			}
+			for _, a := range part {
+				square += (a - mean) * (a - mean) / (n - 1)
+			}
+			if !variance {
+				square = math.Sqrt(square)
+			}
+			for i, a := range part {
+				part[i] = float64(float32((a - mean) / (square + 1e-8)))
+			}
+		}
+		o := stage.Judge(stage.Find("gae/advantage"), b, set)
+		if !variance {
+			require.Equal(t, check.Pass, o.Verdict, o.Lacking())
+			continue
+		}
+		requireName(t, o, "WHITEN-FORM", "divided by the variance")
+	}
+}
