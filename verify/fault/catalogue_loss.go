@@ -197,6 +197,8 @@ var lossFaults = []*Hypothesis{
 		Input: instead("returns", "advantages")},
 	{ID: "VALUE-COEF-MISSING", Checks: []string{"aggregate/loss", "gradient/dvalues"},
 		Input: number("value.coef", func(float64) float64 { return 1 })},
+	{ID: "VALUE-SIGN", Checks: []string{"aggregate/loss", "gradient/dvalues"},
+		Input: number("value.coef", func(x float64) float64 { return -x })},
 	{ID: "VALUE-MISSING", Checks: []string{"aggregate/loss", "gradient/dvalues"},
 		Input: number("value.coef", func(float64) float64 { return 0 })},
 	{ID: "ENTROPY-SIGN", Checks: []string{"aggregate/loss", "aggregate/entropy_loss"},

@@ -130,3 +130,39 @@ func TestSidesOfTheValueLoss(t *testing.T) {
 		requireName(t, stage.Judge(stage.Find("aggregate/value_loss"), b, set), x.id, x.words)
 	}
 }
+
+// A value loss that is subtracted is named in the loss, and in its gradient.
+func TestSignOfTheValueLoss(t *testing.T) {
+	p, _, err := convention.Lookup("trl-ppo@1.12")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"value.coef": "0.1", "value.clip": "none", "value.mask": "response"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	for _, sign := range []float64{1, -1} {
+		r := rand.New(rand.NewPCG(45, 46))
+		b := updated(func(float64, float64) float64 { return 0 })
+		n := len(b.Mask)
+		x := map[string][]float64{"values": make([]float64, n), "values_new": make([]float64, n), "returns": make([]float64, n), "dvalues": make([]float64, n)}
+		var vf float64
+		for i := range n {
+			v, ret := float64(float32(r.NormFloat64())), float64(float32(r.NormFloat64()))
+			x["values"][i], x["values_new"][i], x["returns"][i] = v, v, ret
+			x["dvalues"][i] = float64(float32(sign * 0.1 * (v - ret) / float64(n)))
+			vf += 0.5 * (v - ret) * (v - ret) / float64(n)
+		}
+		for name, data := range x {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: data, Type: format.F32}
+		}
+		for name, y := range map[string]float64{"pg_loss": 0, "value_loss": vf, "loss": sign * 0.1 * vf} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(y))}, Type: format.F32}
+		}
+		for _, id := range []string{"aggregate/loss", "gradient/dvalues"} {
+			if o := stage.Judge(stage.Find(id), b, set); sign > 0 {
+				require.Equal(t, check.Pass, o.Verdict, "%s %v", id, o.Lacking())
+			} else {
+				requireName(t, o, "VALUE-SIGN", "the wrong sign")
+			}
+		}
+	}
+}
