@@ -182,7 +182,7 @@ func whiteningEdits(o *stage.Outcome) []edit {
 // whitenedByOthers predicts advantages that are a line in those before whitening, (x − c)/s with s > 0, one line for the whole step. Its
 // two numbers are read off the advantages themselves, and all others must agree with them.
 func whitenedByOthers(c *stage.Case, ch *stage.Check) *stage.Prediction {
-	raw, t := under(option("whiten.scope", "none"), c, ch), c.B.Tensors[ch.Output]
+	raw, t := under(notWhitened, c, ch), c.B.Tensors[ch.Output]
 	if raw == nil || t == nil || len(t.Data) != len(raw.Want) {
 		return nil
 	}
@@ -210,9 +210,18 @@ func whitenedByOthers(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	return whitenedOver(c, ch, raw.Want[low]-t.Data[low]/slope, 1/slope)
 }
 
+// notWhitened is the input whose advantages are not whitened, and whose rewards still are over what they were.
+func notWhitened(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	in := option("whiten.scope", "none")
+	if scope := c.Set.Value("whiten.scope"); c.EnumOr("rewards.whiten", "no") != "no" && c.EnumOr("rewards.whiten_scope", "same") == "same" && scope.Kind() == convention.Enum {
+		in = both(option("rewards.whiten_scope", scope.Text()), in)
+	}
+	return in(c)
+}
+
 // whitenedOver predicts (x − m)/s; s = 0 asks for sums over the tokens, divided by the number of all cells of the step.
 func whitenedOver(c *stage.Case, ch *stage.Check, m, s float64) *stage.Prediction {
-	raw := under(option("whiten.scope", "none"), c, ch)
+	raw := under(notWhitened, c, ch)
 	if raw == nil || len(raw.Want) != len(c.B.Mask) {
 		return nil
 	}
@@ -252,7 +261,7 @@ func whitenedOver(c *stage.Case, ch *stage.Check, m, s float64) *stage.Predictio
 
 // whitenedAs predicts advantages whitened in another way over the tokens that are whitened together.
 func whitenedAs(c *stage.Case, ch *stage.Check, centre, spread string, eps float64, inside bool) *stage.Prediction {
-	raw := under(option("whiten.scope", "none"), c, ch)
+	raw := under(notWhitened, c, ch)
 	if raw == nil {
 		return nil
 	}

@@ -53,7 +53,7 @@ func partEdits(o *stage.Outcome) []edit {
 // whitenedIn predicts advantages whose parts are whitened each by itself. A part of fewer than two tokens has no deviation that programs agree
 // on, and is not judged.
 func whitenedIn(c *stage.Case, ch *stage.Check, part func(*stage.Case, int) int, spread string, eps float64, inside bool) *stage.Prediction {
-	raw := under(option("whiten.scope", "none"), c, ch)
+	raw := under(notWhitened, c, ch)
 	if raw == nil || len(raw.Want) != len(c.B.Mask) || c.B.Cols == 0 {
 		return nil
 	}
