@@ -94,14 +94,14 @@ func (f lossForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if lp == nil || len(adv) != len(lp) || f.old && old == nil || kind.Kind() != convention.Enum || kind.Text() == "gmpo" {
 		return nil
 	}
-	if v := c.Set.Value("tis.level"); v.Kind() == convention.Enum && v.Text() != "none" && c.B.Tensors["is_weights"] == nil && c.B.Token("logp_gen") != nil {
-		return nil // the weights would be made of other old log-probs
+	if weighsBesides(c) {
+		return nil
 	}
 	o := tokenBounds{low: numberOr(c, "clip.low", math.Inf(1)), high: numberOr(c, "clip.high", math.Inf(1))}
 	if kind.Text() == "cispo" {
 		o.high = upperBound(c) - 1
 	}
-	a, e, none := make([]float64, len(lp)), make([]float64, len(lp)), make([]float64, len(lp))
+	a, e := make([]float64, len(lp)), make([]float64, len(lp))
 	for i, m := range c.B.Mask {
 		if !m {
 			continue
@@ -117,9 +117,21 @@ func (f lossForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		}
 		e[i] = 8 * c.Unit * (2 + size) * (math.Abs(a[i]) + math.Abs(adv[i]))
 	}
+	return ofLosses(c, ch, a, e)
+}
+
+// ofLosses predicts an output of which the policy loss of a token is −a, off by e: the advantages of a loss whose ratios are 1. For a gradient −a is
+// the slope.
+func ofLosses(c *stage.Case, ch *stage.Check, a, e []float64) *stage.Prediction {
 	p := policyOnly(withoutRatio(a), c, ch)
-	p = withBound(p, combined(1, policyOnly(withoutRatio(e), c, ch), -1, policyOnly(withoutRatio(none), c, ch)))
+	p = withBound(p, combined(1, policyOnly(withoutRatio(e), c, ch), -1, policyOnly(withoutRatio(make([]float64, len(a))), c, ch)))
 	return combined(1, p, 1, klOnly(c, ch))
+}
+
+// weighsBesides reports whether importance weights are made of the old log-probs and not dumped: a form that replaces these would change them.
+func weighsBesides(c *stage.Case) bool {
+	v := c.Set.Value("tis.level")
+	return v.Kind() == convention.Enum && v.Text() != "none" && c.B.Tensors["is_weights"] == nil && c.B.Token("logp_gen") != nil
 }
 
 // withoutRatio returns the input whose policy loss of a token is −a: every ratio is 1, and nothing is clipped.
