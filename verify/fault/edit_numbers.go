@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -46,7 +47,10 @@ var rowed = []struct{ tensor, id string }{{"is_weights", "IS-ROWS"}, {"logp_ref"
 	{"logp_old", "OLD-ROWS-ROLLED"}, {"advantages", "ADV-ROWS-OF-OTHERS"}}
 
 // rowEdits returns edits in which every row reads the row of another response: a tensor that was not permuted with its mini-batch.
-func rowEdits(o *stage.Outcome) []edit {
+func rowEdits(o *stage.Outcome) []edit { return rowEditsAmong(o, nil) }
+
+// rowEditsAmong is [rowEdits] where the rows of other steps stand beside those of the step, nil: none do.
+func rowEditsAmong(o *stage.Outcome, beside func(step int) []*dump.Batch) []edit {
 	var list []edit
 	for _, f := range rowed {
 		b := o.Case.B
@@ -54,61 +58,115 @@ func rowEdits(o *stage.Outcome) []edit {
 		if t == nil || out == nil || t.Width > 1 || t.Layout != dump.PerToken && t.Layout != dump.PerRow || out.Layout != dump.PerToken || f.tensor == o.Check.Output || b.Rows > 128 || made[f.tensor] > made[o.Check.Output] {
 			continue
 		}
-		list = append(list, edit{id: f.id, title: f.tensor + " is that of other rows: it was not permuted with the rest of the batch", changes: 1,
-			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return matchedRows(f.tensor, c, ch) }})
+		title := f.tensor + " is that of other rows: it was not permuted with the rest of the batch"
+		if beside != nil {
+			title = f.tensor + " is that of other rows, some of them of other steps: it was not permuted, or not cut into mini-batches, as the rest of the rollout was"
+		}
+		list = append(list, edit{id: f.id, title: title, changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				rows := rowsOf(f.tensor, c.B)
+				if beside != nil {
+					for _, other := range beside(c.B.Meta.Step) {
+						rows = append(rows, rowsOf(f.tensor, other)...)
+					}
+				}
+				return matchedRows(f.tensor, rows, c, ch)
+			}})
 	}
 	return list
 }
 
-// matchedRows predicts an output for the tensor whose row r is the one under which the numbers of row r are right. It is nil where a row has
-// none, where the rows are their own, or where so few tokens are compared that a row fits by chance.
-func matchedRows(name string, c *stage.Case, ch *stage.Check) *stage.Prediction {
-	const least = 24 // tokens of rows that are not their own
+// ExplainRows explains a failure by a tensor whose rows are those of other steps: a rollout that was permuted, or cut into mini-batches, without it.
+// What stands beside a step are the batches of those around it.
+func ExplainRows(o *stage.Outcome, beside func(step int) []*dump.Batch) []Explanation {
+	if o.Verdict != check.Fail || o.Pred == nil {
+		return nil
+	}
+	if _, row := o.Case.B.Tensors[o.Check.Output]; !row || len(o.Got) != len(o.Case.B.Mask) {
+		return nil
+	}
+	return newTrial(o).fitting(rowEditsAmong(o, beside))
+}
+
+// sourceRow is a row of a tensor, per token, with the cells that it has numbers for.
+type sourceRow struct {
+	x    []float64
+	mask []bool
+}
+
+// rowsOf returns the rows of a tensor of a batch, nil where it has none.
+func rowsOf(name string, b *dump.Batch) (rows []sourceRow) {
+	x, each := b.Token(name), b.Row(name)
+	if x == nil && len(each) != b.Rows || b.Cols == 0 {
+		return nil
+	}
+	for r := range b.Rows {
+		row := sourceRow{mask: b.Mask[r*b.Cols : (r+1)*b.Cols]}
+		if x != nil {
+			row.x = x[r*b.Cols : (r+1)*b.Cols]
+		} else {
+			row.x, row.mask = slices.Repeat(each[r:r+1], b.Cols), slices.Repeat([]bool{true}, b.Cols)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// matchedRows predicts an output for the tensor whose row r is the one of the sources under which the numbers of row r are right. The sources begin
+// with the rows of the batch. It is nil where a row has none, where the rows are their own, or where so few tokens are compared that a row fits by
+// chance.
+func matchedRows(name string, sources []sourceRow, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	const least = 24      // tokens of rows that are not their own
+	const most = 64 << 20 // cells that are predicted
 	b := c.B
 	x, got := c.Optional(name).X, b.Token(ch.Output)
-	if len(x) != len(b.Mask) || len(got) != len(b.Mask) || b.Rows < 4 || b.Cols == 0 {
+	if len(x) != len(b.Mask) || len(got) != len(b.Mask) || b.Rows < 4 || b.Cols == 0 || len(sources) < b.Rows || 2*len(sources)*len(b.Mask) > most {
 		return nil
 	}
 	want, bound, judge := make([]float64, len(x)), make([]float64, len(x)), make([]bool, len(x))
-	open, moved, sources := b.Rows, 0, map[int]bool{}
+	open, moved, used := b.Rows, 0, map[int]bool{}
 	done := make([]bool, b.Rows)
-	for by := 0; by < b.Rows && open > 0; by++ {
+	for k := 0; k < 2*len(sources) && open > 0; k++ { // rows that differ by little are told by what is nearest, so that wide bounds come last
+		by, slack := k%len(sources), 1.0
+		if k >= len(sources) {
+			slack = 4
+		}
 		y := make([]float64, len(x))
 		for r := range b.Rows {
-			s := (r + by) % b.Rows
-			copy(y[r*b.Cols:(r+1)*b.Cols], x[s*b.Cols:(s+1)*b.Cols])
+			copy(y[r*b.Cols:(r+1)*b.Cols], sources[(r+by)%len(sources)].x)
 		}
 		p := under(perToken(name, y), c, ch)
 		if p == nil || len(p.Want) != len(x) {
 			return nil
 		}
 		for r := range b.Rows {
-			s := (r + by) % b.Rows
+			s := (r + by) % len(sources)
 			if done[r] {
 				continue
 			}
+			has := func(t int) bool { return b.Mask[r*b.Cols+t] && t < len(sources[s].mask) && sources[s].mask[t] }
 			n, fits := 0, true
 			for t := 0; t < b.Cols && fits; t++ {
-				i := r*b.Cols + t
-				if b.Mask[i] && b.Mask[s*b.Cols+t] {
+				if i := r*b.Cols + t; has(t) {
 					n++
-					fits = math.Abs(got[i]-p.Want[i]) <= 4*p.Bound[i]+0x1p-23*math.Abs(p.Want[i])
+					fits = math.Abs(got[i]-p.Want[i]) <= slack*p.Bound[i]+0x1p-23*math.Abs(p.Want[i])
 				}
 			}
 			if first, _ := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols]); !fits || n == 0 && first >= 0 {
 				continue
 			}
-			done[r], sources[s] = true, true
+			done[r], used[s] = true, true
 			open--
 			if by > 0 {
 				moved += n
 			}
-			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-				want[i], bound[i], judge[i] = p.Want[i], p.Bound[i], b.Mask[i] && b.Mask[s*b.Cols+i-r*b.Cols]
+			for t := range b.Cols {
+				i := r*b.Cols + t
+				want[i], bound[i], judge[i] = p.Want[i], p.Bound[i], has(t)
 			}
 		}
 	}
-	if open > 0 || moved < least || 2*len(sources) < b.Rows {
+	if open > 0 || moved < least || 2*len(used) < b.Rows {
 		return nil
 	}
 	return &stage.Prediction{Want: want, Bound: bound, Judge: judge}

@@ -89,6 +89,30 @@ func TestRowEdits(t *testing.T) {
 	}))
 }
 
+// Advantages that were not permuted with the rows of a rollout are those of rows of another step; numbers of no row are nobody's.
+func TestRowsOfOtherSteps(t *testing.T) {
+	set := clippedLoss(t)
+	other := updated(func(float64, float64) float64 { return 0 })
+	for i, a := range other.Row("advantages") {
+		other.Row("advantages")[i] = float64(float32(0.7*a + 0.1))
+	}
+	beside := func(int) []*dump.Batch { return []*dump.Batch{other} }
+	judged := func(of func(row int) float64) *stage.Outcome {
+		i := -1
+		b := perTokenOf(updated(func(float64, float64) float64 { return 0 }), "token_loss", func(lp, old, _ float64) float64 {
+			i++
+			a, r := of(i/other.Cols), math.Exp(lp-old)
+			return math.Max(-a*r, -a*math.Max(0.8, math.Min(r, 1.28)))
+		})
+		return stage.Judge(stage.Find("token_loss/policy"), b, set)
+	}
+	found := ExplainRows(judged(func(row int) float64 { return other.Row("advantages")[7-row] }), beside)
+	require.NotEmpty(t, found)
+	require.Equal(t, "ADV-ROWS-OF-OTHERS", found[0].Hypothesis.ID)
+	require.Contains(t, found[0].Hypothesis.Title, "of other steps")
+	require.Empty(t, ExplainRows(judged(func(row int) float64 { return 0.31 * float64(row+1) }), beside))
+}
+
 // Scores of several reward functions whose weights are others are named by what the weights are.
 func TestRewardWeights(t *testing.T) {
 	p, _, err := convention.Lookup("trl-grpo@1.16")
