@@ -70,7 +70,8 @@ func (c *Case) firstOfPacked(a *Assertion) {
 		}
 		a.Checked++
 		if b.Mask[r*b.Cols] && b.Mask[(r-1)*b.Cols+before.Cols-1] && len(a.Violations) < 4*most {
-			a.Violations = append(a.Violations, Violation{Row: r, Col: 0, Got: 1, Reason: "the first token of a packed sequence counts, which only the sequence before it predicts"})
+			a.Violations = append(a.Violations, Violation{Row: r, Col: 0, Got: 1, Fault: "MASK-PACKED-FIRST",
+				Reason: "the first token of a packed sequence counts, which only the sequence before it predicts"})
 		}
 	}
 }

@@ -80,5 +80,8 @@ func TestFirstOfPacked(t *testing.T) {
 		a := &Assertion{}
 		c.c.firstOfPacked(a)
 		require.Len(t, a.Violations, c.want, c.what)
+		for _, v := range a.Violations {
+			require.Equal(t, "MASK-PACKED-FIRST", v.Fault)
+		}
 	}
 }
