@@ -90,9 +90,11 @@ func (t *track) giveWay(failing []*track) {
 	slices.SortStableFunc(t.why.faults, func(a, b fault.Explanation) int { return one(known(b)) - one(known(a)) })
 }
 
-// related reports whether two checks are of a loss and of its gradient, or of an estimate and of the gradient of the loss that it is in.
+// related reports whether two checks are of a loss and of its gradient, of an estimate and of the gradient of the loss that it is in, or of the
+// advantages of groups and of the token rewards that are made of them.
 func related(a, b *stage.Check) bool {
-	return derived(a, b) || a.ID == "kl/token" && b.ID == "gradient/dlogp" || a.ID == "gradient/dlogp" && b.ID == "kl/token"
+	pair := func(x, y string) bool { return a.ID == x && b.ID == y || a.ID == y && b.ID == x }
+	return derived(a, b) || pair("kl/token", "gradient/dlogp") || pair("reward/token", "advantage/group")
 }
 
 // explained reports whether options or a bug explain a failure of numbers.

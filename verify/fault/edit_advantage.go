@@ -20,8 +20,9 @@ type advantageForm struct {
 	spreadOf  string // the rows of the spread
 	spread    string
 	eps, sign float64
-	rooted    bool // eps is added under the root
-	moved     int  // 1 + the order in rowMoves in which the differences x_r − b stand in their micro-batch; 0: their own
+	rooted    bool    // eps is added under the root
+	lo, hi    float64 // what the rewards are held within before the baseline is subtracted; both 0: nothing
+	moved     int     // 1 + the order in rowMoves in which the differences x_r − b stand in their micro-batch; 0: their own
 }
 
 // writtenEpsilons are what people add to a deviation.
@@ -140,6 +141,9 @@ func advantageEdits(o *stage.Outcome) []edit {
 	if strings.HasPrefix(declared.spread, "std") && declared.eps != 0 {
 		alone = append(alone, change{"ADV-EPS", "the epsilon is added to the variance, under the root", func(f *advantageForm) { f.rooted = true }, false})
 	}
+	for _, b := range heldRanges(in.r) {
+		alone = append(alone, change{"REWARD-CLIP-MISSING", "the rewards are held " + b.title + " before their baseline is taken", func(f *advantageForm) { f.lo, f.hi = b.lo, b.hi }, false})
+	}
 	signs := []change{{"ADV-SIGN", "they have the wrong sign", func(f *advantageForm) { f.sign = -1 }, false}}
 	var orders []change
 	if declared.spread != "none" { // else all of the advantage is moved
@@ -161,7 +165,7 @@ func advantageEdits(o *stage.Outcome) []edit {
 		for _, x := range changes[1:] {
 			title, foreign = title+"; and "+x.title, foreign || x.foreign
 		}
-		list = append(list, edit{id: changes[0].id, title: title, changes: len(changes), foreign: foreign, predict: f.predict})
+		list = append(list, edit{id: changes[0].id, title: title, changes: len(changes), foreign: foreign, own: changes[0].id == "REWARD-CLIP-MISSING", predict: f.predict})
 	}
 	for _, a := range alone {
 		add(a)
@@ -208,6 +212,7 @@ type formInputs struct {
 	c      *stage.Case
 	raw    *stage.Prediction
 	r, e   []float64 // rewards and their errors
+	got    []float64
 	perRow bool
 	groups [][]int
 	scopes map[string][][]int
@@ -222,6 +227,7 @@ func newFormInputs(c *stage.Case, ch *stage.Check) *formInputs {
 	}
 	b := c.B
 	in := &formInputs{c: c, raw: raw, r: make([]float64, b.Rows), e: make([]float64, b.Rows), scopes: map[string][][]int{}, x: map[string][]float64{}}
+	in.got = b.Tensors[ch.Output].Data
 	in.perRow = len(raw.Want) == b.Rows && !(b.Cols == 1 && c.B.Tensors[ch.Output].Layout == dump.PerToken)
 	for i := range in.r {
 		at := i
@@ -315,15 +321,33 @@ func (f advantageForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	return f.from(in)
 }
 
+// equalBut reports whether what stands for the rewards of some rows is one number, where the rewards are not.
+func equalBut(x, rewards []float64, rows []int) bool {
+	same := true
+	for _, i := range rows {
+		if x[i] != x[rows[0]] {
+			return false
+		}
+		same = same && rewards[i] == rewards[rows[0]]
+	}
+	return !same
+}
+
 // from returns the advantages of the form. With m the largest |x| of the rows of a statistic of n rows, both it and the difference
 // are off by (n + 4)·u·m and the errors of the rewards; the quotient by that over s, and once more for its own size, and 8 roundings.
 func (f advantageForm) from(in *formInputs) *stage.Prediction {
 	c, b, x := in.c, in.c.B, in.x[f.x]
+	if f.lo < f.hi {
+		x = mapped(x, func(v float64) float64 { return min(max(v, f.lo), f.hi) })
+	}
 	rows, spreadRows := in.scopes[f.rows], in.scopes[f.spreadOf]
 	if rows == nil || spreadRows == nil {
 		return nil
 	}
 	p := &stage.Prediction{Want: make([]float64, len(in.raw.Want)), Bound: make([]float64, len(in.raw.Want)), Judge: in.raw.Judge, Scale: 1}
+	if p.Judge != nil {
+		p.Judge = slices.Clone(p.Judge)
+	}
 	for i := range x {
 		if len(rows[i]) < 2 || len(spreadRows[i]) < 2 {
 			return nil
@@ -363,6 +387,10 @@ func (f advantageForm) from(in *formInputs) *stage.Prediction {
 		for k := lo; k < hi; k++ {
 			if in.perRow || b.Mask[k] {
 				p.Want[k], p.Bound[k] = a, bound
+			}
+			if p.Judge != nil && f.spread != "none" && equalBut(x, in.r, spreadRows[i]) { // 0, or what rounding leaves of it over ε
+				p.Want[k], p.Bound[k] = 0, 0
+				p.Judge[k] = p.Judge[k] && len(in.got) == len(p.Want) && in.got[k] == 0
 			}
 		}
 	}

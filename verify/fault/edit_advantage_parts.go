@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -52,6 +53,37 @@ var sources = []struct {
 		return mapped(r, func(v float64) float64 { return float64(max(compare(v, 0), 0)) })
 	}},
 	{"exponentials", "ADV-REWARDS", "the exponentials of the rewards stand for the rewards", func(r []float64, _ [][]int) []float64 { return mapped(r, math.Exp) }},
+}
+
+// writtenBounds are the bounds of rewards that people write.
+var writtenBounds = []float64{0.1, 0.2, 0.25, 0.3, 0.5, 0.75, 1, 1.5, 2, 2.5, 3, 4, 5, 8, 10, 15, 20, 50, 100}
+
+// heldRange is what rewards are held within.
+type heldRange struct {
+	lo, hi float64
+	title  string
+}
+
+// heldRanges returns the ranges of written bounds that some of the rewards are outside of.
+func heldRanges(r []float64) (list []heldRange) {
+	least, most := math.Inf(1), math.Inf(-1)
+	for _, x := range r {
+		least, most = min(least, x), max(most, x)
+	}
+	inf := math.Inf(1)
+	for _, b := range writtenBounds {
+		above, below := most > b, least < -b
+		if above || below {
+			list = append(list, heldRange{-b, b, fmt.Sprintf("within ±%g", b)})
+		}
+		if above || least < 0 {
+			list = append(list, heldRange{0, b, fmt.Sprintf("between 0 and %g", b)})
+		}
+		if above && below {
+			list = append(list, heldRange{-inf, b, fmt.Sprintf("below %g", b)}, heldRange{-b, inf, fmt.Sprintf("above −%g", b)})
+		}
+	}
+	return list
 }
 
 func compare(a, b float64) int {

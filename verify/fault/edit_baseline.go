@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"math"
 	"slices"
 
 	"plumbline/internal/format/dump"
@@ -34,6 +35,9 @@ func baselineEdits(o *stage.Outcome) (list []edit) {
 			if p == nil || right == nil || wrong == nil || len(right.Want) != c.B.Rows || len(wrong.Want) != c.B.Rows {
 				return nil
 			}
+			if c.Set.Value("kl.place").String() != "sequence_reward_after" && !ofBaseline(c.B, p, right) {
+				return nil
+			}
 			q := &stage.Prediction{Scale: p.Scale, Judge: p.Judge, Want: slices.Clone(p.Want), Bound: slices.Clone(p.Bound)}
 			for r := range c.B.Rows {
 				if i := lastOf(c.B, r); i >= 0 {
@@ -48,19 +52,36 @@ func baselineEdits(o *stage.Outcome) (list []edit) {
 	return list
 }
 
+// ofBaseline reports whether what token rewards should be ends with the advantage of every response: the scores after the baseline.
+func ofBaseline(b *dump.Batch, rewards, advantages *stage.Prediction) bool {
+	for r := range b.Rows {
+		if i := lastOf(b, r); i >= 0 && math.Abs(rewards.Want[i]-advantages.Want[r]) > rewards.Bound[i]+advantages.Bound[r] {
+			return false
+		}
+	}
+	return true
+}
+
 // beforeKL returns the case of the advantages that token rewards were made of, as they stand at the ends of the rows without their KL; nil where
 // token rewards are of the scores.
 func beforeKL(c *stage.Case) *stage.Case {
-	reward, kl, beta := c.B.Token("token_rewards"), c.B.Token("kl"), c.Set.Value("kl.beta")
-	if c.Set.Value("kl.place").String() != "sequence_reward_after" || len(reward) != len(c.B.Mask) || beta.Kind() != convention.Number || beta.Num() != 0 && len(kl) != len(reward) {
+	reward, kl, beta := c.B.Token("token_rewards"), c.B.Token("kl"), numberOr(c, "kl.beta", math.NaN())
+	switch c.Set.Value("kl.place").String() {
+	case "sequence_reward_after":
+	case "loss", "none":
+		beta = 0
+	default:
+		return nil
+	}
+	if len(reward) != len(c.B.Mask) || math.IsNaN(beta) || beta != 0 && len(kl) != len(reward) {
 		return nil
 	}
 	t := *c.B.Tensors["token_rewards"]
 	t.Layout, t.Width, t.Data = dump.PerRow, 1, make([]float64, c.B.Rows)
 	for r := range t.Data {
 		if i := lastOf(c.B, r); i >= 0 {
-			if t.Data[r] = reward[i]; beta.Num() != 0 {
-				t.Data[r] += beta.Num() * kl[i]
+			if t.Data[r] = reward[i]; beta != 0 {
+				t.Data[r] += beta * kl[i]
 			}
 		}
 	}

@@ -100,6 +100,22 @@ func TestAdvantageEdits(t *testing.T) {
 			mean, std := moments(x, group)
 			return (x[i] - mean) / (std + eps)
 		}},
+		{"REWARD-CLIP-MISSING", "within ±0.5", func(r []float64, group []int, i int) float64 {
+			x := make([]float64, len(r))
+			for j, v := range r {
+				x[j] = max(-0.5, min(v, 0.5))
+			}
+			mean, std := moments(x, group)
+			return (x[i] - mean) / (std + eps)
+		}},
+		{"REWARD-CLIP-MISSING", "between 0 and 1", func(r []float64, group []int, i int) float64 {
+			x := make([]float64, len(r))
+			for j, v := range r {
+				x[j] = max(0, min(v, 1))
+			}
+			mean, std := moments(x, group)
+			return (x[i] - mean) / (std + eps)
+		}},
 		{"ADV-ONE-GROUP", "all rows of the step", func(r []float64, group []int, i int) float64 { // on one rank none is "the rank's"
 			var mean float64
 			for _, x := range r {
