@@ -86,6 +86,16 @@ func (s *session) explain(ctx context.Context) error {
 		if err := s.elsewhere(ctx, t, failing[:i]); err != nil {
 			return err
 		}
+	}
+	for _, t := range failing {
+		if err := s.onOther(ctx, t); err != nil {
+			return err
+		}
+	}
+	for _, t := range failing {
+		if err := s.onSame(ctx, t, failing); err != nil {
+			return err
+		}
 		s.contradict(t)
 		t.decide(s.closed != nil)
 		if err := s.everyFew(ctx, t); err != nil {
@@ -361,8 +371,11 @@ func (t *track) confirm(b *dump.Batch, set *convention.Set, s *session) {
 }
 
 // completed returns set with the values that the first failure was judged under where set has none: those of the profile that
-// stood in for a declaration.
+// stood in for a declaration, and those on top of which a bug explains it.
 func completed(t *track, set *convention.Set) *convention.Set {
+	if len(t.over) > 0 {
+		return changed(set, t.over)
+	}
 	if len(t.first.Case.Set.Names()) == len(set.Names()) {
 		return set
 	}

@@ -43,7 +43,10 @@ type track struct {
 	repeated   bool   // a step that told more was searched, too
 	blank      int    // steps whose gradient no form makes
 
-	why explanation
+	why  explanation
+	over []stage.Change // of a declaration, on top of which a bug explains the first failure
+
+	otherwise bool // two other values explain it, of which nobody declares one, and the other is a known bug
 
 	beside []string // the checks whose failures chose between the explanations of this one
 }
