@@ -17,6 +17,7 @@ type edit struct {
 	changes int
 	own     bool // a program may be configured so: it needs a declaration to be wrong
 	foreign bool // no option of any program has the form: it needs no declaration to be wrong
+	number  bool // the formula is the right one, with another number of the configuration
 	predict func(c *stage.Case, ch *stage.Check) *stage.Prediction
 }
 
@@ -56,7 +57,7 @@ func (t *trial) fitting(list []edit) []Explanation {
 		h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{t.levels[0].Check.ID}, Predict: e.predict})[0]
 		h.Relative = h.Relative && !e.foreign || e.own
 		if x, ok := t.try(h, "", h.judge); ok && !x.Lead {
-			least = e.changes
+			least, x.number = e.changes, e.number
 			found = append(found, x)
 		}
 	}

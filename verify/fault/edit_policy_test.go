@@ -105,6 +105,21 @@ func TestPolicyEdits(t *testing.T) {
 	})
 }
 
+// A dual clip of another bound is named by that, where what it holds is what the bounds of the ratio hold, too.
+func TestOtherDualClips(t *testing.T) {
+	const low, high = 0.2, 0.28
+	set := clippedLoss(t, "clip.dual", "3")
+	for words, dual := range map[string]float64{"clip.dual is 1.1": 1.1, "clip.dual is 1.05": 1.05} {
+		requireName(t, stage.Judge(stage.Find("token_loss/policy"), updated(func(d, a float64) float64 {
+			l := math.Max(-a*math.Exp(d), -a*math.Max(1-low, math.Min(math.Exp(d), 1+high)))
+			if a < 0 {
+				return math.Min(l, -a*dual)
+			}
+			return l
+		}), set), "CLIP-DUAL", words)
+	}
+}
+
 // The dual clip taken from its other side.
 func TestDualClipTurned(t *testing.T) {
 	const low, high, dual = 0.2, 0.28, 1.1

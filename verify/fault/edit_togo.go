@@ -56,6 +56,9 @@ var toGoForms = []struct {
 		}
 		return y
 	}},
+	{"GAE-RECURSION", "what follows is discounted by γ²", func(r []float64, gamma float64) []float64 { return toGo(r, gamma*gamma) }},
+	{"GAE-RECURSION", "what follows is discounted by √γ", func(r []float64, gamma float64) []float64 { return toGo(r, math.Sqrt(gamma)) }},
+	{"GAE-NO-GAMMA", "what follows is not discounted", func(r []float64, _ float64) []float64 { return toGo(r, 1) }},
 	{"ADV-FORM", "the mean of the rewards to come, not their sum", func(r []float64, gamma float64) []float64 {
 		y := toGo(r, gamma)
 		for t := range y {
@@ -73,7 +76,7 @@ func toGo(r []float64, gamma float64) []float64 {
 	return y
 }
 
-// toGoEdits returns edits of the returns of REINFORCE, and of those that OpenRLHF makes of the rewards of tokens whose scores have a baseline.
+// toGoEdits returns edits of the returns of REINFORCE, of the advantages that they are, and of those that OpenRLHF makes of the rewards of tokens whose scores have a baseline.
 func toGoEdits(o *stage.Outcome) []edit {
 	c := o.Case.Of(o.Case.B, o.Case.Set)
 	is := func(option, text string) bool {
@@ -81,7 +84,7 @@ func toGoEdits(o *stage.Outcome) []edit {
 		return v.Kind() == convention.Enum && v.Text() == text
 	}
 	switch {
-	case o.Check.ID == "advantage/return" && is("adv.kind", "rfpp") && is("rfpp.mode", "return_to_go"):
+	case (o.Check.ID == "advantage/return" || o.Check.ID == "gae/returns") && is("adv.kind", "rfpp") && is("rfpp.mode", "return_to_go"):
 	case o.Check.ID == "advantage/group" && is("kl.place", "sequence_reward_after"):
 	default:
 		return nil

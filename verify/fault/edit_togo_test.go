@@ -59,6 +59,7 @@ func TestToGoEdits(t *testing.T) {
 		return y
 	}), "ADV-FORM", "from the first token on")
 	requireName(t, judge(func(r []float64) []float64 { return append(right(r)[1:], 0) }), "GAE-SHIFT", "one token early")
+	requireName(t, judge(func(r []float64) []float64 { return toGo(r, testGamma*testGamma) }), "GAE-RECURSION", "γ²")
 	requireName(t, judge(func(r []float64) []float64 {
 		y := right(r)
 		for i, j := 0, len(y)-1; i < j; i, j = i+1, j-1 {

@@ -91,6 +91,7 @@ type Explanation struct {
 	// Solved is for a bug under a number that nobody declares: no value of it gives the output without the bug, which then is relative to none.
 	Solved bool
 
+	number bool // the formula is the right one, with another number of the configuration
 	fitted bool // by a number that nobody writes
 	unseen bool // another explanation leaves out what this one moves to where no cell shows it
 	level  int  // of the arithmetics of the failure, the finest is 0
@@ -197,6 +198,9 @@ func byWeight(a, b Explanation) int {
 	}
 	if c := boolToInt(a.Factor != "") - boolToInt(b.Factor != ""); c != 0 {
 		return c // a factor is true of many bugs
+	}
+	if c := boolToInt(b.number) - boolToInt(a.number); c != 0 {
+		return c // nothing else has to be wrong
 	}
 	if c := len(a.Hypothesis.Checks) - len(b.Hypothesis.Checks); c != 0 {
 		return c

@@ -122,3 +122,27 @@ func TestOldLogProbsOfTheEngine(t *testing.T) {
 		require.Equal(t, fault, a.Violations[0].Fault, name)
 	}
 }
+
+// Weights of 1 between old log-probs that are the engine's and the engine correct nothing; weights of the new log-probs do.
+func TestWeightsThatCorrectNothing(t *testing.T) {
+	const rows, cols = 4, 6
+	r := rand.New(rand.NewPCG(67, 68))
+	own, _, _ := policies(r, rows*cols, 1)
+	gen, ones, weights := make([]float64, rows*cols), make([]float64, rows*cols), make([]float64, rows*cols)
+	for i, x := range own.tempered {
+		gen[i] = math.Min(0, x+0.02*math.Expm1(x)*r.NormFloat64())
+		ones[i], weights[i] = 1, math.Exp(x-gen[i])
+	}
+	grid := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_new", own.tempered...).token("logp_old", gen...).token("logp_gen", gen...)
+	p, _, err := convention.Lookup("verl-grpo@0.9")
+	require.NoError(t, err)
+	declared := convention.FromProfile(p).With("tis.level", set(t, "tis.level=token").Value("tis.level"), "test")
+	judge := func(w []float64, set *convention.Set) *Assertion {
+		return OldIsNew(NewCase(grid.token("is_weights", w...).Batch, set.WithFact("first_update", FirstUpdate), 0x1p-24))
+	}
+	a := judge(ones, declared)
+	require.NotNil(t, a)
+	require.Equal(t, "OLD-IS-GEN", a.Violations[0].Fault)
+	require.Nil(t, judge(weights, declared))
+	require.Nil(t, judge(ones, declared.With("ratio.old", set(t, "ratio.old=engine").Value("ratio.old"), "test")))
+}

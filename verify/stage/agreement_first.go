@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"plumbline/verify/convention"
 )
 
 // Whether an update is the first of its rollout, as the fact "first_update" says it: "yes", "no", or "unknown" where the rows may be
@@ -35,6 +37,11 @@ func OldIsNew(c *Case) *Assertion {
 	}
 	a := &Assertion{Checked: d.Tokens, Note: "new against old at the first update: " + d.String()}
 	if engine, ok := c.Discrepant("logp_old", "logp_gen"); ok && engine.Same && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none") {
+		if when == FirstUpdate && c.weighsNothing(d, engine) {
+			a.Violations = []Violation{{Row: -1, Col: -1, Fault: "OLD-IS-GEN", Got: d.MeanAbs,
+				Reason: fmt.Sprintf("logp_old is logp_gen bit by bit in all %d tokens, and logp_new is not at the first update of its rollout (%s): the weights exp(logp_old − logp_gen) are all 1 and correct nothing", engine.Tokens, d)}}
+			return a
+		}
 		return nil // weights correct what the engine's stand for
 	}
 	if step := c.FactOr("old_of_step", 0); step > 0 {
@@ -90,6 +97,22 @@ func (c *Case) oldOfEngine(d Discrepancy) bool {
 	origin := c.Set.Origin("adv.kind")
 	engine, ok := c.Discrepant("logp_old", "logp_gen")
 	return ok && engine.Same && engine.Tokens >= 16 && d.Scale > 1e-3 && (strings.HasPrefix(origin, "trl-grpo@") || strings.HasPrefix(origin, "trl-ppo@")) && c.Set.Value("ratio.old").String() != "engine"
+}
+
+// weighsNothing reports whether the weights between engine and trainer that are declared, and dumped, are all 1, because the old log-probs are the
+// engine's, where the trainer's are further from those than two passes in float32 are. Weights of the new log-probs are not 1 then (verl 0.9.1,
+// compute_policy_loss_bypass_mode), and an engine that is exact leaves d next to 0.
+func (c *Case) weighsNothing(d, engine Discrepancy) bool {
+	level, w := c.Set.Value("tis.level"), c.B.Tensors["is_weights"]
+	if level.Kind() != convention.Enum || level.Text() == "none" || w == nil || engine.Tokens < 16 || !(d.Scale > 1e-3) || c.Set.Value("ratio.old").String() == "engine" {
+		return false
+	}
+	for i, x := range w.Data {
+		if x != 1 && (len(w.Data) != len(c.B.Mask) || c.B.Mask[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // hasItsCause reports whether another check has found why new and old log-probs differ.
