@@ -14,7 +14,7 @@ import (
 // bounds are options that a number is held within, and usual what programs write for them.
 var (
 	bounds = []string{"value.clip", "clip.dual"}
-	usual  = []float64{0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1, 1.5, 2, 3, 4, 5, 10, 20}
+	usual  = []float64{0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1, 1.1, 1.2, 1.25, 1.3, 1.5, 2, 3, 4, 5, 10, 20}
 )
 
 // boundEdits returns edits of a bound that is another usual number, or off by a factor of ten or two.
@@ -35,7 +35,7 @@ func boundEdits(o *stage.Outcome) []edit {
 				continue
 			}
 			in := number(name, func(float64) float64 { return x })
-			list = append(list, edit{id: optionID(name, "OTHER-OPTION"), title: fmt.Sprintf("%s is %g where it should be %g", name, x, v.Num()), changes: 1,
+			list = append(list, edit{id: optionID(name, "OTHER-OPTION"), title: fmt.Sprintf("%s is %g where it should be %g", name, x, v.Num()), changes: 1, number: true,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(in, c, ch) }})
 		}
 	}

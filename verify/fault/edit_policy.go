@@ -28,7 +28,6 @@ type surrogate struct {
 	dual          func(a float64) bool        // advantages that the dual clip is for
 	turned        bool                        // −A·dual holds the loss from below, not from above
 	delta         bool
-	dualOf        float64 // what clip.dual is, 0: as declared
 }
 
 // bounds of one token: clip.low and clip.high as numbers, clip.dual and clip.delta 0 for none.
@@ -74,9 +73,6 @@ func (s *surrogate) of(d, a float64, o tokenBounds) (loss, slope float64) {
 	case s.detached == 1:
 		slope = 0
 	}
-	if s.dualOf > 0 {
-		o.dual = s.dualOf
-	}
 	if over := loss > -a*o.dual; o.dual > 0 && s.dual(a) && (over != s.turned || s.always) {
 		loss, slope = -a*o.dual, 0
 	}
@@ -92,9 +88,6 @@ func rightSurrogate() surrogate {
 		dual: func(a float64) bool { return a < 0 }, delta: true,
 	}
 }
-
-// writtenDuals are what people write for the dual clip.
-var writtenDuals = []float64{1.05, 1.1, 1.2, 1.25, 1.3, 1.4, 1.5, 1.8, 2, 2.5, 3, 4, 5, 6, 8, 10}
 
 // surrogateForm is a surrogate with one part changed.
 type surrogateForm struct {
@@ -154,9 +147,6 @@ func surrogateForms() []surrogateForm {
 				s.hi = b.hi
 			}
 		})
-	}
-	for _, c := range writtenDuals {
-		with("CLIP-DUAL", fmt.Sprintf("clip.dual is %g", c), func(s *surrogate) { s.dualOf = c })
 	}
 	one := func(float64) float64 { return 1 }
 	with("CLIP-WITHOUT-MIN", "the clipped side is taken always", func(s *surrogate) { s.clipped = func(_, _ float64) bool { return true } })
@@ -228,7 +218,7 @@ func policyEdits(o *stage.Outcome) []edit {
 	}
 	var list []edit
 	for _, f := range surrogateForms() {
-		list = append(list, edit{id: f.id, title: f.title, changes: 1, number: f.dualOf > 0, predict: f.predict})
+		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict})
 	}
 	return list
 }

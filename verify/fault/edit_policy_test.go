@@ -109,7 +109,7 @@ func TestPolicyEdits(t *testing.T) {
 func TestOtherDualClips(t *testing.T) {
 	const low, high = 0.2, 0.28
 	set := clippedLoss(t, "clip.dual", "3")
-	for words, dual := range map[string]float64{"clip.dual is 1.1": 1.1, "clip.dual is 1.05": 1.05} {
+	for words, dual := range map[string]float64{"clip.dual is 1.1": 1.1, "clip.dual is 1.2": 1.2} {
 		requireName(t, stage.Judge(stage.Find("token_loss/policy"), updated(func(d, a float64) float64 {
 			l := math.Max(-a*math.Exp(d), -a*math.Max(1-low, math.Min(math.Exp(d), 1+high)))
 			if a < 0 {
