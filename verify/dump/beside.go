@@ -40,6 +40,25 @@ func (t *track) fromBeside(s *session) {
 	}
 }
 
+// byRows explains a supervised loss that nobody says to be a mean over tokens by a bug of a mean over rows.
+func (t *track) byRows(s *session) {
+	o := t.first
+	if o.Pred == nil || o.Case.B.Meta.Algorithm != "sft" || t.explained() || isDeclared(o.Case.Set, "agg.kind") || t.check.Stage != convention.Aggregate && t.check.Stage != convention.Gradient {
+		return
+	}
+	v, err := convention.Parse("agg.kind", "seq_mean_token_mean")
+	if err != nil {
+		panic("dump: " + err.Error())
+	}
+	for _, p := range t.filled(&view{b: o.Case.B}, o.Case.Set.With("agg.kind", v, ofNobody), s) {
+		found := fault.Explain(p.Outcome)
+		if slices.ContainsFunc(found, func(e fault.Explanation) bool { return !e.Lead }) {
+			t.first, t.why.faults = p.Outcome, found
+			return
+		}
+	}
+}
+
 // usualClips are bounds that programs write, below and above: those of PPO, of DAPO, tighter and wider ones.
 var usualClips = [][2]string{{"0.2", "0.28"}, {"0.1", "0.1"}, {"0.3", "0.3"}, {"0.1", "0.2"}, {"none", "none"}}
 

@@ -243,6 +243,7 @@ func (t *track) candidates(s *session) {
 	}
 	t.why.faults = fault.Explain(t.first)
 	t.rebase(s)
+	t.byRows(s)
 	t.fromBeside(s)
 	if s.o.Deep && len(t.why.faults) == 0 {
 		t.why.faults = fault.ExplainPairs(t.first)

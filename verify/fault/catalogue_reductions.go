@@ -41,7 +41,11 @@ func weighted(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) *stag
 		}
 		return &q
 	}
-	for _, name := range reduced {
+	terms := reduced
+	if c.B.Meta.Algorithm == "sft" {
+		terms = []string{"logp_new"}
+	}
+	for _, name := range terms {
 		in := c.Of(c.B, c.Set).Token(name)
 		if in.X == nil || in.Err != nil { // its error would be lost
 			continue

@@ -53,6 +53,7 @@ var maskForms = []maskForm{
 			}
 		}
 	})},
+	{"LOSS-MASK-TOOL", byIDs, beforePadding},
 	{"LOSS-MASK-SHIFT", "the mask is one token late", rowByRow(moveRight(1))},
 	{"LOSS-MASK-SHIFT", "the mask is two tokens late", rowByRow(moveRight(2))},
 	{"LOSS-MASK-EARLY", "the mask is one token early", rowByRow(moveRight(-1))},
@@ -87,6 +88,9 @@ var maskForms = []maskForm{
 		}
 	})},
 }
+
+// countedIDs are the bugs that another mask is in the count alone: of a divisor.
+var countedIDs = map[string]string{"LOSS-MASK-PADS": "AGG-PAD-DENOMINATOR", "LOSS-MASK-TOOL": "AGG-COUNTS-MASKED"}
 
 // maskEdits returns edits of the mask of a reduction: in sum and count, in the sum alone, in the count alone; of all terms of a loss, of its
 // policy term, or of the others.
@@ -125,10 +129,17 @@ func maskEdits(o *stage.Outcome) []edit {
 			}
 			for i, term := range terms {
 				id := m.id
+				if of, ok := countedIDs[id]; ok && part.title == "in the count alone " && i < 2 {
+					id = of
+				}
 				if i == 2 && id == "LOSS-MASK-PADS" && onlyKL {
 					id = "KL-OUTSIDE-MASK"
 				}
-				list = append(list, edit{id: id, title: term + part.title + "another mask: " + m.title, changes: 1,
+				changes := 1
+				if m.title == byIDs { // what padding is was inferred
+					changes = mostChanges
+				}
+				list = append(list, edit{id: id, title: term + part.title + "another mask: " + m.title, changes: changes,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 						if i == 0 {
 							return part.predict(c, ch)

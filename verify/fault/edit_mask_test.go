@@ -81,3 +81,30 @@ func TestMaskEdits(t *testing.T) {
 		})
 	}
 }
+
+// Tokens of tools that are counted, and have no loss, are told by the ids: what is in front of the padding.
+func TestToolTokensCounted(t *testing.T) {
+	set := clippedLoss(t, "agg.denominator", "micro", "mean.eps", "0")
+	ofTool := func(i int) bool { return i%6 == 2 && i/6%2 == 0 || i%6 == 3 && i/6 == 2 } // of rows of 6 tokens
+	b := summed(func(x []float64, mask []bool, rows, cols int) float64 {
+		var sum, n float64
+		for i, v := range x {
+			if mask[i] && !ofTool(i) {
+				sum += v
+			}
+			if mask[i] {
+				n++
+			}
+		}
+		return sum / n
+	})
+	ids := make([]float64, len(b.Mask))
+	for i, m := range b.Mask {
+		if m {
+			ids[i] = float64(5 + i%3)
+		}
+		b.Mask[i] = m && !ofTool(i)
+	}
+	b.Tensors["response_ids"] = &dump.Tensor{Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: ids, Type: format.I64}
+	requireName(t, stage.Judge(stage.Find("aggregate/pg_loss"), b, set), "AGG-COUNTS-MASKED", "by the ids")
+}

@@ -132,6 +132,10 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	add(&p.count, "the rows of the rank", spreadFiles(b, func(f int) float64 { return sumOf(ones, ofRank(f)) }))
 	add(&p.count, "the rows of the micro-batch that have tokens", spreadFiles(b, func(f int) float64 { return sumOf(filled, inFile(f)) }))
 	add(&p.count, "the rows of the step that have tokens", everyRow(b, sumOf(filled, all)))
+	if packed := packedRows(b); packed != nil {
+		add(&p.count, "the packed rows of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(packed, inFile(f)) }))
+		add(&p.count, "the packed rows of the step", everyRow(b, sumOf(packed, all)))
+	}
 	add(&p.count, "the tokens of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(f)) }))
 	add(&p.count, "the tokens of the rank", spreadFiles(b, func(f int) float64 { return sumOf(n, ofRank(f)) }))
 	add(&p.count, "the tokens of the step", everyRow(b, sumOf(n, all)))

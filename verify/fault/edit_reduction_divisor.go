@@ -28,6 +28,23 @@ func withPrompts(b *dump.Batch, tokens []float64) []float64 {
 	return both
 }
 
+// packedRows returns 1 for the first sequence of every row of a file and 0 for the others, so that their sum counts the rows as they were packed; nil where
+// every row has one sequence.
+func packedRows(b *dump.Batch) []float64 {
+	first, some := make([]float64, b.Rows), false
+	for r := range first {
+		if r > 0 && b.Origin[r].File == b.Origin[r-1].File && b.Origin[r].Row == b.Origin[r-1].Row && b.Origin[r].Col > 0 {
+			some = true
+			continue
+		}
+		first[r] = 1
+	}
+	if !some {
+		return nil
+	}
+	return first
+}
+
 // otherDivisor is the edit of a sum that is divided by a whole number that counts nothing of the step: the tokens of the rollout batch where those of
 // the mini-batch belong, of another step, or of another mask. The number is solved from each step; that it is whole, and one for all files, is the
 // evidence.

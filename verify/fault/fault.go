@@ -196,7 +196,8 @@ func byWeight(a, b Explanation) int {
 	if c := boolToInt(a.unseen) - boolToInt(b.unseen); c != 0 {
 		return c
 	}
-	if c := boolToInt(a.Factor != "") - boolToInt(b.Factor != ""); c != 0 {
+	factor := func(e Explanation) int { return boolToInt(e.Factor != "" || e.Hypothesis.ID == "FACTOR") }
+	if c := factor(a) - factor(b); c != 0 {
 		return c // a factor is true of many bugs
 	}
 	if c := boolToInt(b.number) - boolToInt(a.number); c != 0 {

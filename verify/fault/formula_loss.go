@@ -125,7 +125,12 @@ func timesAdvantages(c *stage.Case, ch *stage.Check) *stage.Prediction {
 }
 
 // weightsOf returns ∂loss/∂(token loss) of every cell: the gradient of a KL term of k1 with coefficient 1, whose derivative is 1.
+// The loss of a token of a supervised batch is −logp_new.
 func weightsOf(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	if c.B.Meta.Algorithm == "sft" {
+		p := under(sameInput, c, ch)
+		return combined(-1, p, 0, p)
+	}
 	return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		set := c.Set.With("kl.kind", parsed("kl.kind", "k1"), "hypothesis").With("kl.grad", parsed("kl.grad", "naive"), "hypothesis").
 			With("kl.beta", convention.NumberValue(1), "hypothesis").With("kl.place", parsed("kl.place", "loss"), "hypothesis").
