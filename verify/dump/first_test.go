@@ -60,6 +60,11 @@ func TestFirstUpdateOfARollout(t *testing.T) {
 				others(r, x["logp_old"], 5)
 			}
 		}, check.Fail, "OLD-ROWS-ROLLED"},
+		{"in one row, by another temperature", func(r *rand.Rand, rollout, _ int, x map[string][]float64) {
+			for i := 5 * 16; rollout == 1 && i < 6*16; i++ {
+				x["logp_old"][i] *= 2.5
+			}
+		}, check.Fail, "OLD-OTHER-PASS"},
 		{"a pass in bfloat16", func(r *rand.Rand, _, update int, x map[string][]float64) {
 			for i := range x["logp_old"] {
 				if update == 0 {

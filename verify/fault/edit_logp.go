@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 
 	"plumbline/internal/format/dump"
@@ -131,6 +132,16 @@ func logpEdits(o *stage.Outcome) []edit {
 		list = append(list, edit{id: f.id, title: "the " + what + " of a token is " + f.title, changes: 1, predict: f.predict})
 	}
 	if what == "log-prob" {
+		if b := o.Case.B; b.Tensors["logits"] != nil {
+			if t, ok := stage.TemperatureOf(b, b.Token("logp_new")); ok {
+				title := fmt.Sprintf("the logits are divided by %.6g before the softmax, not by %g", t, numberOr(o.Case, "logp.temperature", 1))
+				list = append(list, edit{id: "LOGP-TEMPERATURE", title: title, changes: 1, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+						return c.B, c.Set.With("logp.temperature", convention.NumberValue(t), "hypothesis"), true
+					}, c, ch)
+				}})
+			}
+		}
 		for _, overRows := range []bool{false, true} {
 			axis := map[bool]string{false: "the positions of the row", true: "the rows of the micro-batch"}[overRows]
 			list = append(list, edit{id: "LOGP-FORM", title: "the softmax of a log-prob is taken over " + axis + ", not over the vocabulary", changes: 1,

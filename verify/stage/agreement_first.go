@@ -54,6 +54,13 @@ func OldIsNew(c *Case) *Assertion {
 			Reason: fmt.Sprintf("logp_old is logp_gen bit by bit, and logp_new is not at the first update of its rollout (%s): the old log-probs are those of the engine, not of the trainer", d)})
 		return a
 	}
+	if here, ok := TemperatureOf(c.B, lp); ok { // that both are of the same logits says that the policy has not moved
+		if there, ok := TemperatureOf(c.B, old); ok && math.Abs(here-there) > 1e-3*here {
+			a.Violations = append(a.Violations, Violation{Row: -1, Col: -1, Fault: "LOGP-TEMPERATURE", Got: d.MeanAbs,
+				Reason: fmt.Sprintf("logp_new is of the dumped logits divided by %.4g, and logp_old of the same logits divided by %.4g: one of the two passes has another temperature", here, there)})
+			return a
+		}
+	}
 	strays := c.strays(lp, old, d.Scale)
 	unlike := d.Tokens >= tellingTokens && correlation(c, old, lp)+4/math.Sqrt(float64(d.Tokens)) < 0.5
 	far := d.Tokens >= tellingTokens && d.Scale > largestScale
@@ -85,6 +92,10 @@ func OldIsNew(c *Case) *Assertion {
 		say(-1, "OLD-OTHER-PASS", "%s, as they were at an earlier first update of this run; here they are further apart, and by more than bfloat16 makes them, logit noise %.2g where %g is ordinary: %s", first, d.Scale, OrdinaryScale, d)
 	default:
 		for _, s := range strays {
+			if s.alike > 0.8 {
+				say(s.row, "OLD-OTHER-PASS", "%s; row %d has a median |difference| of %.3g where that of the batch is %.3g, and follows its old log-probs (correlation %.2f): another pass made them, as at another temperature", first, s.row, s.median, d.MeanAbs, s.alike)
+				continue
+			}
 			say(s.row, "OLD-ROWS-ROLLED", "%s; row %d has a median |difference| of %.3g where that of the batch is %.3g: its old log-probs are of another row", first, s.row, s.median, d.MeanAbs)
 		}
 	}
@@ -129,6 +140,7 @@ func (c *Case) hasItsCause() bool {
 type stray struct {
 	row    int
 	median float64
+	alike  float64 // the correlation of both passes within the row
 }
 
 // strays returns the rows whose noise is beyond 4·scale and largestScale: rows of eight tokens at least.
@@ -143,10 +155,21 @@ func (c *Case) strays(a, b []float64, scale float64) (list []stray) {
 			}
 		}
 		if len(relative) >= least && medianSize(relative)/0.6745 > max(4*scale, largestScale) {
-			list = append(list, stray{r, medianSize(sizes)})
+			list = append(list, stray{r, medianSize(sizes), c.rowCorrelation(a, b, r)})
 		}
 	}
 	return list
+}
+
+// rowCorrelation returns that of two passes over the tokens of a row.
+func (c *Case) rowCorrelation(a, b []float64, row int) float64 {
+	var n, sa, sb, aa, bb, ab float64
+	for i := row * c.B.Cols; i < (row+1)*c.B.Cols; i++ {
+		if x, y := a[i], b[i]; c.B.Mask[i] && !math.IsNaN(x+y) && !math.IsInf(x+y, 0) {
+			n, sa, sb, aa, bb, ab = n+1, sa+x, sb+y, aa+float64(x*x), bb+float64(y*y), ab+float64(x*y)
+		}
+	}
+	return (ab - sa*sb/n) / math.Sqrt((aa-sa*sa/n)*(bb-sb*sb/n))
 }
 
 // correlation returns that of two passes over the mask.

@@ -202,7 +202,7 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 		}
 	}
 	if scaled { // where there is no temperature, it divides nothing
-		o = rl.LogProbOptions{Temperature: c.NumOr("logp.temperature", 1), TempEps: c.Default("logp.temp_eps", 0)}
+		o = rl.LogProbOptions{Temperature: c.temperature(), TempEps: c.Default("logp.temp_eps", 0)}
 	}
 	rows, logits, vocab := c.logitRows()
 	stored := c.rounding("logits")
@@ -269,6 +269,15 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 		return list
 	}
 	return p
+}
+
+// temperature returns what logits are divided by: 1 of a cross-entropy of labels, which nothing divides unless it is said (transformers
+// ForCausalLMLoss, TRL SFTTrainer).
+func (c *Case) temperature() float64 {
+	if c.B.Meta.Algorithm == "sft" {
+		return c.Default("logp.temperature", 1)
+	}
+	return c.NumOr("logp.temperature", 1)
 }
 
 // undivided reports whether the logits are known to be divided by 1, or by nothing.

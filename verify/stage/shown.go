@@ -34,6 +34,8 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 		lists = gradientForms(b)
 	case ch.ID == "reward/token":
 		lists = rewardTerms(b, set)
+	case ch.ID == "logp/new":
+		lists = temperatures(b)
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
 		lists = valueClips(b, set)
 	}
