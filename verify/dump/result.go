@@ -66,6 +66,7 @@ func (s *session) report() *Report {
 			r.Found = append(r.Found, t.check.ID+": "+text)
 		}
 	}
+	s.nearest(r)
 	if res, ok := s.engineOverSteps(); ok {
 		for i := range r.Results { // one cause: what is apart by then is so for the same reason
 			if size := &r.Results[i]; size.Check == "agreement/size" && size.Verdict == check.Fail && len(size.Explanations) == 0 && len(res.Explanations) > 0 && !res.Explanations[0].Lead {

@@ -1,0 +1,170 @@
+package dump
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// departure is an option that a run without a declaration has otherwise than a profile can be configured to, though nothing else of the run is.
+type departure struct {
+	profile *convention.Profile
+	track   *track
+	change  stage.Change // from the profile's value to the found one
+	shared  int          // options that the run has as the profile does
+}
+
+// unlike are the options that tell no program from another: where a KL is that a run has not got, and what keeps a quotient from a division by 0.
+var unlike = []string{"kl.place", "adv.eps", "whiten.eps", "whiten.eps_place", "mean.eps", "agg.len_eps", "ratio.len_eps", "logp.temp_eps"}
+
+// minor are the options in which programs differ without one of them being wrong.
+var minor = []string{"adv.ddof", "whiten.ddof"}
+
+// leastShared is the number of options that a run has as a profile does before one that it has otherwise is worth telling.
+const leastShared = 8
+
+// nearest leaves a check undecided whose numbers are right only under a value that no configuration of a framework can have, where all the rest of a
+// run that declares nothing is that framework's: it may be meant, and it is what a program written after the framework has where one thing went wrong.
+func (s *session) nearest(r *Report) {
+	if s.profile != nil || s.o.Leading || slices.ContainsFunc(r.Results, func(res check.Result) bool { return res.Verdict == check.Fail || res.Verdict == check.Convention }) {
+		return
+	}
+	var searched []*track
+	for _, t := range s.tracks {
+		if t.searched && !t.silent && len(t.fits) > 0 && len(t.failing) == 0 {
+			searched = append(searched, t)
+		}
+	}
+	if len(searched) == 0 || len(fitting(searched, (*convention.Profile).Configurable)) > 0 {
+		return
+	}
+	var found []*departure
+	for _, p := range convention.Profiles() {
+		d, whole := s.departs(searched, p)
+		if whole {
+			return // a framework does all of it
+		}
+		if d == nil {
+			continue
+		}
+		found = append(slices.DeleteFunc(found, func(o *departure) bool { return o.change.Option == d.change.Option && o.shared <= d.shared }), d) // of releases the last
+	}
+	if len(found) == 0 {
+		return
+	}
+	slices.SortStableFunc(found, func(a, b *departure) int { return b.shared - a.shared })
+	res := &r.Results[slices.IndexFunc(r.Results, func(res check.Result) bool { return res.Check == found[0].track.check.ID })]
+	found[0].tell(res)
+	if len(found) > 1 {
+		res.Explanations = append(res.Explanations, found[1].explanation())
+	}
+}
+
+// departs returns what a run has otherwise than p, nil if it is not one known option alone, and whether it is none.
+func (s *session) departs(searched []*track, p *convention.Profile) (d *departure, whole bool) {
+	shared := map[string]bool{}
+	for _, t := range searched {
+		for _, c := range s.lacks(t, p, shared) {
+			if d == nil {
+				d = &departure{profile: p, track: t, change: c}
+			} else if d.change.Option != c.Option {
+				return nil, false
+			}
+		}
+	}
+	if d == nil {
+		return nil, true
+	}
+	if _, named := fault.OfChangeIn(d.track.check.ID, d.change, false); !named || !d.change.From.Known() || len(shared) < leastShared {
+		return nil, false
+	}
+	d.shared = len(shared)
+	return d, false
+}
+
+// lacks returns the changes from the values of p to those under which the outputs of a check are right, of the fit that needs the fewest; what is right
+// under the value of p, too, is none. The options that p has as they were found are put down in shared.
+func (s *session) lacks(t *track, p *convention.Profile, shared map[string]bool) (best []stage.Change) {
+	for i, f := range t.fits {
+		var list []stage.Change
+		for _, c := range f.Changes {
+			has := p.Value(c.Option)
+			switch {
+			case c.To.Kind() == convention.NotApplicable || slices.Contains(unlike, c.Option):
+			case unbounded(p, c):
+			case has.Kind() != convention.NotApplicable && p.Configurable(c.Option, c.To):
+				shared[c.Option] = shared[c.Option] || has == c.To
+			default:
+				list = append(list, stage.Change{Option: c.Option, From: has, To: c.To})
+			}
+		}
+		if len(list) > 0 {
+			list = s.needed(t, f, list)
+		}
+		if i == 0 || len(list) < len(best) {
+			best = list
+		}
+		if len(best) == 0 {
+			return nil
+		}
+	}
+	return best
+}
+
+// unbounded reports whether a bound that no number was found for may be any large one that p can be configured to.
+func unbounded(p *convention.Profile, c stage.Change) bool {
+	const large = 1e6
+	return c.To.String() == "none" && p.Configurable(c.Option, convention.NumberValue(large))
+}
+
+// needed returns those of the changes of a fit without which the outputs of some step are wrong.
+func (s *session) needed(t *track, f stage.Fit, list []stage.Change) []stage.Change {
+	const looked = 4 // steps
+	var units []unit
+	for _, step := range spread(t.starts, looked) {
+		u, err := s.unit(s.ctx, t, step)
+		if err != nil {
+			return list // what cannot be read again decides nothing
+		}
+		units = append(units, u)
+	}
+	right := func(back []stage.Change) bool {
+		return !slices.ContainsFunc(units, func(u unit) bool {
+			set := changed(u.set, f.Changes)
+			for _, c := range back {
+				set = set.With(c.Option, c.From, "search")
+			}
+			o := stage.Judge(t.check, u.b, set)
+			return o.Verdict != check.Pass && o.Verdict != check.NotSeen
+		})
+	}
+	if right(list) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(c stage.Change) bool { return right([]stage.Change{c}) })
+}
+
+// tell writes a departure into the result of its check.
+func (d *departure) tell(res *check.Result) {
+	c, of := d.change, d.profile.Name
+	res.Verdict, res.Where = check.Undetermined, ""
+	if slices.Contains(minor, c.Option) {
+		res.Verdict = check.Warn
+	}
+	res.Reason = strings.TrimSuffix(fmt.Sprintf("the numbers are right, with %s=%s, which no configuration of %s has; all the rest is as there, so it is meant, or it is a bug; %s",
+		c.Option, c.To, of, res.Reason), "; ")
+	res.Fix = fmt.Sprintf("where it is meant, say so: --set %s=%s; else compute as %s does: %s=%s", c.Option, c.To, of, c.Option, c.From)
+	res.Explanations = []check.Explanation{d.explanation()}
+}
+
+func (d *departure) explanation() check.Explanation {
+	c, of := d.change, d.profile.Name
+	n, _ := fault.OfChangeIn(d.track.check.ID, c, false)
+	return check.Explanation{Fault: n.ID, Title: fmt.Sprintf("%s %s, where %s has %s", c.Option, c.To, of, c.From), Cause: n.Cause, Rows: n.Rows,
+		Evidence: "all the rest is as there: meant, or a bug", Options: []check.OptionChange{{Option: c.Option, Value: c.To.String(), Declared: c.From.String(), Origin: of}}}
+}
