@@ -59,6 +59,8 @@ func (t *trial) extraTerms() []Explanation {
 				case o.Check.Output == "advantages" && o.Check.Stage == convention.Advantage:
 					h.ID = "ADV-CENTER"
 				}
+			case !instead && againstSign(o.Check, name, k):
+				h.ID, h.Title = signed[name], fmt.Sprintf("a term of %+.6g × %s is in it: no coefficient makes one of this sign", k, name)
 			case instead && math.Abs(k-1) < 1e-6 && o.Check.Stage == convention.Advantage && o.Check.Output == "advantages" && name == "scores":
 				h.ID, h.Title = "ADV-CENTER", "no baseline is subtracted, and nothing is divided by: the numbers are those of scores"
 			case instead && math.Abs(k-1) < 1e-6:
@@ -67,7 +69,7 @@ func (t *trial) extraTerms() []Explanation {
 				h.ID, h.Title = "OTHER-TENSOR", fmt.Sprintf("the numbers are %.6g × %s", k, name)
 			}
 			described(h)
-			h.Relative = h.Relative || name == "kl" || name == "entropy" // a loss or a reward may be configured to have them
+			h.Relative = h.Relative || h.ID == "EXTRA-TERM" && (name == "kl" || name == "entropy") // a loss or a reward may be configured to have them
 			if e, ok := t.try(h, "", h.judge); ok && !e.Lead {
 				e.fitted = rounded(k, 2) != k && !(instead && math.Abs(k-1) < 1e-6)
 				found = append(found, e)
@@ -75,6 +77,20 @@ func (t *trial) extraTerms() []Explanation {
 		}
 	}
 	return found
+}
+
+// signed are the bugs of terms that stand with the wrong sign: loss + β·KL − c·entropy and reward − β·KL have β ≥ 0 and c ≥ 0.
+var signed = map[string]string{"kl": "KL-SIGN", "entropy": "ENTROPY-SIGN"}
+
+// againstSign reports whether k times a term is in an output with the sign that no coefficient gives it.
+func againstSign(ch *stage.Check, name string, k float64) bool {
+	switch {
+	case name == "kl" && ch.Output == "token_rewards", name == "entropy" && ch.Output == "token_loss":
+		return k > 0
+	case name == "kl" && ch.Output == "token_loss":
+		return k < 0
+	}
+	return false
 }
 
 // whitened reports whether advantages are whitened over several rows.

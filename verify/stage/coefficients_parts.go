@@ -63,7 +63,7 @@ func (l *Losses) ofParts() map[string]float64 {
 }
 
 // coefficientsOf solves for the coefficients of the terms that are not nil, by their options. A coefficient of 1 is none: the term was dumped as it
-// is added.
+// is added. Of one below 0 the magnitude is returned: no configuration has it, and the loss is then wrong by the sign of its term.
 func (l *Losses) coefficientsOf(terms [3][]float64) map[string]float64 {
 	var which []int
 	for k, t := range terms {
@@ -107,7 +107,7 @@ func (l *Losses) coefficientsOf(terms [3][]float64) map[string]float64 {
 		if most <= 1e-3*largest {
 			continue // it is as large as what the files may leave
 		}
-		if c := written(x[i], 1e-3); c > 0 && math.Abs(c-1) > 1e-3 {
+		if c := written(math.Abs(x[i]), 1e-3); c > 0 && math.Abs(c-1) > 1e-3 {
 			found[lossTerms[k].option] = c
 		}
 	}

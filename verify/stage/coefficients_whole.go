@@ -227,7 +227,7 @@ func (w *wholes) solved(which []int, kind, other int, free bool) *wholeFit {
 		if k == 2 {
 			c = -c
 		}
-		if !(c > 0) {
+		if c = math.Abs(c); !(c > 0) {
 			return nil
 		}
 		fit.coefficients[map[int]string{1: "kl.beta", 2: "entropy.coef"}[k]] = written(c, max(1e-3, w.unit))

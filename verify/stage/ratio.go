@@ -210,7 +210,7 @@ func (c *Case) isWeights() Input {
 		return w
 	}
 	origin := c.Set.Origin("tis.level")
-	if origin == "search" && !c.Has("logp_gen") { // what a profile says of a run without an engine
+	if (origin == "search" || strings.Contains(origin, "/")) && !c.Has("logp_gen") { // what a profile says of a run without an engine, found here or by another check
 		return Input{}
 	}
 	if level == "" || convention.Named(origin) {
