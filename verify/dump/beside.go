@@ -22,7 +22,8 @@ func (t *track) fromBeside(s *session) {
 	failures := []*stage.Outcome{t.first}
 	if t.searched {
 		if u, err := s.unit(s.ctx, t, b.Meta.Step); err == nil {
-			for _, j := range t.bases(&view{b: u.b}, u.set, s) {
+			wrong, _ := t.bases(&view{b: u.b}, u.set, s)
+			for _, j := range wrong {
 				failures = append(failures, j.Outcome)
 			}
 		}
@@ -50,7 +51,8 @@ func (t *track) byRows(s *session) {
 	if err != nil {
 		panic("dump: " + err.Error())
 	}
-	for _, p := range t.filled(&view{b: o.Case.B}, o.Case.Set.With("agg.kind", v, ofNobody), s) {
+	wrong, _ := t.filled(&view{b: o.Case.B}, o.Case.Set.With("agg.kind", v, ofNobody), s)
+	for _, p := range wrong {
 		found := fault.Explain(p.Outcome)
 		if slices.ContainsFunc(found, func(e fault.Explanation) bool { return !e.Lead }) {
 			t.first, t.why.faults = p.Outcome, found

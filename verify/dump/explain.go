@@ -257,7 +257,10 @@ func (t *track) rebase(s *session) {
 	exact := func(list []fault.Explanation) bool {
 		return slices.ContainsFunc(list, func(e fault.Explanation) bool { return !e.Lead })
 	}
-	if !t.searched || len(t.why.fits) > 0 || exact(t.why.faults) {
+	if !t.searched || len(t.why.fits) > 0 {
+		return
+	}
+	if t.why.faults = t.holding(t.why.faults, t.first, s); exact(t.why.faults) {
 		return
 	}
 	u, err := s.unit(s.ctx, t, t.first.Case.B.Meta.Step)
@@ -265,14 +268,22 @@ func (t *track) rebase(s *session) {
 		return
 	}
 	var bases []*stage.Outcome
-	for _, j := range t.bases(&view{b: u.b}, u.set, s) {
+	failures, _ := t.bases(&view{b: u.b}, u.set, s)
+	for _, j := range failures {
 		if len(bases) < most {
 			bases = append(bases, j.Outcome)
 		}
 	}
 	for _, o := range bases {
-		if found := fault.Explain(o); exact(found) {
+		if found := t.holding(fault.Explain(o), o, s); exact(found) {
 			t.first, t.why.faults = o, found
+			return
+		}
+	}
+	under := t.buggy(u.b, u.set, s)
+	for _, j := range under[:min(most, len(under))] {
+		if found := t.holding(fault.Explain(j.Outcome), j.Outcome, s); exact(found) {
+			t.first, t.why.faults = j.Outcome, found
 			return
 		}
 	}
@@ -282,6 +293,27 @@ func (t *track) rebase(s *session) {
 	} else if o, found := fault.ExplainOpenSteps(t.runs(bases, s), open); o != nil {
 		t.first, t.why.faults = o, found
 	}
+}
+
+// holding returns the explanations of o, a failure under options that nobody declares, that the other steps on which they are confirmed do not contradict
+// under these: what one step does not tell from the right options is not taken for them.
+func (t *track) holding(found []fault.Explanation, o *stage.Outcome, s *session) []fault.Explanation {
+	for _, step := range append([]int{t.failing[0]}, t.witnesses()...) {
+		if step == o.Case.B.Meta.Step || !slices.ContainsFunc(found, func(e fault.Explanation) bool { return !e.Lead }) {
+			continue
+		}
+		u, err := s.unit(s.ctx, t, step)
+		if err != nil {
+			return found // it could be read before: the run is changing under us, and the failure stands
+		}
+		full, _ := o.Case.Set.Over(u.set)
+		other := stage.Judge(t.check, u.b, full)
+		if other.Pred == nil {
+			continue
+		}
+		found = slices.DeleteFunc(found, func(e fault.Explanation) bool { return !e.Lead && fault.Contradicts(e, other) })
+	}
+	return found
 }
 
 // tenable reports whether a fit may be named under the profile of the framework that wrote the files: it contradicts two declared options at most, and no value of

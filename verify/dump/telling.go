@@ -197,6 +197,11 @@ const mostSolved = 1 << 19
 
 // solve returns the options that the numbers of several steps together give a check of which nobody declares anything, u the first of them.
 func (s *session) solve(t *track, u unit) []stage.Fit {
+	return stage.Solve(t.check, s.solving(t, u))
+}
+
+// solving are the steps that numbers are solved from together, u the first of them; none where something is declared.
+func (s *session) solving(t *track, u unit) []stage.Step {
 	if s.profile != nil || s.o.FirstFailure || len(u.b.Missing) > 0 {
 		return nil
 	}
@@ -217,7 +222,7 @@ func (s *session) solve(t *track, u unit) []stage.Fit {
 			steps = append(steps, stage.Step{B: other.b, Set: other.set})
 		}
 	}
-	return stage.Solve(t.check, steps)
+	return steps
 }
 
 // solvable are the steps that a check can be judged on: those of the run, or of a check on pooled steps none but that at hand.

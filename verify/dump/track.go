@@ -180,7 +180,11 @@ func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 		}
 	}
 	if len(v.b.Missing) == 0 { // else the options that need what is missing are not excluded
-		if list := t.bases(v, set, s); len(list) > 0 {
+		list, right := t.bases(v, set, s)
+		switch {
+		case right != nil && t.searchedAt != v.b.Meta.Step: // what tells most is wrong under everything: this one shows less
+			return *right
+		case len(list) > 0:
 			return list[0]
 		}
 	}

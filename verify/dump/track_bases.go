@@ -8,20 +8,46 @@ import (
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
+	"plumbline/verify/fault"
 	"plumbline/verify/stage"
 )
 
 // bases are the failures of a batch under what is declared, completed by what the checks before have found, by numbers that it gives in closed
 // form, where nothing is declared, and by each profile: one of those whose options are the same, the profile that the files suggest first, then
-// those that leave the fewest elements wrong. An option that a profile leaves to the configuration has several values.
-func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
+// those that leave the fewest elements wrong. An option that a profile leaves to the configuration has several values. right is under what the batch is
+// right, nil where it is so under none.
+func (t *track) bases(v *view, set *convention.Set, s *session) (list []judgement, right *judgement) {
 	known, found := t.foundBefore(set, s)
-	var list []judgement
+	return t.underEach(append(t.ofUpstream(known, found, set, s), t.withShown(v, known, s)...), v, s)
+}
+
+// buggy are the failures of a batch as [track.bases], under the numbers that it gives in closed form if one bug or another is in it.
+func (t *track) buggy(b *dump.Batch, set *convention.Set, s *session) []judgement {
+	if s.profile != nil {
+		return nil
+	}
+	known, _ := t.foundBefore(set, s)
+	var sets []*convention.Set
+	for _, changes := range fault.ShownUnder(t.check, b, known) {
+		if f := (stage.Fit{Changes: changes}); !f.Unwritten() {
+			sets = append(sets, changed(known, changes))
+		}
+	}
+	list, _ := t.underEach(sets, &view{b: b}, s)
+	return list
+}
+
+// underEach are the failures of a batch under each of some sets, completed by each profile, as [track.bases] says.
+func (t *track) underEach(sets []*convention.Set, v *view, s *session) (list []judgement, right *judgement) {
 	seen := map[string]bool{}
-	for _, known := range append(t.ofUpstream(known, found, set, s), t.withShown(v, known, s)...) {
+	for _, known := range sets {
 		for _, p := range s.fallbackProfiles() {
 			under, _ := convention.FromProfile(p).Over(known)
-			for _, o := range t.filled(v, under, s) {
+			filled, passes := t.filled(v, under, s)
+			if right == nil {
+				right = passes
+			}
+			for _, o := range filled {
 				var key strings.Builder
 				for _, name := range o.Case.Read {
 					key.WriteString(name + "=" + o.Case.Set.Value(name).String() + ";")
@@ -34,7 +60,7 @@ func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 		}
 	}
 	if len(list) == 0 {
-		return nil
+		return nil, right
 	}
 	wrong := func(o judgement) float64 {
 		if o.Tally == nil || o.Tally.N == 0 {
@@ -47,7 +73,7 @@ func (t *track) bases(v *view, set *convention.Set, s *session) []judgement {
 		rest = list[1:]
 	}
 	slices.SortStableFunc(rest, func(x, y judgement) int { return cmp.Compare(wrong(x), wrong(y)) })
-	return list
+	return list, right
 }
 
 // ofUpstream returns known with what the likeliest fits of the checks upstream say together of options that each of them leaves open: a bound, and what it
@@ -79,7 +105,8 @@ func (t *track) withShown(v *view, set *convention.Set, s *session) []*conventio
 		s.fail(err)
 		return sets
 	}
-	for _, shown := range [][][]stage.Change{append(t.shownByGradient(b, set), stage.Shown(t.check, b, set)...), stage.ShownBounds(t.check, b, set)} {
+	bounds := stage.ShownBounds(t.check, s.solving(t, unit{b, set}))
+	for _, shown := range [][][]stage.Change{append(t.shownByGradient(b, set), stage.Shown(t.check, b, set)...), bounds} {
 		for _, changes := range shown[:min(most, len(shown))] {
 			if f := (stage.Fit{Changes: changes}); !f.Unwritten() {
 				sets = append(sets, changed(set, changes))
@@ -106,8 +133,8 @@ func (t *track) shownByGradient(b *dump.Batch, set *convention.Set) [][]stage.Ch
 const ofNobody = "no profile@"
 
 // filled are the failures of a batch under set, with values for the options that neither a declaration nor a profile has: one where it has all
-// that the check asks for. A check that stops at the first of them has not said what the others are.
-func (t *track) filled(v *view, set *convention.Set, s *session) (list []judgement) {
+// that the check asks for. A check that stops at the first of them has not said what the others are. right is under what it is right.
+func (t *track) filled(v *view, set *convention.Set, s *session) (list []judgement, right *judgement) {
 	const most = 8  // failures
 	const tried = 4 // times as many judgements
 	n := 0
@@ -117,9 +144,12 @@ func (t *track) filled(v *view, set *convention.Set, s *session) (list []judgeme
 			return
 		}
 		o := s.judge(t.check, v, set)
-		if o.Verdict == check.Fail {
+		switch {
+		case o.Verdict == check.Fail:
 			list = append(list, o)
 			return
+		case o.Verdict == check.Pass && right == nil:
+			right = &o
 		}
 		if o.Verdict != check.Undetermined || len(o.Case.Unknown) == 0 || len(o.Case.Absent) > 0 || s.profile != nil {
 			return
@@ -130,7 +160,7 @@ func (t *track) filled(v *view, set *convention.Set, s *session) (list []judgeme
 		}
 	}
 	fill(set)
-	return list
+	return list, right
 }
 
 // withoutInputs names what a batch lacks where no profile's options can be tried on it for want of data, each profile's need once;

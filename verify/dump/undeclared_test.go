@@ -77,18 +77,29 @@ func TestNumbersThatNobodyDeclaresAreFound(t *testing.T) {
 	}
 }
 
-// Nothing declared, a KL term that is subtracted is no reading of the losses.
-func TestWrongKLThatNobodyDeclares(t *testing.T) {
-	for _, r := range silent(t, func(b *dumpfile.Batch) {
-		lp, old, adv, kl, loss := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("kl"), b.Token("token_loss")
-		cells(b, func(i, row, _ int) {
-			ratio := math.Exp(lp[i] - old[i])
-			clipped := min(max(ratio, 1-0.17), 1+0.23)
-			loss[i] = single(max(-adv[row]*ratio, -adv[row]*clipped) - 0.0317*kl[i])
-		})
-		b.Meta.TokenLossIncludesKL = nil
-	}, "token_loss/policy") {
-		require.False(t, r.Check == "token_loss/policy" && r.Verdict == check.Pass, r.Reason)
+// Nothing declared, a KL term that is subtracted is no reading of the losses, and neither is the smaller of the two terms of the clip.
+func TestLossesThatNoConfigurationGives(t *testing.T) {
+	for _, c := range []struct {
+		bug       string
+		low, high float64
+		of        func(plain, clipped, kl float64) float64
+	}{
+		{"KL-SIGN", 0.2, 0.2, func(plain, clipped, kl float64) float64 { return max(plain, clipped) - 0.0317*kl }},
+		{"CLIP-MIN-MAX", 0.17, 0.23, func(plain, clipped, _ float64) float64 { return min(plain, clipped) }},
+	} {
+		for _, r := range silent(t, func(b *dumpfile.Batch) {
+			lp, old, adv, kl, loss := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("kl"), b.Token("token_loss")
+			cells(b, func(i, row, _ int) {
+				ratio := math.Exp(lp[i] - old[i])
+				loss[i] = single(c.of(-adv[row]*ratio, -adv[row]*min(max(ratio, 1-c.low), 1+c.high), kl[i]))
+			})
+			b.Meta.TokenLossIncludesKL = nil
+		}, "token_loss/policy") {
+			if r.Check == "token_loss/policy" {
+				require.Equal(t, check.Fail, r.Verdict, "%s: %s", c.bug, r.Reason)
+				require.Equal(t, c.bug, r.Explanations[0].Fault)
+			}
+		}
 	}
 }
 

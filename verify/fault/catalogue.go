@@ -138,6 +138,9 @@ var logpFaults = []*Hypothesis{
 	{ID: "IS-INVERTED", Checks: []string{"ratio"},
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			a, b := c.B.Token("logp_gen"), c.B.Token("logp_old")
+			if b == nil {
+				b = c.B.Token("logp_new") // of an on-policy run they are the old ones
+			}
 			if a == nil || b == nil {
 				return nil, nil, false
 			}

@@ -2,34 +2,46 @@ package stage
 
 import (
 	"math"
-
-	"plumbline/internal/format/dump"
-	"plumbline/verify/convention"
+	"slices"
 )
 
 // ShownBounds returns the bounds that the ratios of token losses stop at, whichever formula has them: where none of a program does, that of a bug may. It
-// proposes only.
-func ShownBounds(ch *Check, b *dump.Batch, set *convention.Set) (shown [][]Change) {
-	if ch.ID != "token_loss/policy" && ch.ID != "gradient/dlogp" || b.Token("token_loss") == nil || b.Token("logp_old") == nil {
+// proposes only. A clip may act on few tokens of a step, so that several give it together: under the options of the first.
+func ShownBounds(ch *Check, steps []Step) (shown [][]Change) {
+	if ch.ID != "token_loss/policy" && ch.ID != "gradient/dlogp" || len(steps) == 0 || slices.ContainsFunc(steps, func(s Step) bool {
+		return s.B.Token("token_loss") == nil || s.B.Token("logp_old") == nil
+	}) {
 		return nil
 	}
-	s := &solver{ch: Find("token_loss/policy"), steps: []Step{{B: b, Set: set}}}
-	var lists [][]assign
-	for _, level := range []string{"token", "seq_mean"} {
-		v := bounds(s.lossCells([]assign{word("ratio.level", level)}, false), true, func(c *lossCell) (x, e float64) {
-			x, e = c.rest(0, "")
-			return -x / c.adv, e / math.Abs(c.adv)
-		})
-		if v.low.n+v.high.n+v.dual.n == 0 {
-			continue
-		}
-		list := []assign{word("ratio.level", level)}
-		for _, of := range [][]assign{numbers("clip.low", v.low.of(1, -1)), numbers("clip.high", v.high.of(-1, 1)), numbers("clip.dual", v.dual)} {
-			if len(of) > 0 {
-				list = append(list, of[0])
-			}
-		}
-		lists = append(lists, list)
+	s := &solver{ch: Find("token_loss/policy"), steps: steps}
+	type proposal struct {
+		list []assign
+		odd  int // cells that it does not explain
 	}
-	return openOf(lists, set)
+	var found []proposal
+	for _, level := range []string{"token", "seq_mean"} {
+		cells := s.lossCells([]assign{word("ratio.level", level)}, false)
+		for _, signed := range []bool{true, false} { // the smaller of two terms stops at the bounds where the larger one does not
+			v := bounds(cells, signed, func(c *lossCell) (x, e float64) {
+				x, e = c.rest(0, "")
+				return -x / c.adv, e / math.Abs(c.adv)
+			})
+			if v.low.n+v.high.n+v.dual.n == 0 {
+				continue
+			}
+			list := []assign{word("ratio.level", level)}
+			for _, of := range [][]assign{numbers("clip.low", v.low.of(1, -1)), numbers("clip.high", v.high.of(-1, 1)), numbers("clip.dual", v.dual)} {
+				if len(of) > 0 {
+					list = append(list, of[0])
+				}
+			}
+			found = append(found, proposal{list, v.odd})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b proposal) int { return a.odd - b.odd })
+	var lists [][]assign
+	for _, p := range found {
+		lists = append(lists, p.list)
+	}
+	return openOf(lists, steps[0].Set)
 }

@@ -347,10 +347,12 @@ type shown struct {
 }
 
 // bounds reads off the bounds of a ratio: x is the ratio that the loss has, in place of ρ. Where the sign of the advantage decides, a clip
-// lowers ρ for A > 0 and raises it for A < 0, and there a lower x is the bound of the dual clip.
+// lowers ρ for A > 0 and raises it for A < 0, and there a lower x is the bound of the dual clip. A dual clip is a second one beyond the first: where
+// ratios above it are not clipped for A > 0, what stops there is none.
 func bounds(cells []lossCell, signed bool, effective func(*lossCell) (x, e float64)) shown {
 	var low, lowE, high, highE, dual, dualE []float64
 	var v shown
+	free := 0.0 // the largest ratio that is not clipped for A > 0
 	for i := range cells {
 		c := &cells[i]
 		if c.adv == 0 || c.w == 0 {
@@ -365,6 +367,9 @@ func bounds(cells []lossCell, signed bool, effective func(*lossCell) (x, e float
 		case x == 0 || math.Abs(x) < e:
 			v.dropped++
 		case math.Abs(x-c.rho) <= e+c.u*c.rho:
+			if c.adv > 0 {
+				free = max(free, c.rho)
+			}
 		case x < c.rho && (!signed || c.adv > 0):
 			high, highE = append(high, x), append(highE, e)
 		case x > c.rho && (!signed || c.adv < 0):
@@ -374,6 +379,9 @@ func bounds(cells []lossCell, signed bool, effective func(*lossCell) (x, e float
 		default:
 			v.odd++
 		}
+	}
+	if len(dual) > 0 && free > slices.Max(dual)+slices.Max(dualE) {
+		v.odd, dual, dualE = v.odd+len(dual), nil, nil
 	}
 	v.low, v.high, v.dual = meet(low, lowE), meet(high, highE), meet(dual, dualE)
 	return v

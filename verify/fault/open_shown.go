@@ -1,0 +1,36 @@
+package fault
+
+import (
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// ShownUnder returns what an output gives of options in closed form, as [stage.Shown] does, where it was made of what a bug makes of the inputs, and not of
+// the inputs themselves: numbers that nobody declares are read off with the bug in place, or not at all. The likeliest of each bug, each once.
+func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
+	seen := func(list [][]stage.Change, changes []stage.Change) bool {
+		return slices.ContainsFunc(list, func(l []stage.Change) bool { return slices.Equal(l, changes) })
+	}
+	healthy := stage.Shown(ch, b, set)
+	c := stage.NewCase(b, set, 0)
+	for _, h := range all {
+		if !h.Applies(ch) || h.Input == nil {
+			continue
+		}
+		in, under, ok := h.Input(c)
+		if !ok || in == b {
+			continue
+		}
+		for _, changes := range first(stage.Shown(ch, in, under), 1) {
+			if !seen(healthy, changes) && !seen(shown, changes) {
+				shown = append(shown, changes)
+			}
+		}
+	}
+	return shown
+}
+
+func first[T any](list []T, n int) []T { return list[:min(n, len(list))] }
