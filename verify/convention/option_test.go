@@ -124,6 +124,14 @@ func TestParseRoundTrip(t *testing.T) {
 	})
 }
 
+// A number that was solved for and is not finite is written, and is no value.
+func TestNumbersThatAreNotFiniteAreNoValues(t *testing.T) {
+	for _, x := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
+		_, err := Parse("kl.beta", NumberValue(x).String())
+		require.Error(t, err)
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	for name, text := range map[string]string{
 		"adv.ddof":          "2",

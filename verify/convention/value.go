@@ -89,8 +89,11 @@ func (v Value) String() string {
 }
 
 // number formats x as people write it: the shorter of 0.05 and 5e-2, of 1e-8 and 0.00000001, and the first if both are as
-// long.
+// long. What is not finite is no value of an option, and has a text that nothing parses.
 func number(x float64) string {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return strconv.FormatFloat(x, 'g', -1, 64)
+	}
 	plain := strconv.FormatFloat(x, 'f', -1, 64)
 	mantissa, exponent, _ := strings.Cut(strconv.FormatFloat(x, 'e', -1, 64), "e")
 	sign := strings.TrimPrefix(exponent[:1], "+")
