@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"math"
 	"slices"
 
 	"plumbline/internal/format/dump"
@@ -28,6 +29,12 @@ var sequenceFaults = []*Hypothesis{
 		Title:   "the weight of a response is that of the mean of its log-ratios over all columns, not of their sum",
 		Predict: ofVESPO(nearerBy(func(c *stage.Case, row int, _ float64) float64 { return float64(width(c.B, row)) }))},
 	{ID: "RATIO-MEAN-PADS", Checks: policyOutputs, Predict: overPadding},
+	{ID: "RATIO-MEAN-PADS", Checks: policyOutputs,
+		Title:   "the log-ratios of padding are in the sum of a sequence, which its tokens divide",
+		Predict: withPadding(func(n, _ float64) float64 { return n })},
+	{ID: "RATIO-MEAN-PADS", Checks: policyOutputs,
+		Title:   "the mean log-ratio of a sequence is that of all columns, with the log-ratios that padding has",
+		Predict: withPadding(func(_, cols float64) float64 { return cols })},
 	{ID: "RATIO-GRAD-PER-TOKEN", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			if !overSequence(c) || c.Set.Value("ratio.grad").String() == "token" {
@@ -111,6 +118,53 @@ func overPadding(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		q.Bound[i] *= share[i/c.B.Cols]
 	}
 	return combined(1, &q, 1, kl)
+}
+
+// withPadding predicts an output of a loss whose ratio is that of the sum of the log-ratios of all columns, those of padding as they were dumped, divided
+// by a number of their row: one more log-ratio for all tokens of the row, with its share of the gradient.
+func withPadding(over func(n, cols float64) float64) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		b := c.B
+		lp, old := b.Token("logp_new"), b.Token("logp_old")
+		if !overSequence(c) || old == nil || len(old) != len(lp) || ch.Stage == convention.Aggregate && c.Has("token_loss") {
+			return nil
+		}
+		y, share, some := slices.Clone(old), make([]float64, b.Rows), false
+		for r, n := range tokensOf(b, b.Mask) {
+			cols := float64(width(b, r))
+			var inside, outside float64
+			for t := range int(cols) {
+				if i := r*b.Cols + t; b.Mask[i] {
+					inside += lp[i] - old[i]
+				} else {
+					outside += lp[i] - old[i]
+				}
+			}
+			if n == 0 || math.IsNaN(outside) || math.IsInf(outside, 0) {
+				continue
+			}
+			share[r] = n / over(n, cols)
+			some = some || outside != 0
+			add := (inside+outside)/over(n, cols) - inside/n
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				y[i] -= add
+			}
+		}
+		if !some {
+			return nil
+		}
+		p, kl := policyOnly(perToken("logp_old", y), c, ch), klOnly(c, ch)
+		if p == nil || kl == nil || ch.Stage != convention.Gradient || len(p.Want) != len(old) {
+			return combined(1, p, 1, kl)
+		}
+		q := *p
+		q.Want, q.Bound, q.Alt, q.Judge = slices.Clone(p.Want), slices.Clone(p.Bound), nil, b.Mask
+		for i := range q.Want {
+			q.Want[i] *= share[i/b.Cols]
+			q.Bound[i] *= share[i/b.Cols]
+		}
+		return combined(1, &q, 1, kl)
+	}
 }
 
 // nearerBy returns old log-probs whose log-ratios are the right ones over a number of their row: the sum of these is that of those, divided.

@@ -30,7 +30,7 @@ func (t *trial) edits() []Explanation {
 	families := []func(*stage.Outcome) []edit{
 		advantageEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, valueEdits, returnEdits, toGoEdits, scoreEdits, weightEdits, lossWeightEdits,
 		whiteningEdits, partEdits, klEdits, klWeightEdits, klInputEdits, functionEdits, policyEdits, lossEdits, softEdits, geometricEdits, meanAdvantageEdits, normalisedAgain, ratioEdits, rowEdits, termEdits, termFormEdits, entropyEdits,
-		reductionEdits, maskEdits, inputEdits, outputEdits, cellEdits,
+		reductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, engineOldEdits, cellEdits,
 	}
 	if strings.HasPrefix(o.Check.Output, "scalars/") {
 		families = []func(*stage.Outcome) []edit{scalarEdits} // one number of a file, often a fraction of few tokens, fits too much

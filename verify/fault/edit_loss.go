@@ -34,6 +34,13 @@ var lossForms = []lossForm{
 	{"−A·p, p = e to the logp_new: of the probability, not of its logarithm", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) {
 		return -a * math.Exp(lp), -a * math.Exp(lp)
 	}},
+	{"−A·ρ·p, the ratio ρ detached, p = e to the logp_new: of the probability, not of its logarithm", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
+		return -a * math.Exp(lp-old) * math.Exp(lp), -a * math.Exp(lp-old) * math.Exp(lp)
+	}},
+	{"−A·clip(ρ)·p, the clipped ratio detached, p = e to the logp_new: of the probability, not of its logarithm", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
+		r := min(max(math.Exp(lp-old), 1-o.low), 1+o.high)
+		return -a * r * math.Exp(lp), -a * r * math.Exp(lp)
+	}},
 	{"−A·p·logp_new, the probability p detached", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) {
 		return -a * math.Exp(lp) * lp, -a * math.Exp(lp)
 	}},

@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/stage"
 )
@@ -53,6 +55,31 @@ func TestCrossEntropyBesideAPreferenceLoss(t *testing.T) {
 			require.Equal(t, c.fault, o.Rules.Violations[0].Fault, c.name)
 		}
 	}
+}
+
+// Of tokens that were dumped with prompts and padding, the mean over all columns is no cross-entropy of the answers.
+func TestCrossEntropyOfPadding(t *testing.T) {
+	tr := pairs(4)
+	b := tr.b
+	const cols = 12
+	tokens, mask := make([]float64, b.Rows*cols), make([]float64, b.Rows*cols)
+	for i := range tokens {
+		tokens[i] = round32(-3 * tr.r.Float64())
+		if i%cols > 2 && i%cols < 6+i/cols%5 {
+			mask[i] = 1
+		}
+	}
+	nll := make([]float64, len(b.Files))
+	for f, file := range b.Files {
+		nll[f] = round32(-total(tokens[file.Lo*cols:file.Hi*cols]) / float64((file.Hi-file.Lo)*cols))
+	}
+	tr.perFile("nll_loss", nll)
+	for name, x := range map[string][]float64{"chosen_token_logps": tokens, "chosen_mask": mask} {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerRow, Width: cols, Shape: []int{b.Rows, cols}, Data: x, Type: format.F32}
+	}
+	o := stage.Judge(stage.Find("preference/nll_loss"), b, options(t, "dpo.loss=sigmoid"))
+	require.Equal(t, check.Fail, o.Verdict)
+	require.Equal(t, "DPO-NLL", o.Rules.Violations[0].Fault)
 }
 
 func total(x []float64) (s float64) {

@@ -31,7 +31,7 @@ def install(cls, folder="dumps", steps=range(1, 21), strict=False):
                   side + "_tokens": whole[i].sum(1), side + "_token_logps": v["per_token_logps"].chunk(2)[i]}
             if "ref_per_token_logps" in v: t[f"ref_{side}_token_logps"] = v["ref_per_token_logps"].chunk(2)[i]
         if len(v["self"].loss_types) == 1: t["pair_loss"] = v["per_sequence_loss"]
-        if "batch_loss" in v: t["nll_loss"] = v["batch_loss"]
+        t |= ({"nll_loss": v["batch_loss"]} if "batch_loss" in v else {}) | ({"pair_weights": v["chosen_weights"] * v["rejected_weights"]} if self.use_weighting else {})
         options = {k: o for k in trl.DPOConfig.__annotations__ if isinstance(o := getattr(self.args, k), (int, float, str, type(None))) or k in LISTS}
         scalars = {k: m[-1] if math.isfinite(m[-1]) else None for k, m in dict(self._metrics["train"], loss=[loss.item()]).items() if k == "loss" or
                    acc.num_processes == 1 and k.startswith(("rewards/", "logps/"))}  # with several ranks these are means over them
