@@ -59,7 +59,7 @@ func (t *trial) extraTerms() []Explanation {
 				case o.Check.Output == "advantages" && o.Check.Stage == convention.Advantage:
 					h.ID = "ADV-CENTER"
 				}
-			case !instead && againstSign(o.Check, name, k):
+			case !instead && againstSign(o.Check, name, k) && (o.Check.Output != "token_rewards" || rewardsLackKL(c) && penalises(c)):
 				h.ID, h.Title = signed[name], fmt.Sprintf("a term of %+.6g × %s is in it: no coefficient makes one of this sign", k, name)
 			case instead && math.Abs(k-1) < 1e-6 && o.Check.Stage == convention.Advantage && o.Check.Output == "advantages" && name == "scores":
 				h.ID, h.Title = "ADV-CENTER", "no baseline is subtracted, and nothing is divided by: the numbers are those of scores"
@@ -91,6 +91,28 @@ func againstSign(ch *stage.Check, name string, k float64) bool {
 		return k < 0
 	}
 	return false
+}
+
+// rewardsLackKL reports whether the options of a case put no KL into token rewards.
+func rewardsLackKL(c *stage.Case) bool {
+	place := c.Set.Value("kl.place")
+	return place.Kind() != convention.Enum || place.Text() == "none" || place.Text() == "loss" || numberOr(c, "kl.beta", 0) == 0
+}
+
+// penalises reports whether the dumped KL is that of the policy from its reference: no number of it is below 0, or all are logp_old − logp_ref.
+func penalises(c *stage.Case) bool {
+	kl, lp, ref := c.B.Token("kl"), c.B.Token("logp_old"), c.B.Token("logp_ref")
+	if len(kl) != len(c.B.Mask) {
+		return false
+	}
+	positive, difference := true, len(lp) == len(kl) && len(ref) == len(kl)
+	for i, m := range c.B.Mask {
+		if m {
+			positive = positive && kl[i] >= 0
+			difference = difference && math.Abs(kl[i]-(lp[i]-ref[i])) <= 1e-5*(math.Abs(lp[i])+math.Abs(ref[i]))
+		}
+	}
+	return positive || difference
 }
 
 // whitened reports whether advantages are whitened over several rows.

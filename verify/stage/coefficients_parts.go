@@ -62,6 +62,19 @@ func (l *Losses) ofParts() map[string]float64 {
 	return nil
 }
 
+// ofSize reports whether the numbers that the files have of a term are entropies or squares, which are above 0, and not what is added of them.
+func (l *Losses) ofSize(k int) bool {
+	if lossTerms[k].option == "kl.beta" {
+		return true // an estimate may be below 0
+	}
+	for _, v := range l.terms[k] {
+		if !(lossTerms[k].sign*v > 0) {
+			return false
+		}
+	}
+	return true
+}
+
 // coefficientsOf solves for the coefficients of the terms that are not nil, by their options. A coefficient of 1 is none: the term was dumped as it
 // is added. Of one below 0 the magnitude is returned: no configuration has it, and the loss is then wrong by the sign of its term.
 func (l *Losses) coefficientsOf(terms [3][]float64) map[string]float64 {
@@ -106,6 +119,9 @@ func (l *Losses) coefficientsOf(terms [3][]float64) map[string]float64 {
 		}
 		if most <= 1e-3*largest {
 			continue // it is as large as what the files may leave
+		}
+		if x[i] < 0 && !l.ofSize(k) {
+			continue
 		}
 		if c := written(math.Abs(x[i]), 1e-3); c > 0 && math.Abs(c-1) > 1e-3 {
 			found[lossTerms[k].option] = c

@@ -43,6 +43,20 @@ func TestCoefficientsAreThoseOfAllFiles(t *testing.T) {
 	require.Equal(t, map[string]float64{"entropy.coef": 0.007}, run(6, func(_ int, pg, kl, h float64) float64 { return pg + kl - 0.007*h }), "the KL was dumped as it is added")
 }
 
+// The coefficient of an entropy bonus that is added, where it should be subtracted, is its size; of what is no entropy, but what is added of it, there is none.
+func TestCoefficientsOfWrongSign(t *testing.T) {
+	run := func(sign float64) map[string]float64 {
+		var l Losses
+		for f := range 5 {
+			pg, kl, h := math.Sin(float64(f)), 0.1+0.05*math.Cos(float64(3*f)), 2+math.Sin(float64(5*f))
+			l.Add(lossFile(4, []int{4, 2}, func(i int) float64 { return float64(i) }, map[string]float64{"pg_loss": pg, "kl_loss": kl, "entropy_loss": sign * h, "loss": pg + 0.03*kl + sign*0.007*h}))
+		}
+		return l.Coefficients()
+	}
+	require.Equal(t, map[string]float64{"kl.beta": 0.03, "entropy.coef": 0.007}, run(1))
+	require.Equal(t, map[string]float64{"kl.beta": 0.03}, run(-1))
+}
+
 // A term that the files have of their tokens alone stands in the loss beside those that they have.
 func TestCoefficientsOfTokens(t *testing.T) {
 	run := func(of func(f int, mean, rows float64) float64) map[string]float64 {
