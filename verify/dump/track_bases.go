@@ -18,6 +18,7 @@ import (
 // right, nil where it is so under none.
 func (t *track) bases(v *view, set *convention.Set, s *session) (list []judgement, right *judgement) {
 	known, found := t.foundBefore(set, s)
+	known, found = unweighted(v.b, known, found)
 	return t.underEach(append(t.ofUpstream(known, found, set, s), t.withShown(v, known, s)...), v, s)
 }
 
@@ -26,7 +27,8 @@ func (t *track) buggy(b *dump.Batch, set *convention.Set, s *session) []judgemen
 	if s.profile != nil {
 		return nil
 	}
-	known, _ := t.foundBefore(set, s)
+	known, found := t.foundBefore(set, s)
+	known, _ = unweighted(b, known, found)
 	var sets []*convention.Set
 	for _, changes := range fault.ShownUnder(t.check, b, known) {
 		if f := (stage.Fit{Changes: changes}); !f.Unwritten() {
@@ -74,6 +76,23 @@ func (t *track) underEach(sets []*convention.Set, v *view, s *session) (list []j
 	}
 	slices.SortStableFunc(rest, func(x, y judgement) int { return cmp.Compare(wrong(x), wrong(y)) })
 	return list, right
+}
+
+// unweighted takes back what the checks before have found of weights between engine and trainer where the files have neither of the two: a loss without
+// weights is right under any rule for them, and one beside it would ask for what is not there.
+func unweighted(b *dump.Batch, known *convention.Set, found []stage.Change) (*convention.Set, []stage.Change) {
+	if b.Tensors["is_weights"] != nil || b.Tensors["logp_gen"] != nil {
+		return known, found
+	}
+	var left []stage.Change
+	for _, c := range found {
+		if strings.HasPrefix(c.Option, "tis.") {
+			known = known.With(c.Option, convention.Value{}, "")
+		} else {
+			left = append(left, c)
+		}
+	}
+	return known, left
 }
 
 // ofUpstream returns known with what the likeliest fits of the checks upstream say together of options that each of them leaves open: a bound, and what it

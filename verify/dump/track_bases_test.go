@@ -1,0 +1,31 @@
+package dump
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// What a loss says of weights that its files do not have is no option of the losses beside it.
+func TestUnweighted(t *testing.T) {
+	known, found := &convention.Set{}, []stage.Change(nil)
+	for option, text := range map[string]string{"tis.level": "seq_sum", "agg.kind": "token"} {
+		v, err := convention.Parse(option, text)
+		require.NoError(t, err)
+		known, found = known.With(option, v, "aggregate/pg_loss"), append(found, stage.Change{Option: option, To: v})
+	}
+	b := &dump.Batch{Tensors: map[string]*dump.Tensor{}}
+	set, left := unweighted(b, known, found)
+	require.Len(t, left, 1)
+	require.Equal(t, "agg.kind", left[0].Option)
+	require.Equal(t, convention.Unknown, set.Value("tis.level").Kind())
+	require.Equal(t, "token", set.Value("agg.kind").String())
+	b.Tensors["is_weights"] = &dump.Tensor{}
+	set, left = unweighted(b, known, found)
+	require.Len(t, left, 2)
+	require.Equal(t, "seq_sum", set.Value("tis.level").String())
+}
