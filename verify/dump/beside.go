@@ -44,7 +44,8 @@ func (t *track) fromBeside(s *session) {
 // byRows explains a supervised loss that nobody says to be a mean over tokens by a bug of a mean over rows.
 func (t *track) byRows(s *session) {
 	o := t.first
-	if o.Pred == nil || o.Case.B.Meta.Algorithm != "sft" || t.explained() || isDeclared(o.Case.Set, "agg.kind") || t.check.Stage != convention.Aggregate && t.check.Stage != convention.Gradient {
+	if o.Pred == nil || o.Case.B.Meta.Algorithm != "sft" || t.explained() || isDeclared(o.Case.Set, "agg.kind") ||
+		t.check.Stage != convention.Aggregate && t.check.Stage != convention.Gradient {
 		return
 	}
 	v, err := convention.Parse("agg.kind", "seq_mean_token_mean")

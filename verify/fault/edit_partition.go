@@ -17,7 +17,8 @@ func partitionEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "advantage/group" {
 		return nil
 	}
-	return []edit{{id: "ADV-WRONG-GROUPS", title: "the baseline of a row is the mean of rows of other groups, and the spread that of its own", changes: mostChanges, predict: otherPartition}}
+	const title = "the baseline of a row is the mean of rows of other groups, and the spread that of its own"
+	return []edit{{id: "ADV-WRONG-GROUPS", title: title, changes: mostChanges, predict: otherPartition}}
 }
 
 func otherPartition(c *stage.Case, ch *stage.Check) *stage.Prediction {

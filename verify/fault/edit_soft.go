@@ -75,7 +75,9 @@ func gateForms() []gateForm {
 	} {
 		with("the soft gate is "+g.title+", of z = τ(ρ − 1), in place of σ(z)", func(f *gateForm) { f.gate = g.of })
 	}
-	with("the temperature of the soft gate is chosen by the ratio, tau_pos above 1, not by the advantage", func(f *gateForm) { f.side = func(d, _ float64) bool { return d > 0 } })
+	with("the temperature of the soft gate is chosen by the ratio, tau_pos above 1, not by the advantage", func(f *gateForm) {
+		f.side = func(d, _ float64) bool { return d > 0 }
+	})
 	return list
 }
 

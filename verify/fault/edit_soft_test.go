@@ -91,3 +91,21 @@ func TestAdvantageOfAllRows(t *testing.T) {
 	})
 	requireName(t, stage.Judge(stage.Find("token_loss/policy"), b, set), "ADV-BROADCAST", "the mean of those")
 }
+
+// One bound of the log-ratios that nobody declares gives no other function of the ratio, though each token alone is within its reach; a gate of bounded
+// log-ratios is within it.
+func TestReachOfOneBound(t *testing.T) {
+	set := clippedLoss(t, "loss.kind", "sapo", "sapo.tau_pos", "1", "sapo.tau_neg", "1.05")
+	names := []string{"ratio.log_clamp", "loss.off_policy_max", "loss.top_entropy"}
+	judged := func(of func(d float64) float64) *stage.Outcome {
+		return stage.Judge(stage.Find("token_loss/policy"), perTokenOf(updated(func(float64, float64) float64 { return 0 }), "token_loss", func(lp, old, a float64) float64 {
+			tau := 1.05
+			if a > 0 {
+				tau = 1
+			}
+			return -a * 4 / tau / (1 + math.Exp(-tau*of(lp-old)))
+		}), set)
+	}
+	require.True(t, stage.OutOfReach(judged(func(d float64) float64 { return d - 0.1*d*d*d }), names))
+	require.False(t, stage.OutOfReach(judged(func(d float64) float64 { return math.Expm1(math.Max(-0.137, math.Min(d, 0.137))) }), names))
+}

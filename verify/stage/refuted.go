@@ -2,6 +2,8 @@ package stage
 
 import (
 	"math"
+	"slices"
+	"strconv"
 
 	"plumbline/verify/convention"
 )
@@ -104,22 +106,82 @@ var strongest = map[string]string{
 // guard is the most that is added to a count.
 const guard = "1e-3"
 
+// dropping are the numbers that leave the loss of a token as it is or leave it out: none puts it between.
+var dropping = map[string]bool{"loss.off_policy_max": true, "loss.top_entropy": true}
+
 // OutOfReach reports whether no values of the named numbers give the output that failed. An element that is monotone in each number while
 // the others stay has its extremes where each is absent or strongest; an element beyond all of these, by 16 times what it can be off, and
 // 1e-3 of itself, refutes them together. Of a sum over tokens that holds only for what is added to counts, whose effect is proportional
 // to it.
+//
+// A bound of the log-ratio of tokens changes those alone that are beyond it. It is below the smallest of those that are wrong, which holds all others
+// as far; or it is not, and then the others have made that one wrong.
 func OutOfReach(o *Outcome, names []string) bool {
-	const many = 6 // of which there are 64 corners
-	if o.Pred == nil || len(names) == 0 || len(names) > many || o.Half() || o.Case == nil {
+	const clamp = "ratio.log_clamp"
+	if len(names) == 0 {
 		return false
+	}
+	if !slices.Contains(names, clamp) || !byToken(o) {
+		return len(unreached(o, names, nil)) > 0
+	}
+	wrong := func(i int) bool { // and not by as little as what is allowed for
+		return o.judges(i) && !(math.Abs(o.Got[i]-o.Pred.Want[i]) <= 16*o.Limit(i)+1e-3*math.Abs(o.Pred.Want[i]))
+	}
+	at, least := -1, math.Inf(1)
+	c := o.Case
+	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
+	for i := range o.Got {
+		if d := math.Abs(lp[i] - old[i]); wrong(i) && d < least {
+			at, least = i, d
+		}
+	}
+	if at < 0 || least == 0 {
+		return len(unreached(o, names, nil)) > 0
+	}
+	below := unreached(o, names, map[string]string{clamp: strconv.FormatFloat(least, 'g', -1, 64)})
+	if !slices.ContainsFunc(below, wrong) { // what is right needs no bound
+		return false
+	}
+	rest := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == clamp })
+	return slices.Contains(unreached(o, rest, nil), at)
+}
+
+// byToken reports whether an output has an element for every token, which depends on the ratio of no other.
+func byToken(o *Outcome) bool {
+	if o.Case == nil || o.Pred == nil || o.Check.ID != "token_loss/policy" {
+		return false
+	}
+	b, set := o.Case.B, o.Case.Set
+	return len(o.Got) == len(b.Mask) && len(b.Token("logp_new")) == len(o.Got) && len(b.Token("logp_old")) == len(o.Got) &&
+		set.Value("ratio.level").String() == "token" && slices.Contains([]string{"ppo", "sapo", "cispo"}, set.Value("loss.kind").String())
+}
+
+// judges reports whether element i is compared.
+func (o *Outcome) judges(i int) bool {
+	b := o.Case.B
+	perToken := len(o.Got) == b.Rows*b.Cols && b.Cols > 1
+	return (o.Pred.Judge == nil || o.Pred.Judge[i]) && (!perToken || len(b.Mask) != len(o.Got) || b.Mask[i])
+}
+
+// unreached returns the elements that no values of the named numbers give. Where weak has a value of one, it is no weaker than that.
+func unreached(o *Outcome, names []string, weak map[string]string) (beyond []int) {
+	const many = 6 // of which there are 64 corners
+	if o.Pred == nil || len(names) > many || o.Half() || o.Case == nil {
+		return nil
 	}
 	b := o.Case.B
 	perToken := len(o.Got) == b.Rows*b.Cols && b.Cols > 1
 	for _, name := range names {
 		if _, ok := strongest[name]; !ok || !perToken && strongest[name] != guard {
-			return false
+			return nil
 		}
 	}
+	left := func(string) bool { return false } // of the loss of a token, which is 0 then
+	if o.Check.ID == "token_loss/policy" {
+		left = func(name string) bool { return dropping[name] }
+	}
+	zero := slices.ContainsFunc(names, left)
+	names = slices.DeleteFunc(slices.Clone(names), left)
 	low, high := make([]float64, len(o.Got)), make([]float64, len(o.Got))
 	for corner := range 1 << len(names) {
 		set := o.Case.Set
@@ -129,16 +191,19 @@ func OutOfReach(o *Outcome, names []string) bool {
 				if text = "none"; strongest[name] == guard {
 					text = "0"
 				}
+				if w, ok := weak[name]; ok {
+					text = w
+				}
 			}
 			v, err := convention.Parse(name, text)
 			if err != nil {
-				return false
+				return nil
 			}
 			set = set.With(name, v, "reach")
 		}
 		p := JudgeAs(o.Check, b, set, o.Arithmetic)
 		if p.Pred == nil || p.Tally == nil || len(p.Pred.Want) != len(o.Got) {
-			return false
+			return nil
 		}
 		for i, want := range p.Pred.Want {
 			limit := 16*p.Limit(i) + 1e-3*math.Abs(want)
@@ -155,9 +220,9 @@ func OutOfReach(o *Outcome, names []string) bool {
 		}
 	}
 	for i, got := range o.Got {
-		if (o.Pred.Judge == nil || o.Pred.Judge[i]) && (!perToken || len(b.Mask) != len(o.Got) || b.Mask[i]) && (got < low[i] || got > high[i]) {
-			return true
+		if o.judges(i) && (got < low[i] || got > high[i]) && !(zero && got == 0) {
+			beyond = append(beyond, i)
 		}
 	}
-	return false
+	return beyond
 }
