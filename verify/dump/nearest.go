@@ -19,7 +19,12 @@ type departure struct {
 	shared  int          // options that the run has as the profile does
 }
 
-// unlike are the options that tell no program from another: where a KL is that a run has not got, and what keeps a quotient from a division by 0.
+// notTaste are the options of which another value than a framework's is seldom a matter of taste in a program that is like it in all else. What programs
+// choose freely (how losses are aggregated, what is whitened, estimators of KL, small numbers in quotients) tells nothing.
+var notTaste = []string{"adv.center", "adv.ddof", "whiten.ddof", "whiten.mask", "whiten.shift_mean", "returns.before_whiten", "score.index", "value.factor", "value.mask",
+	"ratio.old", "gae.hole", "gae.value_mask", "gae.truncated_bootstrap", "agg.empty_rows", "mask.tokens"}
+
+// unlike are the options that a departure may leave open: where a KL is that a run has not got, and what keeps a quotient from a division by 0.
 var unlike = []string{"kl.place", "adv.eps", "whiten.eps", "whiten.eps_place", "mean.eps", "agg.len_eps", "ratio.len_eps", "logp.temp_eps"}
 
 // minor are the options in which programs differ without one of them being wrong.
@@ -80,7 +85,7 @@ func (s *session) departs(searched []*track, p *convention.Profile) (d *departur
 	if d == nil {
 		return nil, true
 	}
-	if _, named := fault.OfChangeIn(d.track.check.ID, d.change, false); !named || !d.change.From.Known() || len(shared) < leastShared {
+	if _, named := fault.OfChangeIn(d.track.check.ID, d.change, false); !named || !slices.Contains(notTaste, d.change.Option) || !d.change.From.Known() || len(shared) < leastShared {
 		return nil, false
 	}
 	d.shared = len(shared)

@@ -48,3 +48,18 @@ func TestOneDepartureFromAFrameworkIsUndecided(t *testing.T) {
 		require.True(t, found)
 	}
 }
+
+// A coefficient of the KL in rewards that a controller changes from one batch to the next is no number of the run, and no bug.
+func TestCoefficientsOfAController(t *testing.T) {
+	judged := false
+	for _, r := range silentIn(t, "testdata/runs/ppo", func(b *dumpfile.Batch) {
+		r, kl := b.Token("token_rewards"), b.Token("kl")
+		cells(b, func(i, _, _ int) { r[i] -= 0.01 * float64(b.Meta.Step) * kl[i] })
+	}, "reward/token").Results {
+		if r.Check == "reward/token" {
+			judged = true
+			require.Equal(t, check.Pass, r.Verdict, r.Reason)
+		}
+	}
+	require.True(t, judged)
+}

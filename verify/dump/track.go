@@ -42,6 +42,7 @@ type track struct {
 	searchedAt int    // the step of the first search
 	repeated   bool   // a step that told more was searched, too
 	blank      int    // steps whose gradient no form makes
+	adaptive   bool   // some batch has a coefficient of its own
 
 	why  explanation
 	over []stage.Change // of a declaration, on top of which a bug explains the first failure
@@ -170,6 +171,9 @@ func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 					outcome = &o
 				}
 			}
+		}
+		if outcome == nil {
+			kept, outcome = t.controlled(v, set, s)
 		}
 		t.fits = kept
 		if outcome != nil {

@@ -116,6 +116,44 @@ func (t *track) ascends(res *check.Result) {
 	}
 }
 
+// controlled returns the fits under which the rewards of a batch are right with a coefficient of their KL that this batch gives in closed form, and that
+// under the first: nobody declares it, and a controller (kl.adaptive) changes it from one batch to the next.
+func (t *track) controlled(v *view, set *convention.Set, s *session) (kept []stage.Fit, right *judgement) {
+	const option = "kl.beta"
+	if s.profile != nil || t.check.ID != "reward/token" || set.Value(option).Kind() != convention.Unknown {
+		return nil, nil
+	}
+	b, err := v.whole()
+	if err != nil {
+		s.fail(err)
+		return nil, nil
+	}
+	var betas []convention.Value
+	for _, changes := range stage.Shown(t.check, b, set) {
+		for _, c := range changes {
+			if c.Option == option && !slices.Contains(betas, c.To) {
+				betas = append(betas, c.To)
+			}
+		}
+	}
+	for _, f := range t.fits {
+		for _, beta := range betas {
+			o := s.judge(t.check, v, changed(set, f.Changes).With(option, beta, "search"))
+			if o.Verdict == check.Pass {
+				if kept = append(kept, f); right == nil {
+					right = &o
+				}
+				break
+			}
+		}
+	}
+	if right != nil && !t.adaptive {
+		t.adaptive = true
+		s.say("the coefficient of the KL in the rewards, which nobody declares, changes from one batch to the next, as a controller (kl.adaptive) does it")
+	}
+	return kept, right
+}
+
 // weighted returns set with the weights of the reward functions that the scores of the run give, where nobody declares them.
 func (s *session) weighted(v *view, set *convention.Set) *convention.Set {
 	if _, said := set.Fact("reward_weights"); said {

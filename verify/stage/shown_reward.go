@@ -2,8 +2,10 @@ package stage
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -165,19 +167,58 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more []assign) 
 			}
 			of, left = w[0], l/math.Abs(w[0]) // in scores
 		} else {
-			var off []float64
+			var ended, all []float64 // what the longest are off by may be the penalty
 			for row, x := range y {
-				if !math.IsNaN(x) {
-					off = append(off, math.Abs(x-score[row]))
+				if math.IsNaN(x) {
+					continue
+				}
+				if all = append(all, math.Abs(x-score[row])); spans[row] < longest {
+					ended = append(ended, math.Abs(x-score[row]))
 				}
 			}
-			left = middle(off, 1)
+			if left = middle(all, 1); len(ended) > 0 {
+				left = middle(ended, 1)
+			}
 		}
 		if left < best {
-			best, a, more = left, of, penalty(y, score, of, func(row int) bool { return spans[row] == longest })
+			best, a = left, of
+			if more = penalty(y, score, of, func(row int) bool { return spans[row] == longest }); more == nil {
+				more = heldWithin(y, score, of)
+			}
 		}
 	}
 	return a, more
+}
+
+// heldWithin returns the range that scores are held in where ends are y and a·s was due: those that are beyond ±c, and no others, are ±c, two at least,
+// or one of a number of two digits.
+func heldWithin(y, score []float64, a float64) []assign {
+	var held []float64
+	for row, x := range y {
+		if s := score[row]; !math.IsNaN(x) && math.Abs(x/a-s) > 1e-4*math.Abs(s) {
+			if !(math.Abs(s) > math.Abs(x/a)) || s*x < 0 {
+				return nil
+			}
+			held = append(held, math.Abs(x/a))
+		}
+	}
+	if len(held) == 0 || slices.Max(held)-slices.Min(held) > 1e-3*slices.Max(held) {
+		return nil
+	}
+	c := written(middle(slices.Clone(held), 1), 1e-3)
+	if short, err := strconv.ParseFloat(strconv.FormatFloat(c, 'g', 2, 64), 64); len(held) == 1 && (err != nil || short != c) {
+		return nil
+	}
+	for row, x := range y {
+		if !math.IsNaN(x) && math.Abs(score[row]) > 1.001*c && math.Abs(x/a-score[row]) <= 1e-4*math.Abs(score[row]) {
+			return nil
+		}
+	}
+	v, err := convention.Parse("reward.clip_range", fmt.Sprintf("%g,%g", -c, c))
+	if err != nil {
+		return nil
+	}
+	return []assign{word("reward.clip", "before_baseline"), {"reward.clip_range", v}}
 }
 
 // penalty returns the rule for responses without an end under which ends that are y where a·s was due are right: one number that some of the

@@ -1,0 +1,56 @@
+package stage
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+)
+
+// Scores that are held within a range stop at its ends.
+func TestRangesOfScoresAreShown(t *testing.T) {
+	for seed := range uint64(4) {
+		b := ppoBatch(seed, func(row int, score float64, kl []float64, last int) []float64 {
+			return rewardsOf(0.0317, 0)(row, min(max(score, -0.4), 0.4), kl, last)
+		}, gaeOf(1, 1))
+		got := texts(Shown(Find("reward/token"), b, &convention.Set{})[0])
+		require.Equal(t, "before_baseline", got["reward.clip"])
+		require.Equal(t, "-0.4,0.4", got["reward.clip_range"])
+		fits, _ := Complete(Find("reward/token"), b, &convention.Set{})
+		require.NotEmpty(t, fits)
+		require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
+	}
+}
+
+// Where most responses lack an end, the others tell that the score stands behind the last token.
+func TestPenaltyOfMostResponsesIsShown(t *testing.T) {
+	for seed := range uint64(4) {
+		whole := ppoBatch(seed, rewardsOf(0.0317, 0.43), gaeOf(1, 1))
+		b := *whole
+		some := []int{3, 7, 11, 0, 1} // the first three take all columns
+		b.Rows, b.Mask, b.Tensors, b.Files = len(some), nil, map[string]*dump.Tensor{}, []dump.FileInfo{{Name: "f", Hi: len(some), Cols: b.Cols}}
+		for name, x := range whole.Tensors {
+			y, width := *x, len(x.Data)/whole.Rows
+			y.Data, y.Shape = nil, append([]int{len(some)}, x.Shape[1:]...)
+			for _, r := range some {
+				y.Data = append(y.Data, x.Data[r*width:(r+1)*width]...)
+			}
+			b.Tensors[name] = &y
+		}
+		for _, r := range some {
+			b.Mask = append(b.Mask, whole.Mask[r*b.Cols:(r+1)*b.Cols]...)
+		}
+		for r := 3; r < len(some); r++ {
+			i := r*b.Cols + NewCase(&b, &convention.Set{}, 0).last(r)
+			rewards, score := b.Token("token_rewards"), b.Row("scores")[r]
+			rewards[i], rewards[i+1] = -0.0317*b.Token("kl")[i], score
+		}
+		id, ok := EndToken(&b)
+		require.True(t, ok)
+		got := texts(Shown(Find("reward/token"), &b, (&convention.Set{}).WithFact("eos_token_id", float64(id)))[0])
+		require.Equal(t, "0.43", got["eos.penalty"])
+	}
+}
