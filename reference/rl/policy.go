@@ -107,7 +107,7 @@ func Policy(res *PolicyResult, b PolicyBatch, o PolicyOptions) error {
 	res.Ratio = Ratio(res.Ratio, b.LogProbs, old, b.Mask, b.Rows, b.Cols, o.Ratio)
 	if o.Kind == LossGMPO {
 		o.Agg = AggOptions{Kind: AggSeqMeanTokenMean, EmptyRows: AggCounted, Outside: OutsideIgnore, Empty: o.Agg.Empty,
-			Steps: o.Agg.Steps, Scale: o.Agg.Scale}
+			Denominator: o.Agg.Denominator, Rows: o.Agg.Rows, Steps: o.Agg.Steps, Scale: o.Agg.Scale}
 	}
 	o.policyTerm(res, &b, old)
 

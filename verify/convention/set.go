@@ -87,6 +87,12 @@ func (s *Set) Origin(option string) string {
 	return a.origin
 }
 
+// Declares reports whether the files or the user give an option its value, and no profile ("name@version"), search ("search") or check ("stage/output").
+func (s *Set) Declares(option string) bool {
+	origin := s.Origin(option)
+	return s.Value(option).Known() && origin != "search" && !strings.ContainsAny(origin, "@/")
+}
+
 // Fact returns a fact of the run: a float64, string, bool, or a list of these.
 func (s *Set) Fact(name string) (any, bool) {
 	v, ok := s.facts[name]

@@ -13,7 +13,8 @@ import (
 // plain prints a count.
 func plain(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// policyReduction is the reduction of a loss kind: gmpo is a mean over rows whatever the options.
+// policyReduction is the reduction of a loss kind: gmpo is a mean over rows whatever agg.kind says, and over those of a micro-batch (verl 0.9.1,
+// compute_policy_loss_geo_mean, torch.mean) unless a program that is not verl says agg.denominator itself.
 func (c *Case) policyReduction() *reduction {
 	if c.geometric() {
 		o := rl.AggOptions{Kind: rl.AggSeqMeanTokenMean, EmptyRows: rl.AggCounted, Outside: rl.OutsideIgnore}
@@ -23,7 +24,11 @@ func (c *Case) policyReduction() *reduction {
 		if !c.OK() {
 			return nil
 		}
-		return c.denominators(o, "micro", true)
+		where := "micro"
+		if p := c.Set.Profile(); (p == nil || p.Framework != "verl") && c.Set.Declares("agg.denominator") {
+			where = c.Enum("agg.denominator")
+		}
+		return c.denominators(o, where, true)
 	}
 	return c.reduction()
 }

@@ -303,13 +303,25 @@ func TestGradientOfTheGeometricMean(t *testing.T) {
 			means = append(means, float64(sum32(terms)/float32(f.Hi-f.Lo)))
 		}
 		tr.perFile("loss", means)
-		set := options(t, "loss.kind=gmpo", "clip.low=0.2", "clip.high=0.2", "ratio.log_clamp=none", "kl.place=none", "agg.kind=seq_mean_token_mean", "agg.div_ga=false", "mean.empty=zero", "entropy.coef=0")
+		words := []string{"loss.kind=gmpo", "clip.low=0.2", "clip.high=0.2", "ratio.log_clamp=none", "kl.place=none", "agg.kind=seq_mean_token_mean", "agg.div_ga=false", "mean.empty=zero", "entropy.coef=0"}
+		set := options(t, words...)
 		log.pass(t, "token_loss", judged32(t, "token_loss/policy", b, set), seed)
 		log.pass(t, "dlogp", judged32(t, "gradient/dlogp", b, set), seed)
 		log.pass(t, "loss", judged32(t, "aggregate/loss", b, set), seed)
 		if at := slices.IndexFunc(grad, func(g float64) bool { return g != 0 }); at >= 0 {
 			planted(t, "gradient/dlogp", "dlogp", b, set, at)
 		}
+
+		whole := options(t, append(words, "agg.denominator=global")...) // a program that is not verl says so
+		for i := range grad {
+			f := b.Files[b.Origin[i/b.Cols].File]
+			grad[i] *= float64((f.Hi-f.Lo)*b.Meta.WorldSize) / float64(b.Rows) // gradients are averaged over ranks
+		}
+		for f, file := range b.Files {
+			means[f] *= float64((file.Hi-file.Lo)*b.Meta.WorldSize) / float64(b.Rows)
+		}
+		log.pass(t, "dlogp", judged32(t, "gradient/dlogp", b, whole), seed)
+		log.pass(t, "loss", judged32(t, "aggregate/loss", b, whole), seed)
 	}
 	log.report(t)
 }
