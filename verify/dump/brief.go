@@ -71,11 +71,23 @@ func (s *session) brief(r *Report) *check.Brief {
 	return b
 }
 
+// worstFirst orders findings by their verdicts, and behind those of the same verdict what only resembles a bug, where one that was recomputed is in the
+// run before it shows: a policy that learned from a wrong loss is another one for it.
 func worstFirst(found []check.Finding) {
 	order := []check.Verdict{check.Fail, check.Convention, check.Undetermined, check.Warn}
-	slices.SortStableFunc(found, func(x, y check.Finding) int {
-		return slices.Index(order, x.Verdict) - slices.Index(order, y.Verdict)
-	})
+	proven := -1 // the first step of a bug that was recomputed
+	for _, f := range found {
+		if f.Verdict == check.Fail && !f.Pattern && f.First >= 0 && bug.Find(f.Name) != nil && (proven < 0 || f.First < proven) {
+			proven = f.First
+		}
+	}
+	rank := func(f check.Finding) int {
+		if f.Pattern && proven >= 0 && f.First > proven {
+			return 2*slices.Index(order, f.Verdict) + 1
+		}
+		return 2 * slices.Index(order, f.Verdict)
+	}
+	slices.SortStableFunc(found, func(x, y check.Finding) int { return rank(x) - rank(y) })
 }
 
 // AddBrief adds what is said of another run, a part of the same training, to what b says. results are those of both; place says where its

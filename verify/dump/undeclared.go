@@ -275,8 +275,7 @@ func (t *track) readsDeclared() bool {
 
 // isDeclared reports whether the files or the user say the value of an option: it is not of a search, of a profile or of another check.
 func isDeclared(set *convention.Set, name string) bool {
-	origin := set.Origin(name)
-	return set.Value(name).Known() && origin != "search" && origin != ofMask && !strings.Contains(origin, "@") && !strings.Contains(origin, "/")
+	return set.Declares(name) && set.Origin(name) != ofMask
 }
 
 // openOptions are the options that the failure was judged with and that nobody has declared.

@@ -61,7 +61,9 @@ func explainWritten(runs [][]*stage.Outcome, open func(option string) bool) (*st
 						return nil, nil
 					}
 					if o, e, ok := h.everywhere(run, under); ok {
-						e.Solved = true
+						e.Solved = !slices.ContainsFunc(optionsOf(h.ID), func(o string) bool { // else another value of its own option may be meant
+							return open(o) && o != w.name && o != w.option
+						})
 						first, found = o, append(found, e)
 					}
 				}

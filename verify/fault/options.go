@@ -127,6 +127,16 @@ var named = []struct {
 	{"dpo.logp_mean", "", "", "DPO-TOKENS"},
 }
 
+// optionsOf are the options of which another value is what a bug does.
+func optionsOf(id string) (list []string) {
+	for _, e := range named {
+		if e.id == id && !slices.Contains(list, e.option) {
+			list = append(list, e.option)
+		}
+	}
+	return list
+}
+
 // OfChange returns what the registry knows of a change of an option; ok is false if it knows nothing.
 func OfChange(c stage.Change) (n Named, ok bool) {
 	if c.Option == "kl.beta" && doubled(c) {
