@@ -43,7 +43,9 @@ func otherPartition(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			return nil // its spread is ε
 		}
 		slope[r] = (p.Want[high] - p.Want[low]) / (score[high] - score[low])
-		base[r] = score[r] - got[r]/slope[r]
+		if base[r] = score[r] - got[r]/slope[r]; math.IsNaN(base[r]) || math.IsInf(base[r], 0) {
+			return nil // other scores are held at one number, and say nothing of a baseline
+		}
 		scale = max(scale, math.Abs(score[r]))
 	}
 	order := make([]int, len(id))

@@ -44,6 +44,21 @@ func TestBaselineOfOtherRows(t *testing.T) {
 	requireNoName(t, judged(func(r []float64, i int) float64 { return 0.3 * float64(part(i)*part(i)) }))
 }
 
+// Scores that are all held at one number leave no slope to tell a baseline by, and the search for one ends.
+func TestScoresHeldAtOneNumberHaveNoBaseline(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for option, text := range map[string]string{"reward.clip": "before_baseline", "reward.clip_range": "50,60"} {
+		v, err := convention.Parse(option, text)
+		require.NoError(t, err)
+		set = set.With(option, v, "test")
+	}
+	o := stage.Judge(stage.Find("advantage/group"), rewarded(func(r []float64, _ []int, i int) float64 { return r[i] }), set)
+	require.Equal(t, check.Fail, o.Verdict)
+	require.Nil(t, otherPartition(o.Case, o.Check))
+}
+
 // Sequence ratios whose log-ratios of padding are summed, too.
 func TestSequenceRatioWithPadding(t *testing.T) {
 	set := clippedLoss(t, "ratio.level", "seq_mean")
