@@ -116,8 +116,8 @@ func rowsOf(name string, b *dump.Batch) (rows []sourceRow) {
 // with the rows of the batch. It is nil where a row has none, where the rows are their own, or where so few tokens are compared that a row fits by
 // chance.
 func matchedRows(name string, sources []sourceRow, c *stage.Case, ch *stage.Check) *stage.Prediction {
-	const least = 24      // tokens of rows that are not their own
-	const most = 64 << 20 // cells that are predicted
+	const least = 24     // tokens of rows that are not their own
+	const most = 4 << 20 // cells that are predicted
 	b := c.B
 	x, got := c.Optional(name).X, b.Token(ch.Output)
 	if len(x) != len(b.Mask) || len(got) != len(b.Mask) || b.Rows < 4 || b.Cols == 0 || len(sources) < b.Rows || 2*len(sources)*len(b.Mask) > most {
