@@ -21,6 +21,7 @@ type pairLoss struct {
 	of        func(o rl.DPOOptions, p stage.Pair) float64 // nil: it cannot show
 	needs     func(o rl.DPOOptions) bool                  // under which it can; nil: under every one that has a reference
 	raw       bool                                        // log-probs are as they were dumped
+	apart     bool                                        // log-probs are as they were dumped, where those of the loss are per token
 }
 
 // kind demands one kind of loss by the reverse KL.
@@ -207,13 +208,13 @@ func (l pairLoss) hypothesis() *Hypothesis {
 				return nil
 			}
 		}
-		if !some || l.raw && (c.B.Row("chosen_tokens") == nil || c.B.Row("rejected_tokens") == nil) {
+		if !some || (l.raw || l.apart) && (c.B.Row("chosen_tokens") == nil || c.B.Row("rejected_tokens") == nil) {
 			return nil
 		}
 		return c.Pairs(ch, func(p stage.Pair) (sum float64) {
 			for i, q := range parts {
 				of, loss := p, l.of
-				if q.PerToken {
+				if q.PerToken && !(l.apart && shows[i]) {
 					of = p.PerToken()
 				}
 				if !shows[i] {
@@ -231,8 +232,8 @@ func (l pairLoss) shows(q stage.LossPart) bool {
 	switch {
 	case l.needs != nil:
 		return l.needs(q.Options)
-	case l.raw:
-		return !q.PerToken && !q.Sorts && q.Options.Kind != rl.DPOORPO
+	case l.raw, l.apart:
+		return q.PerToken == l.apart && !q.Sorts && q.Options.Kind != rl.DPOORPO
 	}
 	return q.Options.Kind != rl.DPOORPO
 }
@@ -280,7 +281,7 @@ var preferenceFaults = slices.Concat(tokenFaults(), pairHypotheses(), answerFaul
 
 func pairHypotheses() []*Hypothesis {
 	var list []*Hypothesis
-	for _, l := range slices.Concat(pairLosses, termLosses, smoothedAnyway()) {
+	for _, l := range slices.Concat(pairLosses, termLosses, sideLosses, lengthLosses, smoothedAnyway()) {
 		list = append(list, l.hypothesis())
 	}
 	return list

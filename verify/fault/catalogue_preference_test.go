@@ -45,6 +45,11 @@ var pairBugs = []struct {
 	of             scorer
 }{
 	{"labels smoothed anyway", "sigmoid", "DPO-SMOOTHING", 0, func(p pairOf) float32 { return -.9*logSigmoid(p.beta*p.h()) - .1*logSigmoid(-p.beta*p.h()) }},
+	{"hinge of β − βh", "hinge", "DPO-HINGE", 0, func(p pairOf) float32 { return max(0, p.beta-p.beta*p.h()) }},
+	{"no beta for the wrong labels", "sigmoid", "DPO-BETA", .2, func(p pairOf) float32 { return -(1-p.eps)*logSigmoid(p.beta*p.h()) - p.eps*logSigmoid(-p.h()) }},
+	{"no beta for the right labels", "sigmoid", "DPO-BETA", .2, func(p pairOf) float32 { return -(1-p.eps)*logSigmoid(p.h()) - p.eps*logSigmoid(-p.beta*p.h()) }},
+	{"no reference of the rejected", "sigmoid", "DPO-NO-REFERENCE", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * ((p.c - p.r) - p.rc)) }},
+	{"no reference of the chosen", "sigmoid", "DPO-NO-REFERENCE", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * ((p.c - p.r) + p.rr)) }},
 	{"hinge of β − h", "hinge", "DPO-HINGE", 0, func(p pairOf) float32 { return max(0, p.beta-p.h()) }},
 	{"answers exchanged", "sigmoid", "DPO-SWAPPED", 0, func(p pairOf) float32 { return -logSigmoid(-p.beta * p.h()) }},
 	{"answers exchanged", "ipo", "DPO-SWAPPED", 0, func(p pairOf) float32 { return square(-p.h() - 1/(2*p.beta)) }},
@@ -140,6 +145,40 @@ func TestPreferenceBugs(t *testing.T) {
 				require.NotEmpty(t, found, "%s %s %s", b.name, b.loss, output)
 				require.Equal(t, b.id, found[0], "%s %s %s: %v", b.name, b.loss, output, found)
 			}
+		}
+	}
+}
+
+// A loss per token whose log-probs are divided by other tokens.
+func TestPreferenceLossesPerToken(t *testing.T) {
+	for seed := range uint64(3) {
+		beta := []float32{1, 2, 5}[seed]
+		x, list := drawnPairs(seed, 6, beta, 0)
+		perToken, err := convention.Parse("dpo.per_token", "true")
+		require.NoError(t, err)
+		set := pairOptions(t, "sigmoid", beta, 0).With("dpo.per_token", perToken, "test")
+		judged := func(of scorer) *stage.Outcome {
+			y := map[string][]float64{}
+			for name, v := range x {
+				y[name] = slices.Clone(v)
+			}
+			y["pair_loss"], _ = lossOf(list, of)
+			return stage.Judge(stage.Find("preference/pair_loss"), written("dpo", 6, 1, slices.Repeat([]bool{true}, 6), y), set)
+		}
+		divided := func(nc, nr, mc, mr func(p pairOf) float32) scorer { // of the policy's answers and the reference's
+			return func(p pairOf) float32 {
+				return -logSigmoid(p.beta * ((p.c/nc(p) - p.r/nr(p)) - (p.rc/mc(p) - p.rr/mr(p))))
+			}
+		}
+		c, r := func(p pairOf) float32 { return p.nc }, func(p pairOf) float32 { return p.nr }
+		both, none := func(p pairOf) float32 { return p.nc + p.nr }, func(pairOf) float32 { return 1 }
+		require.Equal(t, check.Pass, judged(divided(c, r, c, r)).Verdict)
+		for title, of := range map[string]scorer{"by the tokens of both": divided(both, both, both, both), "of the other one": divided(r, c, r, c),
+			"of the chosen one": divided(c, c, c, c), "the reference's are not": divided(c, r, none, none), "the policy's are not": divided(none, none, c, r)} {
+			found := fault.Explain(judged(of))
+			require.NotEmpty(t, found, title)
+			require.Equal(t, "DPO-PER-TOKEN", found[0].Hypothesis.ID, title)
+			require.Contains(t, found[0].Hypothesis.Title, title)
 		}
 	}
 }
