@@ -141,6 +141,10 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	add(&p.count, "the tokens of the step", everyRow(b, sumOf(n, all)))
 	add(&p.count, "the cells of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(width, inFile(f)) }))
 	add(&p.count, "the cells of the step", everyRow(b, sumOf(width, all)))
+	if b.Meta.Algorithm == "sft" { // labels are a column fewer than tokens
+		add(&p.count, "the cells of the micro-batch, and those of the first tokens, which nothing predicts", spreadFiles(b, func(f int) float64 { return sumOf(width, inFile(f)) + sumOf(ones, inFile(f)) }))
+		add(&p.count, "the cells of the step, and those of the first tokens, which nothing predicts", everyRow(b, sumOf(width, all)+float64(b.Rows)))
+	}
 	for _, e := range epsilons {
 		add(&p.count, fmt.Sprintf("the tokens of the micro-batch + %g", e), spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(f)) + e }))
 		add(&p.count, fmt.Sprintf("the rows of the micro-batch + %g", e), spreadFiles(b, func(f int) float64 { return sumOf(ones, inFile(f)) + e }))

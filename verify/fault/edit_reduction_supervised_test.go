@@ -38,6 +38,7 @@ func TestSupervisedDivisor(t *testing.T) {
 	require.Equal(t, check.Pass, stage.Judge(c, labelled(func(sum, tokens, _ float64) float64 { return sum / tokens }), set).Verdict)
 	requireName(t, stage.Judge(c, labelled(func(sum, _, rows float64) float64 { return sum / rows }), set), "AGG-DENOMINATOR", "the rows of the micro-batch")
 	requireName(t, stage.Judge(c, labelled(func(sum, _, rows float64) float64 { return sum / rows / 6 }), set), "AGG-PAD-DENOMINATOR", "the cells of the micro-batch")
+	requireName(t, stage.Judge(c, labelled(func(sum, _, rows float64) float64 { return sum / rows / 7 }), set), "AGG-PAD-DENOMINATOR", "those of the first tokens")
 }
 
 // The rows that were packed are those of the file, not the sequences that a packed row was taken apart into.
