@@ -113,6 +113,9 @@ func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *
 				cells, own, size = append(cells, i), append(own, reward[i]), size+math.Abs(reward[i])
 			}
 		}
+		if len(own) == 0 {
+			continue // the row has no token, as one that was rejected
+		}
 		for t, y := range of(own, numberOr(c, "gae.gamma", 1)) {
 			x[cells[t]] = y
 		}

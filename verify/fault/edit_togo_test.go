@@ -18,6 +18,7 @@ func TestToGoEdits(t *testing.T) {
 	for name, x := range map[string]string{"adv.kind": "rfpp", "rfpp.mode": "return_to_go", "gae.gamma": "0.97", "whiten.scope": "none"} {
 		set = set.With(name, parsed(name, x), "test")
 	}
+	empty := false // the first row has no token
 	judge := func(of func(r []float64) []float64) *stage.Outcome {
 		b := rolledOut(true, func(r, _, m, _ []float64, _ float64) []float64 {
 			var own []float64
@@ -37,6 +38,9 @@ func TestToGoEdits(t *testing.T) {
 		})
 		delete(b.Tensors, "values")
 		delete(b.Tensors, "returns")
+		for i := 0; i < b.Cols && empty; i++ {
+			b.Mask[i] = false
+		}
 		return stage.Judge(stage.Find("advantage/return"), b, set)
 	}
 	right := func(r []float64) []float64 {
@@ -67,6 +71,8 @@ func TestToGoEdits(t *testing.T) {
 		}
 		return y
 	}), "ADV-FORM", "not reversed")
+	empty = true
+	requireName(t, judge(func(r []float64) []float64 { return toGo(r, 1) }), "GAE-NO-GAMMA", "")
 }
 
 // Returns that were normalised are the right ones on a line.
