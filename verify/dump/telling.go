@@ -71,6 +71,8 @@ type overview struct {
 	coefficients map[string]float64 // of the terms of the loss, by their options
 	divisor      float64            // that it is divided by alone; 0: none
 	rows         stage.RowSurrogate // what their gradients show of one ratio for a row
+	scores       stage.GroupScores  // what their advantages show of what becomes of scores
+	rollout      int                // steps whose advantages were normalised together
 	constant     float64            // that a sum over tokens is divided by besides the rows; 0: none
 }
 
@@ -107,6 +109,7 @@ func (s *session) scan() *overview {
 		}
 		losses.Add(b)
 		v.rows.Add(b)
+		v.scores.Add(b)
 		for _, o := range b.Meta.Options {
 			declared[o.Name] = true
 		}
@@ -123,6 +126,9 @@ func (s *session) scan() *overview {
 			continue
 		}
 		s.say(fmt.Sprintf("%s, which nobody declares, is %.6g by the numbers of the run", name, v.coefficients[name]))
+	}
+	if v.rollout = v.scores.Rollout(); v.rollout > 1 {
+		s.say(fmt.Sprintf("advantages are normalised over %d steps, which nobody declares, by their numbers", v.rollout))
 	}
 	if v.divisor > 0 {
 		s.say(fmt.Sprintf("the losses are sums over tokens divided by %.6g, which nobody declares", v.divisor))

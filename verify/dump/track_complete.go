@@ -112,8 +112,12 @@ func (t *track) holds(b *dump.Batch, s *session) stage.Holds {
 	}
 }
 
-// ofRows is what the gradients of all steps together show of a policy loss with one ratio for a row, where the losses of tokens were not dumped.
+// ofRows is what the advantages of all steps together show of what becomes of scores, and their gradients of a policy loss with one ratio for a row,
+// where the losses of tokens were not dumped.
 func (t *track) ofRows(b *dump.Batch, set *convention.Set, s *session) [][]stage.Change {
+	if s.profile == nil && t.check.ID == "advantage/group" {
+		return s.scan().scores.Changes(set)
+	}
 	if s.profile != nil || t.check.ID != "gradient/dlogp" && !stage.TellsByGradient(t.check, b) {
 		return nil
 	}

@@ -190,6 +190,9 @@ func (s *session) solved(set *convention.Set) *convention.Set {
 			set = set.WithFact("eos_token_id", float64(v.end))
 		}
 	}
+	if n := s.scan().rollout; n > 1 && !stage.SaysUpdates(set) {
+		set = set.WithFact("num_mini_batches", float64(n))
+	}
 	if x := s.scan().constant; x > 0 && !saysLength(set) && among(set.Value("agg.denominator"), "", "micro") { // it is beside the rows of a file
 		set = set.WithFact("loss_scale_factor", x)
 	}

@@ -40,10 +40,13 @@ func Updates(set *convention.Set) float64 {
 }
 
 // OneUpdate reports whether it is known that a pass over the rows of a rollout is one optimiser step.
-func OneUpdate(set *convention.Set) bool {
+func OneUpdate(set *convention.Set) bool { return SaysUpdates(set) && Updates(set) == 1 }
+
+// SaysUpdates reports whether it is known how many optimiser steps a pass over the rows of a rollout is.
+func SaysUpdates(set *convention.Set) bool {
 	for _, facts := range [][]string{{"num_mini_batches"}, {"steps_per_generation"}, {"rollout_batch_size", "train_batch_size"}, {"train_batch_size", "ppo_mini_batch_size"}} {
 		if !slices.ContainsFunc(facts, func(name string) bool { return !(FactNumber(set, name) > 0) }) {
-			return Updates(set) == 1
+			return true
 		}
 	}
 	return false
