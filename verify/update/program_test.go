@@ -17,6 +17,9 @@ type program struct {
 	noClip, flat, ascent, still, without    bool
 	after                                   bool // the hook reads weights behind the step
 	byValue, kept, ahead, frozen, grows     bool
+	nesterov, amsgrad, zero                 bool
+	dampen                                  float64
+	every                                   int       // the moments are 0 again after so many steps
 	spare                                   bool      // the bias does not decay
 	rates                                   []float64 // of each tensor, times the rate
 	root                                    int       // eps inside the root
@@ -30,14 +33,14 @@ func f32(x float64) float64 { return float64(float32(x)) }
 // run lets the program take n steps on gradients that are random, with a part that stays, and returns what it dumps.
 func (p program) run(r *rand.Rand, n int, fields string) *Run {
 	out := &Run{}
-	var w, m, v, drift [][]float64
+	var w, m, v, largest, drift [][]float64
 	for _, size := range p.shapes {
 		a, b := make([]float64, size), make([]float64, size)
 		for i := range a {
 			a[i], b[i] = f32(r.NormFloat64()*0.05), r.NormFloat64()*1e-3
 		}
 		w, drift = append(w, a), append(drift, b)
-		m, v = append(m, make([]float64, size)), append(v, make([]float64, size))
+		m, v, largest = append(m, make([]float64, size)), append(v, make([]float64, size)), append(largest, make([]float64, size))
 	}
 	var last [][]float64
 	taken, lastNorm := 0, 0.0
@@ -86,6 +89,13 @@ func (p program) run(r *rand.Rand, n int, fields string) *Run {
 		if p.late {
 			use = last
 		}
+		if p.every > 0 && taken == p.every {
+			taken = 0
+			for k := range m {
+				clear(m[k])
+				clear(v[k])
+			}
+		}
 		before := clone(w)
 		times := 1
 		if p.twice {
@@ -120,6 +130,9 @@ func (p program) run(r *rand.Rand, n int, fields string) *Run {
 				}
 			}
 			given := use[k]
+			if p.zero {
+				given = make([]float64, len(given))
+			}
 			if p.byValue {
 				given, scale = append([]float64(nil), given...), 1
 				for i, x := range given {
@@ -135,7 +148,7 @@ func (p program) run(r *rand.Rand, n int, fields string) *Run {
 				one.decay = 0
 			}
 			for again := range times {
-				one.apply(w[k], given, m[k], v[k], scale, lr, times*(taken-1)+again+1)
+				one.apply(w[k], given, m[k], v[k], largest[k], scale, lr, times*(taken-1)+again+1)
 			}
 		}
 		last, lastNorm = g, norm
@@ -171,7 +184,7 @@ func clone(x [][]float64) [][]float64 {
 	return out
 }
 
-func (p program) apply(w, g, m, v []float64, scale, lr float64, t int) {
+func (p program) apply(w, g, m, v, largest []float64, scale, lr float64, t int) {
 	c1, c2 := 1-math.Pow(p.beta1, float64(t)), 1-math.Pow(p.beta2, float64(t))
 	if p.ahead {
 		c1, c2 = 1-math.Pow(p.beta1, float64(t+1)), 1-math.Pow(p.beta2, float64(t+1))
@@ -191,6 +204,14 @@ func (p program) apply(w, g, m, v []float64, scale, lr float64, t int) {
 			x = f32(x * scale)
 		}
 		switch {
+		case p.kind == "sgd" && t > 1 && p.dampen > 0:
+			m[i] = f32(f32(p.beta1*m[i]) + f32((1-p.dampen)*x))
+			w[i] = f32(w[i] - f32(lr*m[i]))
+			continue
+		case p.kind == "sgd" && p.nesterov:
+			m[i] = f32(f32(p.beta1*m[i]) + x)
+			w[i] = f32(w[i] - f32(lr*f32(x+f32(p.beta1*m[i]))))
+			continue
 		case p.kind == "sgd":
 			m[i] = f32(f32(p.beta1*m[i]) + x)
 			w[i] = f32(w[i] - f32(lr*m[i]))
@@ -213,7 +234,12 @@ func (p program) apply(w, g, m, v []float64, scale, lr float64, t int) {
 			w[i] = f32(w[i] - f32(f32(lr*math.Sqrt(c2)/c1)*f32(m[i]/f32(f32(math.Sqrt(v[i]))+f32(p.eps)))))
 			continue
 		}
-		d := f32(f32(f32(math.Sqrt(v[i]))/f32(math.Sqrt(c2))) + f32(p.eps))
+		below := v[i]
+		if p.amsgrad {
+			largest[i] = max(largest[i], v[i])
+			below = largest[i]
+		}
+		d := f32(f32(f32(math.Sqrt(below))/f32(math.Sqrt(c2))) + f32(p.eps))
 		switch p.root {
 		case 1:
 			d = f32(math.Sqrt(f32(f32(v[i]/f32(c2)) + f32(p.eps))))

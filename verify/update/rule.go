@@ -19,10 +19,36 @@ type rule struct {
 	ahead                  int     // the bias correction counts so many steps more
 	frozen                 bool    // the bias correction is that of the first step
 	summed                 bool    // gradients are added to those of the steps before, which nobody set to 0
-	anew                   bool    // the moments are 0 before every step
+	anew                   int     // the moments are 0 before every so many steps, 0: before the first alone
+	form                   form    // of the direction that the moments give
+	dampen                 float64 // what momentum takes off a gradient
+	blank                  bool    // the gradient is 0
 	late                   int     // the gradient of so many steps before is used
 	twice                  bool    // the step is taken twice
 	flat                   bool    // decay is not multiplied by the rate
+}
+
+// form is what an optimiser makes of its moments where it is not the plain one (torch.optim@2.15.0).
+type form int
+
+const (
+	formPlain    form = iota
+	formNesterov      // SGD(nesterov): the direction is g + β·m
+	formAMSGrad       // Adam(amsgrad): the root is of the largest v so far
+	formNAdam         // NAdam: β₁ grows with the steps, and the direction looks one step ahead
+)
+
+// momentumDecay is that of torch.optim.NAdam: μ(t) = β₁·(1 − ½·0.96^(0.004·t)).
+const momentumDecay = 0.004
+
+// ofNAdam returns what NAdam multiplies g and m with in step t, with the product of μ(1) to μ(t): (1−μ(t))/(1−Πμ) and μ(t+1)/(1−Πμ·μ(t+1)).
+func (r rule) ofNAdam(t int) (ofG, ofM float64) {
+	mu := func(t int) float64 { return r.beta1 * (1 - 0.5*math.Pow(0.96, float64(t)*momentumDecay)) }
+	product := 1.0
+	for k := 1; k <= t; k++ {
+		product *= mu(k)
+	}
+	return (1 - mu(t)) / (1 - product), mu(t+1) / (1 - product*mu(t+1))
 }
 
 // spare says which tensors a decay leaves out.
@@ -72,7 +98,7 @@ func (r rule) follow(s *sample, most float64, keep bool) *fit {
 	f := &fit{rule: r, keep: keep}
 	n := len(run[0].g)
 	m, v, em, ev := make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
-	dir, ed := make([]float64, n), make([]float64, n)
+	dir, ed, largest := make([]float64, n), make([]float64, n), make([]float64, n)
 	f.masked[1] = r.decaying(s)
 	sum := make([]float64, n) // of gradients that nobody sets to 0
 	const u = 2 * tol.U32
@@ -96,11 +122,12 @@ func (r rule) follow(s *sample, most float64, keep bool) *fit {
 		} else {
 			factors = r.factors(s, i)
 		}
-		if r.anew {
+		if r.anew > 0 && i%r.anew == 0 {
 			clear(m)
 			clear(v)
 			clear(em)
 			clear(ev)
+			clear(largest)
 			t = 0
 		}
 		steps := 1
@@ -115,8 +142,15 @@ func (r rule) follow(s *sample, most float64, keep bool) *fit {
 			}
 			t++
 			c1, c2 := r.corrections(t)
+			ofG, ofM := 0.0, 0.0
+			if r.form == formNAdam {
+				ofG, ofM = r.ofNAdam(t)
+			}
 			for j := range g {
 				x := g[j] * factors[j]
+				if r.blank {
+					x = 0
+				}
 				eg := (p.unitG + 16*u) * math.Abs(x)
 				if factors[j] == 1 {
 					eg = p.unitG * math.Abs(x)
@@ -131,8 +165,17 @@ func (r rule) follow(s *sample, most float64, keep bool) *fit {
 					eg += 2 * u * (math.Abs(x) + math.Abs(l*p.w[j]))
 				}
 				if r.kind == "sgd" {
-					m[j] = r.beta1*m[j] + x
+					in := x
+					if t > 1 { // the first gradient is the momentum, undampened
+						in = (1 - r.dampen) * x
+					}
+					m[j] = r.beta1*m[j] + in
 					em[j] = r.beta1*em[j] + eg + 2*u*(math.Abs(m[j])+math.Abs(x))
+					if r.form == formNesterov {
+						dir[j] += x + r.beta1*m[j]
+						ed[j] += eg + r.beta1*em[j] + 2*u*(math.Abs(x)+math.Abs(m[j]))
+						continue
+					}
 					dir[j] += m[j]
 					ed[j] += em[j]
 					continue
@@ -142,6 +185,13 @@ func (r rule) follow(s *sample, most float64, keep bool) *fit {
 				ev[j] = r.beta2*ev[j] + 2*(1-r.beta2)*math.Abs(x)*eg + 3*u*(r.beta2*v[j]+(1-r.beta2)*x*x) + tol.Eta32
 				v[j] = r.beta2*v[j] + (1-r.beta2)*x*x
 				mj, below, eps := m[j]/c1, v[j]/c2, r.eps
+				switch r.form {
+				case formAMSGrad:
+					largest[j] = max(largest[j], v[j])
+					below = largest[j] / c2
+				case formNAdam:
+					mj = ofG*x + ofM*m[j]
+				}
 				switch {
 				case r.root == 1:
 					below, eps = below+r.eps, 0
@@ -162,7 +212,11 @@ func (r rule) follow(s *sample, most float64, keep bool) *fit {
 				}
 				one := mj / d
 				dir[j] += one
-				ed[j] += (em[j]/c1+math.Abs(mj)*(eRoot+2*u*d)/low)/low + 2*u*math.Abs(one)
+				em1 := em[j] / c1
+				if r.form == formNAdam {
+					em1 = ofG*eg + ofM*em[j] + 2*u*(math.Abs(ofG*x)+math.Abs(ofM*m[j]))
+				}
+				ed[j] += (em1+math.Abs(mj)*(eRoot+2*u*d)/low)/low + 2*u*math.Abs(one)
 			}
 		}
 		if f.step(run, i, dir, ed); f.worst > most {

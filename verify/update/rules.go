@@ -71,7 +71,9 @@ func (r rule) against(d Declared, s *sample) (off []string) {
 		}
 	}
 	say(optionKind, d.Kind != "" && r.kind != d.Kind)
-	if r.kind != "sgd" {
+	if r.kind == "sgd" {
+		say(optionBeta1, d.Kind == "sgd" && other(r.beta1, d.Beta1))
+	} else {
 		say(optionBeta1, other(r.beta1, d.Beta1))
 		say(optionBeta2, other(r.beta2, d.Beta2))
 		say(optionEps, other(r.eps, d.Eps))

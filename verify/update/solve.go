@@ -106,6 +106,33 @@ func solveAnew(d Declared, s *search, legal bool) *fit {
 	return best
 }
 
+// bent finds a bug of some form under numbers that are in no list: the bound of each element, which is none of a norm, and betas and eps that
+// nobody declares.
+func (s *search) bent(d Declared, w wrong, legal []rule) *fit {
+	if w.solved == nil || !d.has(w.needs) {
+		return nil
+	}
+	var list []rule
+	for _, r := range legal {
+		for _, c := range w.of(r) {
+			if v := (variant{rule: c}); !v.known(list) {
+				list = append(list, c)
+			}
+		}
+	}
+	for _, free := range w.solved {
+		if slices.ContainsFunc(free, func(u unknown) bool { return u != ofClip && !math.IsNaN(u.declared(d)) }) {
+			continue
+		}
+		for _, r := range list {
+			if f := s.descend(r, free); f != nil && f.tells() {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
 // known reports whether the list has a rule that is the same but for numbers that are solved for.
 func (v variant) known(list []rule) bool {
 	return slices.ContainsFunc(list, func(r rule) bool {
@@ -119,7 +146,7 @@ func (s *search) starts(r rule, free []unknown) []rule {
 	for _, u := range free {
 		var more []rule
 		for _, one := range list {
-			for _, x := range map[unknown][]float64{ofBeta1: {0.9, 0.5}, ofBeta2: {0.99, 0.7}, ofEps: {1e-6, 1e-3}, ofClip: s.bounds()}[u] {
+			for _, x := range map[unknown][]float64{ofBeta1: {0.9, 0.5}, ofBeta2: {0.99, 0.7}, ofEps: {1e-6, 1e-3}, ofClip: s.bounds(r.byValue)}[u] {
 				switch c := one; u {
 				case ofBeta1:
 					c.beta1 = x
@@ -141,9 +168,24 @@ func (s *search) starts(r rule, free []unknown) []rule {
 	return list
 }
 
-// bounds are norms between those of the steps, at most four of them: a bound between the same two clips the same steps.
-func (s *search) bounds() []float64 {
+// bounds are norms between those of the steps, at most four of them: a bound between the same two clips the same steps. Of a bound of each
+// element they are magnitudes that a half to a hundredth of the elements are beyond.
+func (s *search) bounds(ofElements bool) []float64 {
 	var norms, out []float64
+	if ofElements {
+		for _, p := range s.some.list {
+			for _, x := range p.g {
+				norms = append(norms, math.Abs(x))
+			}
+		}
+		slices.Sort(norms)
+		for _, share := range []int{2, 10, 100} {
+			if x := norms[len(norms)-1-len(norms)/share]; x > 0 {
+				out = append(out, x)
+			}
+		}
+		return out
+	}
 	for _, p := range s.list {
 		norms = append(norms, p.norm)
 	}

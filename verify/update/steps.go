@@ -307,6 +307,9 @@ func (f *fit) words() string {
 	if !math.IsInf(f.clip, 1) {
 		text += fmt.Sprintf(", clipped to %.4g", f.clip)
 	}
+	if f.anew > 1 {
+		text += fmt.Sprintf(", anew every %d steps", f.anew)
+	}
 	return text
 }
 

@@ -16,6 +16,7 @@ type wrong struct {
 	needs   string // what has to be declared for it to be a bug; "": nothing, no optimiser does it
 	of      func(r rule) []rule
 	visible func(r rule, s *sample) bool // nil: always
+	solved  [][]unknown                  // numbers that are solved for where those that are declared, or usual, do not give the run
 }
 
 // What a bug needs to be one: another optimiser may be meant where nobody says which, and a number that nobody declares is no other one.
@@ -43,6 +44,9 @@ func (d Declared) has(what string) bool {
 	return true
 }
 
+// mostEvery is the largest number of steps after which moments are tried to begin anew: the updates of a rollout.
+const mostEvery = 16
+
 // late is the bug that weights alone, read behind the step where they are taken for those before it, look like.
 const late = "OPTIM-LATE"
 
@@ -53,6 +57,16 @@ func alone(change func(r *rule)) func(rule) []rule {
 func clipped(change func(r *rule)) func(rule) []rule {
 	return func(r rule) []rule {
 		if math.IsInf(r.clip, 1) {
+			return nil
+		}
+		change(&r)
+		return []rule{r}
+	}
+}
+
+func ofAdam(change func(r *rule)) func(rule) []rule {
+	return func(r rule) []rule {
+		if r.kind == "sgd" {
 			return nil
 		}
 		change(&r)
@@ -71,7 +85,43 @@ func decayed(change func(r *rule)) func(rule) []rule {
 }
 
 var wrongs = []wrong{
-	{"OPTIM-RESET", "the moments are 0 before every step", needsKind, alone(func(r *rule) { r.anew = true }), nil},
+	{"OPTIM-RESET", "the moments are 0 before every step", needsKind, ofAdam(func(r *rule) { r.anew = 1 }), nil, nil}, // of SGD it is no momentum
+	{"OPTIM-RESET", "the moments are 0 again after every few steps", needsKind, func(r rule) []rule {
+		var list []rule
+		for every := 2; every <= mostEvery; every++ {
+			c := r
+			c.anew = every
+			list = append(list, c)
+		}
+		return list
+	}, nil, nil},
+	{"OPTIM-FORM", "the momentum is Nesterov's", needsKind, func(r rule) []rule {
+		if r.kind != "sgd" || r.beta1 == 0 {
+			return nil
+		}
+		r.form = formNesterov
+		return []rule{r}
+	}, nil, nil},
+	{"OPTIM-FORM", "the momentum is dampened", needsKind, func(r rule) []rule {
+		var list []rule
+		for _, by := range []float64{r.beta1, 0.5, 0.1, 1 - r.beta1} {
+			if r.kind == "sgd" && r.beta1 > 0 && by > 0 {
+				c := r
+				c.dampen = by
+				list = append(list, c)
+			}
+		}
+		return list
+	}, nil, nil},
+	{"OPTIM-FORM", "the root is of the largest v so far, as AMSGrad's", needsKind, ofAdam(func(r *rule) { r.form = formAMSGrad }), nil, [][]unknown{{ofBeta2}, {ofBeta1, ofBeta2}}},
+	{"OPTIM-FORM", "the direction looks a step ahead, as NAdam's", needsKind, ofAdam(func(r *rule) { r.form = formNAdam }), nil, nil},
+	{"OPTIM-GRAD-ZERO", "the weights only decay, as of gradients that are 0", "", func(r rule) []rule {
+		if r.decay == 0 || math.IsNaN(r.decay) {
+			return nil
+		}
+		r.blank = true
+		return []rule{r}
+	}, nil, nil},
 	{"OPTIM-L2", "the decay goes through the moments", needsKind, func(r rule) []rule {
 		var list []rule
 		decays := []float64{r.decay}
@@ -87,46 +137,49 @@ var wrongs = []wrong{
 			list = append(list, c)
 		}
 		return list
-	}, nil},
-	{"OPTIM-NO-CORRECTION", "m and v are not divided by 1 − βᵗ", needsKind, alone(func(r *rule) { r.uncorrected = true }), nil},
+	}, nil, nil},
+	{"OPTIM-NO-CORRECTION", "m and v are not divided by 1 − βᵗ", needsKind, alone(func(r *rule) { r.uncorrected = true }), nil, nil},
 	{"OPTIM-COUNT", "the bias correction does not count the steps", needsKind, func(r rule) []rule {
 		one, first := r, r
 		one.ahead, first.frozen = 1, true
 		return []rule{one, first}
-	}, nil},
+	}, nil, nil},
 	{"OPTIM-EPS-FORM", "eps stands outside the bias correction", needsKind, func(r rule) []rule {
 		if r.kind == "adam_tf1" {
 			return nil
 		}
 		r.kind = "adam_tf1"
 		return []rule{r}
-	}, nil},
+	}, nil, nil},
 	{"OPTIM-EPS-ROOT", "eps stands inside the root", needsKind, func(r rule) []rule {
 		one, two := r, r
 		one.root, two.root = 1, 2
 		return []rule{one, two}
-	}, nil},
-	{"OPTIM-CLIP-MISSING", "the gradients were not clipped by their norm", needsClipSaid, clipped(func(r *rule) { r.clip = math.Inf(1) }), nil},
+	}, nil, nil},
+	{"OPTIM-CLIP-MISSING", "the gradients were not clipped by their norm", needsClipSaid, clipped(func(r *rule) { r.clip = math.Inf(1) }), nil, nil},
 	{"OPTIM-CLIP-TENSOR", "every tensor was clipped by its own norm", needsClip, clipped(func(r *rule) { r.perTensor = true }),
 		func(r rule, s *sample) bool { // a bound that no tensor reaches alone is no clipping
 			return slices.ContainsFunc(s.list, func(p *pair) bool { return slices.ContainsFunc(p.norms, func(n float64) bool { return n > r.clip }) })
-		}},
-	{"OPTIM-CLIP-VALUE", "every element was held to the bound of the norm", needsClip, clipped(func(r *rule) { r.byValue = true }),
+		}, nil},
+	{"OPTIM-CLIP-VALUE", "every element was held to a bound", needsClip, clipped(func(r *rule) { r.byValue = true }),
 		func(r rule, s *sample) bool {
 			return slices.ContainsFunc(s.list, func(p *pair) bool {
 				return slices.ContainsFunc(p.g, func(x float64) bool { return math.Abs(x) > r.clip })
 			})
-		}},
-	{late, "each step uses the gradient of the step before", needsKind, alone(func(r *rule) { r.late = 1 }), nil},
-	{"OPTIM-GRAD-KEPT", "each step uses the sum of all gradients so far", "", alone(func(r *rule) { r.summed = true }), nil},
-	{"OPTIM-TWICE", "each gradient is applied twice", "", alone(func(r *rule) { r.twice = true }), nil},
-	{"OPTIM-DECAY-RATE", "the decay is not multiplied by the rate", needsKind, decayed(func(r *rule) { r.flat = true }), nil},
-	{"OPTIM-DECAY-SIGN", "the decay is added to the weights", needsDecay, decayed(func(r *rule) { r.decay = -r.decay }), nil},
+		}, [][]unknown{{ofClip}}},
+	{late, "each step uses the gradient of the step before", needsKind, alone(func(r *rule) { r.late = 1 }), nil, nil},
+	{"OPTIM-GRAD-KEPT", "each step uses the sum of all gradients so far", "", alone(func(r *rule) { r.summed = true }), nil, nil},
+	{"OPTIM-TWICE", "each gradient is applied twice", "", alone(func(r *rule) { r.twice = true }), nil, nil},
+	{"OPTIM-DECAY-RATE", "the decay is not multiplied by the rate", needsKind, decayed(func(r *rule) { r.flat = true }), nil, nil},
+	{"OPTIM-DECAY-SIGN", "the decay is added to the weights", needsDecay, decayed(func(r *rule) { r.decay = -r.decay }), nil, nil},
 	{"OPTIM-DECLARED", "the optimiser is another one than declared", needsKindSaid, func(r rule) []rule {
+		if r.kind == "sgd" {
+			return nil
+		}
 		s := r
 		s.kind, s.beta1, s.decay, s.spare = "sgd", 0, 0, spareNone
 		return []rule{s}
-	}, nil},
+	}, nil, nil},
 }
 
 // claim is a bug whose numbers are those of the run.
@@ -161,6 +214,14 @@ func claims(d Declared, s *search) (found []claim) {
 			}
 		}
 		if f := s.first(rules); f != nil && f.tells() {
+			found = append(found, claim{w, f})
+		}
+	}
+	for _, w := range wrongs {
+		if len(found) > 0 {
+			break
+		}
+		if f := s.bent(d, w, legal); f != nil {
 			found = append(found, claim{w, f})
 		}
 	}
