@@ -25,13 +25,6 @@ func groupOf(id string) string {
 	return group
 }
 
-// after says which failures that nothing explains may come from one that stands before them: a gradient from its loss, a logged
-// number from what it is the mean of.
-func after(later, earlier string) bool {
-	of := map[string][]string{"gradient": {"aggregate", "token_loss", "ratio"}, "aggregate": {"aggregate", "token_loss"}, "scalars": {"aggregate", "token_loss", "kl", "ratio", "reward"}, "gae": {"gae"}, "agreement": {"agreement", "logp"}}
-	return slices.Contains(of[groupOf(later)], groupOf(earlier)) || later == "scalars/grad_norm" && groupOf(earlier) == "update"
-}
-
 // brief makes causes of results: what one bug breaks in several places is one finding.
 func (s *session) brief(r *Report) *check.Brief {
 	b := &check.Brief{Head: s.head()}
@@ -58,7 +51,9 @@ func (s *session) brief(r *Report) *check.Brief {
 		f.Results = []int{i}
 		b.Findings = append(b.Findings, f)
 	}
-	b.Findings = underGradients(withoutPatterns(b.Findings), r.Results)
+	b.Findings = underTemperature(withoutPatterns(b.Findings), r.Results)
+	b.Findings = s.chained(underGradients(b.Findings, r.Results), r.Results)
+	b.Findings = gathered(s.reduced(b.Findings, r.Results), r.Results)
 	worstFirst(b.Findings)
 	const long = 24 // of a path on the one line of a clean run
 	name := s.where
@@ -74,7 +69,6 @@ func (s *session) brief(r *Report) *check.Brief {
 // worstFirst orders findings by their verdicts, and behind those of the same verdict what only resembles a bug, where one that was recomputed is in the
 // run before it shows: a policy that learned from a wrong loss is another one for it.
 func worstFirst(found []check.Finding) {
-	order := []check.Verdict{check.Fail, check.Convention, check.Undetermined, check.Warn}
 	proven := -1 // the first step of a bug that was recomputed
 	for _, f := range found {
 		if f.Verdict == check.Fail && !f.Pattern && f.First >= 0 && bug.Find(f.Name) != nil && (proven < 0 || f.First < proven) {
@@ -83,9 +77,9 @@ func worstFirst(found []check.Finding) {
 	}
 	rank := func(f check.Finding) int {
 		if f.Pattern && proven >= 0 && f.First > proven {
-			return 2*slices.Index(order, f.Verdict) + 1
+			return 2*slices.Index(severity, f.Verdict) + 1
 		}
-		return 2 * slices.Index(order, f.Verdict)
+		return 2 * slices.Index(severity, f.Verdict)
 	}
 	slices.SortStableFunc(found, func(x, y check.Finding) int { return rank(x) - rank(y) })
 }

@@ -35,6 +35,29 @@ func withoutPatterns(found []check.Finding) []check.Finding {
 	return kept
 }
 
+// underTemperature puts under a temperature that one of two passes of the trainer has what the engine says of the same: that the old pass is the one apart from
+// it, and by which factor. An engine with a temperature of its own beside a right old pass is another cause.
+func underTemperature(found []check.Finding, results []check.Result) []check.Finding {
+	at := func(name string) int {
+		return slices.IndexFunc(found, func(f check.Finding) bool { return f.Name == name && groupOf(f.Seen[0]) == "agreement" })
+	}
+	passes := slices.IndexFunc(found, func(f check.Finding) bool {
+		return f.Name == "LOGP-TEMPERATURE" && slices.Contains(f.Seen, "agreement/old")
+	})
+	if passes < 0 || at("OLD-OTHER-PASS") < 0 {
+		return found
+	}
+	kept := slices.Clone(found)
+	for _, name := range []string{"OLD-OTHER-PASS", "GEN-TEMPERATURE-TWICE"} {
+		if i := at(name); i >= 0 {
+			list(&kept[passes], &found[i], results)
+		}
+	}
+	return slices.DeleteFunc(kept, func(f check.Finding) bool {
+		return groupOf(f.Seen[0]) == "agreement" && (f.Name == "OLD-OTHER-PASS" || f.Name == "GEN-TEMPERATURE-TWICE")
+	})
+}
+
 // underGradients puts losses that fail without a name under the finding of their gradient, if that is a bug of what is summed and of what it is divided
 // by. Both are of one sum; what it takes in from outside the mask may not be in the dump as the program had it, and has no gradient there.
 func underGradients(found []check.Finding, results []check.Result) []check.Finding {
@@ -68,7 +91,7 @@ func (s *session) causeOf(found []check.Finding, results []check.Result, res *ch
 	names := causes(res)
 	if res.Verdict != check.Fail && res.Verdict != check.Convention {
 		for i := range found {
-			if f := &found[i]; slices.Contains(names, f.Name) {
+			if f := &found[i]; slices.Contains(names, f.Name) || len(names) == 0 && counted(res) && slices.ContainsFunc(f.Results, func(k int) bool { return leadsTo(&results[k], res) }) {
 				return f
 			}
 		}
@@ -94,28 +117,12 @@ func (s *session) causeOf(found []check.Finding, results []check.Result, res *ch
 			if len(names) == 0 && after(res.Check, of.Check) {
 				return f
 			}
-			if slices.Contains(theirs, f.Name) && consequence(f.Name, res.Check, names) {
+			if (slices.Contains(theirs, f.Name) || f.Name == of.Check) && consequence(f.Name, res.Check, names) && (groupOf(res.Check) != "gae" || groupOf(of.Check) == "reward" || f.Name == "ROWS-SWAPPED") {
 				return f
 			}
 		}
 	}
 	return nil
-}
-
-// consequence reports whether a failure with these names is what a bug before it leads to. Between log-probs of other rows a line has a
-// slope near 0, which is no temperature; what the program made of the rows before they were exchanged, as rewards and logged numbers, cannot
-// be right by the exchanged ones; a count of the tokens is not one of a mask that was shifted; and a KL of the rollout's log-probs has no gradient.
-func consequence(bug, later string, names []string) bool {
-	logged := groupOf(later) == "scalars" && !slices.ContainsFunc(names, func(n string) bool { return !strings.HasPrefix(n, "METRIC-") })
-	switch bug {
-	case "ROWS-SWAPPED":
-		return later == "agreement/temperature" || later == acrossFirst || logged || len(names) == 0 && slices.Contains([]string{"reward", "advantage", "gae"}, groupOf(later))
-	case "MASK-SHIFT":
-		return later == "aggregate/num_items"
-	case "KL-OF-OLD", "KL-OF-GEN": // numbers of the rollout carry no gradient
-		return later == "gradient/dlogp" && (len(names) == 0 || slices.Contains(names, "KL-DETACHED"))
-	}
-	return false
 }
 
 // causes are the names of all that explains a result: bugs, and options with the values under which it would be right.

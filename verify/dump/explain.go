@@ -22,6 +22,7 @@ type explanation struct {
 	coarse *stage.Outcome      // arithmetic in 16 bits that the failure is as large as
 	steps  int                 // that were looked at
 
+	others  []string // bugs among faults that were found by another check
 	against []string // checks that are right under the declared options and would be wrong under every fit
 }
 
@@ -105,6 +106,11 @@ func (s *session) explain(ctx context.Context) error {
 	for _, t := range failing {
 		t.giveWay(failing)
 	}
+	for i, t := range failing {
+		if err := s.alike(ctx, t, failing[:i]); err != nil {
+			return err
+		}
+	}
 	for _, t := range failing {
 		t.widestFirst(failing)
 	}
@@ -119,7 +125,7 @@ func (t *track) widestFirst(failing []*track) {
 	}
 	explains := func(e fault.Explanation) (n int) {
 		for _, u := range failing {
-			if slices.ContainsFunc(u.why.faults, func(f fault.Explanation) bool { return !f.Lead && f.Hypothesis.ID == e.Hypothesis.ID }) {
+			if slices.ContainsFunc(u.why.faults, func(f fault.Explanation) bool { return !f.Lead && f.Hypothesis.ID == e.Hypothesis.ID }) && !slices.Contains(u.why.others, e.Hypothesis.ID) {
 				n++
 			}
 		}
@@ -363,7 +369,8 @@ func (t *track) unexplained() bool {
 }
 
 // gradients are those of losses.
-var gradients = map[string][]string{"aggregate/pg_loss": {"gradient/dlogp"}, "aggregate/loss": {"gradient/dlogp", "gradient/dvalues"}, "aggregate/value_loss": {"gradient/dvalues"}}
+var gradients = map[string][]string{"aggregate/pg_loss": {"gradient/dlogp"}, "aggregate/loss": {"gradient/dlogp", "gradient/dvalues"}, "aggregate/value_loss": {"gradient/dvalues"},
+	"preference/pair_loss": {"preference/dlogp_chosen", "preference/dlogp_rejected"}}
 
 // share tries the bugs that explain another output of the same stage, or the gradient of a loss, where nothing else explains t: the advantages
 // of a recursion are whitened, so that less can be fitted to them than to its returns, and a loss is a handful of numbers.

@@ -310,12 +310,12 @@ func finding(p *screen, f *check.Finding, spare int) {
 		p.text("    yours   ", f.Yours, 2)
 		p.text("    "+fmt.Sprintf("%-8s", label(f.Whose)), f.Theirs, 2)
 	}
-	if spare < 3 {
+	if spare < 3 || f.Pattern { // of a pattern it is all there is to see
 		label := "    gives   "
 		if f.Cause != "" || f.Better != "" {
 			label = "    seen    "
 		}
-		p.text(label, f.Evidence, 3)
+		p.text(label, f.Evidence, []int{3, 3, 3, 3, 2}[spare])
 	}
 	p.text("    cause   ", f.Cause, 3)
 	if f.Cause != "" {
@@ -340,7 +340,7 @@ func finding(p *screen, f *check.Finding, spare int) {
 		p.text("    or      ", strings.Join(names, ", ")+" (-v)", 1)
 	}
 	if spare < 4 {
-		p.text("    effect  ", f.Effect, 2)
+		p.text("    effect  ", f.Effect, []int{2, 2, 2, 1}[spare])
 	}
 	if f.Verdict == check.Convention && spare < 3 {
 		p.text("    so      ", check.Convention.String()+": "+conventionMeans, 2)
@@ -353,7 +353,7 @@ func finding(p *screen, f *check.Finding, spare int) {
 		if len(list) > 6 {
 			list = append(list[:6:6], fmt.Sprintf("%d more", len(f.Seen)-6))
 		}
-		p.text("    seen in ", strings.Join(list, ", "), 2)
+		p.text("    seen in ", strings.Join(list, ", "), []int{2, 2, 2, 1, 1}[spare])
 	}
 }
 

@@ -135,6 +135,9 @@ func assertEntropyRange(c *Case) *Assertion {
 		}
 	}
 	if n > most {
+		if a.Note != "" {
+			a.Note += "; "
+		}
 		a.Note += fmt.Sprintf("%d entropies out of range", n)
 	}
 	return a
