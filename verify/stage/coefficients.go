@@ -77,10 +77,17 @@ func (l *Losses) Add(b *dump.Batch) {
 func (l *Losses) Coefficients() map[string]float64 {
 	switch {
 	case len(l.pairs.loss) > 0:
-		if found := l.pairs.coefficients(); found != nil {
-			return found
+		found := l.pairs.coefficients()
+		if found == nil {
+			found = l.rewards.coefficients()
 		}
-		return l.rewards.coefficients()
+		if w := l.pairs.beside.weight(); w > 0 {
+			if found == nil {
+				found = map[string]float64{}
+			}
+			found["dpo.nll_weight"] = w
+		}
+		return found
 	case l.parts:
 		return l.ofParts()
 	}

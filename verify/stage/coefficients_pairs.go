@@ -10,24 +10,34 @@ import (
 )
 
 // pairLosses collects the preference losses of a run that declares nothing: the margins of the pairs that a number is the mean loss of, of rows
-// and of the ranks of the losses that sort.
+// and of the ranks of the losses that sort, and those per token, where all batches say how many these are.
 type pairLosses struct {
-	rows, paired, unpaired [][]float64
-	loss                   []float64
+	rows, paired, unpaired, perToken [][]float64
+	loss                             []float64
+	beside                           besideLosses
 }
 
 // add takes the losses of the pairs of a batch, or, where these were not dumped, those of its files.
 func (p *pairLosses) add(b *dump.Batch) {
 	c, r, rc, rr := b.Row("logp_chosen"), b.Row("logp_rejected"), b.Row("ref_chosen"), b.Row("ref_rejected")
 	each, loss := b.Row("pair_loss"), b.PerFile("loss")
+	p.beside.add(b)
 	if c == nil || r == nil || rc == nil || rr == nil || each == nil && loss == nil {
 		return
 	}
+	n, m := b.Row("chosen_tokens"), b.Row("rejected_tokens")
+	counted := len(n) == b.Rows && len(m) == b.Rows
 	for f, file := range b.Files {
 		lo, hi := file.Lo, file.Hi
 		h := make([]float64, hi-lo)
 		for i := range h {
 			h[i] = (c[lo+i] - r[lo+i]) - (rc[lo+i] - rr[lo+i])
+		}
+		means := make([]float64, hi-lo)
+		for i := range means {
+			if means[i] = math.NaN(); counted {
+				means[i] = (c[lo+i]-rc[lo+i])/n[lo+i] - (r[lo+i]-rr[lo+i])/m[lo+i]
+			}
 		}
 		of := func(kind rl.DPOKind) []float64 {
 			s, h := rl.DPOSorted(c[lo:hi], r[lo:hi], rc[lo:hi], rr[lo:hi], kind), make([]float64, hi-lo)
@@ -39,10 +49,12 @@ func (p *pairLosses) add(b *dump.Batch) {
 		paired, unpaired := of(rl.DPOAOT), of(rl.DPOAOTUnpaired)
 		switch {
 		case each == nil && hi > lo:
-			p.rows, p.paired, p.unpaired, p.loss = append(p.rows, h), append(p.paired, paired), append(p.unpaired, unpaired), append(p.loss, loss[f])
+			p.rows, p.paired, p.unpaired, p.perToken = append(p.rows, h), append(p.paired, paired), append(p.unpaired, unpaired), append(p.perToken, means)
+			p.loss = append(p.loss, loss[f])
 		case each != nil:
 			for i := range h {
 				p.rows, p.paired, p.unpaired = append(p.rows, h[i:i+1]), append(p.paired, paired[i:i+1]), append(p.unpaired, unpaired[i:i+1])
+				p.perToken = append(p.perToken, means[i:i+1])
 			}
 			p.loss = append(p.loss, each[lo:hi]...)
 		}
@@ -64,7 +76,11 @@ func (p *pairLosses) coefficients() map[string]float64 {
 	if len(p.loss) < 4 || slices.Max(p.loss)-slices.Min(p.loss) <= 1e-4*math.Abs(p.loss[0]) {
 		return nil
 	}
-	for _, l := range []smoothed{{p.rows, p.loss, false}, {p.rows, p.loss, true}, {p.paired, p.loss, false}, {p.unpaired, p.loss, false}} {
+	for _, l := range []smoothed{{p.rows, p.loss, false}, {p.rows, p.loss, true}, {p.perToken, p.loss, false}, {p.perToken, p.loss, true},
+		{p.paired, p.loss, false}, {p.unpaired, p.loss, false}} {
+		if math.IsNaN(l.margins[0][0]) {
+			continue
+		}
 		if beta, eps := l.solve(); l.left(beta, eps) <= 1e-5+4*tol.U32 {
 			if eps < 0 {
 				eps = written(-eps/(1-2*eps), 1e-2) // of robust
