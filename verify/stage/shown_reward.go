@@ -57,7 +57,10 @@ func rewardTerms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
 		if w, left := one.solve(); w != nil && left <= size/64 {
 			t.slope, t.left = w[0], left/size
 			terms = append(terms, t)
-		} else if w, left := two.solve(); w != nil && left <= size/64 {
+		} else if w, left := two.solve(); w != nil && left <= size/64 && math.Abs(w[0])*rms(t.k, func(i int) bool { return inner[i] }) <= 1e-6*size {
+			terms = []rewardTerm{{list: []assign{word("kl.place", "none")}, k: make([]float64, len(r)), base: w[1], white: true}} // the KL shows in none
+			break
+		} else if w != nil && left <= size/64 {
 			t.slope, t.base, t.left, t.white = w[0], w[1], left/size, true
 			terms = append(terms, t)
 		}
@@ -75,19 +78,20 @@ func rewardTerms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
 		if t.white {
 			list = append(slices.Clone(list), word("rewards.whiten", "shift_mean_false"))
 		}
-		if t.slope == 0 {
-			lists = append(lists, slices.Concat(list, more))
-		}
-		for _, tol := range []float64{1e-5, 1e-3, 5e-3} {
-			if beta := written(-t.slope/a, tol); beta > 0 && !math.IsInf(beta, 0) {
-				lists = append(lists, slices.Concat(list, []assign{amount("kl.beta", beta)}, more))
+		for _, rule := range more {
+			if t.slope == 0 {
+				lists = append(lists, slices.Concat(list, rule))
+			}
+			for _, tol := range []float64{1e-5, 1e-3, 5e-3} {
+				if beta := written(-t.slope/a, tol); beta > 0 && !math.IsInf(beta, 0) {
+					lists = append(lists, slices.Concat(list, []assign{amount("kl.beta", beta)}, rule))
+				}
 			}
 		}
 	}
 	if len(terms) == 0 && size == 0 { // no KL shows
-		if _, more := (rewardTerm{k: make([]float64, len(r))}).ends(b, r); more != nil {
-			lists = append(lists, more)
-		}
+		_, more := (rewardTerm{k: make([]float64, len(r))}).ends(b, r)
+		lists = append(lists, slices.DeleteFunc(more, func(rule []assign) bool { return rule == nil })...)
 	}
 	return lists
 }
@@ -124,19 +128,20 @@ func rewardEstimates(b *dump.Batch, set *convention.Set) (terms []rewardTerm) {
 	return terms
 }
 
-// ends returns a of a term, 1 where rewards are not whitened, and what the rows say of a penalty: of the last token of a response, or of the cell
-// behind it, whichever the scores explain.
-func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more []assign) {
+// ends returns a of a term, 1 where rewards are not whitened, and what the rows may say of a penalty or of a range of the scores, one rule at least, which
+// may be none: of the last token of a response, or of the cell behind it, whichever the scores explain. Where the longest responses alone are beyond
+// the range both have the same numbers in one batch.
+func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign) {
 	score := b.Row("scores")
 	c := NewCase(b, &convention.Set{}, 0)
 	best := math.Inf(1)
 	spans, longest := c.spans()
-	a = 1
+	a, more = 1, [][]assign{nil}
 	if len(score) != b.Rows {
 		if t.white {
 			return math.NaN(), nil
 		}
-		return a, nil
+		return a, more
 	}
 	for _, behind := range []int{0, 1} {
 		o := observations{n: 1}
@@ -181,9 +186,14 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more []assign) 
 			}
 		}
 		if left < best {
-			best, a = left, of
-			if more = penalty(y, score, of, func(row int) bool { return spans[row] == longest }); more == nil {
-				more = heldWithin(y, score, of)
+			best, a, more = left, of, nil
+			for _, rule := range [][]assign{penalty(y, score, of, func(row int) bool { return spans[row] == longest }), heldWithin(y, score, of)} {
+				if rule != nil {
+					more = append(more, rule)
+				}
+			}
+			if more == nil {
+				more = [][]assign{nil}
 			}
 		}
 	}
@@ -194,8 +204,14 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more []assign) 
 // or one of a number of two digits.
 func heldWithin(y, score []float64, a float64) []assign {
 	var held []float64
+	largest := 0.0
+	for _, x := range y {
+		if !math.IsNaN(x) {
+			largest = max(largest, math.Abs(x/a))
+		}
+	}
 	for row, x := range y {
-		if s := score[row]; !math.IsNaN(x) && math.Abs(x/a-s) > 1e-4*math.Abs(s) {
+		if s := score[row]; !math.IsNaN(x) && math.Abs(x/a-s) > 1e-4*math.Abs(s)+1e-6*largest { // a score of 0 has a rest of the KL beside it
 			if !(math.Abs(s) > math.Abs(x/a)) || s*x < 0 {
 				return nil
 			}

@@ -14,8 +14,13 @@ import (
 func TestRangesOfScoresAreShown(t *testing.T) {
 	for seed := range uint64(4) {
 		b := ppoBatch(seed, func(row int, score float64, kl []float64, last int) []float64 {
-			return rewardsOf(0.0317, 0)(row, min(max(score, -0.4), 0.4), kl, last)
+			x := rewardsOf(0.0317, 0)(row, min(max(score, -0.4), 0.4), kl, last)
+			if row == 2 {
+				x[last] += 3e-11 - min(max(score, -0.4), 0.4)
+			}
+			return x
 		}, gaeOf(1, 1))
+		b.Row("scores")[2] = 0 // of which rounding is left
 		got := texts(Shown(Find("reward/token"), b, &convention.Set{})[0])
 		require.Equal(t, "before_baseline", got["reward.clip"])
 		require.Equal(t, "-0.4,0.4", got["reward.clip_range"])
@@ -23,6 +28,45 @@ func TestRangesOfScoresAreShown(t *testing.T) {
 		require.NotEmpty(t, fits)
 		require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
 	}
+}
+
+// Of scores of which the longest alone are beyond a range a number that stands in place of theirs is as good, so that both are proposed.
+func TestRangesOfScoresOfTheLongestAreShown(t *testing.T) {
+	const top = 5.5
+	b := ppoBatch(1, func(row int, score float64, kl []float64, last int) []float64 {
+		return rewardsOf(0.0317, 0)(row, score, kl, last)
+	}, gaeOf(1, 1))
+	c := NewCase(b, &convention.Set{}, 0)
+	spans, longest := c.spans()
+	n := 0
+	for r, score := range b.Row("scores") {
+		if spans[r] == longest {
+			b.Row("scores")[r] = top + float64(r)
+			b.Token("token_rewards")[r*b.Cols+c.last(r)] += top - score
+			n++
+		}
+	}
+	require.Greater(t, n, 1)
+	var ranges []string
+	for _, changes := range Shown(Find("reward/token"), b, &convention.Set{}) {
+		ranges = append(ranges, texts(changes)["reward.clip_range"]+texts(changes)["eos.rule"])
+	}
+	require.Contains(t, ranges, "-5.5,5.5")
+	require.Contains(t, ranges, "replace")
+}
+
+// Rewards that are one number between the ends of responses were whitened, and hold no KL however far policy and reference are apart.
+func TestWhitenedRewardsWithoutAKLAreShown(t *testing.T) {
+	b := ppoBatch(1, func(row int, score float64, kl []float64, last int) []float64 {
+		x := rewardsOf(0, 0)(row, score, kl, last)
+		for i := range x {
+			x[i] = x[i]*1.7 - 0.13
+		}
+		return x
+	}, gaeOf(1, 1))
+	got := texts(Shown(Find("reward/token"), b, &convention.Set{})[0])
+	require.Equal(t, "none", got["kl.place"])
+	require.Equal(t, "shift_mean_false", got["rewards.whiten"])
 }
 
 // Where most responses lack an end, the others tell that the score stands behind the last token.
