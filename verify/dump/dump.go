@@ -219,9 +219,10 @@ type session struct {
 	formats     numberFormats
 	input       input
 
-	overview *overview // nil: the steps were not looked at yet
-	length   float64   // that sums over tokens are divided by, where nobody declares it and the numbers give it; 0: not known
-	weights  []any     // of the reward functions, where nobody declares them and the scores give them
+	overview *overview    // nil: the steps were not looked at yet
+	kept     map[int]unit // steps that are judged again and again under other options
+	length   float64      // that sums over tokens are divided by, where nobody declares it and the numbers give it; 0: not known
+	weights  []any        // of the reward functions, where nobody declares them and the scores give them
 
 	common dump.Meta // of the first file
 	where  string    // the folder of the files
@@ -364,7 +365,7 @@ func (s *session) options(v *view) (*convention.Set, error) {
 	}
 	set = s.withGeneration(v, set)
 	if s.profile == nil {
-		set = s.solved(s.weighted(v, masked(set)))
+		set = s.solved(v.b.Meta.Step, s.weighted(v, masked(set)))
 	}
 	set = s.lengthened(b, set)
 	for _, n := range b.Notes {

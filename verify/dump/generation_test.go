@@ -16,6 +16,7 @@ import (
 func TestTokensOfAGenerationBatch(t *testing.T) {
 	lengths := [][]int{{3, 9, 4, 5}, {8, 8, 7, 2}, {1, 2, 9, 9}, {6, 6, 6, 9}}
 	tokens := []float64{21, 25, 21, 27}
+	declared := true
 	run := func(divisor func(step int) float64) (list dump.Batches) {
 		const rows, cols = 4, 9
 		for step, lens := range lengths {
@@ -24,6 +25,9 @@ func TestTokensOfAGenerationBatch(t *testing.T) {
 			no := false
 			b.Meta = dumpfile.Meta{Step: step + 1, WorldSize: 1, MicroBatches: 1, DLogpScale: 1, Framework: "trl", Version: "1.16.0", Algorithm: "grpo", TokenLossIncludesKL: &no,
 				Options: []dumpfile.Option{{Name: "loss_type", Value: "dapo"}, {Name: "beta", Value: 0.0}, {Name: "steps_per_generation", Value: 2.0}, {Name: "gradient_accumulation_steps", Value: 1.0}}}
+			if !declared {
+				b.Meta = dumpfile.Meta{Step: step + 1, WorldSize: 1, MicroBatches: 1, DLogpScale: 1}
+			}
 			loss, sum := make([]float64, rows*cols), 0.0
 			for r, n := range lens {
 				b.Origin = append(b.Origin, dumpfile.Origin{Row: r})
@@ -40,7 +44,11 @@ func TestTokensOfAGenerationBatch(t *testing.T) {
 		return list
 	}
 	verdict := func(b dump.Batches) check.Verdict {
-		r, err := dump.Judge(t.Context(), b, dump.Options{Profile: "trl-grpo@1.16", Selection: check.Selection{Select: []string{"aggregate/loss"}}})
+		profile := "trl-grpo@1.16"
+		if !declared {
+			profile = dump.NoProfile
+		}
+		r, err := dump.Judge(t.Context(), b, dump.Options{Profile: profile, Selection: check.Selection{Select: []string{"aggregate/loss"}}})
 		require.NoError(t, err)
 		require.Len(t, r.Results, 1)
 		return r.Results[0].Verdict
@@ -51,4 +59,8 @@ func TestTokensOfAGenerationBatch(t *testing.T) {
 	require.Equal(t, check.Convention, verdict(wrong)) // of the micro-batch, as other releases have it
 	require.Equal(t, check.Undetermined, verdict(right[:1]))
 	require.Equal(t, check.Undetermined, verdict(right[1:2]))
+	declared = false
+	require.Equal(t, check.Pass, verdict(run(func(step int) float64 { return (tokens[step/2*2] + tokens[step/2*2+1]) / 2 })), "the losses show it")
+	require.Equal(t, check.Pass, verdict(run(func(step int) float64 { return tokens[step] })))
+	require.NotEqual(t, check.Pass, verdict(run(func(step int) float64 { return tokens[3-step] })))
 }

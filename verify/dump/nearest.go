@@ -48,6 +48,7 @@ func (s *session) nearest(r *Report) {
 	if len(searched) == 0 || len(fitting(searched, (*convention.Profile).Configurable)) > 0 {
 		return
 	}
+	defer func() { s.kept = nil }()
 	var found []*departure
 	for _, p := range convention.Profiles() {
 		d, whole := s.departs(searched, p)
@@ -129,14 +130,9 @@ func unbounded(p *convention.Profile, c stage.Change) bool {
 
 // needed returns those of the changes of a fit without which the outputs of some step are wrong.
 func (s *session) needed(t *track, f stage.Fit, list []stage.Change) []stage.Change {
-	const looked = 4 // steps
-	var units []unit
-	for _, step := range spread(t.starts, looked) {
-		u, err := s.unit(s.ctx, t, step)
-		if err != nil {
-			return list // what cannot be read again decides nothing
-		}
-		units = append(units, u)
+	units, err := s.looked(t)
+	if err != nil {
+		return list // what cannot be read again decides nothing
 	}
 	right := func(back []stage.Change) bool {
 		return !slices.ContainsFunc(units, func(u unit) bool {
@@ -152,6 +148,27 @@ func (s *session) needed(t *track, f stage.Fit, list []stage.Change) []stage.Cha
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(list), func(c stage.Change) bool { return right([]stage.Change{c}) })
+}
+
+// looked returns the steps of a track on which changes are judged, four at most. Those of a moderate size are kept: every profile asks for them.
+func (s *session) looked(t *track) (units []unit, err error) {
+	const most, small = 4, 1 << 16 // steps; cells
+	for _, step := range spread(t.starts, most) {
+		u, kept := s.kept[step]
+		if !kept || t.spans[step] > 0 {
+			if u, err = s.unit(s.ctx, t, step); err != nil {
+				return nil, err
+			}
+			if t.spans[step] == 0 && len(u.b.Mask) <= small {
+				if s.kept == nil {
+					s.kept = map[int]unit{}
+				}
+				s.kept[step] = u
+			}
+		}
+		units = append(units, u)
+	}
+	return units, nil
 }
 
 // tell writes a departure into the result of its check.

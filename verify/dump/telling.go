@@ -74,6 +74,8 @@ type overview struct {
 	scores       stage.GroupScores  // what their advantages show of what becomes of scores
 	rollout      int                // steps whose advantages were normalised together
 	constant     float64            // that a sum over tokens is divided by besides the rows; 0: none
+	entropy      string             // the aggregation of the entropy bonus, where it has one of its own; else ""
+	generation   int                // steps whose tokens together, by their number, a sum over tokens is divided by; 0: none
 }
 
 // scan reads the steps, many of them at most, once.
@@ -118,6 +120,7 @@ func (s *session) scan() *overview {
 		v.ends = false
 	}
 	v.coefficients, v.constant = losses.Coefficients(), losses.Constant()
+	v.entropy, v.generation = losses.Entropy(), losses.Generation()
 	if v.constant == 0 {
 		v.divisor = losses.Divisor()
 	}
@@ -132,6 +135,9 @@ func (s *session) scan() *overview {
 	}
 	if v.divisor > 0 {
 		s.say(fmt.Sprintf("the losses are sums over tokens divided by %.6g, which nobody declares", v.divisor))
+	}
+	if v.generation > 0 {
+		s.say(fmt.Sprintf("the losses are divided by a share of the tokens of %s, as of one generation batch, which nobody declares", steps(v.generation, "step")))
 	}
 	if v.constant > 0 {
 		s.say(fmt.Sprintf("the losses are sums over tokens divided by the rows and by %.6g, which nobody declares", v.constant))

@@ -2,6 +2,7 @@ package dump
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -179,11 +180,20 @@ func (s *session) weighted(v *view, set *convention.Set) *convention.Set {
 
 // solved returns set with the numbers of the loss that all files of the run together give, and the token that ends all responses but the longest,
 // where nobody declares them.
-func (s *session) solved(set *convention.Set) *convention.Set {
+func (s *session) solved(step int, set *convention.Set) *convention.Set {
 	for name, x := range s.scan().coefficients {
 		if set.Value(name).Kind() == convention.Unknown {
 			set = set.With(name, convention.NumberValue(x), "search")
 		}
+	}
+	if v := s.scan(); v.entropy != "" && set.Value("entropy.agg").Kind() == convention.Unknown {
+		if agg, err := convention.Parse("entropy.agg", v.entropy); err == nil {
+			set = set.With("entropy.agg", agg, "search")
+		}
+	}
+	if n := s.scan().generation; n > 1 && math.IsNaN(stage.FactNumber(set, "num_items_in_batch")) {
+		first := s.run.Steps()[0]
+		set = set.WithFact(stage.StepTokens, s.tokensOf(first+(step-first)/n*n, n)/float64(n))
 	}
 	if v := s.scan(); v.ends {
 		if _, said := set.Fact("eos_token_id"); !said {

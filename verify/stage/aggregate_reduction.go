@@ -197,6 +197,10 @@ func (c *Case) denominators(o rl.AggOptions, where string, counts bool) *reducti
 				if n = of.(float64) * c.accumulation() / c.Fact("steps_per_generation"); math.IsNaN(n) {
 					note(&c.Absent, "num_items_in_batch, or all steps of the generation batch")
 				}
+			} else if of, said := c.Set.Fact(StepTokens); said && o.Kind == rl.AggToken && !c.supervised() {
+				if n = of.(float64); math.IsNaN(n) {
+					note(&c.Absent, "all steps of the generation batch")
+				}
 			}
 		case "constant":
 			a.Denominator = rl.AggConstant
@@ -240,6 +244,10 @@ func (c *Case) length(file dump.FileInfo, where string, divBatch bool) float64 {
 
 // GenerationTokens is the fact that num_items_in_batch is where the dump does not say it, NaN if that cannot be counted.
 const GenerationTokens = "tokens of the generation batch"
+
+// StepTokens is the fact how many tokens the losses of a step are divided by, where they show that it is a share of those of its generation batch; NaN if
+// these cannot be counted.
+const StepTokens = "tokens of the generation batch by its steps"
 
 // knowsItems reports whether the run says how many tokens its loss is divided by.
 func (c *Case) knowsItems(o rl.AggOptions) bool {

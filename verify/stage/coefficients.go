@@ -97,6 +97,23 @@ func (l *Losses) Coefficients() map[string]float64 {
 	return nil
 }
 
+// Entropy returns the aggregation that an entropy bonus has of its own (entropy.agg), "" where the losses show none.
+func (l *Losses) Entropy() string {
+	if f := l.alone.fit(); f != nil && !l.parts && len(l.pairs.loss) == 0 {
+		return f.entropy
+	}
+	return ""
+}
+
+// Generation returns the number of steps whose tokens together, by their number, sums over tokens are divided by: those of a generation batch, 0 where
+// it is the tokens of the file or the step, or nothing shows it (TRL 1.16, GRPOTrainer._compute_loss, num_items_in_batch).
+func (l *Losses) Generation() int {
+	if f := l.alone.fit(); f != nil && !l.parts && len(l.pairs.loss) == 0 {
+		return f.span
+	}
+	return 0
+}
+
 // Constant solves loss = Σ token_loss/(rows·L) for L, the same in all files: 0 unless there are three files, not all with one token count,
 // which agree to 1e-4 on a whole number that is not the width of them all. Beside the loss of the policy its terms may stand in a loss.
 func (l *Losses) Constant() float64 {

@@ -2,6 +2,9 @@ package stage
 
 import (
 	"math"
+	"slices"
+	"strconv"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -15,12 +18,19 @@ const (
 	ofRows, ofRowsDivided, ofRowsGlobal       = 3, 4, 5
 	ofSums, ofSumsGlobal                      = 6, 7
 	aggregations                              = 8
+	ofGenerations                             = aggregations // and one more for every span of steps: ofTokensGlobal of the tokens of these by their number
 )
+
+// mostSteps is the most steps of a generation batch that is looked for.
+const mostSteps = 16
 
 // wholeFile is a file whose loss is all that says of its terms: the loss, and by aggregation the losses, the KL and the entropy of its tokens.
 type wholeFile struct {
 	loss  float64
+	step  int // index
 	terms [3][aggregations]float64
+	size  [aggregations]float64 // of the magnitudes of the losses of its tokens: their sum may be 0 but for rounding
+	high  float64               // mean of the entropies of the tokens that are kept, divided by the accumulation steps; NaN where no entropy tells them from others
 }
 
 // wholes collects such files; see [Losses].
@@ -29,6 +39,10 @@ type wholes struct {
 	has   [3]bool
 	unit  float64 // of the coarsest of the tensors
 	no    bool    // some file has its policy loss, or lacks its loss, or the losses of its tokens
+
+	steps  []int     // one after the other, until one is missing
+	tokens []float64 // of each
+	gap    bool
 }
 
 var wholeTerms = [3]string{"token_loss", "kl", "entropy"}
@@ -52,18 +66,33 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 			w.unit = max(w.unit, Grid(x[k]), tol.U32)
 		}
 	}
+	if n := len(w.steps); n > 0 && b.Meta.Step != w.steps[n-1]+1 {
+		w.gap = true
+	}
+	w.steps = append(w.steps, b.Meta.Step)
 	c := NewCase(b, &convention.Set{}, 0)
+	var tokens float64
+	for _, n := range c.tokensOfRows() {
+		tokens += n
+	}
+	w.tokens = append(w.tokens, tokens)
 	var of [3][][aggregations]float64
 	for k := range x {
 		of[k] = c.aggregated(x[k])
 	}
+	magnitudes := make([]float64, len(x[0]))
+	for i, v := range x[0] {
+		magnitudes[i] = math.Abs(v)
+	}
+	size := c.aggregated(magnitudes)
 	for f := range b.Files {
-		file := wholeFile{loss: loss[f]}
+		file := wholeFile{loss: loss[f], step: len(w.steps) - 1, high: c.highMean(f, x[0], x[1], x[2])}
 		for k := range x {
 			if x[k] != nil {
 				file.terms[k] = of[k][f]
 			}
 		}
+		file.size = size[f]
 		w.files = append(w.files, file)
 	}
 }
@@ -101,100 +130,222 @@ func (c *Case) aggregated(x []float64) (list [][aggregations]float64) {
 	return list
 }
 
-// wholeFit is what the files of a run say of their losses: the coefficients of the terms, the constant that sums are divided by, 0 where they are
-// divided by none, and what is left of the largest loss.
+// highMean returns the mean of the entropies of the tokens of a file that its loss keeps, those of high entropy alone (TRL 1.16, top_entropy_quantile),
+// divided by the accumulation steps: NaN where all are kept, or others. The policy term of a token that is left out is 0, its loss β·kl, with one β.
+func (c *Case) highMean(f int, loss, kl, h []float64) float64 {
+	b := c.B
+	adv := b.Token("advantages")
+	if row := b.Row("advantages"); adv == nil && len(row) == b.Rows {
+		adv = c.spread(row)
+	}
+	if loss == nil || h == nil || adv == nil {
+		return math.NaN()
+	}
+	u, _ := b.Tensors["token_loss"].Type.Unit()
+	var cells []lossCell
+	var betas []float64
+	for i := b.Files[f].Lo * b.Cols; i < b.Files[f].Hi*b.Cols; i++ {
+		if !b.Mask[i] {
+			continue
+		}
+		x := lossCell{loss: loss[i], adv: adv[i], rho: 1, lp: -1, w: 1, u: u, h: h[i]}
+		if kl != nil {
+			if x.k = kl[i]; x.k != 0 && x.adv != 0 {
+				betas = append(betas, x.loss/x.k)
+			}
+		}
+		cells = append(cells, x)
+	}
+	beta, n := 0.0, 0
+	if beta, n = commonest(betas); n < 3 {
+		beta = 0
+	}
+	if topEntropy(cells, beta, "outside").n == 0 {
+		return math.NaN()
+	}
+	above, sum, count := math.Inf(1), 0.0, 0.0
+	for i := range cells {
+		if c := &cells[i]; c.adv != 0 && c.kept(beta, "outside") {
+			above = min(above, c.h)
+		}
+	}
+	left := false
+	for _, c := range cells {
+		if c.h >= above {
+			sum, count = sum+c.h, count+1
+		} else {
+			left = true
+		}
+	}
+	if !left {
+		return math.NaN()
+	}
+	return sum / count / c.accumulation()
+}
+
+// wholeFit is what the files of a run say of their losses: the coefficients of the terms, the aggregation of a bonus of its own, the steps of a generation
+// batch whose tokens are counted, 0 where they are those of the step, the constant that sums are divided by, 0 where they are divided by none, and what
+// is left of the largest loss.
 type wholeFit struct {
 	coefficients map[string]float64
+	entropy      string
+	span         int
 	constant     float64
 	left         float64
 }
 
-// fit solves loss = s·(Σ token_loss + β·Σ kl − c·Σ entropy), each Σ by one aggregation and s = 1 but for sums of rows, which a constant may divide,
-// for β, c and s by least squares over the files: those that leave 1e-4 of the largest difference, and 8 units of the coarsest tensor, with the
-// fewest terms, but for more that leave a thirtieth of it; nil where no aggregation does, or fewer files are there than one more than unknowns. A
-// KL term and an entropy bonus may have a mean over tokens of their own, which is tried where all are aggregated alike in vain.
+// wholeTerm is a term of a loss: which it is, 3 for the entropy of the tokens that are kept, and its aggregation.
+type wholeTerm struct{ of, kind int }
+
+// digits counts those of the coefficients: files of one rollout have the same tokens at every step, and then a sum of a term over a number, and its mean,
+// are the same but for the coefficient, which people write with few digits.
+func (f *wholeFit) digits() (n int) {
+	for _, c := range f.coefficients {
+		text, _, _ := strings.Cut(strconv.FormatFloat(c, 'e', -1, 64), "e")
+		n += len(text)
+	}
+	return n
+}
+
+// fit solves loss = s·Σ token_loss + β·Σ kl − c·Σ entropy, each Σ by one aggregation, those of the KL and the entropy times s too where it is that of
+// the policy loss, and s = 1 but for sums of rows, which a constant may divide, for β, c and s by least squares over the files: those that leave 1e-4
+// of the largest difference, and 8 units of the coarsest tensor, with the fewest terms, but for more that leave a thirtieth of it; nil where no
+// aggregation does, or fewer files are there than one more than unknowns. Of two that leave as little the one whose coefficients have fewer digits.
 func (w *wholes) fit() (chosen *wholeFit) {
 	if w.no || !w.has[0] {
 		return nil
 	}
-	for _, which := range [][]int{{}, {1}, {2}, {1, 2}} {
-		if len(which) > 0 && !w.has[which[0]] || len(which) > 1 && !w.has[which[1]] {
-			continue
-		}
-		if f := w.of(which); f != nil && (chosen == nil || f.left < chosen.left/30) {
-			chosen = f
+	for _, which := range [][]int{{}, {1}, {2}, {3}, {1, 2}, {1, 3}} {
+		for _, free := range []bool{false, true} {
+			for _, own := range []bool{false, true} {
+				f := w.best(which, own, free)
+				switch floor := 4 * w.unit; {
+				case f == nil:
+				case chosen == nil || max(f.left, floor) < chosen.left/30,
+					max(f.left, floor) <= max(chosen.left, floor) && len(f.coefficients) == len(chosen.coefficients) && f.digits() < chosen.digits():
+					chosen = f
+				}
+			}
 		}
 	}
 	return chosen
 }
 
-// of returns the fit of some terms, one without a constant before one with it.
-func (w *wholes) of(which []int) *wholeFit {
-	for _, free := range []bool{false, true} {
-		for _, own := range [][]int{nil, {ofTokensDivided, ofTokensGlobal, ofTokens}} {
-			if best := w.best(which, own, free); best != nil {
-				return best
-			}
-		}
+// best returns the fit of some terms that leaves the least, over all aggregations of the policy loss, the other terms having that, or one of their
+// own, which is a mean over tokens; nil where there is none.
+func (w *wholes) best(which []int, own, free bool) (best *wholeFit) {
+	kinds := aggregations
+	if !w.gap && !free {
+		kinds += mostSteps + 1
 	}
-	return nil
-}
-
-// best returns the fit of some terms that leaves the least, over all aggregations of the policy loss, the other terms having one of those given, or
-// that of the policy loss; nil where there is none.
-func (w *wholes) best(which, own []int, free bool) (best *wholeFit) {
-	for kind := range aggregations {
-		if free && kind < ofSums {
+	for kind := range kinds {
+		if free && kind < ofSums || kind == ofGenerations || kind == ofGenerations+1 {
 			continue
 		}
-		kinds := own
-		if own == nil {
-			kinds = []int{kind}
-		}
-		for _, other := range kinds {
-			if f := w.solved(which, kind, other, free); f != nil && (best == nil || f.left < best.left) {
+		for _, others := range w.others(which, kind, own) {
+			if f := w.solved(others, kind, free); f != nil && (best == nil || f.left < best.left) {
 				best = f
-			}
-			if len(which) == 0 {
-				break
 			}
 		}
 	}
 	return best
 }
 
-// solved returns the fit of some terms under an aggregation of the policy loss and one of the others; nil where it leaves too much.
-func (w *wholes) solved(which []int, kind, other int, free bool) *wholeFit {
-	terms := which
-	if free {
-		terms = append([]int{0}, which...)
-	}
-	of := func(f, k int) float64 {
-		if k == 0 {
-			return w.files[f].terms[k][kind]
-		}
-		return w.files[f].terms[k][other]
-	}
-	n := len(terms)
-	if len(w.files) < n+2 {
+// others returns the aggregations that terms have beside a policy loss of one kind.
+func (w *wholes) others(which []int, kind int, own bool) (lists [][]wholeTerm) {
+	lists = [][]wholeTerm{nil}
+	if own && len(which) == 0 {
 		return nil
 	}
+	for _, k := range which {
+		kinds := []int{kind}
+		switch {
+		case k == 3 && !own:
+			return nil
+		case k == 3:
+			kinds = []int{ofTokensDivided}
+		case !w.has[k]:
+			return nil
+		case own && (k == 2 || len(which) == 1):
+			kinds = []int{ofTokensDivided, ofTokensGlobal, ofTokens}
+		case own:
+			kinds = []int{kind, ofTokensDivided, ofTokensGlobal, ofTokens}
+		}
+		var longer [][]wholeTerm
+		for _, list := range lists {
+			for _, of := range kinds {
+				longer = append(longer, append(slices.Clone(list), wholeTerm{k, of}))
+			}
+		}
+		lists = longer
+	}
+	return lists
+}
+
+// of returns a term of a file, NaN where it is not known.
+func (w *wholes) of(f *wholeFile, t wholeTerm) float64 {
+	if t.of == 3 {
+		return f.high
+	}
+	if t.kind < ofGenerations {
+		return f.terms[t.of][t.kind]
+	}
+	span := t.kind - ofGenerations
+	lo := f.step / span * span
+	if lo+span > len(w.tokens) {
+		return math.NaN()
+	}
+	var all float64
+	for _, n := range w.tokens[lo : lo+span] {
+		all += n
+	}
+	return f.terms[t.of][ofTokensGlobal] * w.tokens[f.step] * float64(span) / all
+}
+
+// solved returns the fit of some terms beside a policy loss of one aggregation; nil where it leaves too much.
+func (w *wholes) solved(others []wholeTerm, kind int, free bool) *wholeFit {
+	policy, kindOf := wholeTerm{0, kind}, kind
+	if kind >= ofGenerations {
+		kindOf = ofTokensGlobal
+	}
+	terms := others
+	if free {
+		terms = append([]wholeTerm{policy}, others...)
+	}
+	n := len(terms)
 	m := n + 1
 	a := make([]float64, n*m)
-	y := make([]float64, len(w.files))
-	size, differ, left := 0.0, 0.0, 0.0
-	for f := range w.files {
-		y[f] = w.files[f].loss
-		if size = max(size, math.Abs(y[f]), math.Abs(of(f, 0))); !free {
-			y[f] -= of(f, 0)
+	var y []float64
+	var rows [][]float64
+	size, sums, differ, left := 0.0, 0.0, 0.0, 0.0
+	for i := range w.files {
+		f := &w.files[i]
+		own := w.of(f, policy)
+		row := make([]float64, n)
+		known := !math.IsNaN(own)
+		for j, t := range terms {
+			row[j] = w.of(f, t)
+			known = known && !math.IsNaN(row[j])
 		}
-		differ = max(differ, math.Abs(y[f]))
-		for i, k := range terms {
-			for j, l := range terms {
-				a[i*m+j] += float64(of(f, k) * of(f, l))
+		if !known {
+			continue
+		}
+		of := f.loss
+		if size = max(size, math.Abs(of), math.Abs(own)); !free {
+			of -= own
+		}
+		sums = max(sums, f.size[kindOf])
+		differ = max(differ, math.Abs(of))
+		for j := range terms {
+			for k := range terms {
+				a[j*m+k] += float64(row[j] * row[k])
 			}
-			a[i*m+n] += float64(of(f, k) * y[f])
+			a[j*m+n] += float64(row[j] * of)
 		}
+		rows, y = append(rows, row), append(y, of)
+	}
+	if len(y) < n+2 || 4*len(y) < 3*len(w.files) {
+		return nil
 	}
 	var x []float64
 	if n > 0 {
@@ -202,16 +353,19 @@ func (w *wholes) solved(which []int, kind, other int, free bool) *wholeFit {
 			return nil
 		}
 	}
-	for f := range y {
-		for i, k := range terms {
-			y[f] -= float64(x[i] * of(f, k))
+	shows := make([]float64, n) // what a term is at most
+	for i := range y {
+		for j := range terms {
+			term := float64(x[j] * rows[i][j])
+			y[i] -= term
+			shows[j] = max(shows[j], math.Abs(term))
 		}
-		left = max(left, math.Abs(y[f]))
+		left = max(left, math.Abs(y[i]))
 	}
 	if free { // the sums themselves are no loss
-		size = differ
+		size, sums = differ, x[0]*sums
 	}
-	if !(left <= 1e-4*differ+8*w.unit*size) {
+	if size = max(size, sums); !(left <= 1e-4*differ+8*w.unit*size) || n > 0 && slices.Min(shows) <= 64*w.unit*size {
 		return nil
 	}
 	fit := &wholeFit{coefficients: map[string]float64{}, left: left / size}
@@ -222,15 +376,23 @@ func (w *wholes) solved(which []int, kind, other int, free bool) *wholeFit {
 		}
 		x, fit.constant = x[1:], 1/scale
 	}
-	for i, k := range which {
-		c := x[i] / scale
-		if k == 2 {
-			c = -c
+	if kind >= ofGenerations {
+		fit.span = kind - ofGenerations
+	}
+	for i, t := range others {
+		c := x[i]
+		if t.kind == kind && t.of != 3 {
+			c /= scale
+		}
+		if t.of >= 2 {
+			if c = -c; t.kind != kind || t.of == 3 {
+				fit.entropy = map[int]string{ofTokensDivided: "micro", ofTokens: "micro", ofTokensGlobal: "token"}[t.kind]
+			}
 		}
 		if c = math.Abs(c); !(c > 0) {
 			return nil
 		}
-		fit.coefficients[map[int]string{1: "kl.beta", 2: "entropy.coef"}[k]] = written(c, max(1e-3, w.unit))
+		fit.coefficients[map[int]string{1: "kl.beta", 2: "entropy.coef", 3: "entropy.coef"}[t.of]] = written(c, max(1e-3, w.unit))
 	}
 	return fit
 }

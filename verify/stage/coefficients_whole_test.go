@@ -53,7 +53,15 @@ func TestTermsOfTheirOwnInWholeLosses(t *testing.T) {
 		return mean/2 - 0.0159*all/n/2
 	})
 	require.Equal(t, map[string]float64{"entropy.coef": 0.0159}, l.Coefficients())
+	require.Equal(t, "micro", l.Entropy())
 	require.Zero(t, l.Constant())
+	l = run(func(x, _, h [][]float64) float64 {
+		s, _, _ := sum(x)
+		all, n, _ := sum(h)
+		return s/3/64 - 0.0159*all/n/2
+	})
+	require.Equal(t, map[string]float64{"entropy.coef": 0.0159}, l.Coefficients(), "the constant divides no mean of its own")
+	require.Equal(t, 64.0, l.Constant())
 	l = run(func(x, kl, _ [][]float64) float64 {
 		s, _, _ := sum(x)
 		k, _, _ := sum(kl)
@@ -61,4 +69,58 @@ func TestTermsOfTheirOwnInWholeLosses(t *testing.T) {
 	})
 	require.Equal(t, map[string]float64{"kl.beta": 0.0129}, l.Coefficients())
 	require.Equal(t, 64.0, l.Constant())
+}
+
+// Losses of one rollout have the same tokens at every step: a sum over 4 rows of 6 tokens is 6 times their mean, and the coefficient with few digits is the
+// one that was written. Where losses sum to 0 what is left is rounding, and no term.
+func TestTermsOfWholeLossesThatCannotBeToldApart(t *testing.T) {
+	run := func(coef, shift float64) map[string]float64 {
+		l := &Losses{}
+		for f := range 6 {
+			token := func(i int) float64 { return math.Sin(float64(7*i+f))*math.Abs(shift) + shift }
+			b := lossFile(8, []int{7, 5, 7, 5}, token, nil)
+			h := make([]float64, 32)
+			var s, all float64
+			for i := range h {
+				if h[i] = 2 + math.Sin(float64(3*i-f)); b.Mask[i] {
+					s, all = s+b.Token("token_loss")[i], all+h[i]
+				}
+			}
+			b.Tensors["entropy"] = &dump.Tensor{Data: h, Layout: dump.PerToken, Type: format.F32}
+			b.Tensors["loss"] = &dump.Tensor{Data: []float64{float64(float32(s/4/11 - coef*all/24))}, Layout: dump.PerFile, Type: format.F32}
+			l.Add(b)
+		}
+		return l.Coefficients()
+	}
+	require.Equal(t, map[string]float64{"entropy.coef": 0.02}, run(0.02, 1))
+	require.Empty(t, run(0, 1))
+}
+
+// The bonus of the tokens of high entropy, to which the policy term is restricted, is a mean over these (TRL 1.16, top_entropy_quantile, entropy_coef).
+func TestBonusOfTheTokensOfHighEntropy(t *testing.T) {
+	l := &Losses{}
+	for f := range 6 {
+		b := lossFile(6, []int{6, 5, 6}, func(int) float64 { return 0 }, nil)
+		h, kl, adv, loss := make([]float64, 18), make([]float64, 18), make([]float64, 18), b.Token("token_loss")
+		var s, high, n, rows float64
+		for r, length := range []int{6, 5, 6} {
+			s = 0
+			for i := 6 * r; i < 6*r+length; i++ {
+				h[i], kl[i], adv[i] = 2+math.Sin(float64(5*i-f)), 0.1+0.05*math.Cos(float64(11*i+f)), math.Cos(float64(2*r+f))
+				if loss[i] = 0.04 * kl[i]; h[i] > 2.3 {
+					loss[i] -= adv[i]
+					high, n = high+h[i], n+1
+				}
+				s += loss[i] / float64(length)
+			}
+			rows += s / 3
+		}
+		for name, x := range map[string][]float64{"kl": kl, "entropy": h, "advantages": adv} {
+			b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32}
+		}
+		b.Tensors["loss"] = &dump.Tensor{Data: []float64{float64(float32(rows - 0.003*high/n))}, Layout: dump.PerFile, Type: format.F32}
+		l.Add(b)
+	}
+	require.Equal(t, map[string]float64{"entropy.coef": 0.003}, l.Coefficients())
+	require.Equal(t, "micro", l.Entropy())
 }

@@ -275,11 +275,11 @@ func (s *solver) betas(cells []lossCell, place string, f func(*lossCell) float64
 	return coefficients(x, w)
 }
 
-// betaOfRows returns the coefficient of the KL term where the ratio is one number of a row: its policy term is one number then, clipped or not, and
-// what the losses of its tokens differ by is β times what their estimates do.
-func (s *solver) betaOfRows(cells []lossCell, place, level string) []float64 {
+// betaOfRows returns the coefficient of the KL term where the policy terms of the tokens of a row are one number, as they are where the ratio is one of a
+// row, or where most ratios of tokens are clipped: what the losses of two tokens differ by is β times what their estimates do.
+func (s *solver) betaOfRows(cells []lossCell, place string) []float64 {
 	const least = 4
-	if place == "" || level == "token" || s.steps[0].Set.Value("kl.beta").Kind() == convention.Number {
+	if place == "" || s.steps[0].Set.Value("kl.beta").Kind() == convention.Number {
 		return nil
 	}
 	var x []float64

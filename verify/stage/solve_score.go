@@ -104,7 +104,7 @@ func (s *solver) detached(cells []lossCell, base []assign, place string, beta fl
 	list := append(withBeta(base, place, beta), word("loss.kind", "cispo"))
 	var extra [][]assign
 	if v.dropped > 0 {
-		if top := topEntropy(cells, func(c *lossCell) bool { return c.kept(beta, place) }); top.n > 0 {
+		if top := topEntropy(cells, beta, place); top.n > 0 {
 			for _, x := range top.candidates() {
 				extra = append(extra, []assign{amount("loss.top_entropy", x)})
 			}
@@ -187,7 +187,7 @@ func (s *solver) gated(cells []lossCell, base []assign, place string, beta float
 		tau[sign] = meet(x, e)
 	}
 	if dropped > 0 {
-		if v := topEntropy(cells, func(c *lossCell) bool { return c.kept(beta, place) }); v.n > 0 {
+		if v := topEntropy(cells, beta, place); v.n > 0 {
 			for _, x := range v.candidates() {
 				top = append(top, []assign{amount("loss.top_entropy", x)})
 			}

@@ -9,7 +9,7 @@ import (
 
 // surrogates proposes the clipped surrogates of PPO and what is made of them.
 func (s *solver) surrogates(cells []lossCell, base []assign, level, place string) {
-	for _, beta := range append(s.betas(cells, place, func(c *lossCell) float64 { return -c.adv * c.rho }), s.betaOfRows(cells, place, level)...) {
+	for _, beta := range append(s.betas(cells, place, func(c *lossCell) float64 { return -c.adv * c.rho }), s.betaOfRows(cells, place)...) {
 		if s.surrogate(cells, base, level, place, beta); len(s.fits) > 0 {
 			return
 		}
@@ -32,7 +32,7 @@ func (s *solver) surrogate(cells []lossCell, base []assign, level, place string,
 	}
 	var extra [][]assign
 	if v.dropped > 0 {
-		if top := topEntropy(cells, func(c *lossCell) bool { return c.kept(beta, place) }); top.n > 0 {
+		if top := topEntropy(cells, beta, place); top.n > 0 {
 			for _, x := range top.candidates() {
 				extra = append(extra, []assign{amount("loss.top_entropy", x)})
 			}
@@ -63,6 +63,12 @@ func (s *solver) surrogate(cells []lossCell, base []assign, level, place string,
 func (c *lossCell) kept(beta float64, place string) bool {
 	x, e := c.rest(beta, place)
 	return !(math.Abs(x) <= e+1e-6*math.Abs(c.adv))
+}
+
+// faint reports whether the policy term of a token would not show beside what the loss was rounded to.
+func (c *lossCell) faint(beta float64, place string) bool {
+	_, e := c.rest(beta, place)
+	return math.Abs(c.adv)*min(1, c.rho)*min(1, math.Abs(c.lp)) <= 4*e
 }
 
 // firstOf tries the numbers of the bounds, the likeliest first, until some are right; then what no cell tells from them.
@@ -98,8 +104,9 @@ func (s *solver) firstOf(list []assign, extra [][]assign, v shown) bool {
 }
 
 // topEntropy returns the share of tokens of highest entropy that the loss keeps: in a micro-batch of n sorted by entropy, where k are left
-// out, the quantile 1 − share has a rank in (k − 1, k].
-func topEntropy(cells []lossCell, kept func(*lossCell) bool) interval {
+// out, the quantile 1 − share has a rank in (k − 1, k + t − 1], t being the tokens of the smallest entropy that is kept: the first tokens of responses
+// to one prompt have one entropy, and the quantile between two equal numbers is that number.
+func topEntropy(cells []lossCell, beta float64, place string) interval {
 	v := interval{lo: 0, hi: 1}
 	for lo := 0; lo < len(cells); {
 		hi := lo
@@ -115,8 +122,9 @@ func topEntropy(cells []lossCell, kept func(*lossCell) bool) interval {
 			case math.IsNaN(c.h):
 				return interval{}
 			case c.adv == 0 || c.w == 0:
-			case kept(c):
+			case c.kept(beta, place):
 				above = min(above, c.h)
+			case c.faint(beta, place):
 			default:
 				below = max(below, c.h)
 			}
@@ -129,9 +137,12 @@ func topEntropy(cells []lossCell, kept func(*lossCell) bool) interval {
 			if part[i].h <= below {
 				least++
 			}
-			if part[i].h < above {
+			if part[i].h <= above {
 				most++
 			}
+		}
+		if !math.IsInf(above, 1) {
+			most--
 		}
 		n := float64(len(part) - 1)
 		if n < 1 {

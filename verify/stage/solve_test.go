@@ -69,6 +69,9 @@ func TestLossesAreSolved(t *testing.T) {
 	}{
 		{"ppo", false, func(_, d, adv, _, _ float64) float64 { return surrogate(d, adv) }, map[string]string{"loss.kind": "ppo", "clip.low": "0.0625", "clip.high": "0.177", "clip.dual": "none"}},
 		{"ppo with KL", true, func(_, d, adv, kl, _ float64) float64 { return surrogate(d, adv) + 0.0317*kl }, map[string]string{"loss.kind": "ppo", "clip.low": "0.0625", "clip.high": "0.177", "kl.beta": "0.0317"}},
+		{"most ratios clipped, with KL", true, func(_, d, adv, kl, _ float64) float64 {
+			return max(-adv*math.Exp(d), -adv*clip(d, 0.0037, 0.0053)) + 0.0317*kl
+		}, map[string]string{"clip.low": "0.0037", "clip.high": "0.0053", "kl.beta": "0.0317"}},
 		{"dual clip", false, func(_, d, adv, _, _ float64) float64 {
 			if x := surrogate(d, adv); adv < 0 {
 				return min(x, -1.27*adv)
