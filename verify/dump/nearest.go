@@ -22,7 +22,7 @@ type departure struct {
 // notTaste are the options of which another value than a framework's is seldom a matter of taste in a program that is like it in all else. What programs
 // choose freely (how losses are aggregated, what is whitened, estimators of KL, small numbers in quotients) tells nothing.
 var notTaste = []string{"adv.center", "adv.ddof", "whiten.ddof", "whiten.mask", "whiten.shift_mean", "returns.before_whiten", "score.index", "value.factor", "value.mask",
-	"ratio.old", "gae.hole", "gae.value_mask", "gae.truncated_bootstrap", "agg.empty_rows", "mask.tokens"}
+	"ratio.old", "gae.hole", "gae.value_mask", "gae.truncated_bootstrap", "mask.tokens"}
 
 // unlike are the options that a departure may leave open: where a KL is that a run has not got, and what keeps a quotient from a division by 0.
 var unlike = []string{"kl.place", "adv.eps", "whiten.eps", "whiten.eps_place", "mean.eps", "agg.len_eps", "ratio.len_eps", "logp.temp_eps"}

@@ -263,7 +263,9 @@ func (t *track) again(v *view, set *convention.Set, s *session) *stage.Outcome {
 	t.fits = slices.DeleteFunc(fits, func(f stage.Fit) bool {
 		return s.profile == nil && f.Unwritten() || stage.Judge(t.check, earlier.b, changed(earlier.set, f.Changes)).Verdict == check.Fail
 	})
-	t.all = all
+	if t.all = all; len(t.fits) == 0 {
+		t.fits = stage.SolveWeights(t.check, s.solving(t, unit{b, set}))
+	}
 	if len(t.fits) == 0 {
 		return nil
 	}

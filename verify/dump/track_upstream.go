@@ -8,10 +8,13 @@ import (
 	"plumbline/verify/stage"
 )
 
-// upstreamOf are the checks whose options those of a gradient are: it is that of its loss.
+// upstreamOf are the checks whose options those of a gradient are: it is that of its loss. A share of tokens beyond the bounds counts with those of the loss.
 var upstreamOf = map[string][]string{
 	"gradient/dlogp":   {"token_loss/policy", "aggregate/kl_loss", "aggregate/pg_loss", "aggregate/loss", "kl/token"},
 	"gradient/dvalues": {"aggregate/value_loss"},
+
+	"scalars/clip_frac":     {"token_loss/policy", "gradient/dlogp"},
+	"scalars/clip_fraction": {"token_loss/policy", "gradient/dlogp"},
 }
 
 // termsOf are the checks of the terms of a loss. It is one number of a file, of which a coefficient that is solved for makes any, so that it is

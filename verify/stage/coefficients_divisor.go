@@ -4,11 +4,13 @@ import (
 	"math"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/tol"
 )
 
 // divisors collects what the policy losses of files are of the sums of their tokens, of which nobody says the aggregation.
 type divisors struct {
 	quotients []float64 // of every file with a loss that is not 0
+	rounding  []float64 // of these, relative: sums of float32 that cancel are known to 16 units of their terms
 	tokens    map[float64]bool
 	padded    bool // every quotient is the number of cells of its file
 	no        bool
@@ -42,10 +44,11 @@ func (d *divisors) add(b *dump.Batch) {
 				sum, size, n = sum+x[i], size+math.Abs(x[i]), n+1
 			}
 		}
-		if math.Abs(sum) < 1e-2*size || of[f] == 0 { // rounding would say it
+		if math.Abs(sum) < 1e-3*size || of[f] == 0 { // rounding would say it
 			continue
 		}
 		q := sum / of[f]
+		d.rounding = append(d.rounding, max(1e-5, 16*tol.U32*size/math.Abs(sum)))
 		d.quotients, d.tokens[n] = append(d.quotients, q), true
 		d.padded = d.padded && math.Round(q) == float64((file.Hi-file.Lo)*file.Cols)
 	}
@@ -59,8 +62,8 @@ func (l *Losses) Divisor() float64 {
 		return 0
 	}
 	c := math.Round(d.quotients[0])
-	for _, q := range d.quotients {
-		if !(c >= 2) || !(math.Abs(q-c) <= 1e-5*c) {
+	for i, q := range d.quotients {
+		if !(c >= 2) || !(math.Abs(q-c) <= d.rounding[i]*c) {
 			return 0
 		}
 	}

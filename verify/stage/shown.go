@@ -28,6 +28,8 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 		}
 	case ch.ID == "advantage/group" || ch.ID == "advantage/return":
 		lists = estimators(b)
+	case ch.ID == "kl/token":
+		lists = klBounds(b)
 	case ch.ID == "ratio/is_weights":
 		lists = weightForms(b)
 	case ch.ID == "gradient/dlogp":

@@ -90,3 +90,46 @@ func TestWeightsAreShown(t *testing.T) {
 		}
 	}
 }
+
+// Of bounds by which most rows are left out every step shows a part, and no step all.
+func TestBoundsOfWeightsAreThoseOfAllSteps(t *testing.T) {
+	const rows, cols, high = 6, 10, 1.0002
+	var steps []Step
+	for n := range 4 {
+		b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Origin: make([]dump.Origin, rows), Files: []dump.FileInfo{{Name: "f", Hi: rows, Cols: cols}}, Tensors: map[string]*dump.Tensor{}}
+		b.Meta.Step = n + 1
+		old, gen, w := make([]float64, rows*cols), make([]float64, rows*cols), make([]float64, rows*cols)
+		for r := range rows {
+			mean := 0.004 * math.Sin(float64(7*r+3*n))
+			switch r {
+			case 0: // kept
+				mean = 0.00015 + 0.00001*float64(n)
+			case 1: // left out, and near
+				mean = 0.00024 + 0.00002*float64(3-n)
+			case 2:
+				mean = -0.0012
+			}
+			var sum float64
+			for i := r * cols; i < (r+1)*cols; i++ {
+				b.Mask[i], gen[i] = true, -1-0.1*float64(i%7)
+				old[i] = gen[i] + mean + 0.01*math.Sin(2*math.Pi*float64(i%cols)/cols)
+				sum += old[i] - gen[i]
+			}
+			x := math.Exp(sum / cols)
+			if x > high || x < 0.9999 {
+				x = 0
+			}
+			for i := r * cols; i < (r+1)*cols; i++ {
+				w[i] = float64(float32(x))
+			}
+		}
+		for name, x := range map[string][]float64{"logp_old": old, "logp_gen": gen, "is_weights": w} {
+			b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32, Shape: []int{rows, cols}}
+		}
+		steps = append(steps, Step{b, &convention.Set{}})
+	}
+	fits := SolveWeights(Find("ratio/is_weights"), steps)
+	require.NotEmpty(t, fits)
+	got := texts(fits[0].Changes)
+	require.Equal(t, [3]string{"seq_geo", "zero_outside", "1.0002"}, [3]string{got["tis.level"], got["tis.rule"], got["tis.high"]})
+}

@@ -89,8 +89,9 @@ func (s *solver) firstOf(list []assign, extra [][]assign, v shown) bool {
 				hit := false
 				for _, low := range lows {
 					for _, high := range highs {
-						if !hit && s.try(slices.Concat(list, more, []assign{low, high, dual, delta})) {
+						if at := len(s.fits); !hit && s.try(slices.Concat(list, more, []assign{low, high, dual, delta})) {
 							hit, found = true, true
+							s.mirrored(slices.Concat(list, more, []assign{dual, delta}), low, high, at+1)
 						}
 					}
 				}
@@ -101,6 +102,22 @@ func (s *solver) firstOf(list []assign, extra [][]assign, v shown) bool {
 		}
 	}
 	return false
+}
+
+// mirrored tries the bound of one side for the other too, where no token shows that one: programs have one number for both more often than none for one,
+// and what counts tokens beyond the bounds, whatever the sign of the advantage, may tell. The first of what is right comes at a place among the fits.
+func (s *solver) mirrored(list []assign, low, high assign, place int) {
+	n := len(s.fits)
+	switch number := convention.Number; {
+	case low.value.Kind() == convention.None && high.value.Kind() == number && high.value.Num() < 1:
+		s.try(slices.Concat(list, []assign{{low.option, high.value}, high}))
+	case high.value.Kind() == convention.None && low.value.Kind() == number:
+		s.try(slices.Concat(list, []assign{low, {high.option, low.value}}))
+	}
+	if len(s.fits) > n && place < n {
+		first := s.fits[n]
+		s.fits = slices.Insert(slices.Delete(s.fits, n, n+1), place, first)
+	}
 }
 
 // topEntropy returns the share of tokens of highest entropy that the loss keeps: in a micro-batch of n sorted by entropy, where k are left

@@ -51,6 +51,30 @@ func stepsOf(seed uint64, withKL bool, loss func(lp, d, adv, kl, gap float64) fl
 
 func clip(d, low, high float64) float64 { return min(max(math.Exp(d), 1-low), 1+high) }
 
+// Where no token shows the bound of one side that of the other is tried for both: what is counted beyond the bounds may tell.
+func TestABoundOfOneSideIsTriedForBoth(t *testing.T) {
+	steps := stepsOf(1, false, func(_, d, adv, _, _ float64) float64 { return max(-adv*math.Exp(d), -adv*min(math.Exp(d), 1.177)) })
+	var lows []string
+	for _, f := range Solve(Find("token_loss/policy"), steps)[:2] {
+		lows = append(lows, texts(f.Changes)["clip.low"])
+	}
+	require.Equal(t, "none", lows[0])
+	for _, s := range steps {
+		adv, d := s.B.Token("advantages"), s.B.Token("logp_old")
+		for i, lp := range s.B.Token("logp_new") {
+			if adv[i] < 0 && lp < d[i] { // nothing falls below
+				d[i] = lp
+				s.B.Token("token_loss")[i] = -adv[i]
+			}
+		}
+	}
+	lows = nil
+	for _, f := range Solve(Find("token_loss/policy"), steps)[:2] {
+		lows = append(lows, texts(f.Changes)["clip.low"])
+	}
+	require.Equal(t, []string{"none", "0.177"}, lows)
+}
+
 // Numbers that no table has are what the losses of a few steps say together: written here from the formulas of the papers.
 func TestLossesAreSolved(t *testing.T) {
 	surrogate := func(d, adv float64) float64 { return max(-adv*math.Exp(d), -adv*clip(d, 0.0625, 0.177)) }

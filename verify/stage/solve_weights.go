@@ -72,7 +72,8 @@ func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by flo
 	}
 	stops := len(stopLow) + len(stopHigh)
 	dropped := !math.IsInf(below, 0) || !math.IsInf(above, 0)
-	if len(seen) < least || 4*plain < len(seen) || 20*odd > len(seen) || stops > 0 && dropped {
+	split := odd+stops == 0 && dropped && plain >= least && below < low && high < above // all are whole or 0, by what decides alone
+	if len(seen) < least || 4*plain < len(seen) && !split || 20*odd > len(seen) || stops > 0 && dropped {
 		return nil, nil
 	}
 	list = []assign{word("tis.level", m.level)}
@@ -145,40 +146,46 @@ func (m engineMode) weigh(cells []lossCell, place string) (weighted []lossCell, 
 }
 
 // weightForms proposes how weights that were dumped are made of the log-probs of trainer and engine.
-func weightForms(b *dump.Batch) (lists [][]assign) {
-	gen, old, t := b.Token("logp_gen"), b.Token("logp_old"), b.Tensors["is_weights"]
-	if old == nil {
-		old = b.Token("logp_new")
-	}
-	if gen == nil || old == nil || t == nil {
-		return nil
-	}
-	perRow, perToken := b.Row("is_weights"), b.Token("is_weights")
-	if perRow == nil && perToken == nil {
-		return nil
-	}
-	relative := max(1e-5, 4*Grid(t.Data))
-	of := ofEngine(b, old, gen, b.Mask)
+func weightForms(batches ...*dump.Batch) (lists [][]assign) {
 	for _, m := range engineModes {
-		if perRow != nil && m.kept == 0 {
-			continue
-		}
 		var seen []seenWeight
-		row := -1
-		for i, on := range b.Mask {
-			if !on || perRow != nil && row == i/b.Cols {
-				continue
+		relative := 1e-5
+		for _, b := range batches {
+			gen, old, t := b.Token("logp_gen"), b.Token("logp_old"), b.Tensors["is_weights"]
+			if old == nil {
+				old = b.Token("logp_new")
 			}
-			row = i / b.Cols
-			engine := of(i)
-			s := seenWeight{w: engine[m.kept], by: engine[m.by]}
-			if perRow != nil {
-				s.x = perRow[row]
-			} else {
-				s.x = perToken[i]
+			if gen == nil || old == nil || t == nil {
+				return nil
 			}
-			s.e = relative * s.w
-			seen = append(seen, s)
+			perRow, perToken := b.Row("is_weights"), b.Token("is_weights")
+			if perRow == nil && perToken == nil {
+				return nil
+			}
+			if perRow != nil && m.kept == 0 {
+				seen = nil
+				break
+			}
+			relative = max(relative, 4*Grid(t.Data))
+			of := ofEngine(b, old, gen, b.Mask)
+			row := -1
+			for i, on := range b.Mask {
+				if !on || perRow != nil && row == i/b.Cols {
+					continue
+				}
+				row = i / b.Cols
+				engine := of(i)
+				s := seenWeight{w: engine[m.kept], by: engine[m.by]}
+				if perRow != nil {
+					s.x = perRow[row]
+				} else {
+					s.x = perToken[i]
+				}
+				seen = append(seen, s)
+			}
+		}
+		for i := range seen {
+			seen[i].e = relative * seen[i].w
 		}
 		k := scaleOf(seen, relative)
 		for i := range seen {
@@ -191,6 +198,23 @@ func weightForms(b *dump.Batch) (lists [][]assign) {
 		}
 	}
 	return lists
+}
+
+// SolveWeights returns the options under which importance weights are right in all steps, where nobody declares them, by the bounds that the steps show
+// together: of a bound between a weight that is kept and one that is not each step shows a part.
+func SolveWeights(ch *Check, steps []Step) []Fit {
+	if ch.ID != "ratio/is_weights" || len(steps) == 0 {
+		return nil
+	}
+	s := &solver{ch: ch, steps: steps}
+	var batches []*dump.Batch
+	for _, step := range steps {
+		batches = append(batches, step.B)
+	}
+	for _, list := range weightForms(batches...) {
+		s.try(list)
+	}
+	return s.fits
 }
 
 // scaleOf returns the number that half of the weights are times what they would be, to a relative error, 1 where there is none, or it is 1: the mean of all
