@@ -38,6 +38,8 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	require.False(t, (&track{check: stage.Find("gradient/dlogp"), first: without, why: explanation{faults: weights}}).convicted(), "nobody says that there are weights")
 	with := &stage.Outcome{Case: &stage.Case{B: without.Case.B.With("is_weights", []float64{1, 1})}}
 	require.True(t, (&track{check: stage.Find("gradient/dlogp"), first: with, why: explanation{faults: weights}}).convicted())
+	ofRows := &stage.Outcome{Case: &stage.Case{B: &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{"is_weights": {Data: []float64{1}, Layout: dumpfile.PerRow}}, Rows: 1, Cols: 2, Mask: []bool{true, true}}}}
+	require.True(t, (&track{check: stage.Find("ratio/is_weights"), first: ofRows, why: explanation{faults: weights}}).convicted(), "one weight of every row")
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
 	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())

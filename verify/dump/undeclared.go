@@ -365,7 +365,7 @@ func (t *track) convicted() bool {
 	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
-		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Token("is_weights") == nil
+		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil
 		unsaid = unsaid || e.Hypothesis.ID == "AGG-COUNTS-MASKED" && stage.Rejected(t.first.Case.B)
 		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
 	})
