@@ -104,7 +104,13 @@ func (t *track) signed(res *check.Result, id string) {
 func (t *track) ascends(res *check.Result) {
 	res.Reason += "; where the ratio is 1 it has the sign of the advantage, which no loss and no number of a configuration gives"
 	res.Explanations, res.Class, res.Fix = nil, nil, ""
-	for _, id := range []string{"ADV-SIGN", "RATIO-INVERTED"} {
+	ids := []string{"ADV-SIGN", "RATIO-INVERTED"}
+	if t.first.Case.B.Token("token_loss") != nil {
+		if _, broken := stage.AgainstSign(t.first.Case); !broken { // the losses are of the right sign, and their gradients are not
+			ids = ids[1:]
+		}
+	}
+	for _, id := range ids {
 		h := fault.Find(id)
 		if h == nil || id == "RATIO-INVERTED" && t.first.Case.B.Token("logp_old") == nil {
 			continue

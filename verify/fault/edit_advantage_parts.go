@@ -291,7 +291,7 @@ var spreads = []struct{ name, title string }{
 // foreignCentres and foreignSpreads are those that no estimator subtracts or divides by; where one does, a number of a group is as good as another.
 var (
 	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true}
-	foreignSpreads = map[string]bool{"var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true}
+	foreignSpreads = map[string]bool{"range": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true}
 )
 
 func centreOf(name string, x []float64, rows []int, own int) float64 {

@@ -134,6 +134,9 @@ func spreadOver(p *stage.Prediction, c *stage.Case, mean bool) *stage.Prediction
 	return &q
 }
 
+// foreignSpread are what no release divides by when it whitens, whatever it is configured with: none leaves out the mean alone.
+var foreignSpread = map[string]bool{"var1": true, "var0": true, "rms": true, "mad": true}
+
 // whiteningEdits returns edits of the whitening of advantages over all tokens: y = (x − c)/s, with another c, another s or another ε.
 func whiteningEdits(o *stage.Outcome) []edit {
 	c := o.Case.Of(o.Case.B, o.Case.Set)
@@ -165,7 +168,7 @@ func whiteningEdits(o *stage.Outcome) []edit {
 						// of numbers in 16 bits a spread beside the right mean is a common factor, near which others lie
 						continue
 					}
-					list = append(list, edit{id: id, title: "whitening: " + strings.Join(text, "; "), changes: changes,
+					list = append(list, edit{id: id, title: "whitening: " + strings.Join(text, "; "), changes: changes, foreign: foreignSpread[spread.name] || centre.name != "mean" && spread.name != "none",
 						predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 							return whitenedAs(c, ch, centre.name, spread.name, eps, inside)
 						}})

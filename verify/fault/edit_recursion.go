@@ -372,7 +372,7 @@ func lengthEdits(o *stage.Outcome) []edit {
 			if o.Check.Output == "advantages" && divided && (what.what == "its own tokens" || what.what == "√ of its tokens") {
 				id = "ADV-DIVIDED-BY-LENGTH"
 			}
-			list = append(list, edit{id: id, title: o.Check.Output + " of a response is " + word + " by " + what.what, changes: 1,
+			list = append(list, edit{id: id, title: o.Check.Output + " of a response is " + word + " by " + what.what, changes: 1, foreign: what.what == "√ of its tokens",
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 					p, q := under(sameInput, c, ch), countsOf(c)
 					at := slices.IndexFunc(append(slices.Clone(q.length), q.count...), func(x part) bool { return x.what == what.what })

@@ -30,6 +30,22 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 			}
 		}
 	}
+	for _, changes := range recursionsShown(ch, b, set) {
+		if !seen(healthy, changes) && !seen(shown, changes) {
+			shown = append(shown, changes)
+		}
+	}
+	return shown
+}
+
+// recursionsShown are γ, λ and the whitening by the recursions of the catalogue that take other rewards or values than GAE's.
+func recursionsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
+	if ch.ID != "gae/advantage" && ch.Output != "returns" {
+		return nil
+	}
+	for _, f := range recursionForms()[1:] {
+		shown = append(shown, stage.DecaysUnder(b, set, f.next, f.own, f.reward)...)
+	}
 	return shown
 }
 

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"maps"
 	"math"
 	"slices"
 
@@ -73,8 +74,8 @@ func AgainstSign(c *Case) (fault string, broken bool) {
 //
 //	∂loss/∂logp = −c·A·w
 //
-// and nothing beside it is one number times A. It is broken where the gradient of every such row, of either sign of A, is +c·A·w for all its tokens,
-// to 1e-3: a row whose quotients differ, as a KL term or a weight that was not dumped makes them, says nothing.
+// and nothing beside it is one number times A. It is broken where the gradient of every such row, of either sign of A or with an A that varies, is
+// +c·A·w for all its tokens, to 1e-3: a row whose quotients differ, as a KL term or a weight that was not dumped makes them, says nothing.
 func GradientAgainstSign(c *Case) bool {
 	const least = 16 // cells that break it
 	b := c.B
@@ -86,14 +87,17 @@ func GradientAgainstSign(c *Case) bool {
 	cells, sides := 0, map[bool]bool{}
 	for r := range b.Rows {
 		var quotients []float64
-		one, up := true, false
+		one, up := true, map[bool]bool{}
+		lo, hi := math.Inf(1), 0.0 // of the sizes of its advantages
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
 			if !b.Mask[i] {
 				continue
 			}
 			one = one && (old == nil || lp[i] == old[i])
 			if a := adv[i] * weightOr1(weight, i); a != 0 && g[i] != 0 {
-				quotients, up = append(quotients, g[i]/a), adv[i] > 0
+				quotients = append(quotients, g[i]/a)
+				up[adv[i] > 0] = true
+				lo, hi = min(lo, math.Abs(a)), max(hi, math.Abs(a))
 			}
 		}
 		if !one || len(quotients) < 2 || math.Abs(slices.Max(quotients)-slices.Min(quotients)) > 1e-3*math.Abs(quotients[0]) {
@@ -102,7 +106,10 @@ func GradientAgainstSign(c *Case) bool {
 		if quotients[0] < 0 {
 			return false
 		}
-		cells, sides[up] = cells+len(quotients), true
+		cells += len(quotients)
+		if maps.Copy(sides, up); hi > 1.1*lo { // what is a multiple of advantages that vary within a row is no other term of one sign
+			sides[true], sides[false] = true, true
+		}
 	}
 	return cells >= least && len(sides) == 2
 }

@@ -46,6 +46,19 @@ func TestGradientAgainstSign(t *testing.T) {
 			b.Tensors["logp_old"].Data[i] += 0.3
 		}
 	}), "no ratio is 1")
+	varied := func(b *dump.Batch) {
+		for i := range b.Mask {
+			a := 0.3 + 0.1*float64(i)
+			b.Tensors["advantages"].Data[i], g(b)[i] = a, float64(float32(a/24))
+		}
+	}
+	require.True(t, of(varied), "advantages of one sign that vary within a row")
+	require.False(t, of(func(b *dump.Batch) {
+		varied(b)
+		for i := range b.Mask {
+			g(b)[i] = 0.01
+		}
+	}), "one number for all tokens")
 	require.False(t, of(func(b *dump.Batch) {
 		for _, name := range []string{"advantages", "dlogp"} {
 			for i := range b.Mask {
