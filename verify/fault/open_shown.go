@@ -30,7 +30,14 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 			}
 		}
 	}
-	for _, changes := range recursionsShown(ch, b, set) {
+	var slips [][]stage.Change
+	switch {
+	case ch.ID == "gae/advantage" || ch.Output == "returns":
+		slips = recursionsShown(b, set)
+	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
+		slips = stage.ValueClipsUnder(b, set)
+	}
+	for _, changes := range slips {
 		if !seen(healthy, changes) && !seen(shown, changes) {
 			shown = append(shown, changes)
 		}
@@ -39,10 +46,7 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 }
 
 // recursionsShown are γ, λ and the whitening by the recursions of the catalogue that take other rewards or values than GAE's.
-func recursionsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
-	if ch.ID != "gae/advantage" && ch.Output != "returns" {
-		return nil
-	}
+func recursionsShown(b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
 	for _, f := range recursionForms()[1:] {
 		shown = append(shown, stage.DecaysUnder(b, set, f.next, f.own, f.reward)...)
 	}

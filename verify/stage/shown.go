@@ -39,7 +39,7 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 	case ch.ID == "logp/new":
 		lists = temperatures(b)
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
-		lists = valueClips(b, set)
+		lists = valueClips(b, set, valueForms[0])
 	}
 	return openOf(lists, set)
 }

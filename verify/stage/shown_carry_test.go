@@ -8,6 +8,7 @@ import (
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
 )
 
 // Returns whose advantages are carried by λ without γ, or by more than γ, are of no γ and λ that people write; those of a γλ are.
@@ -34,5 +35,31 @@ func TestCarriedBeyond(t *testing.T) {
 			}
 		}
 		require.Equal(t, c.want, CarriedBeyond(b), "%v", c)
+	}
+}
+
+// A recursion whose next value is the own one, or whose rewards are those of the next token, has the γ and λ that it was made with; under the right
+// recursion no number is its own.
+func TestDecaysUnder(t *testing.T) {
+	const gamma, lambda = 0.97, 0.9
+	own := func(x []float64, t int) float64 { return x[t] }
+	next := func(x []float64, t int) float64 {
+		if t+1 < len(x) {
+			return x[t+1]
+		}
+		return 0
+	}
+	for name, f := range map[string]struct{ next, own, reward ofToken }{"next": {own, own, own}, "early": {next, own, next}, "added": {next, func(x []float64, t int) float64 { return -x[t] }, own}} {
+		b := ppoBatch(5, rewardsOf(0.1, 0), func(r, v []float64) []float64 {
+			a := make([]float64, len(r))
+			for t := len(r) - 1; t >= 0; t-- {
+				a[t] = f.reward(r, t) + gamma*f.next(v, t) - f.own(v, t) + gamma*lambda*next(a, t)
+			}
+			return a
+		})
+		shown := DecaysUnder(b, &convention.Set{}, f.next, f.own, f.reward)
+		require.NotEmpty(t, shown, name)
+		require.Equal(t, map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9"}, texts(shown[0]), name)
+		require.Empty(t, DecaysUnder(b, &convention.Set{}, next, own, own), name)
 	}
 }

@@ -297,35 +297,53 @@ func TestDiscountsAreShown(t *testing.T) {
 func TestValueClipsAreShown(t *testing.T) {
 	const clip = 0.137
 	for seed := range uint64(4) {
-		b := ppoBatch(seed, rewardsOf(0, 0), gaeOf(1, 0.9))
-		rng := rand.New(rand.NewPCG(seed, 9))
-		v, g := make([]float64, len(b.Mask)), make([]float64, len(b.Mask))
-		var sum, n float64
-		for i, m := range b.Mask {
-			if m {
-				n++
-				v[i] = float64(float32(b.Token("values")[i] + 0.15*rng.NormFloat64()))
+		for slip := range 4 { // none; the smaller square; the held value alone; held from above only
+			b := ppoBatch(seed, rewardsOf(0, 0), gaeOf(1, 0.9))
+			rng := rand.New(rand.NewPCG(seed, 9))
+			v, g := make([]float64, len(b.Mask)), make([]float64, len(b.Mask))
+			var sum, n float64
+			for i, m := range b.Mask {
+				if m {
+					n++
+					v[i] = float64(float32(b.Token("values")[i] + 0.15*rng.NormFloat64()))
+				}
 			}
-		}
-		for i, m := range b.Mask {
-			if !m {
+			for i, m := range b.Mask {
+				if !m {
+					continue
+				}
+				old, target := b.Token("values")[i], b.Token("returns")[i]
+				low := old - clip
+				if slip == 3 {
+					low = math.Inf(-1)
+				}
+				held := max(min(v[i], old+clip), low)
+				d, e := v[i]-target, held-target
+				term, plain := max(d*d, e*e), d*d >= e*e
+				switch slip {
+				case 1:
+					term, plain = min(d*d, e*e), d*d <= e*e
+				case 2:
+					term, plain = e*e, false
+				}
+				if sum += 0.5 * term / n; plain || held == v[i] {
+					g[i] = float64(float32(d / n))
+				}
+			}
+			for name, x := range map[string][]float64{"values_new": v, "dvalues": g} {
+				b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32, Shape: []int{b.Rows, b.Cols}}
+			}
+			b.Tensors["value_loss"] = &dump.Tensor{Data: []float64{float64(float32(sum))}, Layout: dump.PerFile, Type: format.F32}
+			ch := Find("aggregate/value_loss")
+			if slip > 0 {
+				require.Contains(t, ValueClipsUnder(b, &convention.Set{}), []Change{{"value.clip", convention.Value{}, convention.NumberValue(clip)}}, "slip %d", slip)
 				continue
 			}
-			old, target := b.Token("values")[i], b.Token("returns")[i]
-			d, e := v[i]-target, max(min(v[i], old+clip), old-clip)-target
-			sum += 0.5 * max(d*d, e*e) / n
-			if d*d >= e*e || math.Abs(v[i]-old) < clip {
-				g[i] = float64(float32(d / n))
-			}
+			require.Equal(t, "0.137", texts(Shown(ch, b, &convention.Set{})[0])["value.clip"])
+			fits, _ := Complete(ch, b, &convention.Set{})
+			require.NotEmpty(t, fits)
+			require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
 		}
-		for name, x := range map[string][]float64{"values_new": v, "dvalues": g} {
-			b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32, Shape: []int{b.Rows, b.Cols}}
-		}
-		b.Tensors["value_loss"] = &dump.Tensor{Data: []float64{float64(float32(sum))}, Layout: dump.PerFile, Type: format.F32}
-		require.Equal(t, "0.137", texts(Shown(Find("aggregate/value_loss"), b, &convention.Set{})[0])["value.clip"])
-		fits, _ := Complete(Find("aggregate/value_loss"), b, &convention.Set{})
-		require.NotEmpty(t, fits)
-		require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
 	}
 }
 

@@ -17,24 +17,47 @@ type valueCell struct {
 	tokens            float64 // of its row
 }
 
-// square is the term of a cell, with any weight, under a clip of c.
-func (x valueCell) square(c float64) float64 {
-	d := x.v - x.target
-	e := max(min(x.v, x.old+c), x.old-c) - x.target
-	return max(d*d, e*e)
+// valueForm is a way to clip a value loss: the term of a cell under a clip of c, without its weight, and whether a gradient that is not 0 says that a value
+// has moved by no more than c, where d = v − R.
+type valueForm struct {
+	square func(x valueCell, c float64) float64
+	within func(moved, d float64) bool
+}
+
+// squares are those of the value as it is and as it is held.
+func (x valueCell) squares(lo, hi float64) (plain, held float64) {
+	d, e := x.v-x.target, max(min(x.v, x.old+hi), x.old-lo)-x.target
+	return d * d, e * e
+}
+
+// valueForms are that of PPO, the larger of both squares, and slips of it: the smaller one, the held one alone, and a value that is held on one side only.
+var valueForms = []valueForm{
+	{func(x valueCell, c float64) float64 { return max(x.squares(c, c)) }, func(moved, d float64) bool { return moved*d < 0 }},
+	{func(x valueCell, c float64) float64 { return min(x.squares(c, c)) }, func(moved, d float64) bool { return moved*d > 0 && (d-moved)*d > 0 }},
+	{func(x valueCell, c float64) float64 { _, held := x.squares(c, c); return held }, func(float64, float64) bool { return true }},
+	{func(x valueCell, c float64) float64 { return max(x.squares(math.Inf(1), c)) }, func(moved, d float64) bool { return moved > 0 && d < 0 }},
+	{func(x valueCell, c float64) float64 { return max(x.squares(c, math.Inf(1))) }, func(moved, d float64) bool { return moved < 0 && d > 0 }},
+}
+
+// ValueClipsUnder returns the clips of the value loss that slips of its formula show, as [Shown] gives that of the right one.
+func ValueClipsUnder(b *dump.Batch, set *convention.Set) (shown [][]Change) {
+	for _, f := range valueForms[1:] {
+		shown = append(shown, openOf(valueClips(b, set, f), set)...)
+	}
+	return shown
 }
 
 // valueClips proposes the clip of the value loss. A gradient of 0 where v is not R lies beyond the clip; one that is not 0, of a value that moved
 // towards its target and has not passed it, within. Between these the value losses tell, Σ w·max(…), up to the coefficient that their gradient
 // may have.
-func valueClips(b *dump.Batch, set *convention.Set) (lists [][]assign) {
-	cells, lo, hi := valueCells(b, valueLossMask(b))
+func valueClips(b *dump.Batch, set *convention.Set, f valueForm) (lists [][]assign) {
+	cells, lo, hi := valueCells(b, valueLossMask(b), f)
 	if len(cells) == 0 || math.IsInf(hi, 1) || !(lo < hi) {
 		return nil
 	}
 	best := []float64{shortest(lo, hi, (lo+hi)/2)}
 	if loss := b.PerFile("value_loss"); loss != nil {
-		best = append(nearestClips(cells, loss, set, lo, hi), best...)
+		best = append(nearestClips(cells, loss, set, f, lo, hi), best...)
 	}
 	for _, c := range best {
 		lists = append(lists, []assign{amount("value.clip", c)})
@@ -61,7 +84,7 @@ func valueLossMask(b *dump.Batch) []bool {
 }
 
 // valueCells returns the tokens of the value loss and the interval in which its clip lies, (…, +Inf) where no gradient is 0.
-func valueCells(b *dump.Batch, mask []bool) (cells []valueCell, lo, hi float64) {
+func valueCells(b *dump.Batch, mask []bool, f valueForm) (cells []valueCell, lo, hi float64) {
 	v, old, target, g := b.Token("values_new"), b.Token("values"), b.Token("returns"), b.Token("dvalues")
 	hi = math.Inf(1)
 	if v == nil || old == nil || target == nil || g == nil {
@@ -86,7 +109,7 @@ func valueCells(b *dump.Batch, mask []bool) (cells []valueCell, lo, hi float64) 
 			switch {
 			case g[i] == 0:
 				hi = min(hi, math.Abs(moved))
-			case moved*d < 0:
+			case f.within(moved, d):
 				lo = max(lo, math.Abs(moved))
 				fallthrough
 			default:
@@ -104,7 +127,7 @@ func valueCells(b *dump.Batch, mask []bool) (cells []valueCell, lo, hi float64) 
 
 // nearestClips returns the numbers of at most three digits within an interval under which the losses of the files are nearest to what was
 // dumped, times 1, the declared coefficient, or one number for all files.
-func nearestClips(cells []valueCell, loss []float64, set *convention.Set, lo, hi float64) []float64 {
+func nearestClips(cells []valueCell, loss []float64, set *convention.Set, f valueForm, lo, hi float64) []float64 {
 	type clip struct{ c, off float64 }
 	coefs := []float64{1}
 	if v := set.Value("value.coef"); v.Kind() == convention.Number && v.Num() > 0 {
@@ -114,12 +137,12 @@ func nearestClips(cells []valueCell, loss []float64, set *convention.Set, lo, hi
 	for _, c := range decimals(lo, hi) {
 		sums := make([]float64, len(loss))
 		for _, x := range cells {
-			sums[x.file] += x.w * x.square(c)
+			sums[x.file] += x.w * f.square(x, c)
 		}
 		off := math.Inf(1)
 		of := func(coef float64) (most float64) {
-			for f, x := range loss {
-				most = max(most, math.Abs(sums[f]/coef-x)/math.Abs(x))
+			for i, x := range loss {
+				most = max(most, math.Abs(sums[i]/coef-x)/math.Abs(x))
 			}
 			return most
 		}
