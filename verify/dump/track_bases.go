@@ -2,6 +2,7 @@ package dump
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 
@@ -74,8 +75,29 @@ func (t *track) underEach(sets []*convention.Set, v *view, s *session) (list []j
 	if s.suggest != nil {
 		rest = list[1:]
 	}
-	slices.SortStableFunc(rest, func(x, y judgement) int { return cmp.Compare(wrong(x), wrong(y)) })
+	away := map[*stage.Outcome]float64{}
+	for _, o := range rest {
+		away[o.Outcome] = distant(o.Outcome)
+	}
+	slices.SortStableFunc(rest, func(x, y judgement) int {
+		return cmp.Or(cmp.Compare(wrong(x), wrong(y)), cmp.Compare(away[x.Outcome], away[y.Outcome]))
+	})
 	return list, right
+}
+
+// distant is the root mean square of what an outcome leaves, in octaves: options under which little is left are nearer to what ran, and what is
+// about as near keeps its order.
+func distant(o *stage.Outcome) float64 {
+	if o.Pred == nil || len(o.Got) != len(o.Pred.Want) {
+		return math.Inf(1)
+	}
+	var sum, n float64
+	for i, want := range o.Pred.Want {
+		if d := o.Got[i] - want; (o.Pred.Judge == nil || o.Pred.Judge[i]) && !math.IsNaN(d) && !math.IsInf(d, 0) {
+			sum, n = sum+d*d, n+1
+		}
+	}
+	return math.Round(math.Log2(math.Sqrt(sum/n) + math.SmallestNonzeroFloat64))
 }
 
 // unweighted takes back what the checks before have found of weights between engine and trainer where the files have neither of the two: a loss without
@@ -125,7 +147,11 @@ func (t *track) withShown(v *view, set *convention.Set, s *session) []*conventio
 		return sets
 	}
 	bounds := stage.ShownBounds(t.check, s.solving(t, unit{b, set}))
-	for _, shown := range [][][]stage.Change{append(t.shownByGradient(b, set), stage.Shown(t.check, b, set)...), bounds} {
+	var ofScores [][]stage.Change
+	if t.check.ID == "advantage/group" {
+		ofScores = s.scan().scores.Changes(set)
+	}
+	for _, shown := range [][][]stage.Change{append(t.shownByGradient(b, set), stage.Shown(t.check, b, set)...), ofScores, bounds} {
 		for _, changes := range shown[:min(most, len(shown))] {
 			if f := (stage.Fit{Changes: changes}); !f.Unwritten() {
 				sets = append(sets, changed(set, changes))

@@ -1,7 +1,9 @@
 package fault
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -79,4 +81,38 @@ func leftOneOutOfOthers(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	return combined(m/(m-1)/own, p, 0, p)
+}
+
+// heldTotals returns the edit of token rewards that are held within ±c with the KL in them, where a score should be held before: c is what two of them at
+// least are, and none is larger.
+func heldTotals(o *stage.Outcome) []edit {
+	free := option("reward.clip", "none")
+	p := under(free, o.Case.Of(o.Case.B, o.Case.Set), o.Check)
+	if p == nil || len(p.Want) != len(o.Got) {
+		return nil
+	}
+	bound, n := 0.0, 0
+	for i, want := range p.Want {
+		if size := math.Abs(o.Got[i]); o.Case.B.Mask[i] && math.Abs(want)-size > 4*o.Limit(i) {
+			if bound = max(bound, size); size == bound {
+				n++
+			}
+		}
+	}
+	if bound == 0 || n < 2 {
+		return nil
+	}
+	return []edit{{id: "REWARD-CLIP-MISSING", title: fmt.Sprintf("the rewards are held within ±%.6g after the KL is in them, not the scores before", bound), changes: 1, foreign: true,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			p := under(free, c, ch)
+			if p == nil {
+				return nil
+			}
+			q := *p
+			q.Want, q.Alt = slices.Clone(p.Want), nil
+			for i, x := range q.Want {
+				q.Want[i] = math.Min(math.Max(x, -bound), bound)
+			}
+			return &q
+		}}}
 }

@@ -102,3 +102,40 @@ func TestOverlongPenalty(t *testing.T) {
 	requireFault(t, "OVERLONG-PENALTY", "advantage/group", of(1), set, of(-1))
 	requireFault(t, "OVERLONG-PENALTY", "advantage/group", of(0), set, of(-1))
 }
+
+// Advantages of twelve responses that are a tenth more than they should be.
+func TestRowsThatAreOffByANumber(t *testing.T) {
+	of := func(off float64) *dump.Batch {
+		scores, groups, adv := make([]float64, 12), make([]float64, 12), make([]float64, 12)
+		mask := make([]bool, 24)
+		for i := range mask {
+			scores[i/2], groups[i/2], mask[i] = math.Mod(float64(7*(i/2)), 5)/4-0.5, float64(i/2/3), true
+		}
+		for i := range adv {
+			adv[i] = leftOut(scores, []int{i / 3 * 3, i/3*3 + 1, i/3*3 + 2}, i) + off
+		}
+		return written("rloo", 12, 2, mask, map[string][]float64{"scores": scores, "group_id": groups, "advantages": adv})
+	}
+	requireFault(t, "ADV-CENTER", "advantage/group", of(0.1), declared(t, looOptions), of(0))
+}
+
+// Token rewards s·[t is the last] − β·KL that are held within ±1.5 as a whole, where the score alone should be.
+func TestHeldTotals(t *testing.T) {
+	scores := []float64{2, -3, 0.5, 1.25, -1.75, 4}
+	kl := []float64{.5, .25, .125, .5, .75, 1, 0.25, .5, .25, .125, 1, .5}
+	of := func(reward func(s, k float64) float64) *dump.Batch {
+		r := make([]float64, 12)
+		for i := range r {
+			if s := scores[i/2]; i%2 == 1 {
+				r[i] = reward(s, 0.5*kl[i])
+			} else {
+				r[i] = -0.5 * kl[i]
+			}
+		}
+		return written("ppo", 6, 2, []bool{true, true, true, true, true, true, true, true, true, true, true, true}, map[string][]float64{"scores": scores, "kl": kl, "token_rewards": r})
+	}
+	clip := func(x float64) float64 { return math.Min(math.Max(x, -1.5), 1.5) }
+	set := declared(t, map[string]string{"kl.place": "token_reward", "kl.beta": "0.5", "score.index": "last_response", "reward.clip": "before_baseline", "reward.clip_range": "-1.5,1.5",
+		"eos.rule": "none", "rewards.whiten": "no"})
+	requireFault(t, "REWARD-CLIP-MISSING", "reward/token", of(func(s, k float64) float64 { return clip(s - k) }), set, of(func(s, k float64) float64 { return clip(s) - k }))
+}

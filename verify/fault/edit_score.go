@@ -15,7 +15,7 @@ func scoreEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "reward/token" || len(o.Got) != len(o.Pred.Want) {
 		return nil
 	}
-	list := []edit{{id: "WHITEN-FORM", title: "whitened rewards lose their mean, which should be added back", changes: 1, predict: whiteWithoutMean}}
+	list := append(heldTotals(o), edit{id: "WHITEN-FORM", title: "whitened rewards lose their mean, which should be added back", changes: 1, predict: whiteWithoutMean})
 	c := o.Case.Of(o.Case.B, o.Case.Set)
 	without := under(constant("scores", 0), c, o.Check)
 	score := combined(1, under(sameInput, c, o.Check), -1, without)

@@ -18,17 +18,21 @@ func (t *trial) extraTerms() []Explanation {
 	o := t.levels[0]
 	c, want := o.Case, o.Pred.Want
 	b := c.B
-	if t := b.Tensors[o.Check.Output]; t == nil || t.Layout != dump.PerToken || t.Width > 1 || len(want) != len(b.Mask) {
+	out := b.Tensors[o.Check.Output]
+	if out == nil || out.Width > 1 || !(out.Layout == dump.PerToken && len(want) == len(b.Mask) || out.Layout == dump.PerRow && len(want) == b.Rows) {
 		return nil
 	}
 	names := slices.DeleteFunc(b.Names(), func(name string) bool {
 		t := b.Tensors[name]
-		return name == o.Check.Output || t.Width > 1 || t.Layout != dump.PerToken && t.Layout != dump.PerRow || !numeric[name] ||
+		return name == o.Check.Output || t.Width > 1 || t.Layout != out.Layout && t.Layout != dump.PerRow || !numeric[name] ||
 			made[name] > made[o.Check.Output] || copies(o.Check.ID, name)
 	})
 	var found []Explanation
 	for _, name := range append(names, "1") {
 		x := c.Optional(name).X
+		if name != "1" && out.Layout == dump.PerRow {
+			x = b.Row(name)
+		}
 		if name == "1" {
 			x = make([]float64, len(want))
 			for i := range x {
@@ -43,7 +47,7 @@ func (t *trial) extraTerms() []Explanation {
 				continue // passes that share a bug are equal wherever the policy has not moved between them
 			}
 			k, ok := multipleOf(o, x, instead)
-			if !ok || instead && name == "1" {
+			if !ok || instead && name == "1" || len(want) == b.Rows && rounded(k, 2) != k { // a number that nobody writes is fitted to the few rows
 				continue
 			}
 			h := &Hypothesis{ID: "EXTRA-TERM", Checks: []string{o.Check.ID},
@@ -69,6 +73,9 @@ func (t *trial) extraTerms() []Explanation {
 				h.ID, h.Title = "OTHER-TENSOR", fmt.Sprintf("the numbers are %.6g × %s", k, name)
 			}
 			described(h)
+			if name == "1" && rounded(k, 2) == k { // no baseline, and no mean of other tokens, is off by a number that people write
+				h.Relative = false
+			}
 			h.Relative = h.Relative || h.ID == "EXTRA-TERM" && (name == "kl" || name == "entropy") // a loss or a reward may be configured to have them
 			if e, ok := t.try(h, "", h.judge); ok && !e.Lead {
 				e.fitted = rounded(k, 2) != k && !(instead && math.Abs(k-1) < 1e-6)
@@ -141,7 +148,10 @@ var extraTerm, otherTensor = described(&Hypothesis{ID: "EXTRA-TERM"})[0], descri
 
 // multipleOf fits k of got − want = k·x, or of got = k·x, and reports whether it leaves next to nothing on enough cells.
 func multipleOf(o *stage.Outcome, x []float64, instead bool) (k float64, ok bool) {
-	const least = 24
+	least := 24
+	if len(x) == o.Case.B.Rows {
+		least = 8
+	}
 	residual := func(i int) float64 {
 		if instead {
 			return o.Got[i]
@@ -193,6 +203,9 @@ func withTerm(name string, k float64, instead bool) func(*stage.Case, *stage.Che
 	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		p := under(sameInput, c, ch)
 		x := c.Optional(name).X
+		if p != nil && len(p.Want) == c.B.Rows {
+			x = c.B.Row(name)
+		}
 		if p == nil || name != "1" && len(x) != len(p.Want) {
 			return nil
 		}
