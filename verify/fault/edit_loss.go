@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -11,6 +12,7 @@ import (
 
 // lossForm is another loss of a token than the declared one, with its slope ∂ℓ/∂logp_new, of the log-probs and the advantage of the token.
 type lossForm struct {
+	id    string // "" is LOSS-KIND
 	title string
 	old   bool // reads logp_old
 	of    func(lp, old, a float64, o tokenBounds) (loss, slope float64)
@@ -18,51 +20,51 @@ type lossForm struct {
 
 // lossForms are losses of score functions and of probabilities, in which a ratio or a logarithm is missing, or stands detached.
 var lossForms = []lossForm{
-	{"−A·logp_new: the score function without a ratio", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) { return -a * lp, -a }},
-	{"−A·ρ·logp_new, the ratio ρ detached", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
+	{"", "−A·logp_new: the score function without a ratio", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) { return -a * lp, -a }},
+	{"", "−A·ρ·logp_new, the ratio ρ detached", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
 		r := math.Exp(lp - old)
 		return -a * r * lp, -a * r
 	}},
-	{"−A·clip(ρ)·logp_new, the clipped ratio detached", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
+	{"", "−A·clip(ρ)·logp_new, the clipped ratio detached", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
 		r := min(max(math.Exp(lp-old), 1-o.low), 1+o.high)
 		return -a * r * lp, -a * r
 	}},
-	{"−A·clip(ρ)·ρ, the clipped ratio detached: the ratio stands where the log-prob belongs", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
+	{"", "−A·clip(ρ)·ρ, the clipped ratio detached: the ratio stands where the log-prob belongs", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
 		r := math.Exp(lp - old)
 		return -a * min(max(r, 1-o.low), 1+o.high) * r, -a * min(max(r, 1-o.low), 1+o.high) * r
 	}},
-	{"−A·p, p = e to the logp_new: of the probability, not of its logarithm", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) {
+	{"", "−A·p, p = e to the logp_new: of the probability, not of its logarithm", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) {
 		return -a * math.Exp(lp), -a * math.Exp(lp)
 	}},
-	{"−A·ρ·p, the ratio ρ detached, p = e to the logp_new: of the probability, not of its logarithm", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
+	{"", "−A·ρ·p, the ratio ρ detached, p = e to the logp_new: of the probability, not of its logarithm", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
 		return -a * math.Exp(lp-old) * math.Exp(lp), -a * math.Exp(lp-old) * math.Exp(lp)
 	}},
-	{"−A·clip(ρ)·p, the clipped ratio detached, p = e to the logp_new: of the probability, not of its logarithm", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
+	{"", "−A·clip(ρ)·p, the clipped ratio detached, p = e to the logp_new: of the probability, not of its logarithm", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
 		r := min(max(math.Exp(lp-old), 1-o.low), 1+o.high)
 		return -a * r * math.Exp(lp), -a * r * math.Exp(lp)
 	}},
-	{"−A·p·logp_new, the probability p detached", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) {
+	{"", "−A·p·logp_new, the probability p detached", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) {
 		return -a * math.Exp(lp) * lp, -a * math.Exp(lp)
 	}},
-	{"−A·p·logp_new, the gradient that of both factors", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) {
+	{"", "−A·p·logp_new, the gradient that of both factors", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) {
 		return -a * math.Exp(lp) * lp, -a * math.Exp(lp) * (lp + 1)
 	}},
-	{"−A·(p_new − p_old): a difference of probabilities, not their quotient", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
+	{"", "−A·(p_new − p_old): a difference of probabilities, not their quotient", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
 		return -a * (math.Exp(lp) - math.Exp(old)), -a * math.Exp(lp)
 	}},
-	{"−A·(1 + p_new − p_old): a difference of probabilities, not their quotient", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
+	{"", "−A·(1 + p_new − p_old): a difference of probabilities, not their quotient", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
 		return -a * (1 + math.Exp(lp) - math.Exp(old)), -a * math.Exp(lp)
 	}},
-	{"−A·(logp_new − logp_old), without the exponential and without a clip", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
+	{"", "−A·(logp_new − logp_old), without the exponential and without a clip", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
 		return -a * (lp - old), -a
 	}},
-	{"−A·logp_new²", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) { return -a * lp * lp, -2 * a * lp }},
-	{"−A·e to the (logp_new − sg logp_new): a ratio of 1", false, func(_, _, a float64, _ tokenBounds) (float64, float64) { return -a, -a }},
-	{"the mean of the clipped and the unclipped side", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
+	{"", "−A·logp_new²", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) { return -a * lp * lp, -2 * a * lp }},
+	{"", "−A·e to the (logp_new − sg logp_new): a ratio of 1", false, func(_, _, a float64, _ tokenBounds) (float64, float64) { return -a, -a }},
+	{"", "the mean of the clipped and the unclipped side", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
 		loss, slope := bothSides(lp, old, a, o)
 		return loss / 2, slope / 2
 	}},
-	{"the sum of the clipped and the unclipped side", true, bothSides},
+	{"", "the sum of the clipped and the unclipped side", true, bothSides},
 }
 
 func bothSides(lp, old, a float64, o tokenBounds) (loss, slope float64) {
@@ -87,8 +89,15 @@ func lossEdits(o *stage.Outcome) []edit {
 		return nil // it is aggregated as it was dumped: the edit shows there
 	}
 	var list []edit
-	for _, f := range lossForms {
-		list = append(list, edit{id: "LOSS-KIND", title: "the loss of a token is " + f.title, changes: 1, predict: f.predict})
+	forms := slices.Clone(lossForms)
+	switch kind := o.Case.Set.Value("loss.kind").String(); {
+	case kind == "cispo":
+		forms = append(forms, detachedForms...)
+	case kind == "ppo" && o.Case.Set.Value("ratio.level").String() == "token":
+		forms = append(forms, jointForms()...)
+	}
+	for _, f := range forms {
+		list = append(list, edit{id: cmp.Or(f.id, "LOSS-KIND"), title: "the loss of a token is " + f.title, changes: 1, predict: f.predict})
 	}
 	return list
 }
@@ -104,7 +113,7 @@ func (f lossForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if weighsBesides(c) {
 		return nil
 	}
-	o := tokenBounds{low: numberOr(c, "clip.low", math.Inf(1)), high: numberOr(c, "clip.high", math.Inf(1))}
+	o := boundsOf(c)
 	if kind.Text() == "cispo" {
 		o.high = upperBound(c) - 1
 	}

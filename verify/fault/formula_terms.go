@@ -50,8 +50,13 @@ func klForms() []*Hypothesis {
 		}})
 }
 
-// estimated predicts the estimate of KL by another formula, or the gradient of a loss that has it.
+// estimated predicts the estimate of KL by another formula of x = logp_ref − logp, or the gradient of a loss that has it.
 func estimated(c *stage.Case, ch *stage.Check, value, slope func(x float64) float64) *stage.Prediction {
+	return estimatedOf(c, ch, func(lp, ref float64) float64 { return value(ref - lp) }, func(lp, ref float64) float64 { return -slope(ref - lp) })
+}
+
+// estimatedOf is [estimated] for a formula of both log-probs, with its slope ∂/∂logp.
+func estimatedOf(c *stage.Case, ch *stage.Check, value, slope func(lp, ref float64) float64) *stage.Prediction {
 	place, ref := c.Set.Value("kl.place"), c.B.Token("logp_ref")
 	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
 	inLoss := place.Kind() == convention.Enum && (place.Text() == "loss" || place.Text() == "none")
@@ -76,11 +81,11 @@ func estimated(c *stage.Case, ch *stage.Check, value, slope func(x float64) floa
 		if corrected {
 			r = math.Exp(lp[i] - old[i])
 		}
-		want[i] = r * value(x)
+		want[i] = r * value(lp[i], ref[i])
 		if ch.Stage == convention.Gradient {
-			want[i] = -slope(x)
+			want[i] = slope(lp[i], ref[i])
 			if corrected {
-				want[i] = r * (value(x) - slope(x))
+				want[i] = r * (value(lp[i], ref[i]) + slope(lp[i], ref[i]))
 			}
 		}
 		size := math.Abs(lp[i]) + math.Abs(ref[i])

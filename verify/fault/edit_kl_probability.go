@@ -1,0 +1,97 @@
+package fault
+
+import (
+	"math"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// probabilityForms are estimates of KL in which probabilities p stand where log-probs belong, or beside them, with their slopes ∂/∂logp.
+var probabilityForms = []struct {
+	title        string
+	value, slope func(lp, ref float64) float64
+}{
+	{"½(p_ref − p)², of probabilities", func(lp, ref float64) float64 { d := math.Exp(ref) - math.Exp(lp); return d * d / 2 },
+		func(lp, ref float64) float64 { return -(math.Exp(ref) - math.Exp(lp)) * math.Exp(lp) }},
+	{"(p_ref − p)², of probabilities", func(lp, ref float64) float64 { d := math.Exp(ref) - math.Exp(lp); return d * d },
+		func(lp, ref float64) float64 { return -2 * (math.Exp(ref) - math.Exp(lp)) * math.Exp(lp) }},
+	{"|p_ref − p|, of probabilities", func(lp, ref float64) float64 { return math.Abs(math.Exp(ref) - math.Exp(lp)) },
+		func(lp, ref float64) float64 { return float64(compare(lp, ref)) * math.Exp(lp) }},
+	{"p − p_ref, of probabilities", func(lp, ref float64) float64 { return math.Exp(lp) - math.Exp(ref) }, func(lp, _ float64) float64 { return math.Exp(lp) }},
+	{"e to the y − y − 1 of y = p_ref − p, of probabilities", func(lp, ref float64) float64 { y := math.Exp(ref) - math.Exp(lp); return math.Expm1(y) - y },
+		func(lp, ref float64) float64 { return -math.Expm1(math.Exp(ref)-math.Exp(lp)) * math.Exp(lp) }},
+	{"p·(logp − logp_ref): a term of the sum over tokens, not of a sampled one", func(lp, ref float64) float64 { return math.Exp(lp) * (lp - ref) },
+		func(lp, ref float64) float64 { return math.Exp(lp) * (lp - ref + 1) }},
+	{"p_ref·(logp_ref − logp): a term of the sum over tokens, not of a sampled one", func(lp, ref float64) float64 { return math.Exp(ref) * (ref - lp) },
+		func(_, ref float64) float64 { return -math.Exp(ref) }},
+	{"logp/logp_ref − 1: a quotient of log-probs", func(lp, ref float64) float64 { return lp/ref - 1 }, func(_, ref float64) float64 { return 1 / ref }},
+}
+
+// klProbabilityEdits returns edits of an estimate of KL as one of probabilities.
+func klProbabilityEdits(o *stage.Outcome) []edit {
+	switch o.Check.ID {
+	case "kl/token", "gradient/dlogp", "token_loss/policy", "aggregate/loss", "aggregate/kl_loss", "reward/token":
+	default:
+		return nil
+	}
+	var list []edit
+	for _, f := range probabilityForms {
+		list = append(list, edit{id: "KL-FORMULA", title: "the estimate of KL is " + f.title, changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return estimatedOf(c, ch, f.value, f.slope) }})
+	}
+	return list
+}
+
+// insideForms are slopes ∂k/∂logp of the estimates of KL that programs subtract from advantages.
+var insideForms = map[string]func(lp, ref float64) float64{
+	"k1": func(_, _ float64) float64 { return 1 }, "k2": func(lp, ref float64) float64 { return lp - ref },
+	"k3": func(lp, ref float64) float64 { return -math.Expm1(ref - lp) }, "abs": func(lp, ref float64) float64 { return float64(compare(lp, ref)) },
+}
+
+// insideEdits returns edits of a KL that is subtracted from the advantage, inside the clip, where it should be a term of its own:
+//
+//	ℓ = max(−(A − βk)·ρ, −(A − βk)·clip(ρ))
+func insideEdits(o *stage.Outcome) []edit {
+	c := o.Case
+	slope := insideForms[c.Set.Value("kl.kind").String()]
+	if !policyOutput(o) || slope == nil || numberOr(c, "kl.beta", 0) == 0 || c.Set.Value("kl.place").String() != "loss" || weighsBesides(c) ||
+		c.Set.Value("loss.kind").String() != "ppo" || c.Set.Value("ratio.level").String() != "token" {
+		return nil
+	}
+	var list []edit
+	for _, detached := range []bool{false, true} {
+		title := "the KL is subtracted from the advantage, inside the clip, where it is a term of its own"
+		if detached {
+			title += ", and has no gradient"
+		}
+		list = append(list, edit{id: "KL-INSIDE-CLIP", title: title, changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return insideClip(slope, detached, c, ch) }})
+	}
+	return list
+}
+
+func insideClip(dk func(lp, ref float64) float64, detached bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	lp, old, ref, adv, kl := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Token("logp_ref"), c.Optional("advantages").X, c.Token("kl").X
+	if lp == nil || old == nil || ref == nil || len(adv) != len(lp) || len(kl) != len(lp) {
+		return nil
+	}
+	o, beta := boundsOf(c), numberOr(c, "kl.beta", 0)
+	a, e := make([]float64, len(lp)), make([]float64, len(lp))
+	for i, m := range c.B.Mask {
+		if !m {
+			continue
+		}
+		r, own := math.Exp(lp[i]-old[i]), adv[i]-beta*kl[i]
+		loss, slope := surrogateLoss(r, r, own, o)
+		if a[i] = -loss; ch.Stage == convention.Gradient {
+			a[i] = -slope
+			if own != 0 && !detached { // ∂ℓ/∂A is −ρ or −clip(ρ), whichever was taken
+				a[i] += loss / own * beta * dk(lp[i], ref[i])
+			}
+		}
+		e[i] = 16 * c.Unit * (2 + math.Abs(lp[i]) + math.Abs(old[i]) + math.Abs(ref[i])) * (1 + r) * (math.Abs(adv[i]) + beta*(1+math.Abs(kl[i])))
+	}
+	p := policyOnly(withoutRatio(a), c, ch)
+	return withBound(p, combined(1, policyOnly(withoutRatio(e), c, ch), -1, policyOnly(withoutRatio(make([]float64, len(a))), c, ch)))
+}
