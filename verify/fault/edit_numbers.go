@@ -82,10 +82,11 @@ func ExplainRows(o *stage.Outcome, beside func(step int) []*dump.Batch) []Explan
 	if o.Verdict != check.Fail || o.Pred == nil {
 		return nil
 	}
-	if _, row := o.Case.B.Tensors[o.Check.Output]; !row || len(o.Got) != len(o.Case.B.Mask) {
-		return nil
+	var list []edit
+	if _, row := o.Case.B.Tensors[o.Check.Output]; row && len(o.Got) == len(o.Case.B.Mask) {
+		list = rowEditsAmong(o, beside)
 	}
-	return newTrial(o).fitting(rowEditsAmong(o, beside))
+	return newTrial(o).fitting(append(slicesAmong(o, beside), list...))
 }
 
 // sourceRow is a row of a tensor, per token, with the cells that it has numbers for.
@@ -116,11 +117,14 @@ func rowsOf(name string, b *dump.Batch) (rows []sourceRow) {
 // with the rows of the batch. It is nil where a row has none, where the rows are their own, or where so few tokens are compared that a row fits by
 // chance.
 func matchedRows(name string, sources []sourceRow, c *stage.Case, ch *stage.Check) *stage.Prediction {
-	const least = 24     // tokens of rows that are not their own
+	least := 24 // tokens of rows that are not their own
+	if c.B.Rows < 4 {
+		least = 8
+	}
 	const most = 4 << 20 // cells that are predicted
 	b := c.B
 	x, got := c.Optional(name).X, b.Token(ch.Output)
-	if len(x) != len(b.Mask) || len(got) != len(b.Mask) || b.Rows < 4 || b.Cols == 0 || len(sources) < b.Rows || 2*len(sources)*len(b.Mask) > most {
+	if len(x) != len(b.Mask) || len(got) != len(b.Mask) || b.Rows < 2 || b.Cols == 0 || len(sources) < b.Rows || 2*len(sources)*len(b.Mask) > most {
 		return nil
 	}
 	want, bound, judge := make([]float64, len(x)), make([]float64, len(x)), make([]bool, len(x))

@@ -244,7 +244,7 @@ func (c *closest) consider(p *stage.Prediction) {
 	}
 	wrong := 0
 	for i, w := range p.Want {
-		if !(math.Abs(c.got[i]-w) <= 4*p.Bound[i]+1e-6*math.Abs(w)) {
+		if (p.Judge == nil || p.Judge[i]) && !(math.Abs(c.got[i]-w) <= 4*p.Bound[i]+1e-6*math.Abs(w)) {
 			wrong++
 		}
 	}
