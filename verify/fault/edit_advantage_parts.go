@@ -108,6 +108,9 @@ func mapped(x []float64, f func(float64) float64) []float64 {
 var scopes = []struct{ name, id, title string }{
 	{"group", "", "the group"},
 	{"blocks", "ADV-GROUPS-BY-POSITION", "num_generations consecutive rows"},
+	{"turned blocks", "ADV-GROUPS-BY-POSITION", "k consecutive rows, of k groups: the sides of the reshape are exchanged"},
+	{"dealt blocks", "ADV-GROUPS-BY-POSITION", "num_generations consecutive rows of those that were dealt out to the ranks in turn"},
+	{"rank blocks", "ADV-GROUPS-BY-POSITION", "num_generations consecutive rows of the rank"},
 	{"stride", "ADV-GROUPS-INTERLEAVED", "every k-th row, of k groups"},
 	{"file stride", "ADV-GROUPS-INTERLEAVED", "every k-th row of the micro-batch, of its k groups"},
 	{"file generations", "ADV-GROUPS-INTERLEAVED", "every num_generations-th row of the micro-batch"},
@@ -199,6 +202,12 @@ func scopeRows(c *stage.Case, name string) [][]int {
 			return [3]float64{id[r]}
 		case "blocks":
 			return [3]float64{float64(r / max(generations, 1))}
+		case "turned blocks":
+			return [3]float64{float64(r / groupsOf(func(int) bool { return true }))}
+		case "dealt blocks":
+			return [3]float64{float64((place[r]*len(inRank) + rank(r)) / max(generations, 1))}
+		case "rank blocks":
+			return [3]float64{float64(rank(r)), float64(place[r] / max(generations, 1))}
 		case "stride":
 			return [3]float64{float64(r % groupsOf(func(int) bool { return true }))}
 		case "sampled stride":
@@ -234,10 +243,10 @@ func scopeRows(c *stage.Case, name string) [][]int {
 	if strings.HasPrefix(name, "sampled") && sampled == nil {
 		return nil
 	}
-	if slices.Contains([]string{"blocks", "half blocks", "double blocks", "generations", "sampled generations", "file generations"}, name) && generations < 2 {
+	if slices.Contains([]string{"blocks", "half blocks", "double blocks", "generations", "sampled generations", "file generations", "dealt blocks", "rank blocks"}, name) && generations < 2 {
 		return nil
 	}
-	if name == "solved" || strings.HasPrefix(name, "rank") && !severalRanks(b) || strings.Contains(name, "file") && len(b.Files) < 2 {
+	if name == "solved" || (strings.HasPrefix(name, "rank") || name == "dealt blocks") && !severalRanks(b) || strings.Contains(name, "file") && len(b.Files) < 2 {
 		return nil // all rows are those of the only rank, or of the only file
 	}
 	if name == "tiled" || name == "tiled in file" {

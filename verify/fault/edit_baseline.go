@@ -24,7 +24,9 @@ func baselineEdits(o *stage.Outcome) (list []edit) {
 	if judged.Pred == nil {
 		return nil
 	}
-	for _, e := range advantageEdits(judged) {
+	edits := append(advantageEdits(judged), regroupEdits(judged)...)
+	edits = append(edits, edit{id: "ADV-OTHER-GROUP", title: "the baseline is that of the group before or behind", changes: 1, foreign: true, predict: ofOtherGroup})
+	for _, e := range edits {
 		of := e.predict
 		e.predict = func(c *stage.Case, reward *stage.Check) *stage.Prediction {
 			k := beforeKL(c)
