@@ -1,0 +1,89 @@
+package fault_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// Answers of other pairs, and a margin that is the mean of the batch, are named in the losses of pairs.
+func TestPairsOfOthers(t *testing.T) {
+	const rows = 8
+	x, list := drawnPairs(5, rows, .2, 0)
+	set := pairOptions(t, "sigmoid", .2, 0)
+	ch := stage.Find("preference/pair_loss")
+	judge := func(list []pairOf, of scorer, set *convention.Set, more map[string][]float64) *stage.Outcome {
+		y := map[string][]float64{}
+		for name, v := range x {
+			y[name] = slices.Clone(v)
+		}
+		for name, v := range more {
+			y[name] = v
+		}
+		losses, mean := lossOf(list, of)
+		y["loss"], y["pair_loss"] = []float64{mean}, losses
+		return stage.Judge(ch, written("dpo", rows, 1, slices.Repeat([]bool{true}, rows), y), set)
+	}
+	require.Equal(t, check.Pass, judge(list, right["sigmoid"], set, nil).Verdict)
+	policy, both, flat := slices.Clone(list), slices.Clone(list), slices.Clone(list)
+	var mean float32
+	for i := range list {
+		before := list[(i+rows-1)%rows]
+		policy[i].r = before.r
+		both[i].c, both[i].rc = before.c, before.rc
+		mean += list[i].h() / rows
+	}
+	for i := range flat {
+		flat[i] = pairOf{c: mean, beta: .2}
+	}
+	for words, c := range map[string]struct {
+		list []pairOf
+		id   string
+	}{
+		"policy's log-probs of the rejected answers are those of the row before": {policy, "DPO-PAIR-ROWS"},
+		"the chosen answers are those of the row before":                         {both, "DPO-PAIR-ROWS"},
+		"the mean margin": {flat, "DPO-MEAN-INSIDE"},
+	} {
+		found := fault.Explain(judge(c.list, right["sigmoid"], set, nil))
+		require.NotEmpty(t, found, words)
+		require.Equal(t, c.id, found[0].Hypothesis.ID, found[0].Hypothesis.Title)
+		require.Contains(t, found[0].Hypothesis.Title, words)
+	}
+}
+
+// Log-probs per token that the width of the grid divides.
+func TestPerPaddedToken(t *testing.T) {
+	const rows, cols = 8, 30
+	x, list := drawnPairs(6, rows, .5, 0)
+	v, err := convention.Parse("dpo.per_token", "true")
+	require.NoError(t, err)
+	set := pairOptions(t, "sigmoid", .5, 0).With("dpo.per_token", v, "test")
+	of := func(width bool) *dump.Batch {
+		y := map[string][]float64{}
+		for name, v := range x {
+			y[name] = slices.Clone(v)
+		}
+		losses, mean := lossOf(list, func(p pairOf) float32 {
+			n, m := p.nc, p.nr
+			if width {
+				n, m = cols, cols
+			}
+			return right["sigmoid"](pairOf{c: p.c / n, r: p.r / m, rc: p.rc / n, rr: p.rr / m, beta: p.beta})
+		})
+		y["loss"], y["pair_loss"] = []float64{mean}, losses
+		return written("dpo", rows, cols, slices.Repeat([]bool{true}, rows*cols), y)
+	}
+	ch := stage.Find("preference/pair_loss")
+	require.Equal(t, check.Pass, stage.Judge(ch, of(false), set).Verdict)
+	found := fault.Explain(stage.Judge(ch, of(true), set))
+	require.NotEmpty(t, found)
+	require.Equal(t, "DPO-PER-TOKEN", found[0].Hypothesis.ID)
+	require.Contains(t, found[0].Hypothesis.Title, "padded width")
+}
