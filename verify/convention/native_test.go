@@ -290,3 +290,14 @@ func BenchmarkDeclare(b *testing.B) {
 		})
 	}
 }
+
+// A run that names its estimator by its algorithm only says by norm_adv_by_std_in_grpo whether it scales.
+func TestScaleWithoutAnEstimator(t *testing.T) {
+	for _, name := range []string{"norm_adv_by_std_in_grpo", "algorithm.norm_adv_by_std_in_grpo"} {
+		d := declare(t, "verl", `{"`+name+`":false}`)
+		require.Equal(t, "none", d.Set.Value("adv.scale").String(), name)
+		d = declare(t, "verl", `{"`+name+`":true}`)
+		require.Empty(t, d.Set.Names(), name)
+		require.Empty(t, d.Unknown, name)
+	}
+}

@@ -52,6 +52,7 @@ func (s *session) brief(r *Report) *check.Brief {
 		b.Findings = append(b.Findings, f)
 	}
 	b.Findings = underTemperature(withoutPatterns(b.Findings), r.Results)
+	b.Findings = s.underShift(b.Findings, r.Results)
 	b.Findings = s.chained(underGradients(b.Findings, r.Results), r.Results)
 	b.Findings = gathered(s.reduced(b.Findings, r.Results), r.Results)
 	worstFirst(b.Findings)
@@ -150,6 +151,9 @@ func (s *session) finding(res *check.Result) check.Finding {
 	return f
 }
 
+// losses are the checks of what a factor of multiplies the learning rate.
+var losses = []string{"token_loss", "preference", "distill", "aggregate", "gradient"}
+
 // explained names a finding by what explains it.
 func (s *session) explained(f *check.Finding, res *check.Result, t *track) {
 	e := &res.Explanations[0]
@@ -162,7 +166,7 @@ func (s *session) explained(f *check.Finding, res *check.Result, t *track) {
 	if name != "" {
 		f.Name = name
 	}
-	if b := bug.Find(name); b != nil {
+	if b := bug.Find(name); b != nil && (name != "FACTOR" || slices.Contains(losses, groupOf(res.Check))) {
 		f.Effect = b.Effect
 	}
 	f.Pattern = t != nil && t.check.Predict == nil

@@ -100,7 +100,7 @@ func gathered(found []check.Finding, results []check.Result) []check.Finding {
 	named := func(f *check.Finding) bool { return len(causes(&results[f.Results[0]])) > 0 }
 	under := func(f, g *check.Finding) bool {
 		return slices.ContainsFunc(f.Results, func(i int) bool {
-			return counted(&results[i]) && slices.ContainsFunc(g.Results, func(k int) bool {
+			return (counted(&results[i]) || ranges[results[i].Check] != nil) && slices.ContainsFunc(g.Results, func(k int) bool {
 				a, b := &results[i], &results[k]
 				switch {
 				case ranges[a.Check] != nil: // the same numbers

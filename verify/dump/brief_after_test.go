@@ -7,6 +7,7 @@ import (
 
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 	"plumbline/verify/tol"
 )
@@ -85,5 +86,29 @@ func TestTermsOfOneSum(t *testing.T) {
 		s := &session{tracks: []*track{term("aggregate/pg_loss", []float64{2, 1}, []float64{1, 3}), term("aggregate/loss", []float64{1, 1}, c.got)}}
 		r := &Report{Results: []check.Result{wrong("aggregate/pg_loss", check.Fail, "AGG-LOCAL-DENOMINATOR"), wrong("aggregate/loss", check.Fail, "AGG-DENOMINATOR")}}
 		require.Len(t, s.brief(r).Findings, c.want)
+	}
+}
+
+// A mask that would stand right one position on is told under log-probs that are read from the next position; one that would not is a bug of its own.
+func TestMasksOfLabelsThatAreNotShifted(t *testing.T) {
+	for from, want := range map[int]int{3: 1, 2: 2} { // of six tokens, of which the last is padding
+		b := &dumpfile.Batch{Rows: 1, Cols: 6, Mask: make([]bool, 6), Tensors: map[string]*dumpfile.Tensor{}, Origin: []dumpfile.Origin{{}}, Files: []dumpfile.FileInfo{{Hi: 1, Cols: 6, }}}
+		b.Meta.Algorithm = "sft"
+		for i := from; i < 6; i++ {
+			b.Mask[i] = true
+		}
+		attended := []float64{1, 1, 1, 1, 1, 0}
+		if from == 2 {
+			attended = []float64{1, 1, 0, 1, 0, 0}
+		}
+		for name, x := range map[string][]float64{"attention_mask": attended, "input_ids": {5, 6, 7, 8, 9, 0}} {
+			b.Tensors[name] = &dumpfile.Tensor{Name: name, Layout: dumpfile.PerRow, Width: 6, Shape: []int{1, 6}, Data: x}
+		}
+		ch := stage.Find("masks/position")
+		o := stage.Judge(ch, b, &convention.Set{})
+		require.Equal(t, check.Fail, o.Verdict)
+		s := &session{tracks: []*track{{check: ch, seen: true, first: o, failing: []int{1}}}}
+		r := &Report{Results: []check.Result{wrong("masks/position", check.Fail, "MASK-PAST-EOS"), wrong("logp/new", check.Fail, "LOGP-SAME-POSITION")}}
+		require.Len(t, s.brief(r).Findings, want)
 	}
 }

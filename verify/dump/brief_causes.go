@@ -58,6 +58,36 @@ func underTemperature(found []check.Finding, results []check.Result) []check.Fin
 	})
 }
 
+// underShift puts a mask whose place is wrong under log-probs that are read from the next or the last position, if it would stand right there: labels that were not
+// shifted are what both are made of.
+func (s *session) underShift(found []check.Finding, results []check.Result) []check.Finding {
+	at := func(id string, names ...string) int {
+		return slices.IndexFunc(found, func(f check.Finding) bool {
+			return f.Seen[0] == id && (len(names) == 0 || slices.Contains(names, f.Name))
+		})
+	}
+	mask, logp := at("masks/position"), at("logp/new", "LOGP-SAME-POSITION", "LOGP-SHIFT")
+	i := slices.IndexFunc(s.tracks, func(t *track) bool { return t.check.ID == "masks/position" && t.first != nil })
+	if mask < 0 || logp < 0 || i < 0 {
+		return found
+	}
+	o := s.tracks[i].first
+	b := o.Case.B
+	for _, by := range []int{-1, 1} {
+		shifted := make([]bool, len(b.Mask))
+		for k, m := range b.Mask {
+			if col := k%b.Cols + by; m && col >= 0 && col < b.Cols {
+				shifted[k+by] = true
+			}
+		}
+		if stage.Judge(o.Check, b.WithMask(shifted), o.Case.Set).Verdict == check.Pass {
+			list(&found[logp], &found[mask], results)
+			return slices.Delete(found, mask, mask+1)
+		}
+	}
+	return found
+}
+
 // underGradients puts losses that fail without a name under the finding of their gradient, if that is a bug of what is summed and of what it is divided
 // by. Both are of one sum; what it takes in from outside the mask may not be in the dump as the program had it, and has no gradient there.
 func underGradients(found []check.Finding, results []check.Result) []check.Finding {

@@ -117,23 +117,6 @@ func (s *session) explain(ctx context.Context) error {
 	return nil
 }
 
-// widestFirst puts the bug that explains the most of the failing checks first of those that explain t: what explains one of them alone leaves
-// the others to a second bug. A factor, and a lead, stand for no bug of their own, and keep their places.
-func (t *track) widestFirst(failing []*track) {
-	if slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return e.Lead || e.Factor != "" }) {
-		return
-	}
-	explains := func(e fault.Explanation) (n int) {
-		for _, u := range failing {
-			if slices.ContainsFunc(u.why.faults, func(f fault.Explanation) bool { return !f.Lead && f.Hypothesis.ID == e.Hypothesis.ID }) && !slices.Contains(u.why.others, e.Hypothesis.ID) {
-				n++
-			}
-		}
-		return n
-	}
-	slices.SortStableFunc(t.why.faults, func(a, b fault.Explanation) int { return explains(b) - explains(a) })
-}
-
 // everyFew takes rounding in 16 bits back as what may explain a few cells, where another failing step has what it does not explain.
 func (s *session) everyFew(ctx context.Context, t *track) error {
 	if t.why.coarse == nil || !t.why.coarse.Few {

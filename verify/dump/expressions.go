@@ -19,6 +19,8 @@ var expressions = map[string]string{
 	"agg.denominator=micro":        "… / mask.sum() of the micro-batch",
 	"agg.denominator=rank":         "… / mask.sum() of the rank's micro-batches",
 	"agg.denominator=global":       "… / mask.sum() of all ranks and micro-batches",
+	"adv.kind=raw":                 "scores",
+	"adv.kind=group":               "(scores - mean of the group), scaled as adv.scale says",
 	"adv.ddof=0":                   "scores.std(correction=0)",
 	"adv.ddof=1":                   "scores.std()",
 	"adv.scale=none":               "scores - mean",

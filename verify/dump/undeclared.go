@@ -41,7 +41,7 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		}
 		res.Verdict, res.Class = check.Undetermined, nil
 		res.Reason += fmt.Sprintf("; nobody declares %s, and under other values a right program may give the same numbers", strings.Join(open[:min(3, len(open))], ", "))
-		res.Fix = "declare what the run was configured with: --profile, --config or --set"
+		res.Fix = declaring(open)
 	case res.Verdict == check.Fail && !slices.ContainsFunc(res.Explanations, func(e check.Explanation) bool { return !e.Lead }):
 		if t.check.ID == "token_loss/policy" {
 			if id, broken := stage.AgainstSign(t.first.Case); broken {
@@ -56,21 +56,31 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		if open := t.openNumbers(); len(open) > 0 {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s, and a number has more values than a search can try", strings.Join(open, ", "))
-			res.Fix = "declare what the run was configured with: --profile, --config or --set"
+			res.Fix = declaring(open)
 		} else if open := t.chosen(); len(open) > 0 {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s, of which no profile has a value", strings.Join(open, ", "))
-			res.Fix = "declare what the run was configured with: --profile, --config or --set"
+			res.Fix = declaring(open)
 		} else if open := t.untriable(); len(open) > 0 {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s, of which a value that these data do not let try may give the numbers: they have its form", strings.Join(open, ", "))
-			res.Fix = "declare what the run was configured with: --profile, --config or --set"
+			res.Fix = declaring(open)
 		} else if open := t.openOptions(); !t.why.all && len(open) > 0 { // what was not tried is not refuted
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s", strings.Join(open[:min(3, len(open))], ", "))
-			res.Fix = "declare what the run was configured with: --profile, --config or --set"
+			res.Fix = declaring(open)
 		}
 	}
+}
+
+// declaring asks for the options that are left open.
+func declaring(open []string) string {
+	const most = 6
+	names := strings.Join(open[:min(most, len(open))], ", ")
+	if more := len(open) - most; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return "declare what the run was configured with, by --profile, --config or --set: " + names
 }
 
 // rejected leaves steps of which no row has a token undecided where others have some: what the engine sampled far from the policy may be rejected,

@@ -171,6 +171,8 @@ func TestOfChangeIn(t *testing.T) {
 		{"token_loss/policy", change("loss.off_policy_max", "0.01", "none"), false, "OFF-POLICY-KEPT"}, {"preference/dpo_loss", change("dpo.nll_weight", "0.2", "1"), false, "DPO-NLL"},
 		{"preference/pair_loss", change("dpo.divergence", "js", "reverse_kl"), false, "DPO-LOSS"}, {"advantage/group", change("adv.scale", "none", "group_std"), false, "ADV-SPREAD"},
 		{"reward/token", change("eos.penalty", "1", "-1"), false, "EOS-PENALTY-SIGN"}, {"reward/token", change("eos.penalty", "1", "0"), false, "EOS-PENALTY-IGNORED"},
+		{"advantage/group", change("adv.kind", "group", "raw"), false, "ADV-CENTER"}, {"reward/token", change("kl.place", "token_reward", "none"), false, "KL-ABSENT"},
+		{"reward/token", change("kl.place", "token_reward", "sequence_reward_after"), false, "KL-AFTER-BASELINE"},
 		{"aggregate/loss", change("value.coef", "0.5", "0"), false, "VALUE-MISSING"}, {"aggregate/loss", change("ratio.level", "seq_mean", "seq_sum"), false, "RATIO-SUM-FOR-MEAN"},
 	} {
 		n, ok := OfChangeIn(c.check, c.of, c.right)

@@ -19,8 +19,11 @@ type function struct {
 	cuts  bool    // a range of x is held at its bound
 }
 
-// of returns the name with the name of the number in it.
-func (f function) of(x string) string { return strings.ReplaceAll(f.name, "x", x) }
+// of returns the name with the name of the number in it, which is not the last letter of max.
+func (f function) of(x string) string {
+	const whole = "ma\x00"
+	return strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(f.name, "max", whole), "x", x), whole, "max")
+}
 
 var functions = []function{
 	{"tanh x", math.Tanh, 1, false},

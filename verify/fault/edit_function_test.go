@@ -45,6 +45,37 @@ func TestKLThatIsAddedToRewards(t *testing.T) {
 	}
 }
 
+// A function of a number is told with the number's name in it.
+func TestNamesOfFunctions(t *testing.T) {
+	for of, want := range map[string]string{"max(x, 0)": "max(A, 0)", "x·|x|": "A·|A|", "min(max(x, −1), 1)": "min(max(A, −1), 1)"} {
+		require.Equal(t, want, function{name: of}.of("A"))
+	}
+}
+
+// A power of two is a loss scale in a loss only; in an entropy it is the number of words where that is one.
+func TestFactorsOfPowersOfTwo(t *testing.T) {
+	of := func(id string, k float64) string {
+		ch := stage.Find(id)
+		b := updated(func(float64, float64) float64 { return 0 })
+		n := len(b.Mask)
+		b.Tensors["logits"] = &dump.Tensor{Name: "logits", Layout: dump.PerToken, Width: 64, Type: format.F32}
+		p := &stage.Prediction{Want: make([]float64, n), Bound: make([]float64, n)}
+		got := make([]float64, n)
+		for i := range got {
+			p.Want[i] = 2 + float64(i%7)/10
+			p.Bound[i], got[i] = 1e-6, p.Want[i]*k
+		}
+		p.Got = got
+		c := stage.NewCase(b, &convention.Set{}, 0)
+		found := newTrial(stage.Compare(ch, c, p, stage.Arithmetic{})).solved()
+		require.Len(t, found, 1)
+		return found[0].Factor
+	}
+	require.Contains(t, of("logp/entropy", 1./64), "words of the vocabulary")
+	require.Contains(t, of("logp/entropy", 1./32), unnamed)
+	require.Contains(t, of("token_loss/policy", 1./64), "loss scale")
+}
+
 // Rewards of tokens that have a function of the dumped KL are named by it.
 func TestFunctionsOfTheKLOfRewards(t *testing.T) {
 	p, _, err := convention.Lookup("verl-ppo@0.9")

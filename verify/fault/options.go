@@ -20,6 +20,7 @@ var named = []struct {
 }{
 	{"adv.ddof", "", "", "ADV-DDOF"},
 	{"adv.kind", "", "batch_baseline", "ADV-ONE-GROUP"},
+	{"adv.kind", "group", "raw", "ADV-CENTER"},
 	{"whiten.ddof", "", "", "WHITEN-DDOF"},
 	{"adv.scale", "group_std", "batch_std", "ADV-BATCH-STD"},
 	{"adv.scale", "batch_std", "group_std", "ADV-GROUP-STD"},
@@ -74,6 +75,7 @@ var named = []struct {
 	{"eos.rule", "", "", "EOS-PENALTY-MISSING"},
 	{"rfpp.mode", "", "", "RFPP-MODE"},
 	{"kl.place", "", "none", "KL-ABSENT"},
+	{"kl.place", "token_reward", "sequence_reward_after", "KL-AFTER-BASELINE"},
 	{"kl.place", "token_reward", "", "KL-ABSENT"},
 	{"kl.place", "", "", "KL-AFTER-BASELINE"},
 	{"entropy.logits", "", "", "ENTROPY-TEMPERATURE"},

@@ -229,6 +229,11 @@ func withTerm(name string, k float64, instead bool) func(*stage.Case, *stage.Che
 // unnamed stands for a factor that no count of the run gives.
 const unnamed = "a number that is none of the run's"
 
+// ofLoss reports whether an output is a loss or a gradient, which are what mixed precision scales.
+func ofLoss(ch *stage.Check) bool {
+	return ch.Stage == convention.TokenLoss || ch.Stage == convention.Aggregate || ch.Stage == convention.Gradient
+}
+
 // solved looks for a factor that is none of those by which results are usually wrong: the one that most cells of a per-token output
 // are off by.
 func (t *trial) solved() []Explanation {
@@ -261,7 +266,9 @@ func (t *trial) solved() []Explanation {
 		}
 	}
 	name := unnamed
-	if exponent := math.Round(math.Log2(math.Abs(k))); math.Abs(exponent) >= 3 && math.Abs(math.Abs(k)-math.Exp2(exponent)) <= 1e-5*math.Abs(k) {
+	if l := o.Case.B.Tensors["logits"]; l != nil && l.Width > 1 && o.Check.Output == "entropy" && math.Abs(k*float64(l.Width)-1) <= 1e-5 {
+		name, k = "1/(words of the vocabulary), as a mean over them is", 1/float64(l.Width)
+	} else if exponent := math.Round(math.Log2(math.Abs(k))); ofLoss(o.Check) && math.Abs(exponent) >= 3 && math.Abs(math.Abs(k)-math.Exp2(exponent)) <= 1e-5*math.Abs(k) {
 		name, k = fmt.Sprintf("2^%.0f, as a loss scale of mixed precision is", exponent), math.Copysign(math.Exp2(exponent), k)
 	}
 	if e, ok := t.tryFactor(fmt.Sprintf("× %s (%.6g)", name, k), k, false); ok && !e.Lead {

@@ -3,6 +3,7 @@ package stage
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -138,5 +139,8 @@ func TestLogpRanges(t *testing.T) {
 		require.Equal(t, check.Fail, Judge(Find("logp/entropy_range"), g.token("entropy", 0.5, h, 0).Batch, s).Verdict)
 	}
 	require.Equal(t, check.Pass, Judge(Find("logp/entropy_range"), g.Batch, set(t, "")).Verdict, "no bound from above without a vocabulary")
+	below := newGrid(most+1, most+1)
+	note := assertEntropyRange(NewCase(below.token("entropy", slices.Repeat([]float64{-1}, len(below.Mask))...).Batch, set(t, ""), 0)).Note
+	require.Regexp(t, "asserted; [0-9]+ entropies out of range$", note)
 	require.Equal(t, check.NotSeen, Judge(Find("logp/entropy_range"), g.Without("entropy"), s).Verdict)
 }

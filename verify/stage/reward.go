@@ -95,7 +95,7 @@ func predictScores(c *Case) *Prediction {
 func (c *Case) beta() float64 {
 	note(&c.Read, "kl.adaptive")
 	if c.Set.Value("kl.adaptive").Kind() == convention.Tuple && c.B.Meta.Step > 1 {
-		note(&c.Absent, "the present kl.beta (kl.adaptive changes it from batch to batch)")
+		note(&c.Absent, "the present kl.beta (by kl.adaptive the declared one is that of the first batch only: declare kl.beta of each step in its files, and no kl.adaptive)")
 		return 0
 	}
 	return c.Num("kl.beta")
