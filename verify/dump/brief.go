@@ -52,7 +52,7 @@ func (s *session) brief(r *Report) *check.Brief {
 		b.Findings = append(b.Findings, f)
 	}
 	b.Findings = underTemperature(withoutPatterns(b.Findings), r.Results)
-	b.Findings = s.underShift(b.Findings, r.Results)
+	b.Findings = s.underShift(underLearned(b.Findings, r.Results), r.Results)
 	b.Findings = s.chained(underGradients(b.Findings, r.Results), r.Results)
 	b.Findings = gathered(s.reduced(b.Findings, r.Results), r.Results)
 	worstFirst(b.Findings)

@@ -72,6 +72,22 @@ func TestOneCauseIsOneFinding(t *testing.T) {
 	}
 }
 
+// A likeness of a temperature in a later step is told under a bug of the loss before it, if the log-probs are those of the logits.
+func TestPatternsOfAPolicyThatLearned(t *testing.T) {
+	for _, c := range []struct {
+		logp  check.Verdict
+		first int
+		want  int
+	}{{check.Pass, 5, 1}, {check.Pass, 1, 2}, {check.NotSeen, 5, 2}} {
+		results := []check.Result{wrong("logp/new", c.logp), wrong("token_loss/policy", check.Fail, "CLIP-ABSENT"), wrong("agreement/temperature", check.Fail, "LOGP-TEMPERATURE")}
+		found := []check.Finding{{Name: "CLIP-ABSENT", Verdict: check.Fail, First: 2, Seen: []string{"token_loss/policy"}, Results: []int{1}},
+			{Name: "LOGP-TEMPERATURE", Verdict: check.Fail, Pattern: true, First: c.first, Seen: []string{"agreement/temperature"}, Results: []int{2}}}
+		found = underLearned(found, results)
+		require.Len(t, found, c.want)
+		require.Equal(t, "CLIP-ABSENT", found[0].Name)
+	}
+}
+
 // Terms of a loss that are wrong by the same factor in every file go through one wrong sum; by other factors they do not.
 func TestTermsOfOneSum(t *testing.T) {
 	term := func(id string, want, got []float64) *track {
@@ -92,7 +108,7 @@ func TestTermsOfOneSum(t *testing.T) {
 // A mask that would stand right one position on is told under log-probs that are read from the next position; one that would not is a bug of its own.
 func TestMasksOfLabelsThatAreNotShifted(t *testing.T) {
 	for from, want := range map[int]int{3: 1, 2: 2} { // of six tokens, of which the last is padding
-		b := &dumpfile.Batch{Rows: 1, Cols: 6, Mask: make([]bool, 6), Tensors: map[string]*dumpfile.Tensor{}, Origin: []dumpfile.Origin{{}}, Files: []dumpfile.FileInfo{{Hi: 1, Cols: 6, }}}
+		b := &dumpfile.Batch{Rows: 1, Cols: 6, Mask: make([]bool, 6), Tensors: map[string]*dumpfile.Tensor{}, Origin: []dumpfile.Origin{{}}, Files: []dumpfile.FileInfo{{Hi: 1, Cols: 6}}}
 		b.Meta.Algorithm = "sft"
 		for i := from; i < 6; i++ {
 			b.Mask[i] = true

@@ -1,9 +1,11 @@
 package dump
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
+	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/stage"
 )
@@ -56,6 +58,29 @@ func underTemperature(found []check.Finding, results []check.Result) []check.Fin
 	return slices.DeleteFunc(kept, func(f check.Finding) bool {
 		return groupOf(f.Seen[0]) == "agreement" && (f.Name == "OLD-OTHER-PASS" || f.Name == "GEN-TEMPERATURE-TWICE")
 	})
+}
+
+// underLearned puts the likeness of a temperature in a later step under a bug of the loss that was recomputed before it, where the log-probs of the policy are those of the
+// dumped logits: a policy that learned from a wrong loss has moved farther, and a distribution that gets sharper is like one at a lower temperature.
+func underLearned(found []check.Finding, results []check.Result) []check.Finding {
+	if !slices.ContainsFunc(results, func(r check.Result) bool { return r.Check == "logp/new" && r.Verdict == check.Pass }) {
+		return found
+	}
+	i := slices.IndexFunc(found, func(f check.Finding) bool {
+		return f.Pattern && f.Name == "LOGP-TEMPERATURE" && f.Seen[0] == "agreement/temperature" && len(f.Seen) == 1
+	})
+	if i < 0 {
+		return found
+	}
+	j := slices.IndexFunc(found, func(g check.Finding) bool {
+		return g.Verdict == check.Fail && !g.Pattern && bug.Find(g.Name) != nil && slices.Contains(losses, groupOf(g.Seen[0])) && g.First >= 0 && g.First < found[i].First
+	})
+	if j < 0 {
+		return found
+	}
+	found[j].Or = append(found[j].Or, fmt.Sprintf("besides, from step %d on the old and the new pass differ as two temperatures do", found[i].First))
+	list(&found[j], &found[i], results)
+	return slices.Delete(found, i, i+1)
 }
 
 // underShift puts a mask whose place is wrong under log-probs that are read from the next or the last position, if it would stand right there: labels that were not

@@ -3,6 +3,7 @@ package dump_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,5 +51,35 @@ func TestFewCellsInSixteenBits(t *testing.T) {
 	require.Equal(t, check.Fail, judged(second).Verdict)
 	if cases.All {
 		require.Equal(t, check.Fail, judged(first, second).Verdict)
+	}
+}
+
+// What lies on a grid of 16 bits is a warning where nobody says in what it was computed, and wrong where float32 is declared and the files hold float32.
+func TestSixteenBitsAgainstADeclaration(t *testing.T) {
+	profiles := convention.Profiles()
+	p := profiles[slices.IndexFunc(profiles, func(p *convention.Profile) bool { return p.Name == "trl-ppo@1.12" })]
+	judged := func(declared string) map[string]check.Verdict {
+		b := sixteen(p, 38, format.BF16, false)
+		b.Meta.ComputeDType = declared
+		for name, x := range b.Tensors {
+			y := *x
+			y.Type = format.F32
+			b.Tensors[name] = &y
+		}
+		r, err := dump.Judge(context.Background(), dump.Batches{b}, dump.Options{Selection: check.Selection{Select: []string{"token_loss/policy", "gradient/dlogp"}}})
+		require.NoError(t, err)
+		said := map[string]check.Verdict{}
+		for _, res := range r.Results {
+			if strings.Contains(res.Reason, "stage having run in bfloat16") || strings.Contains(res.Reason, "compute_dtype declares float32") {
+				said[res.Check] = res.Verdict
+			}
+		}
+		return said
+	}
+	warned, failed := judged(""), judged("float32")
+	require.NotEmpty(t, warned)
+	for id, v := range warned {
+		require.Equal(t, check.Warn, v, id)
+		require.Equal(t, check.Fail, failed[id], id)
 	}
 }

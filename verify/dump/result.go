@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"plumbline/internal/format"
+	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/fault"
@@ -282,6 +284,8 @@ func (t *track) failure(res *check.Result, s *session) {
 	switch {
 	case len(why.fits) > 0:
 		t.convention(res, s.closed, s)
+	case why.coarse != nil && s.common.ComputeDType == "float32" && storedWhole(o.Case.B): // it says in what ratios, losses and sums are computed (docs/dump.md)
+		finding += fmt.Sprintf("; as much as if this stage had run in %s, and compute_dtype declares float32", why.coarse.Arithmetic)
 	case why.coarse != nil && why.coarse.Few:
 		res.Verdict = check.Undetermined
 		finding += fmt.Sprintf("; too few to tell from rounding, had this stage run in %s", why.coarse.Arithmetic)
@@ -312,6 +316,16 @@ func (t *track) failure(res *check.Result, s *session) {
 	}
 	res.Reason = finding
 	t.undeclared(res, s)
+}
+
+// storedWhole reports whether no tensor of a batch is stored in 16 bits, which rounds what was computed in 32.
+func storedWhole(b *dumpfile.Batch) bool {
+	for _, t := range b.Tensors {
+		if t.Casts || t.Type == format.BF16 || t.Type == format.F16 {
+			return false
+		}
+	}
+	return true
 }
 
 // fewSteps is the number of steps up to which a failure is repeated on the whole run.
