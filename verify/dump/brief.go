@@ -181,6 +181,9 @@ func (s *session) explained(f *check.Finding, res *check.Result, t *track) {
 	code(f, e, s.whose())
 	if f.Yours != "" && len(e.Options) > 0 && fault.Find(name) == nil {
 		f.Fix = "compute as " + f.Whose + " does: " + assignments(due(e.Options))
+		if s.profile == nil {
+			f.Fix = "compute as declared: " + assignments(due(e.Options))
+		}
 	}
 	for _, o := range e.Options {
 		v, err := convention.Parse(o.Option, o.Value)
@@ -278,7 +281,33 @@ func (s *session) convention() string {
 	case s.declared:
 		return "what is declared"
 	}
-	return "options that the search found (-v)"
+	return s.searched()
+}
+
+// characteristic are the options that runs differ in most: what a search found of them is said where nobody declares any.
+var characteristic = []string{"adv.kind", "adv.scale", "adv.ddof", "gae.gamma", "gae.lambda", "whiten.scope", "clip.low", "clip.high", "agg.kind", "kl.kind", "kl.beta", "agg.denominator", "tis.level", "dpo.loss", "dpo.beta"}
+
+// searched says what a run agrees with that declares nothing: a bug that is a legal number is among it.
+func (s *session) searched() string {
+	const most = 7
+	found := map[string]string{}
+	for _, t := range s.tracks {
+		for _, c := range t.decided() {
+			if _, ok := found[c.Option]; !ok {
+				found[c.Option] = c.To.String()
+			}
+		}
+	}
+	var list []string
+	for _, name := range characteristic {
+		if v, ok := found[name]; ok && len(list) < most {
+			list = append(list, name+"="+v)
+		}
+	}
+	if list == nil {
+		return "options that the search found (-v)"
+	}
+	return "what the search found, since nothing is declared: " + strings.Join(list, ", ") + " … (-v: all of it; is it what was meant?)"
 }
 
 // vocabulary is the options of trainers that a reader wants to see first.

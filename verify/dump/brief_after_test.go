@@ -128,3 +128,10 @@ func TestMasksOfLabelsThatAreNotShifted(t *testing.T) {
 		require.Len(t, s.brief(r).Findings, want)
 	}
 }
+
+// A run that declares nothing agrees with what the search found of it, which is said: a bug may be a legal number.
+func TestCleanRunSaysWhatWasFound(t *testing.T) {
+	s := &session{tracks: []*track{{searched: true, fits: fitsBy(t, "clip.low", "none")}, {searched: true, fits: fitsBy(t, "adv.ddof", "0")}}}
+	require.Contains(t, s.convention(), "nothing is declared: adv.ddof=0, clip.low=none …")
+	require.Equal(t, "what is declared", (&session{declared: true}).convention())
+}
