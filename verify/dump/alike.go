@@ -45,6 +45,7 @@ func (s *session) borrow(ctx context.Context, to, from *track) (any bool, err er
 		if !ok {
 			continue
 		}
+		to.decidedBeside([]*track{from})
 		any, to.why.others = true, append(to.why.others, f.Hypothesis.ID)
 		at := len(to.why.faults)
 		if !slices.ContainsFunc(to.why.faults, func(e fault.Explanation) bool { return e.Factor == "" }) {

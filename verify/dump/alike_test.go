@@ -50,6 +50,11 @@ func TestBugsByTwoNames(t *testing.T) {
 		if second {
 			want["FACTOR"] = []string{"aggregate/value_loss", "scalars/value_loss"} // what was logged is the mean of the right one
 		}
+		for _, res := range r.Results {
+			if res.Check == "token_loss/policy" { // alone it would have the one name only
+				require.Contains(t, res.Repeat, "token_loss/policy,gradient/dlogp")
+			}
+		}
 		found := map[string][]string{}
 		for _, f := range r.Brief.Findings {
 			found[f.Name] = f.Seen

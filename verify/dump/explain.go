@@ -369,6 +369,7 @@ func (t *track) share(failing []*track) {
 		for _, e := range u.why.faults {
 			if f, ok := fault.Shared(e, t.first); ok {
 				found = append(found, f)
+				t.decidedBeside([]*track{u})
 			}
 		}
 	}

@@ -266,9 +266,7 @@ func (t *trial) solved() []Explanation {
 		}
 	}
 	name := unnamed
-	if l := o.Case.B.Tensors["logits"]; l != nil && l.Width > 1 && o.Check.Output == "entropy" && math.Abs(k*float64(l.Width)-1) <= 1e-5 {
-		name, k = "1/(words of the vocabulary), as a mean over them is", 1/float64(l.Width)
-	} else if exponent := math.Round(math.Log2(math.Abs(k))); ofLoss(o.Check) && math.Abs(exponent) >= 3 && math.Abs(math.Abs(k)-math.Exp2(exponent)) <= 1e-5*math.Abs(k) {
+	if exponent := math.Round(math.Log2(math.Abs(k))); ofLoss(o.Check) && math.Abs(exponent) >= 3 && math.Abs(math.Abs(k)-math.Exp2(exponent)) <= 1e-5*math.Abs(k) {
 		name, k = fmt.Sprintf("2^%.0f, as a loss scale of mixed precision is", exponent), math.Copysign(math.Exp2(exponent), k)
 	}
 	if e, ok := t.tryFactor(fmt.Sprintf("× %s (%.6g)", name, k), k, false); ok && !e.Lead {
