@@ -1,6 +1,7 @@
 package dump_test
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,10 +17,11 @@ import (
 func TestTokensOfAGenerationBatch(t *testing.T) {
 	lengths := [][]int{{3, 9, 4, 5}, {8, 8, 7, 2}, {1, 2, 9, 9}, {6, 6, 6, 9}}
 	tokens := []float64{21, 25, 21, 27}
-	declared := true
+	declared, count := true, len(lengths)
 	run := func(divisor func(step int) float64) (list dump.Batches) {
 		const rows, cols = 4, 9
-		for step, lens := range lengths {
+		for step := range count {
+			lens := lengths[step%len(lengths)]
 			b := &dumpfile.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dumpfile.Tensor{}}
 			b.Files = []dumpfile.FileInfo{{Name: "step", Hi: rows, Cols: cols}}
 			no := false
@@ -33,7 +35,7 @@ func TestTokensOfAGenerationBatch(t *testing.T) {
 				b.Origin = append(b.Origin, dumpfile.Origin{Row: r})
 				for c := range n {
 					i := r*cols + c
-					b.Mask[i], loss[i] = true, float64(i%7)-2.5
+					b.Mask[i], loss[i] = true, float64(float32(math.Sin(float64(7*i+step))-0.3))
 					sum += loss[i]
 				}
 			}
@@ -63,4 +65,6 @@ func TestTokensOfAGenerationBatch(t *testing.T) {
 	require.Equal(t, check.Pass, verdict(run(func(step int) float64 { return (tokens[step/2*2] + tokens[step/2*2+1]) / 2 })), "the losses show it")
 	require.Equal(t, check.Pass, verdict(run(func(step int) float64 { return tokens[step] })))
 	require.NotEqual(t, check.Pass, verdict(run(func(step int) float64 { return tokens[3-step] })))
+	count = 66 // more than are looked at, one after the other
+	require.Equal(t, check.Pass, verdict(run(func(step int) float64 { return (tokens[step/2*2%4] + tokens[(step/2*2+1)%4]) / 2 })))
 }

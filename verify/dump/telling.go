@@ -119,6 +119,16 @@ func (s *session) scan() *overview {
 	if disagree {
 		v.ends = false
 	}
+	if losses.Apart() {
+		losses = stage.Losses{}
+		for _, step := range s.run.Steps()[:mostScanned] {
+			b, err := s.run.Batch(s.ctx, step)
+			if err != nil {
+				break
+			}
+			losses.Add(b)
+		}
+	}
 	v.coefficients, v.constant = losses.Coefficients(), losses.Constant()
 	v.entropy, v.generation = losses.Entropy(), losses.Generation()
 	if v.constant == 0 {

@@ -105,6 +105,11 @@ func (l *Losses) Entropy() string {
 	return ""
 }
 
+// Apart reports whether steps are missing between those whose losses say nothing of their terms: a generation batch is several steps one after the other.
+func (l *Losses) Apart() bool {
+	return l.alone.gap && !l.alone.no && l.alone.has[0] && l.alone.fit() == nil
+}
+
 // Generation returns the number of steps whose tokens together, by their number, sums over tokens are divided by: those of a generation batch, 0 where
 // it is the tokens of the file or the step, or nothing shows it (TRL 1.16, GRPOTrainer._compute_loss, num_items_in_batch).
 func (l *Losses) Generation() int {

@@ -368,6 +368,10 @@ func (w *wholes) solved(others []wholeTerm, kind int, free bool) *wholeFit {
 	if size = max(size, sums); !(left <= 1e-4*differ+8*w.unit*size) || n > 0 && slices.Min(shows) <= 64*w.unit*size {
 		return nil
 	}
+	const near = 1e-3
+	if kind >= ofGenerations && left > near*size { // of so many spans one is near in coarse numbers
+		return nil
+	}
 	fit := &wholeFit{coefficients: map[string]float64{}, left: left / size}
 	scale := 1.0
 	if free {
