@@ -104,8 +104,7 @@ func (s *session) everywhere(ctx context.Context, t *track) error {
 // otherwise is [session.onTop] of an option that is a known bug where its value is not the declared one.
 func (s *session) otherwise(ctx context.Context, t *track, declared, o *stage.Outcome, c stage.Change) (bool, error) {
 	var fits []stage.Fit
-	list, _ := stage.Conventions(o)
-	for _, f := range list {
+	for _, f := range stage.Changed(o) {
 		if len(f.Changes) != 1 || f.Changes[0].Option == c.Option {
 			continue
 		}

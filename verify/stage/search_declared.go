@@ -12,11 +12,19 @@ import (
 // option changed, or all options of a profile, or two changed, whatever comes first in this order; where no profile has the one
 // value that fits, those of a profile that fit come before it. The declared set is completed by the same search where it leaves
 // options open.
-func Conventions(o *Outcome) (fits []Fit, all bool) {
+func Conventions(o *Outcome) (fits []Fit, all bool) { return conventions(o, true) }
+
+// Changed is [Conventions] without its last search, that of two options.
+func Changed(o *Outcome) []Fit {
+	fits, _ := conventions(o, false)
+	return fits
+}
+
+func conventions(o *Outcome, two bool) (fits []Fit, all bool) {
 	if o.Rules != nil {
 		return permitted(o), true
 	}
-	fits, all = legal(o)
+	fits, all = legal(o, two)
 	if s := newSearch(o.Check, o.Case.B); o.Half() {
 		s.first = o
 		fits = slices.DeleteFunc(slices.Clone(fits), s.untold)
@@ -41,7 +49,7 @@ func (s *search) untold(f Fit) bool {
 	return free > 0
 }
 
-func legal(o *Outcome) (fits []Fit, all bool) {
+func legal(o *Outcome, two bool) (fits []Fit, all bool) {
 	s := newSearch(o.Check, o.Case.B)
 	s.first = o
 	s.wrong = Probed(o, s.probe)
@@ -60,7 +68,7 @@ func legal(o *Outcome) (fits []Fit, all bool) {
 	if whole := s.confirmed(); len(whole) > 0 {
 		return append(s.fewest(whole, set), fits...), all
 	}
-	if len(fits) > 0 || !all {
+	if len(fits) > 0 || !all || !two {
 		return fits, all
 	}
 	s.fits, s.cap = nil, s.spent+budget
