@@ -130,18 +130,22 @@ func matchedRows(name string, sources []sourceRow, c *stage.Case, ch *stage.Chec
 	want, bound, judge := make([]float64, len(x)), make([]float64, len(x)), make([]bool, len(x))
 	open, moved, used := b.Rows, 0, map[int]bool{}
 	done := make([]bool, b.Rows)
-	for k := 0; k < 2*len(sources) && open > 0; k++ { // rows that differ by little are told by what is nearest, so that wide bounds come last
+	shifted := make([]*stage.Prediction, len(sources)) // by the number of rows
+	for k := 0; k < 2*len(sources) && open > 0; k++ {  // rows that differ by little are told by what is nearest, so that wide bounds come last
 		by, slack := k%len(sources), 1.0
 		if k >= len(sources) {
 			slack = 4
 		}
-		y := make([]float64, len(x))
-		for r := range b.Rows {
-			copy(y[r*b.Cols:(r+1)*b.Cols], sources[(r+by)%len(sources)].x)
-		}
-		p := under(perToken(name, y), c, ch)
-		if p == nil || len(p.Want) != len(x) {
-			return nil
+		p := shifted[by]
+		if p == nil {
+			y := make([]float64, len(x))
+			for r := range b.Rows {
+				copy(y[r*b.Cols:(r+1)*b.Cols], sources[(r+by)%len(sources)].x)
+			}
+			if p = under(perToken(name, y), c, ch); p == nil || len(p.Want) != len(x) {
+				return nil
+			}
+			shifted[by] = p
 		}
 		for r := range b.Rows {
 			s := (r + by) % len(sources)
