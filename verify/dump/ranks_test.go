@@ -114,6 +114,9 @@ func spanning(p *convention.Profile, seed uint64, dtype format.DType) (*dumpfile
 // TestRanks judges groups that span ranks: everything passes, and nothing fails if a rank or a micro-batch is not there.
 func TestRanks(t *testing.T) {
 	for i, p := range convention.Profiles() {
+		if i%everyProfile != 0 {
+			continue
+		}
 		b, set := spanning(p, uint64(i), format.F32)
 		ranks := map[[2]int]bool{}
 		group := b.Row("group_id")
