@@ -77,7 +77,9 @@ func (t *track) underEach(sets []*convention.Set, v *view, s *session) (list []j
 	}
 	away := map[*stage.Outcome]float64{}
 	for _, o := range rest {
-		away[o.Outcome] = distant(o.Outcome)
+		if s.profile == nil { // what a declared profile leaves open is its own first
+			away[o.Outcome] = distant(o.Outcome)
+		}
 	}
 	slices.SortStableFunc(rest, func(x, y judgement) int {
 		return cmp.Or(cmp.Compare(wrong(x), wrong(y)), cmp.Compare(away[x.Outcome], away[y.Outcome]))
