@@ -63,7 +63,7 @@ func classesOf(c *stage.Case, ch *stage.Check) []float64 {
 	}
 	var sizeR, sizeA float64
 	for i := range r {
-		if math.IsNaN(r[i]) || math.IsNaN(adv[i]) {
+		if math.IsNaN(r[i]-r[i]) || math.IsNaN(adv[i]-adv[i]) { // NaN or Inf
 			return nil
 		}
 		sizeR, sizeA = max(sizeR, math.Abs(r[i])), max(sizeA, math.Abs(adv[i]))
@@ -85,7 +85,7 @@ func classesOf(c *stage.Case, ch *stage.Check) []float64 {
 					on, sum = append(on, k), sum+r[k]
 				}
 			}
-			if on[0] == i && math.Abs(sum/float64(len(on))-m)*a <= 4*slack {
+			if len(on) > 0 && on[0] == i && math.Abs(sum/float64(len(on))-m)*a <= 4*slack {
 				sets = append(sets, on)
 			}
 		}

@@ -191,7 +191,7 @@ func nearTokens(c *stage.Case) []bool {
 // (torch.quantile@2.15.0).
 func byEntropy(c *stage.Case, byRow bool, keeps func(h float64, at func(q float64) float64, top float64) bool) []bool {
 	b, h, top := c.B, c.B.Token("entropy"), c.Set.Value("loss.top_entropy").Num()
-	if h == nil || b.Cols == 0 || top >= 1 {
+	if h == nil || b.Cols == 0 || !(top > 0 && top < 1) {
 		return nil
 	}
 	keep := make([]bool, len(h))

@@ -123,11 +123,12 @@ func mostCovered(list []bracket) (x float64, n int) {
 	return x, n
 }
 
-// pairs visits the pairs of rows of the groups of a step.
+// pairs visits the pairs of rows of the groups of a step, of a large group those of a row and of so many before it.
 func (p *scoredStep) pairs(each func(group int, x, y *scoredRow)) {
+	const most = 32
 	for g, rows := range p.groups {
 		for i := range rows {
-			for j := range rows[:i] {
+			for j := max(0, i-most); j < i; j++ {
 				each(g, &rows[i], &rows[j])
 			}
 		}
