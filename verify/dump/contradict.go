@@ -10,6 +10,7 @@ import (
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
+	"plumbline/verify/tol"
 )
 
 // reducedBy returns the value of an option of t in words; agg.kind is that of a value loss only where value.agg does not take the tokens.
@@ -80,6 +81,22 @@ func (t *track) unclipped(res *check.Result, s *session, before []check.Result) 
 	h := bug.MustFind(id)
 	res.Fix = h.Fix + "; if a ratio of 1 is meant, declare ratio.old=stopgrad_new"
 	res.Explanations = []check.Explanation{{Fault: h.ID, Title: h.Title, Cause: h.Cause, Rows: h.Rows, Evidence: res.Reason}}
+}
+
+// sharpened makes a warning of two temperatures between the old and the new pass of one step where in another step of the run the two are the same numbers: a
+// temperature that one of the passes lacks is there in every step, at the first update of a rollout, too. A policy that learned is sharper than it was, or flatter.
+func (t *track) sharpened(res *check.Result, s *session) {
+	if t.check.ID != "agreement/temperature" || res.Verdict != check.Fail || slices.ContainsFunc(t.first.Rules.Violations, func(v stage.Violation) bool {
+		return !strings.HasPrefix(v.Reason, "logp_new is logp_old ")
+	}) {
+		return
+	}
+	units, err := s.looked(t)
+	if err != nil || !slices.ContainsFunc(units, func(u unit) bool { return stage.NewCase(u.b, u.set, tol.U32).SamePass("logp_old", "logp_new") }) {
+		return
+	}
+	res.Verdict, res.Explanations, res.Fix = check.Warn, nil, ""
+	res.Reason += "; but in another step the two are equal, and a temperature that one of them lacks would be there, too: it is how far the policy was moved"
 }
 
 // contradict looks for checks that pass under the declared options, and would fail under those that explain t: a program has one

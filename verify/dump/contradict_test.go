@@ -101,3 +101,18 @@ func TestKLOfALaterStep(t *testing.T) {
 		}
 	}
 }
+
+// A temperature of one pass is there at the first update of a rollout, too; a policy that its updates made sharper begins as it was.
+func TestSharpenedPolicyIsNoTemperature(t *testing.T) {
+	sharper := func(always bool) func(rollout, update int, x map[string][]float64) {
+		return func(_, update int, x map[string][]float64) {
+			for i, old := range x["logp_old"] {
+				if x["logp_new"][i] = old; always || update == 1 {
+					x["logp_new"][i] = float64(float32(old + 0.2*(old+0.9)))
+				}
+			}
+		}
+	}
+	require.Equal(t, check.Fail, acrossVerdicts(t, generations(3, sharper(true)))["agreement/temperature"])
+	require.Equal(t, check.Warn, acrossVerdicts(t, generations(3, sharper(false)))["agreement/temperature"])
+}

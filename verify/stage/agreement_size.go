@@ -92,6 +92,13 @@ func (c *Case) Discrepant(a, b string) (d Discrepancy, ok bool) {
 	return d, true
 }
 
+// SamePass reports whether two tensors of log-probs are one pass: equal in enough tokens, but for the rounding of one that was computed again.
+func (c *Case) SamePass(a, b string) bool {
+	const rounding = 1e-5 // of a float32 pass in another batch; a temperature that is off by 5 % makes 1e-2
+	d, ok := c.Discrepant(a, b)
+	return ok && d.Tokens >= tellingTokens && (d.Same || d.MeanAbs < rounding)
+}
+
 // unitStored is the unit roundoff of a tensor as stored, where that is a 16-bit format; else 0.
 func (c *Case) unitStored(name string) float64 {
 	if u, _ := c.B.Tensors[name].Type.Unit(); u > tol.U32 {
