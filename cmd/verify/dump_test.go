@@ -372,6 +372,7 @@ func TestExplain(t *testing.T) {
 		{"p189", 0, "WHITEN-DDOF"},
 		{"FACTOR", 0, "common factor"},
 		{"H3a", 0, "optimiser's leak"},
+		{"loss_agg_mode", 0, "token-mean               → agg.kind=token, where loss_mode is not sapo"},
 		{"P9999", 2, "no code P9999"},
 		{"AGG-GA-MISING", 2, `did you mean "AGG-GA-MISSING"?`},
 		{"advantage/grup", 2, `did you mean "advantage/group"?`},

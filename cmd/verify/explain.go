@@ -27,13 +27,14 @@ func newExplain() *cobra.Command {
 		Short: "prints the formula, the source, the faults and the fix of a check, or what a fault is",
 		Long: `verify explain takes the id of a check (advantage/group), of a fault (AGG-GA-MISSING, H3a), or a code that they cite (P012, V19), with
 the faults that stand for it; the name of an option (clip.low), with its values, what each profile has, and the faults that other values
-are; the name of a fact of a run, of a key or of a tensor of a dump (loss_denominator, dlogp_scale, is_weights); the name of a metric of a log
-(approx_kl). verify explain dump prints the format of a dump, verify explain options all options with the values that they may have.`,
+are; a framework's own name of one (loss_agg_mode); the name of a fact of a run, of a key or of a tensor of a dump (loss_denominator,
+dlogp_scale, is_weights); the name of a metric of a log (approx_kl). verify explain dump prints the format of a dump, verify explain options all options with the values that they may have.`,
 		Example: `  verify explain basis/orthonormal
   verify explain advantage/group
   verify explain AGG-GA-MISSING
   verify explain P012
   verify explain clip.low
+  verify explain loss_agg_mode
   verify explain loss_denominator
   verify explain dump
   verify explain options
@@ -98,6 +99,9 @@ func explain(w io.Writer, id string) error {
 		printOption(w, o)
 	}
 	if printInput(w, id) {
+		found = true
+	}
+	if printNative(w, id) {
 		found = true
 	}
 	for _, m := range symptom.Meanings(id) {

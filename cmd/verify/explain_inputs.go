@@ -45,6 +45,19 @@ func printInput(w io.Writer, name string) bool {
 	return found
 }
 
+// printNative prints what a framework's own name of an option means, of every framework that has it; it reports whether there is one.
+func printNative(w io.Writer, name string) bool {
+	all := convention.NativeMeanings(name)
+	for _, m := range all {
+		fmt.Fprintf(w, "%s  an option of %s\n", m.Name, m.Table)
+		for _, v := range m.Values {
+			fmt.Fprintf(w, "  %-24s → %s\n", v[0], v[1])
+		}
+		fmt.Fprintln(w)
+	}
+	return len(all) > 0
+}
+
 // printOptions prints the options, with the values that they may have.
 func printOptions(w io.Writer) {
 	for _, o := range convention.Options() {
