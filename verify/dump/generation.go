@@ -8,14 +8,11 @@ import (
 	"plumbline/verify/stage"
 )
 
-// withGeneration adds the tokens of the generation batch that a step is part of, where TRL 1.16 divides by them and the dump does not say
-// num_items_in_batch: those of the steps_per_generation/gradient_accumulation_steps steps in a row that share a rollout. They are
-// counted where the dump begins with the run and has all of these steps; else they are NaN, not known.
+// withGeneration adds the tokens of the generation batch that a step is part of, which TRL 1.16 divides by: those of the
+// steps_per_generation/gradient_accumulation_steps steps in a row that share a rollout. They are counted where the dump begins with the
+// run and has all of these steps; else they are NaN, not known.
 func (s *session) withGeneration(v *view, set *convention.Set) *convention.Set {
-	if s.profile == nil || s.profile.Name != "trl-grpo@1.16" || v.b.Meta.Step < 1 {
-		return set
-	}
-	if _, said := set.Fact("num_items_in_batch"); said {
+	if s.profile == nil || s.profile.Name != "trl-grpo@1.16" {
 		return set
 	}
 	n := stage.FactNumber(set, "steps_per_generation") / stage.FactNumber(set, "gradient_accumulation_steps")
@@ -23,8 +20,8 @@ func (s *session) withGeneration(v *view, set *convention.Set) *convention.Set {
 		return set
 	}
 	tokens := math.NaN()
-	if n == math.Trunc(n) && n <= maxSpan && s.rollout.origin == 1 {
-		tokens = s.tokensOf((v.b.Meta.Step-1)/int(n)*int(n)+1, int(n))
+	if from := s.rollout.origin; n == math.Trunc(n) && n <= maxSpan && from <= 1 && v.b.Meta.Step >= from { // steps count from 0 or from 1
+		tokens = s.tokensOf((v.b.Meta.Step-from)/int(n)*int(n)+from, int(n))
 	}
 	return set.WithFact(stage.GenerationTokens, tokens)
 }

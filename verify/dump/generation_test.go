@@ -61,6 +61,24 @@ func TestTokensOfAGenerationBatch(t *testing.T) {
 	require.Equal(t, check.Convention, verdict(wrong)) // of the micro-batch, as other releases have it
 	require.Equal(t, check.Undetermined, verdict(right[:1]))
 	require.Equal(t, check.Undetermined, verdict(right[1:2]))
+	counted := func(items func(step int) float64, from int) check.Result {
+		b := run(func(step int) float64 { return items(step) / 2 })
+		for step := range b {
+			b[step].Meta.Step = step + from
+			b[step].Meta.Options = append(b[step].Meta.Options, dumpfile.Option{Name: "num_items_in_batch", Value: items(step)})
+		}
+		r, err := dump.Judge(t.Context(), b, dump.Options{Profile: "trl-grpo@1.16", Selection: check.Selection{Select: []string{"aggregate/num_items"}}})
+		require.NoError(t, err)
+		require.Len(t, r.Results, 1)
+		return r.Results[0]
+	}
+	for from := range 2 {
+		require.Equal(t, check.Pass, counted(func(step int) float64 { return tokens[step/2*2] + tokens[step/2*2+1] }, from).Verdict)
+		padded := counted(func(int) float64 { return 2 * 4 * 9 }, from)
+		require.Equal(t, check.Fail, padded.Verdict)
+		require.Equal(t, "AGG-PAD-DENOMINATOR", padded.Explanations[0].Fault)
+		require.Equal(t, "AGG-LOCAL-DENOMINATOR", counted(func(step int) float64 { return tokens[step] }, from).Explanations[0].Fault)
+	}
 	declared = false
 	require.Equal(t, check.Pass, verdict(run(func(step int) float64 { return (tokens[step/2*2] + tokens[step/2*2+1]) / 2 })), "the losses show it")
 	require.Equal(t, check.Pass, verdict(run(func(step int) float64 { return tokens[step] })))

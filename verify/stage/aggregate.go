@@ -66,20 +66,29 @@ func aggregateChecks() []*Check {
 func assertNumItems(c *Case) *Assertion {
 	got := c.FactOr("num_items_in_batch", math.NaN())
 	micro := float64(c.B.Meta.MicroBatches)
-	if !c.complete() || c.FactOr("steps_per_generation", micro) != micro {
+	if !c.complete() {
 		return nil
 	}
 	tokens := 0.0
 	for _, n := range c.tokensOfRows() {
 		tokens += n
 	}
+	steps, others, whole := c.FactOr("steps_per_generation", micro)/micro, c.otherCounts, "step"
+	if steps != 1 {
+		step := tokens
+		whole = "generation batch"
+		if tokens = c.FactOr(GenerationTokens, math.NaN()); math.IsNaN(tokens) {
+			return nil
+		}
+		others = func() []count { return c.otherCountsOf(steps, step, tokens) }
+	}
 	a := &Assertion{Checked: 1}
 	if tokens < got && c.countsRejected() {
 		return c.beforeRejection(tokens, got)
 	}
 	if tokens != got {
-		v := Violation{Reason: "num_items_in_batch is not the number of tokens in the masks of the step, " + plain(tokens), Row: -1, Col: -1, Got: got}
-		for _, w := range c.otherCounts() {
+		v := Violation{Reason: "num_items_in_batch is not the number of tokens in the masks of the " + whole + ", " + plain(tokens), Row: -1, Col: -1, Got: got}
+		for _, w := range others() {
 			switch {
 			case w.n != got || w.id == v.Fault:
 			case v.Fault == "":
@@ -175,6 +184,13 @@ func (c *Case) otherCounts() []count {
 		}
 	}
 	return list
+}
+
+// otherCountsOf are those of a generation batch of several steps like this one, of which this has some of its tokens.
+func (c *Case) otherCountsOf(steps, some, tokens float64) []count {
+	rows := steps * float64(c.B.Rows)
+	return []count{{"AGG-PAD-DENOMINATOR", "all cells, padding included", rows * float64(c.B.Cols)}, {"AGG-LENGTH-OFF-BY-ONE", "one token of every response too few", tokens - rows},
+		{"AGG-LENGTH-OFF-BY-ONE", "one token of every response too many", tokens + rows}, {"AGG-LOCAL-DENOMINATOR", "one step of the generation batch", some}}
 }
 
 // assertFinite looks for the cause of a loss that is not finite.
