@@ -100,15 +100,7 @@ var engineFaults = []*Hypothesis{
 			if attention == nil || attention.Layout != dump.PerRow || c.Set.Value("agg.kind").Kind() != convention.Enum || c.Set.Value("agg.kind").Text() != "token" {
 				return nil
 			}
-			attended := make([]bool, len(b.Mask))
-			for r := range b.Rows {
-				at := b.Files[b.File(r)].PromptCols
-				for t := range b.Cols {
-					if at >= 0 && at+t < attention.Width && attention.Data[r*attention.Width+at+t] != 0 {
-						attended[r*b.Cols+t] = true
-					}
-				}
-			}
+			attended := attendedCells(b)
 			return scaled(under(sameInput, c, ch), b, func(f int) float64 {
 				lo, hi := b.Files[f].Lo*b.Cols, b.Files[f].Hi*b.Cols
 				if v := c.Set.Value("agg.denominator"); v.Kind() != convention.Enum || v.Text() != "micro" {

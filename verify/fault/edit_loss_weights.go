@@ -52,6 +52,9 @@ func lossWeights(c *stage.Case) []lossWeight {
 			list[len(list)-1].id = "IS-SUM-FOR-MEAN"
 		}
 	}
+	for _, s := range weightScopes {
+		list = append(list, lossWeight{id: "IS-LEVEL", title: "of a response " + s.title, in: ofScope(s.log)})
+	}
 	return list
 }
 

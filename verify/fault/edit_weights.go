@@ -2,67 +2,261 @@ package fault
 
 import (
 	"math"
+	"slices"
 
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
 
 // weightForms are what programs take for an importance weight e to the d, d = logp_old − logp_gen of a token or of a row.
 var weightForms = []struct {
-	title string
-	of    func(d float64) float64
+	id, title string
+	of        func(d float64) float64
 }{
-	{"1 + d, the first terms of e to the d", func(d float64) float64 { return 1 + d }},
-	{"e to the d/2", func(d float64) float64 { return math.Exp(d / 2) }},
-	{"e to the 2d", func(d float64) float64 { return math.Exp(2 * d) }},
-	{"e to the |d|", func(d float64) float64 { return math.Exp(math.Abs(d)) }},
-	{"e to the −|d|", func(d float64) float64 { return math.Exp(-math.Abs(d)) }},
-	{"e to the 3d", func(d float64) float64 { return math.Exp(3 * d) }},
+	{"RATIO-FORM", "1 + d, the first terms of e to the d", func(d float64) float64 { return 1 + d }},
+	{"RATIO-FORM", "e to the d/2", func(d float64) float64 { return math.Exp(d / 2) }},
+	{"RATIO-FORM", "e to the 2d", func(d float64) float64 { return math.Exp(2 * d) }},
+	{"RATIO-FORM", "e to the |d|", func(d float64) float64 { return math.Exp(math.Abs(d)) }},
+	{"RATIO-FORM", "e to the −|d|", func(d float64) float64 { return math.Exp(-math.Abs(d)) }},
+	{"RATIO-FORM", "e to the 3d", func(d float64) float64 { return math.Exp(3 * d) }},
+	{"IS-BF16", "e to a d that was rounded to bfloat16", func(d float64) float64 { return math.Exp(inHalf(d)) }},
+	{"IS-BF16", "e to the d, both in bfloat16", func(d float64) float64 { return inHalf(math.Exp(inHalf(d))) }},
 }
 
-// weightEdits returns edits of importance weights that are another function of their log-ratio. The log-probs of the engine that give the
-// same numbers stand for it: of a token ln w' = f, of a row Σ ln w' of its tokens is what f makes of Σd, or n times what it makes of the mean.
+// inHalf returns a float32 number in bfloat16.
+func inHalf(x float64) float64 { return format.Round(float64(float32(x)), format.BF16) }
+
+// weightScope is a set of log-ratios that the weight of a token is made of in place of the declared one. log returns ln w of each token of a
+// row from the log-ratios of its tokens and those of all its cells that are attended to.
+type weightScope struct {
+	title string
+	log   func(d, attended []float64) []float64
+}
+
+// ofRow is a scope with one weight for the row.
+func ofRow(log func(d []float64) float64) func(d, attended []float64) []float64 {
+	return func(d, _ []float64) []float64 { return slices.Repeat([]float64{log(d)}, len(d)) }
+}
+
+var weightScopes = []weightScope{
+	{"that of its first token", ofRow(func(d []float64) float64 { return d[0] })},
+	{"that of its last token", ofRow(func(d []float64) float64 { return d[len(d)-1] })},
+	{"the largest of its tokens", ofRow(slices.Max[[]float64])},
+	{"the smallest of its tokens", ofRow(slices.Min[[]float64])},
+	{"the mean of those of its tokens, not e to the mean of the log-ratios", ofRow(func(d []float64) float64 {
+		var sum float64
+		for _, x := range d {
+			sum += math.Exp(x)
+		}
+		return math.Log(sum / float64(len(d)))
+	})},
+	{"the sum of those of its tokens", ofRow(func(d []float64) float64 {
+		var sum float64
+		for _, x := range d {
+			sum += math.Exp(x)
+		}
+		return math.Log(sum)
+	})},
+	{"e to the sum of its log-ratios over the root of their number", ofRow(func(d []float64) float64 { return total(d) / math.Sqrt(float64(len(d))) })},
+	{"e to the sum of its log-ratios without the last token", ofRow(func(d []float64) float64 { return total(d[:len(d)-1]) })},
+	{"e to the sum of its log-ratios without the first token", ofRow(func(d []float64) float64 { return total(d[1:]) })},
+	{"e to the median of its log-ratios", ofRow(func(d []float64) float64 {
+		s := slices.Sorted(slices.Values(d))
+		return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
+	})},
+	{"e to the sum of the log-ratios up to the token", func(d, _ []float64) []float64 {
+		y, sum := make([]float64, len(d)), 0.0
+		for i, x := range d {
+			sum += x
+			y[i] = sum
+		}
+		return y
+	}},
+	{"e to the sum of the log-ratios from the token on", func(d, _ []float64) []float64 {
+		y, sum := make([]float64, len(d)), 0.0
+		for i := len(d) - 1; i >= 0; i-- {
+			sum += d[i]
+			y[i] = sum
+		}
+		return y
+	}},
+	{"e to the mean of the log-ratios of all that is attended to, tokens of tools included", func(d, attended []float64) []float64 {
+		return slices.Repeat([]float64{total(attended) / float64(max(len(attended), 1))}, len(d))
+	}},
+	{"e to the sum of the log-ratios of all that is attended to, tokens of tools included", func(d, attended []float64) []float64 {
+		return slices.Repeat([]float64{total(attended)}, len(d))
+	}},
+}
+
+// ofScope returns the input whose weights are of another scope. The log-probs of the engine that give the same numbers stand for it: ln w of a
+// token, of each token of a geometric mean, and its share of a sum.
+func ofScope(log func(d, attended []float64) []float64) input {
+	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		old, gen := c.B.Token("logp_old"), c.B.Token("logp_gen")
+		if old == nil {
+			old = c.B.Token("logp_new")
+		}
+		level := c.Set.Value("tis.level").String()
+		if old == nil || gen == nil || c.B.Cols == 0 || level == "none" {
+			return nil, nil, false
+		}
+		y, seen := slices.Clone(gen), attendedCells(c.B)
+		for r := range c.B.Rows {
+			var d, attended []float64
+			for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+				if c.B.Mask[i] {
+					d = append(d, old[i]-gen[i])
+				}
+				if seen[i] {
+					attended = append(attended, old[i]-gen[i])
+				}
+			}
+			if len(d) == 0 {
+				continue
+			}
+			l, at := log(d, attended), 0
+			for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+				if !c.B.Mask[i] {
+					continue
+				}
+				share := l[at]
+				if at++; level == "seq_sum" {
+					share /= float64(len(d))
+				}
+				if math.IsNaN(share) || math.IsInf(share, 0) {
+					return nil, nil, false
+				}
+				y[i] = old[i] - share
+			}
+		}
+		return c.B.With("logp_gen", y), c.Set, true
+	}
+}
+
+// attendedCells returns the cells of responses that are attended to: those of the attention mask, else those between the first and the last token
+// of a response.
+func attendedCells(b *dump.Batch) []bool {
+	cells, attention := make([]bool, len(b.Mask)), b.Tensors["attention_mask"]
+	known := attention != nil && attention.Layout == dump.PerRow
+	for r := range b.Rows {
+		first, last := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols])
+		at := b.Files[b.File(r)].PromptCols
+		for t := range b.Cols {
+			switch {
+			case known && at >= 0:
+				cells[r*b.Cols+t] = at+t < attention.Width && attention.Data[r*attention.Width+at+t] != 0
+			case first >= 0:
+				cells[r*b.Cols+t] = first <= t && t <= last
+			}
+		}
+	}
+	return cells
+}
+
+// weightBounds are what programs make of a weight x and its bounds, lo of which is 0 and hi Inf where there is none.
+var weightBounds = []struct {
+	title string
+	of    func(x, lo, hi float64) float64
+}{
+	{"0 within the bounds, and kept outside: the condition is inverted", func(x, lo, hi float64) float64 { return x * float64(boolToInt(x < lo || x > hi)) }},
+	{"1 within the bounds, 0 outside", func(x, lo, hi float64) float64 { return float64(boolToInt(lo <= x && x <= hi)) }},
+	{"kept within the bounds, 1 outside", func(x, lo, hi float64) float64 {
+		if lo <= x && x <= hi {
+			return x
+		}
+		return 1
+	}},
+	{"0 above the upper bound, and not bounded from below", func(x, _, hi float64) float64 { return x * float64(boolToInt(x <= hi)) }},
+	{"0 below the lower bound, and not bounded from above", func(x, lo, _ float64) float64 { return x * float64(boolToInt(x >= lo)) }},
+	{"0 above the upper bound, held at the lower one", func(x, lo, hi float64) float64 { return max(x, lo) * float64(boolToInt(x <= hi)) }},
+	{"0 below the lower bound, held at the upper one", func(x, lo, hi float64) float64 { return min(x, hi) * float64(boolToInt(x >= lo)) }},
+	{"held at the lower bound where they are above the upper one, and at the upper one below", func(x, lo, hi float64) float64 {
+		switch {
+		case x > hi:
+			return lo
+		case x < lo:
+			return hi
+		}
+		return x
+	}},
+	{"at least 1, and at most tis.high", func(x, _, hi float64) float64 { return min(max(x, 1), hi) }},
+	{"at least 1", func(x, _, _ float64) float64 { return max(x, 1) }},
+	{"at most 1", func(x, _, _ float64) float64 { return min(x, 1) }},
+	{"at most 1, and at least tis.low", func(x, lo, _ float64) float64 { return max(min(x, 1), lo) }},
+	{"at most tis.high, and at least 1/tis.high", func(x, _, hi float64) float64 { return max(min(x, hi), 1/hi) }},
+	{"at least 1/tis.high", func(x, _, hi float64) float64 { return max(x, 1/hi) }},
+	{"0 below 1/tis.high and above tis.high", func(x, _, hi float64) float64 { return x * float64(boolToInt(1/hi <= x && x <= hi)) }},
+	{"at most 1/tis.low, and at least tis.low", func(x, lo, _ float64) float64 { return max(min(x, 1/lo), lo) }},
+	{"at most tis.low", func(x, lo, _ float64) float64 { return min(x, lo) }},
+	{"at most 1 + tis.high", func(x, _, hi float64) float64 { return min(x, 1+hi) }},
+	{"at most ln tis.high", func(x, _, hi float64) float64 { return min(x, math.Log(hi)) }},
+	{"at most e to the tis.high", func(x, _, hi float64) float64 { return min(x, math.Exp(hi)) }},
+}
+
+// boundedBy predicts weights under another rule. Of one that jumps, the other side is right, too, where the weight is on the edge within its error.
+func boundedBy(of func(x, lo, hi float64) float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	if c.EnumOr("tis.gate", "ratio") != "ratio" || c.EnumOr("tis.rule", "clamp") == "seq_filter" || c.BoolOr("tis.normalize", false) {
+		return nil
+	}
+	lo, hi := numberOr(c, "tis.low", 0), numberOr(c, "tis.high", math.Inf(1))
+	p := under(unbounded, c, ch)
+	if p == nil {
+		return nil
+	}
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), slices.Repeat([]float64{math.NaN()}, len(p.Want))
+	for i, x := range p.Want {
+		e := 2*p.Bound[i] + 4*c.Unit*math.Abs(x)
+		y, below, above := of(x, lo, hi), of(x-e, lo, hi), of(x+e, lo, hi)
+		q.Want[i], q.Bound[i] = y, p.Bound[i]+4*c.Unit*math.Abs(y)
+		switch slack := 2 * (e + q.Bound[i]); {
+		case math.Abs(below-y) > slack:
+			q.Alt[i] = below
+		case math.Abs(above-y) > slack:
+			q.Alt[i] = above
+		}
+	}
+	return &q
+}
+
+// weightEdits returns edits of importance weights that are another function of their log-ratio, of another set of log-ratios, or under another rule.
 func weightEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "ratio/is_weights" {
 		return nil
 	}
 	level := o.Case.Set.Value("tis.level").String()
+	if level == "none" {
+		return nil
+	}
 	var list []edit
 	for _, f := range weightForms {
-		list = append(list, edit{id: "RATIO-FORM", title: "the importance weight is " + f.title + ", of d = logp_old − logp_gen", changes: 1,
-			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				old, gen := c.B.Token("logp_old"), c.B.Token("logp_gen")
-				if old == nil {
-					old = c.B.Token("logp_new")
+		log := func(d, _ []float64) []float64 {
+			y := make([]float64, len(d))
+			for i, x := range d {
+				switch level {
+				case "seq_sum":
+					x = total(d)
+				case "seq_geo":
+					x = total(d) / float64(len(d))
 				}
-				if old == nil || gen == nil || c.B.Cols == 0 {
-					return nil
+				if y[i] = math.Log(f.of(x)); math.IsNaN(y[i]) || math.IsInf(y[i], 0) {
+					y[i] = x
 				}
-				y := make([]float64, len(gen))
-				for r := range c.B.Rows {
-					var sum, n float64
-					for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-						if c.B.Mask[i] {
-							sum, n = sum+old[i]-gen[i], n+1
-						}
-					}
-					for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-						var l float64
-						switch level {
-						case "token":
-							l = math.Log(f.of(old[i] - gen[i]))
-						case "seq_geo":
-							l = math.Log(f.of(sum / max(n, 1)))
-						default:
-							l = math.Log(f.of(sum)) / max(n, 1)
-						}
-						if y[i] = old[i] - l; math.IsNaN(y[i]) || math.IsInf(y[i], 0) {
-							y[i] = gen[i]
-						}
-					}
-				}
-				p := under(perToken("logp_gen", y), c, ch)
-				return roughly(p)
-			}})
+			}
+			return y
+		}
+		list = append(list, edit{id: f.id, title: "the importance weight is " + f.title + ", of d = logp_old − logp_gen", changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(log), c, ch)) }})
+	}
+	for _, s := range weightScopes {
+		list = append(list, edit{id: "IS-LEVEL", title: "the importance weight of a response is " + s.title, changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(s.log), c, ch)) }})
+	}
+	for _, b := range weightBounds {
+		list = append(list, edit{id: "IS-CLAMP-MISSING", title: "importance weights are " + b.title, changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return boundedBy(b.of, c, ch) }})
 	}
 	return list
 }
