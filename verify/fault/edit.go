@@ -29,7 +29,7 @@ func (t *trial) edits() []Explanation {
 	o := t.levels[0]
 	families := []func(*stage.Outcome) []edit{
 		advantageEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, valueEdits, returnEdits, toGoEdits, scoreEdits, weightEdits, lossWeightEdits,
-		whiteningEdits, partEdits, klEdits, klWeightEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, entropyEdits,
+		whiteningEdits, partEdits, afterEdits, klEdits, klWeightEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, entropyEdits,
 		reductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, preferenceEdits,
 	}
 	if strings.HasPrefix(o.Check.Output, "scalars/") {

@@ -333,6 +333,33 @@ func equalBut(x, rewards []float64, rows []int) bool {
 	return !same
 }
 
+// ofOne fills in the advantage of a row that is alone in its set, which has no deviation: 0 where what is no number is replaced or the mean is the reward, and
+// where one row has the mean 0 and the deviation 1 the reward (verl 0.9.1, compute_grpo_outcome_advantage). It reports whether the dump has one of them.
+func (f advantageForm) ofOne(in *formInputs, p *stage.Prediction, i int) bool {
+	b := in.c.B
+	lo, hi := i, i+1
+	if !in.perRow {
+		lo, hi = i*b.Cols, (i+1)*b.Cols
+	}
+	for k := lo; k < hi; k++ {
+		if !in.perRow && !b.Mask[k] {
+			continue
+		}
+		whole := f.sign * in.x[f.x][i] / (1 + f.eps)
+		bound := 4*in.e[i] + 8*in.c.Unit*math.Abs(whole)
+		switch {
+		case k >= len(in.got):
+			return false
+		case in.got[k] == 0:
+		case math.Abs(in.got[k]-whole) <= bound:
+			p.Want[k], p.Bound[k] = whole, bound
+		default:
+			return false
+		}
+	}
+	return true
+}
+
 // from returns the advantages of the form. With m the largest |x| of the rows of a statistic of n rows, both it and the difference
 // are off by (n + 4)·u·m and the errors of the rewards; the quotient by that over s, and once more for its own size, and 8 roundings.
 func (f advantageForm) from(in *formInputs) *stage.Prediction {
@@ -348,9 +375,13 @@ func (f advantageForm) from(in *formInputs) *stage.Prediction {
 	if p.Judge != nil {
 		p.Judge = slices.Clone(p.Judge)
 	}
+	alone := 0
 	for i := range x {
 		if len(rows[i]) < 2 || len(spreadRows[i]) < 2 {
-			return nil
+			if alone++; 2*alone > len(x) || !f.ofOne(in, p, i) {
+				return nil
+			}
+			continue
 		}
 		var size, e float64
 		for _, set := range [][]int{rows[i], spreadRows[i]} {

@@ -287,6 +287,7 @@ var centres = []struct{ name, title string }{
 	{"first", "the first reward"}, {"last", "the last reward"},
 	{"first half", "the mean of the first half of the rows"}, {"second half", "the mean of the second half of the rows"}, {"sum", "the sum"}, {"loo n", "the sum of the other rows over the number of all rows"}, {"loo n2", "the mean with the row itself, over n − 1"},
 	{"loo times", "the sum of the other rows times n − 1"}, {"loo sum", "the sum of the other rows"},
+	{"twice mean", "the mean twice"}, {"minus mean", "the mean with the wrong sign: it is added"},
 }
 
 var spreads = []struct{ name, title string }{
@@ -299,7 +300,7 @@ var spreads = []struct{ name, title string }{
 
 // foreignCentres and foreignSpreads are those that no estimator subtracts or divides by; where one does, a number of a group is as good as another.
 var (
-	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true}
+	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true, "twice mean": true, "minus mean": true}
 	foreignSpreads = map[string]bool{"range": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true}
 )
 
@@ -348,6 +349,10 @@ func centreOf(name string, x []float64, rows []int, own int) float64 {
 		return (sum - x[own]) * (n - 1)
 	case "loo sum":
 		return sum - x[own]
+	case "twice mean":
+		return 2 * sum / n
+	case "minus mean":
+		return -sum / n
 	}
 	return 0
 }

@@ -279,23 +279,23 @@ func inverted(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 
 // afterBaseline predicts group advantages from which the KL of the sequence is subtracted after the baseline.
 func afterBaseline(c *stage.Case, ch *stage.Check) *stage.Prediction {
-	beta, kl := c.Set.Value("kl.beta"), c.B.Token("kl")
-	p := under(noKL, c, ch)
-	if p == nil || kl == nil || beta.Kind() != convention.Number || len(p.Want) != c.B.Rows {
+	beta, p, kl := c.Set.Value("kl.beta"), under(noKL, c, ch), c.Of(c.B, c.Set).Token("kl")
+	if p == nil || len(kl.X) != len(c.B.Mask) || beta.Kind() != convention.Number || len(p.Want) != c.B.Rows {
 		return nil
 	}
 	q := *p
-	q.Want, q.Bound = slices.Clone(p.Want), slices.Clone(p.Bound)
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
 	for r := range q.Want {
-		var sum, size float64
+		var sum, size, e float64
 		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
 			if c.B.Mask[i] {
-				sum += kl[i]
-				size += math.Abs(kl[i])
+				sum += kl.X[i]
+				size += math.Abs(kl.X[i])
+				e += kl.E(i)
 			}
 		}
 		q.Want[r] -= float64(beta.Num() * sum)
-		q.Bound[r] += 0x1p-20 * (math.Abs(beta.Num())*size + math.Abs(q.Want[r]))
+		q.Bound[r] += 0x1p-20*(math.Abs(beta.Num())*size+math.Abs(q.Want[r])) + math.Abs(beta.Num())*e
 	}
 	return &q
 }
