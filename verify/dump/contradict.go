@@ -59,7 +59,9 @@ func (t *track) contradicted(res *check.Result, s *session) {
 
 // unclipped makes a failure of a loss or gradient that is right only where the ratio is 1 for ever, although a clip range is declared and the
 // policy leaves the old log-probs that are in the dump. Frameworks take a detached copy of the new ones where a rollout is one update, and
-// there they are equal: the search decides nothing then. Weights of the engine may bound the policy in place of the clipping.
+// there they are equal: the search decides nothing then. Weights of the engine may bound the policy in place of the clipping. Losses of tokens need no
+// declared range where later updates of the same rows have them: the copy is taken where rows are used once alone (verl 0.9.1, dp_actor.py, on_policy;
+// TRL 1.16, grpo_trainer.py, old_per_token_logps), and a loss without a ratio is no −A.
 func (t *track) unclipped(res *check.Result, s *session, before []check.Result) {
 	const id = "OLD-RECOMPUTED"
 	if res.Verdict != check.Pass || !t.searched || t.worst == nil || !s.history.moved ||
@@ -68,7 +70,9 @@ func (t *track) unclipped(res *check.Result, s *session, before []check.Result) 
 	}
 	c := t.worst.Case
 	weighed := c.Set.Value("tis.level").String() != "none" && (c.Has("logp_gen") || c.Has("is_weights"))
-	if c.Set.Value("clip.low").Kind() != convention.Number || !isDeclared(c.Set, "clip.low") || weighed ||
+	ranged := c.Set.Value("clip.low").Kind() == convention.Number && isDeclared(c.Set, "clip.low")
+	again := s.profile == nil && t.check.ID == "token_loss/policy" && s.usedAgain()
+	if !ranged && !again || weighed ||
 		!slices.ContainsFunc(t.decided(), func(d stage.Change) bool {
 			return d.Option == "ratio.old" && !d.From.Known() && d.To.String() == "stopgrad_new"
 		}) {
@@ -78,6 +82,9 @@ func (t *track) unclipped(res *check.Result, s *session, before []check.Result) 
 	res.Steps.Bad, res.Steps.First = t.passed, t.worstStep
 	res.Metric, res.Formula = "", t.check.Formula
 	res.Reason = "is right only with ratio.old=stopgrad_new, where the ratio is 1 at every update and the declared clipping clips nothing, although the policy leaves the logp_old of the dump"
+	if !ranged {
+		res.Reason = "is right only with ratio.old=stopgrad_new, where the ratio is 1 at every update, although later updates of the same rows leave the logp_old of the dump"
+	}
 	h := bug.MustFind(id)
 	res.Fix = h.Fix + "; if a ratio of 1 is meant, declare ratio.old=stopgrad_new"
 	res.Explanations = []check.Explanation{{Fault: h.ID, Title: h.Title, Cause: h.Cause, Rows: h.Rows, Evidence: res.Reason}}
@@ -97,6 +104,11 @@ func (t *track) sharpened(res *check.Result, s *session) {
 	}
 	res.Verdict, res.Explanations, res.Fix = check.Warn, nil, ""
 	res.Reason += "; but in another step the two are equal, and a temperature that one of them lacks would be there, too: it is how far the policy was moved"
+}
+
+// usedAgain reports whether updates use rows that earlier ones used, whose old log-probs stay what they were.
+func (s *session) usedAgain() bool {
+	return slices.ContainsFunc(s.tracks, func(u *track) bool { return u.check.ID == "across/old" && u.passed > 0 && len(u.failing) == 0 })
 }
 
 // contradict looks for checks that pass under the declared options, and would fail under those that explain t: a program has one

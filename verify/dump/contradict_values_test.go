@@ -58,3 +58,20 @@ func TestRatioOfOneWhereAClipRangeIsDeclared(t *testing.T) {
 	require.Equal(t, check.Pass, judged("verl-grpo@0.9", "stopgrad_new", true), "a profile has it")
 	require.Equal(t, check.Pass, judged("the dump", "stopgrad_new", true, "is_weights"), "weights of the engine may bound the policy")
 }
+
+// Where nobody declares a clip range, token losses of a ratio of 1 fail if updates use their rows again, with the old log-probs of the first.
+func TestRatioOfOneWhereRowsAreUsedAgain(t *testing.T) {
+	judged := func(id string, again int, failing []int) check.Verdict {
+		b := &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{}}
+		loss := &track{check: stage.Find(id), searched: true, all: true, passed: 3, fits: fitsBy(t, "ratio.old", "stopgrad_new"),
+			worst: &stage.Outcome{Case: stage.NewCase(b, &convention.Set{}, 0x1p-24)}}
+		old := &track{check: acrossChecks[0], passed: again, failing: failing}
+		res := check.Result{Verdict: check.Pass, Steps: &check.Steps{}}
+		loss.unclipped(&res, &session{history: history{moved: true}, tracks: []*track{old, loss}}, nil)
+		return res.Verdict
+	}
+	require.Equal(t, check.Fail, judged("token_loss/policy", 2, nil))
+	require.Equal(t, check.Pass, judged("token_loss/policy", 0, nil), "rows are used once, as by a REINFORCE program")
+	require.Equal(t, check.Pass, judged("token_loss/policy", 2, []int{4}), "another check says that they were recomputed")
+	require.Equal(t, check.Pass, judged("aggregate/loss", 2, nil), "many formulas give one number")
+}

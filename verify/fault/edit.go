@@ -26,7 +26,14 @@ const mostChanges = 2
 
 // edits tries the edits of the stage.
 func (t *trial) edits() []Explanation {
-	o := t.levels[0]
+	if found := t.fitting(editsOf(t.levels[0])); len(found) > 0 {
+		return found
+	}
+	return t.fitting(t.sourceEdits())
+}
+
+// editsOf are the edits of the formula of an output.
+func editsOf(o *stage.Outcome) (list []edit) {
 	families := []func(*stage.Outcome) []edit{
 		advantageEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, valueEdits, returnEdits, toGoEdits, scoreEdits, weightEdits, lossWeightEdits,
 		whiteningEdits, partEdits, afterEdits, klEdits, klWeightEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, entropyEdits,
@@ -35,14 +42,17 @@ func (t *trial) edits() []Explanation {
 	if strings.HasPrefix(o.Check.Output, "scalars/") {
 		families = []func(*stage.Outcome) []edit{scalarEdits} // one number of a file, often a fraction of few tokens, fits too much
 	}
-	var list []edit
 	for _, family := range families {
 		list = append(list, family(o)...)
 	}
-	if found := t.fitting(list); len(found) > 0 {
-		return found
-	}
-	return t.fitting(t.sourceEdits())
+	return list
+}
+
+// hypothesis is the edit as one about the output of a check.
+func (e edit) hypothesis(ch *stage.Check) *Hypothesis {
+	h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{ch.ID}, Predict: e.predict})[0]
+	h.Relative = h.Relative && !e.foreign || e.own
+	return h
 }
 
 // fitting returns those of the edits that reproduce the output, of those of the fewest changes that any of them does with.
@@ -54,8 +64,7 @@ func (t *trial) fitting(list []edit) []Explanation {
 		if e.changes > least {
 			break
 		}
-		h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{t.levels[0].Check.ID}, Predict: e.predict})[0]
-		h.Relative = h.Relative && !e.foreign || e.own
+		h := e.hypothesis(t.levels[0].Check)
 		if x, ok := t.try(h, "", h.judge); ok && !x.Lead {
 			least, x.number = e.changes, e.number
 			found = append(found, x)

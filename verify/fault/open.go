@@ -66,7 +66,10 @@ func ExplainOpen(failures []*stage.Outcome, open func(option string) bool) (*sta
 			}
 		}
 	}
-	return explainWritten(runs, open)
+	if o, found := explainWritten(runs, open); o != nil {
+		return o, found
+	}
+	return explainEdits(runs, open, leastSolved)
 }
 
 // leastSolved is the number of elements that a number is fitted to.
@@ -105,7 +108,10 @@ func ExplainOpenSteps(runs [][]*stage.Outcome, open func(option string) bool) (*
 			}
 		}
 	}
-	return explainWritten(runs, open)
+	if o, found := explainWritten(runs, open); o != nil {
+		return o, found
+	}
+	return explainEdits(runs, open, leastSolved)
 }
 
 // leastOfSteps is the number of files that a coefficient of a number per file is fitted to: two equations more than it needs.
