@@ -269,6 +269,13 @@ func (t *track) rebase(s *session) {
 			return
 		}
 	}
+	open := func(option string) bool { return u.set.Value(option).Kind() == convention.Unknown }
+	for _, o := range t.leftOut(bases, open) {
+		if found := t.holding(fault.Explain(o), o, s); exact(found) {
+			t.first, t.why.faults = o, found
+			return
+		}
+	}
 	under := t.buggy(u.b, u.set, s)
 	for _, j := range under[:min(most, len(under))] {
 		if found := t.holding(fault.Explain(j.Outcome), j.Outcome, s); exact(found) {
@@ -276,12 +283,25 @@ func (t *track) rebase(s *session) {
 			return
 		}
 	}
-	open := func(option string) bool { return u.set.Value(option).Kind() == convention.Unknown }
 	if o, found := fault.ExplainOpen(bases, open); o != nil {
 		t.first, t.why.faults = o, found
 	} else if o, found := fault.ExplainOpenSteps(t.runs(bases, s), open); o != nil {
 		t.first, t.why.faults = o, found
 	}
+}
+
+// leftOut are the failures of the likeliest bases under what no profile has and the output shows, see [fault.Beside].
+func (t *track) leftOut(bases []*stage.Outcome, open func(option string) bool) (list []*stage.Outcome) {
+	const most, each = 3, 8
+	for _, o := range bases[:min(most, len(bases))] {
+		shown := fault.Beside(o, open)
+		for _, changes := range shown[:min(each, len(shown))] {
+			if under := stage.Judge(t.check, o.Case.B, changed(o.Case.Set, changes)); under.Verdict == check.Fail && under.Pred != nil {
+				list = append(list, under)
+			}
+		}
+	}
+	return list
 }
 
 // holding returns the explanations of o, a failure under options that nobody declares, that the other steps on which they are confirmed do not contradict
