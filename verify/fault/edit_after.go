@@ -33,12 +33,14 @@ var againScopes = []struct {
 		return 0, false
 	}},
 	{"the rows of its micro-batch", func(b *dump.Batch, row int) (float64, bool) { return float64(b.File(row)), len(b.Files) > 1 }},
-	{"the rows of its rank", func(b *dump.Batch, row int) (float64, bool) { return float64(b.Files[b.File(row)].Rank), severalRanks(b) }},
+	{"the rows of its rank", func(b *dump.Batch, row int) (float64, bool) {
+		return float64(b.Files[b.File(row)].Rank), severalRanks(b)
+	}},
 }
 
 // againForm is a second normalisation (A − m)/(s + eps) over the rows or over their tokens.
 type againForm struct {
-	scope    int
+	scope   int
 	tokens  bool
 	centred bool
 	spread  string // of spreadOf, "none" for nothing

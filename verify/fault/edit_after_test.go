@@ -90,7 +90,9 @@ func TestAfterEdits(t *testing.T) {
 	}
 	noise := rand.New(rand.NewPCG(5, 6))
 	t.Run("noise", func(t *testing.T) {
-		requireNoName(t, judge(func(_ *dump.Batch, a []float64) []float64 { return mapped(a, func(x float64) float64 { return x + noise.NormFloat64() }) }))
+		requireNoName(t, judge(func(_ *dump.Batch, a []float64) []float64 {
+			return mapped(a, func(x float64) float64 { return x + noise.NormFloat64() })
+		}))
 	})
 	t.Run("a penalty that is in the reward", func(t *testing.T) {
 		b := longRows(func(_ *dump.Batch, a []float64) []float64 { return a })
