@@ -15,7 +15,7 @@ import (
 func (t *track) fromBeside(s *session) {
 	const most = 6 // failures
 	if t.first.Pred == nil || len(t.why.fits) > 0 || slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) ||
-		t.check.Stage != convention.TokenLoss && t.check.Stage != convention.Gradient && t.check.ID != "aggregate/value_loss" && t.check.ID != "aggregate/pg_loss" {
+		t.check.Stage != convention.TokenLoss && t.check.Stage != convention.Gradient && t.check.Stage != convention.Advantage && t.check.ID != "aggregate/value_loss" && t.check.ID != "aggregate/pg_loss" {
 		return
 	}
 	b := t.first.Case.B
@@ -28,7 +28,11 @@ func (t *track) fromBeside(s *session) {
 			}
 		}
 	}
-	beside := s.beside(spanOf(t.first.Case.Set))
+	span := spanOf(t.first.Case.Set)
+	if files := b.Files; t.check.Stage == convention.Advantage && len(files) > 0 {
+		span = 4 * max(span, files[len(files)-1].Step-files[0].Step+1) // the rollout before may be passed over several times, too
+	}
+	beside := s.beside(span)
 	failures = failures[:min(most, len(failures))]
 	for _, o := range append(failures, t.clippedOtherwise(failures[len(failures)-1])...) {
 		if o.Verdict != check.Fail {
