@@ -61,6 +61,14 @@ func klWeightEdits(o *stage.Outcome) []edit {
 				}})
 		}
 	}
+	if o.Check.Stage == convention.Gradient {
+		for _, power := range []float64{-1, 1, 2} {
+			list = append(list, edit{id: "RATIO-DETACHED", title: fmt.Sprintf("the ratio is detached in the policy term, and so is %s, which the estimate of KL is multiplied by", words(power)), changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					return combined(1, klTimesPower(power, power-right, true, c, ch), -1, under(noKL, c, ch))
+				}})
+		}
+	}
 	if right == 1 && o.Check.Stage == convention.Gradient {
 		list = append(list, edit{id: "KL-DETACHED", title: "the estimate of KL is detached; the ratio that it is multiplied by is not", changes: 1, predict: klOfRatioAlone})
 	}

@@ -49,6 +49,21 @@ func TestKLWeightEdits(t *testing.T) {
 	requireName(t, judge("kl/token", "is_corrected", inverse, -1), "RATIO-INVERTED", "the estimate of KL is multiplied by the inverse")
 }
 
+// A policy term without a gradient beside a KL whose ratio is detached with it.
+func TestRatioDetachedBesideKL(t *testing.T) {
+	const beta = 0.1
+	set := clippedLoss(t, "kl.beta", "0.1", "kl.kind", "k3", "kl.place", "loss", "kl.grad", "is_corrected", "kl.agg", "same", "kl.is_cap", "none", "agg.kind", "token", "agg.denominator", "micro", "agg.div_ga", "false")
+	b := estimatedBy(func(x float64) float64 { return math.Exp(x) - x - 1 })
+	b.Meta.DLogpScale = 1
+	lp, old, ref := b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref")
+	g := make([]float64, len(lp))
+	for i := range g {
+		g[i] = float64(float32(beta * math.Exp(lp[i]-old[i]) * (1 - math.Exp(ref[i]-lp[i])) / float64(len(lp))))
+	}
+	b.Tensors["dlogp"] = &dump.Tensor{Name: "dlogp", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: g, Type: format.F32}
+	requireName(t, stage.Judge(stage.Find("gradient/dlogp"), b, set), "RATIO-DETACHED", "so is the ratio ρ")
+}
+
 // An estimate of the old policy's KL that is multiplied by the ratio of the new one keeps that ratio.
 func TestKLOfOldUnderTheRatio(t *testing.T) {
 	estimate := func(x float64) float64 { return math.Exp(x) - x - 1 }

@@ -115,7 +115,7 @@ type rowRatioForm struct {
 }
 
 var rowRatioForms = []rowRatioForm{
-	{id: "RATIO-FORM", title: "the ratio of a row is the mean of the ratios of its tokens, not e to the mean of their logarithms", row: func(d []float64) (x float64, slopes []float64) {
+	{id: "RATIO-FORM", title: "the ratio of a row is the mean of the ratios of its tokens, not e to the mean or the sum of their logarithms", row: func(d []float64) (x float64, slopes []float64) {
 		for _, v := range d {
 			x += math.Exp(v) / float64(len(d))
 			slopes = append(slopes, math.Exp(v)/float64(len(d)))
@@ -163,7 +163,7 @@ func extremeRatio(sign float64) func(d []float64) (float64, []float64) {
 
 // rowRatioEdits returns edits of the ratio of a row.
 func rowRatioEdits(o *stage.Outcome) []edit {
-	if !policyOutput(o) || o.Case.Set.Value("ratio.level").String() != "seq_mean" || !slices.Contains([]string{"ppo", "gspo", "luspo"}, o.Case.Set.Value("loss.kind").String()) {
+	if level := o.Case.Set.Value("ratio.level").String(); !policyOutput(o) || level != "seq_mean" && level != "seq_sum" || !slices.Contains([]string{"ppo", "gspo", "luspo"}, o.Case.Set.Value("loss.kind").String()) {
 		return nil
 	}
 	var list []edit
@@ -190,7 +190,7 @@ func (f rowRatioForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction 
 	if lp == nil || old == nil || len(adv) != len(lp) || b.Cols == 0 || weighsBesides(c) {
 		return nil
 	}
-	byToken := c.Set.Value("ratio.grad").String() == "token"
+	byToken, summed := c.Set.Value("ratio.grad").String() == "token", c.Set.Value("ratio.level").String() == "seq_sum"
 	o := boundsOf(c)
 	a, e := make([]float64, len(lp)), make([]float64, len(lp))
 	for r := range b.Rows {
@@ -208,12 +208,12 @@ func (f rowRatioForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction 
 		if f.row != nil {
 			x, slopes = f.row(d)
 		} else {
-			var sum float64
-			for _, v := range d {
-				sum += v / float64(len(d))
+			over := float64(len(d))
+			if summed {
+				over = 1
 			}
-			x = math.Exp(sum)
-			slopes = slices.Repeat([]float64{x / float64(len(d))}, len(d))
+			x = math.Exp(total(d) / over)
+			slopes = slices.Repeat([]float64{x / over}, len(d))
 		}
 		var size float64
 		for _, v := range d {

@@ -105,6 +105,15 @@ func TestRowRatios(t *testing.T) {
 	} {
 		t.Run(words, func(t *testing.T) { requireName(t, stage.Judge(c, byRows(of), set), "RATIO-FORM", words) })
 	}
+	sums := clippedLoss(t, "ratio.level", "seq_sum", "ratio.grad", "row")
+	require.Equal(t, check.Pass, stage.Judge(c, byRows(same(func(d []float64) float64 { return math.Exp(total(d)) })), sums).Verdict)
+	requireName(t, stage.Judge(c, byRows(same(func(d []float64) float64 { return mean(exp(d)) })), sums), "RATIO-FORM", "the mean of the ratios of its tokens")
+	requireName(t, stage.Judge(c, byRows(func(d []float64, a float64) (x []float64) {
+		for _, r := range exp(d) {
+			x = append(x, math.Max(-a*r, -a*clip(math.Exp(total(d)))))
+		}
+		return x
+	}), sums), "RATIO-FORM", "the unclipped side reads the ratios of the tokens")
 }
 
 // Rows that went too far, and tokens of low entropy, that are left out by another rule.

@@ -220,7 +220,7 @@ func policyEdits(o *stage.Outcome) []edit {
 	for _, f := range surrogateForms() {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict})
 	}
-	return list
+	return append(list, boundEditsShown(o)...)
 }
 
 // predict predicts an output of the loss: that of an unclipped one whose advantages give the same numbers. Where the ratio is one of the

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -346,33 +347,22 @@ func lengthEdits(o *stage.Outcome) []edit {
 			if !ok {
 				continue
 			}
-			near := true
-			for i, w := range o.Pred.Want {
-				r := i
-				if len(o.Pred.Want) == len(b.Mask) {
-					if r = i / b.Cols; !b.Mask[i] {
-						continue
-					}
-				}
-				if o.Pred.Judge != nil && !o.Pred.Judge[i] {
-					continue
-				}
-				if !(math.Abs(o.Got[i]-w*by[r]) <= 4*o.Limit(i)*max(by[r], 1)+1e-6*math.Abs(w*by[r])) {
-					near = false
-					break
-				}
-			}
-			if !near {
+			k, ok := beside(o, by)
+			if !ok {
 				continue
 			}
 			word, id := "multiplied", "FACTOR"
 			if divided {
 				word = "divided"
 			}
-			if o.Check.Output == "advantages" && divided && (what.what == "its own tokens" || what.what == "√ of its tokens") {
+			if (o.Check.Output == "advantages" || o.Check.ID == "token_loss/policy") && divided && (what.what == "its own tokens" || what.what == "√ of its tokens") {
 				id = "ADV-DIVIDED-BY-LENGTH"
 			}
-			list = append(list, edit{id: id, title: o.Check.Output + " of a response is " + word + " by " + what.what, changes: 1, foreign: what.what == "√ of its tokens",
+			title := o.Check.Output + " of a response is " + word + " by " + what.what
+			if k != 1 {
+				title += fmt.Sprintf(", and multiplied by %g", k)
+			}
+			list = append(list, edit{id: id, title: title, changes: 1, foreign: what.what == "√ of its tokens" || k != 1,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 					p, q := under(sameInput, c, ch), countsOf(c)
 					at := slices.IndexFunc(append(slices.Clone(q.length), q.count...), func(x part) bool { return x.what == what.what })
@@ -390,14 +380,56 @@ func lengthEdits(o *stage.Outcome) []edit {
 						if len(r.Want) == len(c.B.Mask) {
 							row = i / c.B.Cols
 						}
-						r.Want[i] *= by[row]
-						r.Bound[i] = by[row]*r.Bound[i] + 2*c.Unit*math.Abs(r.Want[i])
+						r.Want[i] *= k * by[row]
+						r.Bound[i] = math.Abs(k)*by[row]*r.Bound[i] + 2*c.Unit*math.Abs(r.Want[i])
 					}
 					return &r
 				}})
 		}
 	}
 	return list
+}
+
+// beside returns the number that the output is off by beside a factor of every row, 1 or one that people write, and false where no number fits all cells.
+// Of a number other than 1 rows of several factors have to speak.
+func beside(o *stage.Outcome, by []float64) (k float64, ok bool) {
+	b := o.Case.B
+	factor := func(i int) (float64, bool) {
+		r := i
+		if len(o.Pred.Want) == len(b.Mask) {
+			if r = i / b.Cols; !b.Mask[i] {
+				return 0, false
+			}
+		}
+		return by[r], o.Pred.Judge == nil || o.Pred.Judge[i]
+	}
+	fits := func(k float64) bool {
+		for i, w := range o.Pred.Want {
+			f, judged := factor(i)
+			if judged && !(math.Abs(o.Got[i]-k*w*f) <= 4*o.Limit(i)*max(math.Abs(k)*f, 1)+1e-6*math.Abs(k*w*f)) {
+				return false
+			}
+		}
+		return true
+	}
+	if fits(1) {
+		return 1, true
+	}
+	var numbers []float64
+	factors := map[float64]bool{}
+	for i, w := range o.Pred.Want {
+		if f, judged := factor(i); judged && w*f != 0 && math.Abs(w) > apart*o.Pred.Bound[i] {
+			numbers = append(numbers, o.Got[i]/(w*f))
+			factors[f] = true
+		}
+	}
+	const enough, several = 6, 3
+	if len(numbers) < enough || len(factors) < several {
+		return 0, false
+	}
+	slices.Sort(numbers)
+	k = rounded(numbers[len(numbers)/2], 2)
+	return k, k != 0 && fits(k)
 }
 
 // rowFactor returns x or 1/x, false where it is the same for all rows, which is a factor of everything.

@@ -142,6 +142,7 @@ type geometricForm struct {
 	c         func(d, s, low, high float64) (c, slope float64)
 	over      func(n, cols float64) float64
 	of        func(mean float64) (x, slope float64)
+	whole     func(mean, s, low, high float64) (c, slope float64) // what is made of the mean before the exponential; nil: nothing
 }
 
 func geometricForms() []geometricForm {
@@ -205,6 +206,32 @@ func geometricForms() []geometricForm {
 			return right(d, s, -math.Log1p(-low), math.Log1p(high))
 		}
 	})
+	for _, w := range []struct {
+		words string
+		c     func(d, s, low, high float64) (c, slope float64)
+	}{
+		{"on both sides, whatever the sign of the advantage", func(d, _, low, high float64) (float64, float64) { return clip(d, low, high) }},
+		{"by the sign of the advantage", func(d, s, low, high float64) (float64, float64) {
+			if k, dk := clip(d, low, high); s*k < s*d {
+				return k, dk
+			}
+			return d, 1
+		}},
+		{"as a ratio within 1 − clip.low and 1 + clip.high, on both sides", func(d, _, low, high float64) (float64, float64) {
+			return clip(d, -math.Log1p(-min(low, 1)), math.Log1p(high))
+		}},
+		{"as a ratio within 1 − clip.low and 1 + clip.high, by the sign of the advantage", func(d, s, low, high float64) (float64, float64) {
+			if k, dk := clip(d, -math.Log1p(-min(low, 1)), math.Log1p(high)); s*k < s*d {
+				return k, dk
+			}
+			return d, 1
+		}},
+	} {
+		with("GMPO-FORM", "the mean of the log-ratios is clipped, not the log-ratios of the tokens: "+w.words, func(f *geometricForm) {
+			f.c, f.whole = func(d, _, _, _ float64) (float64, float64) { return d, 1 }, w.c
+		})
+	}
+	with("GMPO-FORM", "nothing is clipped", func(f *geometricForm) { f.c = func(d, _, _, _ float64) (float64, float64) { return d, 1 } })
 	with("RATIO-MEAN-PADS", "the mean of the log-ratios divides by the padded width", func(f *geometricForm) { f.over = func(_, cols float64) float64 { return cols } })
 	with("RATIO-SUM-FOR-MEAN", "the log-ratios of a row are added up, not averaged", func(f *geometricForm) { f.over = func(_, _ float64) float64 { return 1 } })
 	with("GMPO-FORM", "the sum of the log-ratios is divided by one token more", func(f *geometricForm) { f.over = func(n, _ float64) float64 { return n + 1 } })
@@ -250,7 +277,12 @@ func geometricEdits(o *stage.Outcome) []edit {
 					continue
 				}
 				over := f.over(n, float64(width(b, r)))
-				x, dx := f.of(sum / over)
+				exponent, inner := sum/over, 1.0
+				if f.whole != nil {
+					exponent, inner = f.whole(exponent, float64(compare(mean, 0)), low, high)
+				}
+				x, dx := f.of(exponent)
+				dx *= inner
 				for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
 					if a[i] = mean / n * x; ch.Stage == convention.Gradient {
 						a[i] = mean / n * dx * slope[i] * n / over

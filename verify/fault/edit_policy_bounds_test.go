@@ -1,0 +1,53 @@
+package fault
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/stage"
+)
+
+// Bounds that nobody writes are read off the losses that are held at them, beside weights and a KL, too; a loss that has other bounds on top of its own
+// shows none.
+func TestBoundsShown(t *testing.T) {
+	c := stage.Find("token_loss/policy")
+	set := clippedLoss(t)
+	capped := clippedLoss(t, "clip.delta", "1.3")
+	held := func(lo, hi, delta float64) func(lp, old, a float64) float64 {
+		return func(lp, old, a float64) float64 {
+			r := math.Exp(lp - old)
+			return math.Max(-a*math.Min(r, delta), -a*math.Max(lo, math.Min(r, hi)))
+		}
+	}
+	of := func(f func(lp, old, a float64) float64) *dump.Batch { return perTokenOf(unclipped(), "token_loss", f) }
+	none := math.Inf(1)
+	require.Equal(t, check.Pass, stage.Judge(c, of(held(0.8, 1.28, none)), set).Verdict)
+	require.Equal(t, check.Pass, stage.Judge(c, of(held(0.8, 1.28, 1.3)), capped).Verdict)
+	requireName(t, stage.Judge(c, of(held(0.8, 1.1337, none)), set), "CLIP-BOUND", "at most 1.1337, where 1.28 is declared")
+	requireName(t, stage.Judge(c, of(held(0.871, 1.31, none)), set), "CLIP-BOUND", "at least 0.871, where 0.8 is declared; at most 1.31,")
+	requireName(t, stage.Judge(c, of(held(0.8, 1.15, none)), capped), "CLIP-BOUND", "and clip.delta does not hold")
+	requireNoName(t, stage.Judge(c, of(func(lp, old, a float64) float64 { return held(0.8, 1.13, none)(lp, old, a) + 1e-3*a*lp }), set))
+}
+
+// Token losses that are divided by the lengths of their rows and multiplied by a number that people write.
+func TestLengthAndANumber(t *testing.T) {
+	c, set := stage.Find("token_loss/policy"), clippedLoss(t)
+	of := func(by func(n float64) float64) *stage.Outcome {
+		b := updated(func(d, a float64) float64 { return math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28))) })
+		for i := range b.Mask {
+			b.Mask[i] = i%b.Cols < 2+i/b.Cols%5
+		}
+		n := tokensOf(b, b.Mask)
+		for i := range b.Mask {
+			b.Token("token_loss")[i] = float64(float32(b.Token("token_loss")[i] * by(n[i/b.Cols])))
+		}
+		return stage.Judge(c, b, set)
+	}
+	require.Equal(t, check.Pass, of(func(float64) float64 { return 1 }).Verdict)
+	requireName(t, of(func(n float64) float64 { return 10 / n }), "ADV-DIVIDED-BY-LENGTH", "divided by its own tokens, and multiplied by 10")
+	requireNoName(t, of(func(n float64) float64 { return math.Log(1.3 + n) }))
+}
