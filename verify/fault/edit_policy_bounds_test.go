@@ -16,7 +16,7 @@ import (
 func TestBoundsShown(t *testing.T) {
 	c := stage.Find("token_loss/policy")
 	set := clippedLoss(t)
-	capped := clippedLoss(t, "clip.delta", "1.3")
+	capped := clippedLoss(t, "clip.delta", "1.05")
 	held := func(lo, hi, delta float64) func(lp, old, a float64) float64 {
 		return func(lp, old, a float64) float64 {
 			r := math.Exp(lp - old)
@@ -26,7 +26,7 @@ func TestBoundsShown(t *testing.T) {
 	of := func(f func(lp, old, a float64) float64) *dump.Batch { return perTokenOf(unclipped(), "token_loss", f) }
 	none := math.Inf(1)
 	require.Equal(t, check.Pass, stage.Judge(c, of(held(0.8, 1.28, none)), set).Verdict)
-	require.Equal(t, check.Pass, stage.Judge(c, of(held(0.8, 1.28, 1.3)), capped).Verdict)
+	require.Equal(t, check.Pass, stage.Judge(c, of(held(0.8, 1.28, 1.05)), capped).Verdict)
 	requireName(t, stage.Judge(c, of(held(0.8, 1.1337, none)), set), "CLIP-BOUND", "at most 1.1337, where 1.28 is declared")
 	requireName(t, stage.Judge(c, of(held(0.871, 1.31, none)), set), "CLIP-BOUND", "at least 0.871, where 0.8 is declared; at most 1.31,")
 	requireName(t, stage.Judge(c, of(held(0.8, 1.15, none)), capped), "CLIP-BOUND", "and clip.delta does not hold")
@@ -37,7 +37,9 @@ func TestBoundsShown(t *testing.T) {
 func TestLengthAndANumber(t *testing.T) {
 	c, set := stage.Find("token_loss/policy"), clippedLoss(t)
 	of := func(by func(n float64) float64) *stage.Outcome {
-		b := updated(func(d, a float64) float64 { return math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28))) })
+		b := updated(func(d, a float64) float64 {
+			return math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28)))
+		})
 		for i := range b.Mask {
 			b.Mask[i] = i%b.Cols < 2+i/b.Cols%5
 		}

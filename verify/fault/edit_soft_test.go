@@ -76,7 +76,9 @@ func TestGeometricMeanOfAnotherForm(t *testing.T) {
 	requireName(t, stage.Judge(c, rows(func(d, _ float64) float64 { return clamp(d) }, 0), set), "GMPO-FORM", "no minimum")
 	requireName(t, stage.Judge(c, rows(func(d, _ float64) float64 { return math.Min(d, clamp(d)) }, 0), set), "GMPO-FORM", "left out of the minimum")
 	requireName(t, stage.Judge(c, rows(right, 6), set), "RATIO-MEAN-PADS", "padded width")
-	after := byRows(func(d []float64, a float64) []float64 { return slices.Repeat([]float64{-a * math.Exp(clamp(meanOf(d)))}, len(d)) })
+	after := byRows(func(d []float64, a float64) []float64 {
+		return slices.Repeat([]float64{-a * math.Exp(clamp(meanOf(d)))}, len(d))
+	})
 	requireName(t, stage.Judge(c, after, set), "GMPO-FORM", "the mean of the log-ratios is clipped")
 }
 
