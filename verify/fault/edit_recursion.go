@@ -32,6 +32,9 @@ type recursionForm struct {
 	forward   bool                                 // the columns of the result stand in the order in which they were computed
 	fromFirst bool                                 // the loop runs from the first token on, and carries what stands before
 	step      func(gamma, lambda float64) float64  // what V' is multiplied by
+	solved    bool                                 // begin is fitted to the last token of each row
+	start     float64                              // what begin gives for a row
+	begin     func(s recursionStart) float64       // A behind the last token, which is carried; nil: 0
 	from      func(t, n int) int                   // of n columns, the one whose A stands in t, −1 for none, which leaves 0; nil: their own
 }
 
@@ -228,7 +231,7 @@ func recursionEdits(o *stage.Outcome) []edit {
 		}
 	}
 	var list []edit
-	for _, f := range forms[1:] {
+	for _, f := range append(forms[1:], startForms()...) {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict})
 	}
 	return list
@@ -255,6 +258,11 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	if hole.Kind() == convention.Enum && hole.Text() == "none" { // every column is a step; values and rewards are those of the response, and of the token behind it where values have one
 		dense, counts = true, rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, boolToInt(c.EnumOr("gae.value_mask", "response") == "p1"))
 	}
+	var shown []float64 // advantages before whitening, of a form that begins with what they show
+	if f.begin != nil {
+		shown = rawAdvantages(c)
+	}
+	before := 0.0
 	for r := range b.Rows {
 		var cells []int
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
@@ -285,9 +293,21 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		if dones != nil {
 			done = f.doneOf(c, cells, dones)
 		}
-		f.overCells(p, cells, v, rewards, done, behind, bootstrapOf(bootstrap, b.Rows, r), step, k, func(i int, size float64) float64 {
+		g := f
+		if f.begin != nil {
+			s := recursionStart{v: v, rewards: rewards, behind: behind, width: float64(width(b, r)), gamma: step, k: k, before: before}
+			if i := cells[len(cells)-1]; len(shown) == len(b.Mask) {
+				s.shown = &shown[i]
+			}
+			g.start = f.begin(s)
+		}
+		g.overCells(p, cells, v, rewards, done, behind, bootstrapOf(bootstrap, b.Rows, r), step, k, func(i int, size float64) float64 {
 			return 8*c.Unit*size + reward.E(i) + value.E(i)
 		})
+		before = p.Want[cells[0]]
+		if f.solved { // what a row begins with is fitted to its last token
+			p.Judge[cells[len(cells)-1]] = false
+		}
 		if f.doneLate && done != nil {
 			f.firstDone(c, p, cells, v, rewards, done, bootstrapOf(bootstrap, b.Rows, r), step, k, behind)
 		}

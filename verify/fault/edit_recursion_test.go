@@ -303,3 +303,37 @@ func TestRecursionOverColumns(t *testing.T) {
 		requireName(t, o, c.id, c.words)
 	}
 }
+
+// A recursion that begins with another number than 0 is named by that number, or by what all tokens but the last one show of it.
+func TestRecursionNotReset(t *testing.T) {
+	p, _, err := convention.Lookup("openrlhf-ppo@0.11")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9", "whiten.scope": "none", "gae.hole": "carry"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	begin := func(start func(r, v []float64) float64) *dump.Batch {
+		b := rolledOut(true, func(r, v, m, _ []float64, _ float64) []float64 {
+			a := make([]float64, len(r))
+			nextValue, last := 0.0, start(r, v)
+			for t := len(r) - 1; t >= 0; t-- {
+				if a[t] = last; m[t] == 0 {
+					continue
+				}
+				last = r[t] + testGamma*nextValue - v[t] + testGamma*testLambda*last
+				nextValue, a[t] = v[t], last
+			}
+			return a
+		})
+		return b
+	}
+	for _, id := range []string{"gae/advantage", "gae/returns"} {
+		judge := func(start func(r, v []float64) float64) *stage.Outcome {
+			return stage.Judge(stage.Find(id), begin(start), set)
+		}
+		require.Equal(t, check.Pass, judge(func(_, _ []float64) float64 { return 0 }).Verdict, id)
+		requireName(t, judge(func(r, _ []float64) float64 { return total(r) / float64(len(r)) }), "GAE-NOT-RESET", "over its columns")
+		left := 0.0
+		requireName(t, judge(func(r, _ []float64) float64 { left += 1.7 + r[1]*r[0]; return left }), "GAE-NOT-RESET", "in every row another number")
+	}
+}

@@ -259,8 +259,67 @@ func valueEdits(o *stage.Outcome) []edit {
 	for _, f := range valueForms() {
 		list = append(list, edit{id: f.id, title: "the value loss is another: " + f.title, changes: 1, predict: f.predict})
 	}
+	for _, over := range []string{"the micro-batch", "the step"} {
+		list = append(list, edit{id: "VALUE-BROADCAST", title: "the value loss compares every value with every return of " + over + ": [n, 1] less [n] is an n × n matrix", changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return valueMatrix(over == "the step", c, ch) }})
+	}
 	return append(list, edit{id: "VALUE-AGAINST-ADVANTAGES", title: "the critic is fitted to the advantages as they were before whitening, the returns less the values", changes: 1,
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(withoutValues, c, ch) }})
+}
+
+// valueMatrix predicts a value loss that is the mean of (v_i − R_j)² over all pairs of tokens,
+//
+//	1/n·Σ_i [(v_i − R̄)² + 1/n·Σ_j (R_j − R̄)²],   slope 2·(v_i − R̄)/n
+//
+// which is that of values at R_i + √(…), or for the slopes at R_i + v_i − R̄.
+func valueMatrix(step bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b, v, ret := c.B, c.B.Token("values_new"), c.B.Token("returns")
+	if v == nil || ret == nil || b.Cols == 0 {
+		return nil
+	}
+	x := slices.Clone(v)
+	var size float64
+	fill := func(lo, hi int) {
+		var cells []int
+		for i := lo; i < hi; i++ {
+			if b.Mask[i] {
+				cells = append(cells, i)
+			}
+		}
+		if len(cells) == 0 {
+			return
+		}
+		mean, s := centreOf("mean", ret, cells, cells[0]), spreadOf("std0", ret, cells)
+		for i := lo; i < hi; i++ {
+			d := v[i] - mean
+			if size = max(size, math.Abs(v[i])+math.Abs(mean)); ch.Output == "dvalues" {
+				x[i] = ret[i] + d
+			} else {
+				x[i] = ret[i] + math.Sqrt(d*d+s*s)
+			}
+		}
+	}
+	if step {
+		fill(0, len(b.Mask))
+	} else {
+		for _, f := range b.Files {
+			fill(f.Lo*b.Cols, f.Hi*b.Cols)
+		}
+	}
+	p := under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		return c.B.With("values_new", x), c.Set.With("value.clip", parsed("value.clip", "none"), "hypothesis"), true
+	}, c, ch)
+	if p == nil {
+		return nil
+	}
+	q := *p
+	q.Bound = slices.Clone(p.Bound)
+	for i, w := range p.Want { // sums over n² squares, or a difference from a mean
+		if q.Bound[i] += 32 * c.Unit * math.Abs(w); len(p.Want) == len(v) && x[i] != ret[i] {
+			q.Bound[i] += 32 * c.Unit * size * math.Abs(w/(x[i]-ret[i]))
+		}
+	}
+	return &q
 }
 
 // withoutValues is the input whose returns R = A + V lack V.

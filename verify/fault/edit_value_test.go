@@ -166,3 +166,38 @@ func TestSignOfTheValueLoss(t *testing.T) {
 		}
 	}
 }
+
+// A value loss of all pairs of values and returns is named, in the loss and in its gradient.
+func TestValueMatrix(t *testing.T) {
+	p, _, err := convention.Lookup("cleanrl@020cf0e")
+	require.NoError(t, err)
+	set := convention.FromProfile(p).With("value.clip", parsed("value.clip", "none"), "test").With("value.coef", parsed("value.coef", "0.5"), "test")
+	r := rand.New(rand.NewPCG(51, 52))
+	b := updated(func(float64, float64) float64 { return 0 })
+	n := len(b.Mask)
+	v, ret, g := make([]float64, n), make([]float64, n), make([]float64, n)
+	for i := range v {
+		v[i], ret[i] = float64(float32(r.NormFloat64())), float64(float32(2*r.NormFloat64()))
+	}
+	var matrix, own float64
+	for i := range v {
+		for j := range ret {
+			matrix += (v[i] - ret[j]) * (v[i] - ret[j]) / float64(n*n)
+		}
+		own += (v[i] - ret[i]) * (v[i] - ret[i]) / float64(n)
+		g[i] = float64(float32(0.5 * 0.5 * 2 * (v[i] - meanOf(ret)) / float64(n)))
+	}
+	for name, x := range map[string][]float64{"values": v, "values_new": v, "returns": ret, "dvalues": g} {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+	}
+	for want, loss := range map[string]float64{"": own, "VALUE-BROADCAST": matrix} {
+		b.Tensors["value_loss"] = &dump.Tensor{Name: "value_loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(0.5 * loss))}, Type: format.F32}
+		o := stage.Judge(stage.Find("aggregate/value_loss"), b, set)
+		if want == "" {
+			require.Equal(t, check.Pass, o.Verdict)
+			continue
+		}
+		requireName(t, o, want, "n × n matrix")
+	}
+	requireName(t, stage.Judge(stage.Find("gradient/dvalues"), b, set), "VALUE-BROADCAST", "n × n matrix")
+}

@@ -1,0 +1,64 @@
+package fault
+
+import (
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// recursionStart is what the recursion over a row may begin with behind its last token in place of 0.
+type recursionStart struct {
+	v, rewards    []float64 // of the tokens
+	behind, width float64   // the value behind the last token, and the columns of the row
+	before        float64   // A of the first token of the row before, where rows are visited one after the other
+	gamma, k      float64
+	shown         *float64 // A of the last token before whitening, as the dump has it; nil: it does not
+}
+
+// startForms are recursions whose accumulator is not 0 behind the last token of a response.
+func startForms() []recursionForm {
+	right := recursionForms()[0]
+	var list []recursionForm
+	for _, f := range []struct {
+		title string
+		of    func(s recursionStart) float64
+	}{
+		{"the mean of the rewards of the row over its columns", func(s recursionStart) float64 { return total(s.rewards) / max(s.width, 1) }},
+		{"the mean of the rewards of the tokens of the row", func(s recursionStart) float64 { return total(s.rewards) / float64(len(s.rewards)) }},
+		{"the sum of the rewards of the row", func(s recursionStart) float64 { return total(s.rewards) }},
+		{"the last reward", func(s recursionStart) float64 { return s.rewards[len(s.rewards)-1] }},
+		{"the last value", func(s recursionStart) float64 { return s.v[len(s.v)-1] }},
+		{"the value behind the last token", func(s recursionStart) float64 { return s.behind }},
+		{"that of the first token of the row before: it is not set to 0 between rows", func(s recursionStart) float64 { return s.before }},
+	} {
+		g := right
+		g.id, g.title, g.begin = "GAE-NOT-RESET", "A behind the last token is not 0 but "+f.title, f.of
+		list = append(list, g)
+	}
+	g := right
+	g.id, g.title, g.solved = "GAE-NOT-RESET", "A behind the last token is not 0, in every row another number: all tokens before it carry it on", true
+	g.begin = func(s recursionStart) float64 {
+		if s.shown == nil || s.k == 0 {
+			return 0
+		}
+		n := len(s.v) - 1
+		return (*s.shown - (s.rewards[n] - s.v[n])) / s.k
+	}
+	return append(list, g)
+}
+
+// rawAdvantages returns the advantages before whitening that a dump shows: its returns less the values, or advantages that nothing is done to.
+func rawAdvantages(c *stage.Case) []float64 {
+	v, ret, adv := c.B.Token("values"), c.B.Token("returns"), c.B.Tensors["advantages"]
+	if len(v) == len(c.B.Mask) && len(ret) == len(v) {
+		x := make([]float64, len(v))
+		for i := range x {
+			x[i] = ret[i] - v[i]
+		}
+		return x
+	}
+	if scope := c.Set.Value("whiten.scope"); scope.Kind() == convention.Enum && scope.Text() == "none" && adv != nil && adv.Layout == dump.PerToken && len(adv.Data) == len(c.B.Mask) {
+		return adv.Data
+	}
+	return nil
+}
