@@ -11,21 +11,22 @@ import (
 var probabilityForms = []struct {
 	title        string
 	value, slope func(lp, ref float64) float64
+	difference   bool // a function of p_ref − p alone
 }{
 	{"½(p_ref − p)², of probabilities", func(lp, ref float64) float64 { d := math.Exp(ref) - math.Exp(lp); return d * d / 2 },
-		func(lp, ref float64) float64 { return -(math.Exp(ref) - math.Exp(lp)) * math.Exp(lp) }},
+		func(lp, ref float64) float64 { return -(math.Exp(ref) - math.Exp(lp)) * math.Exp(lp) }, true},
 	{"(p_ref − p)², of probabilities", func(lp, ref float64) float64 { d := math.Exp(ref) - math.Exp(lp); return d * d },
-		func(lp, ref float64) float64 { return -2 * (math.Exp(ref) - math.Exp(lp)) * math.Exp(lp) }},
+		func(lp, ref float64) float64 { return -2 * (math.Exp(ref) - math.Exp(lp)) * math.Exp(lp) }, true},
 	{"|p_ref − p|, of probabilities", func(lp, ref float64) float64 { return math.Abs(math.Exp(ref) - math.Exp(lp)) },
-		func(lp, ref float64) float64 { return float64(compare(lp, ref)) * math.Exp(lp) }},
-	{"p − p_ref, of probabilities", func(lp, ref float64) float64 { return math.Exp(lp) - math.Exp(ref) }, func(lp, _ float64) float64 { return math.Exp(lp) }},
+		func(lp, ref float64) float64 { return float64(compare(lp, ref)) * math.Exp(lp) }, true},
+	{"p − p_ref, of probabilities", func(lp, ref float64) float64 { return math.Exp(lp) - math.Exp(ref) }, func(lp, _ float64) float64 { return math.Exp(lp) }, true},
 	{"e to the y − y − 1 of y = p_ref − p, of probabilities", func(lp, ref float64) float64 { y := math.Exp(ref) - math.Exp(lp); return math.Expm1(y) - y },
-		func(lp, ref float64) float64 { return -math.Expm1(math.Exp(ref)-math.Exp(lp)) * math.Exp(lp) }},
+		func(lp, ref float64) float64 { return -math.Expm1(math.Exp(ref)-math.Exp(lp)) * math.Exp(lp) }, true},
 	{"p·(logp − logp_ref): a term of the sum over tokens, not of a sampled one", func(lp, ref float64) float64 { return math.Exp(lp) * (lp - ref) },
-		func(lp, ref float64) float64 { return math.Exp(lp) * (lp - ref + 1) }},
+		func(lp, ref float64) float64 { return math.Exp(lp) * (lp - ref + 1) }, false},
 	{"p_ref·(logp_ref − logp): a term of the sum over tokens, not of a sampled one", func(lp, ref float64) float64 { return math.Exp(ref) * (ref - lp) },
-		func(_, ref float64) float64 { return -math.Exp(ref) }},
-	{"logp/logp_ref − 1: a quotient of log-probs", func(lp, ref float64) float64 { return lp/ref - 1 }, func(_, ref float64) float64 { return 1 / ref }},
+		func(_, ref float64) float64 { return -math.Exp(ref) }, false},
+	{"logp/logp_ref − 1: a quotient of log-probs", func(lp, ref float64) float64 { return lp/ref - 1 }, func(_, ref float64) float64 { return 1 / ref }, false},
 }
 
 // klProbabilityEdits returns edits of an estimate of KL as one of probabilities.
@@ -38,9 +39,27 @@ func klProbabilityEdits(o *stage.Outcome) []edit {
 	var list []edit
 	for _, f := range probabilityForms {
 		list = append(list, edit{id: "KL-FORMULA", title: "the estimate of KL is " + f.title, changes: 1, foreign: true,
-			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return estimatedOf(c, ch, f.value, f.slope) }})
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				p := estimatedOf(c, ch, f.value, f.slope)
+				if f.difference && p != nil && ch.Stage == convention.KL {
+					boundDifference(p, c, f.slope)
+				}
+				return p
+			}})
 	}
 	return list
+}
+
+// boundDifference bounds an estimate v(p_ref − p) by 8u·(|∂v/∂logp|·(1 + p_ref/p) + |v|): both exponentials have a relative error of a few u, and the
+// differences of probabilities may be as small as the KL of tokens that are unlikely under both.
+func boundDifference(p *stage.Prediction, c *stage.Case, slope func(lp, ref float64) float64) {
+	lp, ref := c.B.Token("logp_new"), c.B.Token("logp_ref")
+	if place := c.Set.Value("kl.place").String(); place != "loss" && place != "none" {
+		lp = c.B.Token("logp_old")
+	}
+	for i, want := range p.Want {
+		p.Bound[i] = 8 * c.Unit * (math.Abs(slope(lp[i], ref[i]))*(1+math.Exp(ref[i]-lp[i])) + math.Abs(want))
+	}
 }
 
 // insideForms are slopes ∂k/∂logp of the estimates of KL that programs subtract from advantages.

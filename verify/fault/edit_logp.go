@@ -114,7 +114,25 @@ var entropyForms = []vocabularyForm{
 	{"ENTROPY-FORM", "1 − Σ p²", func(x []float64, _ int, t float64) float64 {
 		return 1 - overVocabulary(x, t, func(lp, _ float64) float64 { return math.Exp(2 * lp) })
 	}},
+	{"ENTROPY-TEMPERATURE", "−Σ p·ln p with p of the logits before the temperature, and ln p of those after it", func(x []float64, _ int, t float64) float64 {
+		return mixedEntropy(x, 1, t)
+	}},
+	{"ENTROPY-TEMPERATURE", "−Σ p·ln p with p of the logits after the temperature, and ln p of those before it", func(x []float64, _ int, t float64) float64 {
+		return mixedEntropy(x, t, 1)
+	}},
+	{"ENTROPY-TEMPERATURE", "the log-sum-exp of the logits after the temperature less the mean of those before it", func(x []float64, _ int, t float64) float64 {
+		return logSumExp(x, 1/t) - overVocabulary(x, t, func(lp, z float64) float64 { return math.Exp(lp) * z * t })
+	}},
 	{"ENTROPY-TEMPERATURE", "of logits that are multiplied by the temperature, not divided", func(x []float64, _ int, t float64) float64 { return entropyOf(x, 1/t) }},
+}
+
+// mixedEntropy is −Σ p·ln q of the softmaxes p and q of logits at two temperatures.
+func mixedEntropy(x []float64, tp, tq float64) (h float64) {
+	lp, lq := logSumExp(x, 1/tp), logSumExp(x, 1/tq)
+	for _, v := range x {
+		h -= math.Exp(v/tp-lp) * (v/tq - lq)
+	}
+	return h
 }
 
 // logpEdits returns edits of log-probs and entropies where the logits are there.

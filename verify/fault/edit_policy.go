@@ -27,6 +27,7 @@ type surrogate struct {
 	detached      int                         // the side without a gradient, 1 or 2; 0: none
 	dual          func(a float64) bool        // advantages that the dual clip is for
 	turned        bool                        // −A·dual holds the loss from below, not from above
+	wrongDual     bool                        // A·dual holds the loss, not −A·dual
 	delta         bool
 }
 
@@ -73,8 +74,12 @@ func (s *surrogate) of(d, a float64, o tokenBounds) (loss, slope float64) {
 	case s.detached == 1:
 		slope = 0
 	}
-	if over := loss > -a*o.dual; o.dual > 0 && s.dual(a) && (over != s.turned || s.always) {
-		loss, slope = -a*o.dual, 0
+	most := -a * o.dual
+	if s.wrongDual {
+		most = -most
+	}
+	if over := loss > most; o.dual > 0 && s.dual(a) && (over != s.turned || s.always) {
+		loss, slope = most, 0
 	}
 	return loss, slope
 }
@@ -132,6 +137,11 @@ func surrogateForms() []surrogateForm {
 		{"the lower bound is −clip.low", func(low, _ float64) float64 { return -low }, nil},
 		{"the lower bound is 1/(1 + clip.low)", func(low, _ float64) float64 { return 1 / (1 + low) }, nil},
 		{"the upper bound is 1/(1 − clip.high)", nil, func(_, high float64) float64 { return 1 / (1 - high) }},
+		{"they are e to the −clip.low and e to the clip.high: the log-ratio is clipped", func(low, _ float64) float64 { return math.Exp(-low) }, func(_, high float64) float64 { return math.Exp(high) }},
+		{"they are 1/(1 + clip.low) and 1/(1 − clip.high)", func(low, _ float64) float64 { return 1 / (1 + low) }, func(_, high float64) float64 { return 1 / (1 - high) }},
+		{"they are 1 ± the larger of clip.low and clip.high", func(low, high float64) float64 { return 1 - max(low, high) }, func(low, high float64) float64 { return 1 + max(low, high) }},
+		{"the upper bound is 1/(1 − clip.low), the inverse of the lower", nil, func(low, _ float64) float64 { return 1 / (1 - low) }},
+		{"the lower bound is 1/(1 + clip.high), the inverse of the upper", func(_, high float64) float64 { return 1 / (1 + high) }, nil},
 		{"the lower bound is 1 − 2·clip.low", func(low, _ float64) float64 { return 1 - 2*low }, nil},
 		{"the upper bound is 1 + 2·clip.high", nil, func(_, high float64) float64 { return 1 + 2*high }},
 		{"the lower bound is 1", func(_, _ float64) float64 { return 1 }, nil},
@@ -178,6 +188,7 @@ func surrogateForms() []surrogateForm {
 	with("CLIP-GRADIENT-LEAK", "the gradient passes the clip", func(s *surrogate) { s.leaks = true })
 	with("CLIP-DETACHED", "the clipped side of the maximum is detached: where both sides are equal, half of the gradient is lost", func(s *surrogate) { s.detached = 2 })
 	with("CLIP-DETACHED", "the unclipped side of the maximum is detached: half of the gradient is lost within the bounds, and all of it beyond them", func(s *surrogate) { s.detached = 1 })
+	with("CLIP-DUAL", "the bound of the dual clip has the wrong sign: A·clip.dual", func(s *surrogate) { s.wrongDual = true })
 	with("CLIP-DUAL", "the dual clip is left out", func(s *surrogate) { s.dual = func(float64) bool { return false } })
 	with("CLIP-DUAL-BOTH-SIGNS", "the dual clip is for every advantage", func(s *surrogate) { s.dual = func(float64) bool { return true } })
 	with("CLIP-DUAL", "the dual clip is for positive advantages, not for negative ones", func(s *surrogate) { s.dual = func(a float64) bool { return a > 0 } })

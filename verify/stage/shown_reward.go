@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -200,41 +201,101 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign
 	return a, more
 }
 
-// heldWithin returns the range that scores are held in where ends are y and a·s was due: those that are beyond ±c, and no others, are ±c, two at least,
-// or one of a number of two digits.
+// heldWithin returns the range that scores are held in where ends are y and a·s was due: those above hi, and no others, are hi, and those below lo are lo, two of a
+// side at least, or one of a number of two digits. Of a side on which no score is held it is the other one's mirror, or none where scores are beyond that.
 func heldWithin(y, score []float64, a float64) []assign {
-	var held []float64
+	var low, high []float64
 	largest := 0.0
 	for _, x := range y {
 		if !math.IsNaN(x) {
 			largest = max(largest, math.Abs(x/a))
 		}
 	}
+	free := func(row int) bool { // a score of 0 has a rest of the KL beside it
+		return math.Abs(y[row]/a-score[row]) <= 1e-4*math.Abs(score[row])+1e-6*largest
+	}
+	lowest, highest := math.Inf(1), math.Inf(-1) // of the scores that are not held
 	for row, x := range y {
-		if s := score[row]; !math.IsNaN(x) && math.Abs(x/a-s) > 1e-4*math.Abs(s)+1e-6*largest { // a score of 0 has a rest of the KL beside it
-			if !(math.Abs(s) > math.Abs(x/a)) || s*x < 0 {
-				return nil
-			}
-			held = append(held, math.Abs(x/a))
+		switch {
+		case math.IsNaN(x):
+		case free(row):
+			lowest, highest = min(lowest, score[row]), max(highest, score[row])
+		case score[row] > x/a:
+			high = append(high, x/a)
+		default:
+			low = append(low, x/a)
 		}
 	}
-	if len(held) == 0 || slices.Max(held)-slices.Min(held) > 1e-3*slices.Max(held) {
-		return nil
-	}
-	c := written(middle(slices.Clone(held), 1), 1e-3)
-	if short, err := strconv.ParseFloat(strconv.FormatFloat(c, 'g', 2, 64), 64); len(held) == 1 && (err != nil || short != c) {
-		return nil
-	}
-	for row, x := range y {
-		if !math.IsNaN(x) && math.Abs(score[row]) > 1.001*c && math.Abs(x/a-score[row]) <= 1e-4*math.Abs(score[row]) {
-			return nil
+	side := func(held []float64) (end float64, ok bool) {
+		if slices.Max(held)-slices.Min(held) > 1e-3*max(math.Abs(slices.Max(held)), 1e-3*largest) {
+			return 0, false
 		}
+		end = written(middle(slices.Clone(held), 1), 1e-3)
+		short, err := strconv.ParseFloat(strconv.FormatFloat(end, 'g', 2, 64), 64)
+		return end, len(held) > 1 || err == nil && short == end
 	}
-	v, err := convention.Parse("reward.clip_range", fmt.Sprintf("%g,%g", -c, c))
-	if err != nil {
+	const none = 1e30 // a bound that nothing reaches
+	lo, hi, ok := -none, none, true
+	if len(low) > 0 {
+		lo, ok = side(low)
+	}
+	if ok && len(high) > 0 {
+		hi, ok = side(high)
+	}
+	if len(low)+len(high) == 0 || !ok || lowest < lo-1e-3*math.Abs(lo) || highest > hi+1e-3*math.Abs(hi) {
+		return nil
+	}
+	if len(low) == 0 && hi > 0 && lowest >= -hi {
+		lo = -hi
+	}
+	if len(high) == 0 && lo < 0 && highest <= -lo {
+		hi = -lo
+	}
+	return heldIn(lo, hi)
+}
+
+// heldIn are the options of scores that are held in a range, nil where it is none.
+func heldIn(lo, hi float64) []assign {
+	v, err := convention.Parse("reward.clip_range", fmt.Sprintf("%g,%g", lo, hi))
+	if err != nil || !(lo < hi) {
 		return nil
 	}
 	return []assign{word("reward.clip", "before_baseline"), {"reward.clip_range", v}}
+}
+
+// rewards proposes ranges that scores in the rewards of tokens are held in, of which each step may show one side, or none.
+func (s *solver) rewards() {
+	var forms [][]assign
+	var lows, highs []float64
+	for _, step := range s.steps {
+		for _, list := range rewardTerms(step.B, step.Set) {
+			i := slices.IndexFunc(list, func(a assign) bool { return a.option == "reward.clip_range" })
+			if i < 0 {
+				continue
+			}
+			lows, highs = append(lows, list[i].value.Nums()[0]), append(highs, list[i].value.Nums()[1])
+			list = slices.DeleteFunc(slices.Clone(list), func(a assign) bool { return strings.HasPrefix(a.option, "reward.clip") })
+			if !slices.ContainsFunc(forms, func(f []assign) bool { return sameAssigns(f, list) }) {
+				forms = append(forms, list)
+			}
+		}
+	}
+	slices.Sort(lows)
+	slices.Sort(highs)
+	lows, highs = slices.Compact(lows), slices.Compact(highs)
+	for _, form := range forms {
+		for _, lo := range slices.Backward(lows) { // the narrowest that is right
+			for _, hi := range highs {
+				if held := heldIn(lo, hi); held != nil && s.try(slices.Concat(form, held)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func sameAssigns(a, b []assign) bool {
+	return slices.EqualFunc(a, b, func(x, y assign) bool { return x.option == y.option && x.value.String() == y.value.String() })
 }
 
 // penalty returns the rule for responses without an end under which ends that are y where a·s was due are right: one number that some of the

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,6 +29,31 @@ func TestRangesOfScoresAreShown(t *testing.T) {
 		require.NotEmpty(t, fits)
 		require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
 	}
+}
+
+// Steps of which each shows one side of a range tell both together, and a range has but one side where the scores beyond the other are as they were.
+func TestSidesOfRangesOfScoresAreShownByStepsTogether(t *testing.T) {
+	held := func(lo, hi float64, seed uint64, scores func(x float64) float64) Step {
+		b := ppoBatch(seed, func(row int, score float64, kl []float64, last int) []float64 {
+			return rewardsOf(0.0317, 0)(row, min(max(scores(score), lo), hi), kl, last)
+		}, gaeOf(1, 1))
+		for r, x := range b.Row("scores") {
+			b.Row("scores")[r] = scores(x)
+		}
+		return Step{B: b, Set: &convention.Set{}}
+	}
+	ends := func(steps ...Step) string {
+		fits := Solve(Find("reward/token"), steps)
+		if len(fits) == 0 {
+			return ""
+		}
+		return texts(fits[0].Changes)["reward.clip_range"]
+	}
+	above, below := func(x float64) float64 { return 3 * math.Abs(x) }, func(x float64) float64 { return -3 * math.Abs(x) }
+	require.Equal(t, "-0.3,0.4", ends(held(-0.3, 0.4, 1, above), held(-0.3, 0.4, 2, below)))
+	require.Equal(t, "-0.3,0.4", ends(held(-0.3, 0.4, 1, func(x float64) float64 { return 3 * x })))
+	require.Equal(t, "-1e30,0.4", ends(held(-99, 0.4, 1, func(x float64) float64 { return 3 * x })))
+	require.Empty(t, ends(held(-99, 99, 1, above)), "nothing is held")
 }
 
 // Of scores of which the longest alone are beyond a range a number that stands in place of theirs is as good, so that both are proposed.

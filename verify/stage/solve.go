@@ -34,6 +34,8 @@ func Solve(ch *Check, steps []Step) []Fit {
 	switch ch.ID {
 	case "token_loss/policy":
 		propose = (*solver).losses
+	case "reward/token":
+		propose = (*solver).rewards
 	default:
 		return nil
 	}
