@@ -185,6 +185,35 @@ func TestMiniBatchesOfARollout(t *testing.T) {
 	}
 }
 
+// Token rewards that a baseline was subtracted from hold the mean of groups whose rows are in several steps, whether a KL in them says so or not
+// (OpenRLHF 0.11.2, reinforce_baseline with the KL in the loss).
+func TestBaselineOfARolloutInTokenRewards(t *testing.T) {
+	steps := cutInto(t, "openrlhf/clean/group_norm", 2)
+	sum, n := map[float64]float64{}, map[float64]float64{}
+	for _, b := range steps {
+		for r, id := range b.Row("group_id") {
+			sum[id], n[id] = sum[id]+b.Row("scores")[r], n[id]+1
+		}
+	}
+	verdict := func(by float64) check.Verdict {
+		var run dump.Batches
+		for _, b := range steps {
+			rewards, id := make([]float64, len(b.Mask)), b.Row("group_id")
+			_, last := ends(b)
+			for r, score := range b.Row("scores") {
+				rewards[r*b.Cols+last[r]] = score - by*sum[id[r]]/n[id[r]]
+			}
+			run = append(run, perToken(b, "token_rewards", rewards))
+		}
+		r, err := dump.Judge(context.Background(), run, dump.Options{Profile: "openrlhf-group@0.11", Set: []string{"adv.kind=rfpp_baseline", "kl.place=loss"}, Selection: check.Selection{Select: []string{"reward/token"}}})
+		require.NoError(t, err)
+		require.Len(t, r.Results, 1)
+		return r.Results[0].Verdict
+	}
+	require.Equal(t, check.Pass, verdict(1))
+	require.Equal(t, check.Fail, verdict(1.25))
+}
+
 func perToken(b *dumpfile.Batch, name string, data []float64) *dumpfile.Batch {
 	c := b.With(name, data)
 	x := c.Tensors[name]

@@ -58,7 +58,7 @@ func (t *track) add(v *view, set *convention.Set, s *session) {
 	if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
 		return
 	}
-	if !t.pooled && spanOf(set) > 1 && (stage.LacksSteps(o.Outcome) || s.profile == nil && t.judged == 0 && t.whitens(v, s)) {
+	if !t.pooled && spanOf(set) > 1 && (stage.LacksSteps(o.Outcome) || t.judged == 0 && t.whitens(v, s)) {
 		t.pooled = true // the step is among those that are gathered
 		return
 	}
@@ -128,7 +128,7 @@ func (t *track) whitens(v *view, s *session) bool {
 		s.fail(err)
 		return false
 	}
-	return stage.WhitenedRewards(b) || stage.CentredRewards(b)
+	return s.profile == nil && stage.WhitenedRewards(b) || stage.CentredRewards(b) // whether rewards are whitened a profile says
 }
 
 // search judges a batch under the options that are still possible. The outcome is that of the first fit; if none is left, it

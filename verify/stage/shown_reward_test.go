@@ -124,3 +124,34 @@ func TestPenaltyOfMostResponsesIsShown(t *testing.T) {
 		require.Equal(t, "0.43", got["eos.penalty"])
 	}
 }
+
+// What a baseline leaves of scores may be held in a range before the KL is subtracted.
+func TestRangesBehindABaselineAreShown(t *testing.T) {
+	for _, center := range []string{"mean", "loo"} {
+		b := ppoBatch(3, rewardsOf(0.0317, 0), gaeOf(1, 1))
+		const group = 4
+		score, id := b.Row("scores"), make([]float64, b.Rows)
+		c := NewCase(b, &convention.Set{}, 0)
+		for r := range id {
+			id[r] = float64(r / group)
+		}
+		for r, s := range score {
+			var sum, n float64
+			for k, g := range id {
+				if g == id[r] && (center == "mean" || k != r) {
+					sum, n = sum+score[k], n+1
+				}
+			}
+			b.Token("token_rewards")[r*b.Cols+c.last(r)] += min(max(s-sum/n, -0.25), 0.25) - s
+		}
+		groups := *b.Tensors["scores"]
+		groups.Data = id
+		b.Tensors["group_id"] = &groups
+		found := false
+		for _, changes := range Shown(Find("reward/token"), b, &convention.Set{}) {
+			got := texts(changes)
+			found = found || got["reward.clip"] == "after_baseline" && got["reward.clip_range"] == "-0.25,0.25" && got["adv.center"] == center && got["kl.place"] == "sequence_reward_after"
+		}
+		require.True(t, found, center)
+	}
+}
