@@ -76,6 +76,39 @@ func (t *track) withoutWeights(res *check.Result, s *session) {
 	}
 }
 
+// correctedTwice makes a failure of token losses whose ratio is against the engine's log-probs, and which weights π_old/π_gen multiply, too. A program that
+// does without the old log-probs has no weights, or weights of 1 (verl 0.9.1, ray_trainer.py, bypass_mode); with both, what engine and trainer differ by is
+// corrected twice.
+func (t *track) correctedTwice(res *check.Result, s *session) {
+	if res.Verdict != check.Pass || t.check.ID != "token_loss/policy" || !t.searched || len(t.fits) == 0 || s.profile != nil || !t.decidedTo("ratio.old", "engine") {
+		return
+	}
+	none, err := convention.Parse("tis.level", "none")
+	if err != nil {
+		panic("dump: " + err.Error())
+	}
+	units, err := s.looked(t)
+	if err != nil {
+		return // what cannot be read again decides nothing
+	}
+	defer func() { s.kept = nil }()
+	for _, u := range units {
+		if u.b.Tensors["is_weights"] == nil {
+			return
+		}
+		without := slices.Concat(t.fits[0].Changes, []stage.Change{{Option: "tis.level", To: none}})
+		stored := slices.DeleteFunc(slices.Clone(t.fits[0].Changes), func(c stage.Change) bool { return c.Option == "ratio.old" })
+		old, _ := convention.Parse("ratio.old", "stored")
+		o := stage.Judge(t.check, u.b, changed(u.set, append(stored, stage.Change{Option: "ratio.old", To: old})))
+		if o.Verdict != check.Fail || o.Tally == nil || stage.Judge(t.check, u.b, changed(u.set, without)).Verdict != check.Fail {
+			continue // the weights are 1
+		}
+		t.blame(res, s, o, "OLD-IS-GEN", "is right only with a ratio against logp_gen and with is_weights: what engine and trainer differ by is corrected twice",
+			fmt.Sprintf("the losses of step %d are multiplied by is_weights, and their ratio is against logp_gen", u.b.Meta.Step))
+		return
+	}
+}
+
 // blame makes a failure of what passes alone, for what other checks say of the run: as o fails.
 func (t *track) blame(res *check.Result, s *session, o *stage.Outcome, id, reason, evidence string) {
 	h := fault.Find(id)

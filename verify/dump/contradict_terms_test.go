@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/dump"
@@ -78,5 +79,41 @@ func TestGradientWithoutADumpedKL(t *testing.T) {
 		require.Len(t, bad(r), 1, describe(bad(r)))
 		require.Equal(t, check.Fail, bad(r)[0].Verdict, describe(bad(r)))
 		require.Equal(t, "KL-DETACHED", bad(r)[0].Explanations[0].Fault)
+	}
+}
+
+// A ratio against the engine's log-probs beside weights for the difference of the old ones from these corrects it twice: no framework does, and a run that
+// declares nothing fails. With weights alone it passes.
+func TestADifferenceThatIsCorrectedTwiceFails(t *testing.T) {
+	for _, twice := range []bool{false, true} {
+		for _, r := range silent(t, func(b *dumpfile.Batch) {
+			lp, old, adv, loss := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), b.Token("token_loss")
+			gen, w := make([]float64, len(lp)), make([]float64, len(lp))
+			cells(b, func(i, row, _ int) {
+				gen[i] = single(old[i] + 0.04*math.Sin(float64(i*i)))
+				w[i] = single(min(math.Exp(old[i]-gen[i]), 1.02))
+				from := old[i]
+				if twice {
+					from = gen[i]
+				}
+				ratio := math.Exp(lp[i] - from)
+				loss[i] = single(w[i] * max(-adv[row]*ratio, -adv[row]*min(max(ratio, 0.8), 1.2)))
+			})
+			for name, x := range map[string][]float64{"logp_gen": gen, "is_weights": w} {
+				b.Tensors[name] = &dumpfile.Tensor{Name: name, Data: x, Width: 1, Layout: dumpfile.PerToken, Shape: []int{b.Rows, b.Cols}, Type: format.F32}
+			}
+			for _, name := range []string{"kl", "logp_ref", "dlogp", "loss", "pg_loss"} {
+				delete(b.Tensors, name)
+			}
+		}, "ratio/is_weights", "token_loss/policy") {
+			switch {
+			case r.Check != "token_loss/policy":
+			case twice:
+				require.Equal(t, check.Fail, r.Verdict, r.Reason)
+				require.Equal(t, "OLD-IS-GEN", r.Explanations[0].Fault)
+			default:
+				require.Equal(t, check.Pass, r.Verdict, r.Reason)
+			}
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -276,6 +277,12 @@ func (t *track) rebase(s *session) {
 			return
 		}
 	}
+	for _, o := range t.nextTo(bases, u, s, open) {
+		if found := t.holding(fault.Explain(o), o, s); exact(found) {
+			t.first, t.why.faults = o, found
+			return
+		}
+	}
 	under := t.buggy(u.b, u.set, s)
 	for _, j := range under[:min(most, len(under))] {
 		if found := t.holding(fault.Explain(j.Outcome), j.Outcome, s); exact(found) {
@@ -288,6 +295,46 @@ func (t *track) rebase(s *session) {
 	} else if o, found := fault.ExplainOpenSteps(t.runs(bases, s), open); o != nil {
 		t.first, t.why.faults = o, found
 	}
+}
+
+// nextTo are the failures of a batch under the likeliest bases with another word for one option that nobody declares: a program may have what no profile has
+// together.
+func (t *track) nextTo(bases []*stage.Outcome, u unit, s *session, open func(option string) bool) (list []*stage.Outcome) {
+	const most, tries, least, cells = 2, 12, 8, 1 << 14
+	if len(u.b.Mask) > cells || len(t.first.Got) < least { // a few numbers fit too much
+		return nil
+	}
+	key := func(o *stage.Outcome) string {
+		var text strings.Builder
+		for _, name := range o.Case.Read {
+			text.WriteString(name + "=" + o.Case.Set.Value(name).String() + ";")
+		}
+		return text.String()
+	}
+	seen := map[string]bool{}
+	for _, o := range bases {
+		seen[key(o)] = true
+	}
+	for _, o := range bases[:min(most, len(bases))] {
+		for _, name := range o.Case.Read {
+			if option, err := convention.Find(name); err != nil || !open(name) || option.Type != convention.EnumType && option.Type != convention.BoolType {
+				continue
+			}
+			for _, to := range u.set.Among(name) {
+				if to == o.Case.Set.Value(name) || to.Kind() == convention.NotApplicable || len(list) == tries {
+					continue
+				}
+				failures, _ := t.filled(&view{b: u.b}, o.Case.Set.With(name, to, ofNobody), s)
+				for _, j := range failures[:min(1, len(failures))] {
+					if k := key(j.Outcome); !seen[k] && j.Pred != nil {
+						seen[k] = true
+						list = append(list, j.Outcome)
+					}
+				}
+			}
+		}
+	}
+	return list
 }
 
 // leftOut are the failures of the likeliest bases under what no profile has and the output shows, see [fault.Beside].

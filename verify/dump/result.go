@@ -61,6 +61,7 @@ func (s *session) report() *Report {
 		t.withoutKL(&res, s)
 		t.unclipped(&res, s, r.Results)
 		t.withoutWeights(&res, s)
+		t.correctedTwice(&res, s)
 		t.sharpened(&res, s)
 		res.Check, res.Formal = t.check.ID, isFormal(t.check.ID)
 		res.Demanded = s.o.Selection.Demands(t.check.ID)

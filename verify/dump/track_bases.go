@@ -31,13 +31,28 @@ func (t *track) buggy(b *dump.Batch, set *convention.Set, s *session) []judgemen
 	known, found := t.foundBefore(set, s)
 	known, _ = unweighted(b, known, found)
 	var sets []*convention.Set
-	for _, changes := range fault.ShownUnder(t.check, b, known) {
+	for _, changes := range fault.ShownUnder(t.check, t.together(b, s), known) {
 		if f := (stage.Fit{Changes: changes}); !f.Unwritten() {
 			sets = append(sets, changed(known, changes))
 		}
 	}
 	list, _ := t.underEach(sets, &view{b: b}, s)
 	return list
+}
+
+// together are some steps as one, of weights, the bounds of which each step shows a part of; of another output, b.
+func (t *track) together(b *dump.Batch, s *session) *dump.Batch {
+	const most = 6 // steps
+	if t.check.ID != "ratio/is_weights" {
+		return b
+	}
+	list := []*dump.Batch{b}
+	for _, step := range spread(t.starts, most) {
+		if u, err := s.unit(s.ctx, t, step); err == nil && step != b.Meta.Step {
+			list = append(list, u.b)
+		}
+	}
+	return dump.Join(list...)
 }
 
 // underEach are the failures of a batch under each of some sets, completed by each profile, as [track.bases] says.

@@ -198,7 +198,7 @@ func perToken4(policy, reference bool) func(rl.DPOOptions, stage.Pair) float64 {
 
 // hypothesis makes the bug of a pair's loss one.
 func (l pairLoss) hypothesis() *Hypothesis {
-	return &Hypothesis{ID: l.id, Title: l.title, Checks: pairOutputs, Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	return &Hypothesis{ID: l.id, Title: l.title, Checks: pairOutputs, Foreign: l.apart, Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		parts, some := c.PairParts(), false
 		shows := make([]bool, len(parts))
 		for i, q := range parts {

@@ -143,7 +143,7 @@ func countEdits(o *stage.Outcome) []edit {
 		{"the mean of the groups less 1", func(sizes []float64, rows float64) float64 { return rows/float64(len(sizes)) - 1 }},
 		{"the rows less 1", func(_ []float64, rows float64) float64 { return rows - 1 }},
 	} {
-		list = append(list, edit{id: "ADV-CENTER", title: "the sum of the other scores of a group is divided by another count: " + f.title, changes: 1,
+		list = append(list, edit{id: "ADV-CENTER", title: "the sum of the other scores of a group is divided by another count: " + f.title, changes: 1, foreign: true,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return countedBy(f.of, c, ch) }})
 	}
 	return list

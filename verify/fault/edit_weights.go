@@ -40,18 +40,12 @@ func ofRow(log func(d []float64) float64) func(d, attended []float64) []float64 
 	return func(d, _ []float64) []float64 { return slices.Repeat([]float64{log(d)}, len(d)) }
 }
 
-var weightScopes = []weightScope{
+// strayScopes are those that no program is known to choose.
+var strayScopes = []weightScope{
 	{"that of its first token", ofRow(func(d []float64) float64 { return d[0] })},
 	{"that of its last token", ofRow(func(d []float64) float64 { return d[len(d)-1] })},
 	{"the largest of its tokens", ofRow(slices.Max[[]float64])},
 	{"the smallest of its tokens", ofRow(slices.Min[[]float64])},
-	{"the mean of those of its tokens, not e to the mean of the log-ratios", ofRow(func(d []float64) float64 {
-		var sum float64
-		for _, x := range d {
-			sum += math.Exp(x)
-		}
-		return math.Log(sum / float64(len(d)))
-	})},
 	{"the sum of those of its tokens", ofRow(func(d []float64) float64 {
 		var sum float64
 		for _, x := range d {
@@ -66,18 +60,30 @@ var weightScopes = []weightScope{
 		s := slices.Sorted(slices.Values(d))
 		return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 	})},
-	{"e to the sum of the log-ratios up to the token", func(d, _ []float64) []float64 {
-		y, sum := make([]float64, len(d)), 0.0
-		for i, x := range d {
-			sum += x
-			y[i] = sum
-		}
-		return y
-	}},
 	{"e to the sum of the log-ratios from the token on", func(d, _ []float64) []float64 {
 		y, sum := make([]float64, len(d)), 0.0
 		for i := len(d) - 1; i >= 0; i-- {
 			sum += d[i]
+			y[i] = sum
+		}
+		return y
+	}},
+}
+
+// chosenScopes are those that a program may mean: a mean of ratios, the product up to a step of per-decision importance sampling (Precup et al. 2000,
+// section 3), and what the tokens of tools are taken for.
+var chosenScopes = []weightScope{
+	{"the mean of those of its tokens, not e to the mean of the log-ratios", ofRow(func(d []float64) float64 {
+		var sum float64
+		for _, x := range d {
+			sum += math.Exp(x)
+		}
+		return math.Log(sum / float64(len(d)))
+	})},
+	{"e to the sum of the log-ratios up to the token", func(d, _ []float64) []float64 {
+		y, sum := make([]float64, len(d)), 0.0
+		for i, x := range d {
+			sum += x
 			y[i] = sum
 		}
 		return y
@@ -89,6 +95,8 @@ var weightScopes = []weightScope{
 		return slices.Repeat([]float64{total(attended)}, len(d))
 	}},
 }
+
+var weightScopes = slices.Concat(strayScopes, chosenScopes)
 
 // ofScope returns the input whose weights are of another scope. The log-probs of the engine that give the same numbers stand for it: ln w of a
 // token, of each token of a geometric mean, and its share of a sum.
@@ -250,8 +258,8 @@ func weightEdits(o *stage.Outcome) []edit {
 		list = append(list, edit{id: f.id, title: "the importance weight is " + f.title + ", of d = logp_old − logp_gen", changes: 1,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(log), c, ch)) }})
 	}
-	for _, s := range weightScopes {
-		list = append(list, edit{id: "IS-LEVEL", title: "the importance weight of a response is " + s.title, changes: 1,
+	for i, s := range weightScopes {
+		list = append(list, edit{id: "IS-LEVEL", title: "the importance weight of a response is " + s.title, changes: 1, own: i >= len(strayScopes),
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(s.log), c, ch)) }})
 	}
 	for _, b := range weightBounds {

@@ -39,13 +39,16 @@ type Hypothesis struct {
 	// Relative is for bugs that are differences from a value or a form which a configuration declares, as the registry says: they do not
 	// convict a run that declares none.
 	Relative bool
+
+	// Foreign is for a variant of such a bug whose form no release and no known program has: it convicts.
+	Foreign bool
 }
 
 // described fills in what the registry says of the bugs. An id that it does not know is a panic.
 func described(list ...*Hypothesis) []*Hypothesis {
 	for _, h := range list {
 		b := bug.MustFind(h.ID)
-		h.Rows, h.Cause, h.Fix, h.Relative = b.Rows, b.Cause, b.Fix, b.Against != ""
+		h.Rows, h.Cause, h.Fix, h.Relative = b.Rows, b.Cause, b.Fix, b.Against != "" && !h.Foreign
 		if h.Title == "" {
 			h.Title = b.Title
 		}

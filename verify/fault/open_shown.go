@@ -34,12 +34,44 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 	switch {
 	case ch.ID == "gae/advantage" || ch.Output == "returns":
 		slips = recursionsShown(b, set)
+	case ch.ID == "ratio/is_weights":
+		slips = weightsShown(ch, b, set)
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
 		slips = stage.ValueClipsUnder(b, set)
 	}
 	for _, changes := range slips {
 		if !seen(healthy, changes) && !seen(shown, changes) {
 			shown = append(shown, changes)
+		}
+	}
+	return shown
+}
+
+// weightsShown are the levels, rules and bounds of importance weights by the scopes that no program has.
+func weightsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
+	const option = "tis.level"
+	if set.Value(option).Kind() != convention.Unknown {
+		return nil
+	}
+	inputs := []input{meanOverColumns}
+	for _, s := range strayScopes {
+		inputs = append(inputs, ofScope(s.log))
+	}
+	for _, in := range inputs {
+		for _, level := range []string{"seq_geo", "seq_sum"} {
+			of, err := convention.Parse(option, level)
+			if err != nil {
+				panic("fault: " + err.Error())
+			}
+			under, _, ok := in(stage.NewCase(b, set.With(option, of, "search"), 0))
+			if !ok {
+				continue
+			}
+			for _, changes := range stage.Shown(ch, under, set) {
+				if slices.ContainsFunc(changes, func(c stage.Change) bool { return c.Option == option && c.To == of }) {
+					shown = append(shown, changes)
+				}
+			}
 		}
 	}
 	return shown

@@ -1,0 +1,70 @@
+package fault
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// Weights of scopes that no program has show their rule and bounds where nobody declares them, and convict there.
+func TestWeightsOfOtherScopesShowTheirBounds(t *testing.T) {
+	weighed := func(log func(d []float64) float64) *dump.Batch {
+		b := updated(func(d, a float64) float64 { return 0 })
+		old, cols := b.Token("logp_old"), b.Cols
+		gen, w := make([]float64, len(old)), make([]float64, len(old))
+		for r := range b.Rows {
+			var d []float64
+			for i := r * cols; i < (r+1)*cols; i++ {
+				gen[i] = float64(float32(old[i] + 0.1*math.Sin(float64(i*i))))
+				d = append(d, old[i]-gen[i])
+			}
+			for i := r * cols; i < (r+1)*cols; i++ {
+				w[i] = float64(float32(min(math.Exp(log(d)), 1.05)))
+			}
+		}
+		for name, x := range map[string][]float64{"logp_gen": gen, "is_weights": w} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Data: x, Width: 1, Layout: dump.PerToken, Shape: []int{b.Rows, cols}, Type: format.F32}
+		}
+		return b
+	}
+	ch := stage.Find("ratio/is_weights")
+	named := func(b *dump.Batch) (convicts, others []string) {
+		for _, changes := range ShownUnder(ch, b, &convention.Set{}) {
+			set := &convention.Set{}
+			for _, c := range changes {
+				set = set.With(c.Option, c.To, "search")
+			}
+			for name, text := range map[string]string{"tis.gate": "ratio", "tis.log_clamp": "none", "tis.normalize": "false", "tis.low": "none", "tis.high": "none"} {
+				if set.Value(name).Kind() == convention.Unknown {
+					set = set.With(name, parsed(name, text), "test")
+				}
+			}
+			if o := stage.Judge(ch, b, set); o.Verdict == check.Fail {
+				for _, e := range Explain(o) {
+					if e.Lead || e.Hypothesis.ID != "IS-LEVEL" {
+						continue
+					}
+					if e.Hypothesis.Relative {
+						others = append(others, e.Hypothesis.Title)
+					} else {
+						convicts = append(convicts, e.Hypothesis.Title)
+					}
+				}
+			}
+		}
+		return convicts, others
+	}
+	convicts, _ := named(weighed(func(d []float64) float64 { return d[0] }))
+	require.Contains(t, convicts, "the importance weight of a response is that of its first token")
+	convicts, _ = named(weighed(func(d []float64) float64 { return total(d) }))
+	require.Empty(t, convicts, "the weight of a sequence")
+	require.False(t, slices.ContainsFunc(All(), func(h *Hypothesis) bool { return h.Foreign && h.Relative }))
+}
