@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -115,16 +116,16 @@ func assertEntropyRange(c *Case) *Assertion {
 	if math.IsNaN(top) {
 		a.Note = "vocab_size is not known: only H ≥ 0 is asserted"
 	}
-	n := 0
+	n, fault := 0, c.belowZero(x)
 	for i, v := range x {
 		if !c.B.Mask[i] {
 			continue
 		}
 		a.Checked++
-		reason := ""
+		reason, of := "", ""
 		switch {
 		case v < -slack:
-			reason = "entropy below 0"
+			reason, of = cmp.Or(fault, "entropy below 0"), "ENTROPY-FORM"
 		case v > top+slack: // false without a top
 			reason = fmt.Sprintf("entropy above ln V = %.4g", top)
 		default:
@@ -132,6 +133,9 @@ func assertEntropyRange(c *Case) *Assertion {
 		}
 		if n++; n <= most {
 			a.Violations = append(a.Violations, Violation{Reason: reason, Row: i / c.B.Cols, Col: i % c.B.Cols, Got: v})
+			if fault != "" {
+				a.Violations[n-1].Fault = of
+			}
 		}
 	}
 	if n > most {
@@ -141,6 +145,34 @@ func assertEntropyRange(c *Case) *Assertion {
 		a.Note += fmt.Sprintf("%d entropies out of range", n)
 	}
 	return a
+}
+
+// belowZero says what entropies below 0 are where they are too many and too far to be of rounding: H = −Σ p·ln p is at least 0 for any p. If all are
+// below 0, and as large as the log-probs of sampled tokens are on average, E[−ln p] = H, the minus is missing. "" is for a few small ones.
+func (c *Case) belowZero(x []float64) string {
+	const least, far, share = 8, 0.05, 0.05
+	var n, below, sum, logp float64
+	lp := c.B.Token("logp_new")
+	whole := len(lp) == len(x)
+	for i, v := range x {
+		if !c.B.Mask[i] {
+			continue
+		}
+		n++
+		if sum += v; v < -far {
+			below++
+		}
+		if whole {
+			logp += lp[i]
+		}
+	}
+	switch {
+	case below < least || below < share*n:
+		return ""
+	case below == n && whole && math.Abs(sum-logp) < math.Abs(sum)/4:
+		return "entropy below 0, as all of them are, and as large as the log-probs: the minus is missing"
+	}
+	return "entropy below 0, which no distribution has"
 }
 
 // logitRows returns the rows that logits were dumped of, and logits as row k of them holds the tokens of row rows[k].

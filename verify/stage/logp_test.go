@@ -144,3 +144,24 @@ func TestLogpRanges(t *testing.T) {
 	require.Regexp(t, "asserted; [0-9]+ entropies out of range$", note)
 	require.Equal(t, check.NotSeen, Judge(Find("logp/entropy_range"), g.Without("entropy"), s).Verdict)
 }
+
+// Entropies below 0 are another number than an entropy where they are many; all of them at the size of the log-probs lack their minus. A few that are next to
+// 0 are of rounding, and have no name.
+func TestEntropiesBelowZero(t *testing.T) {
+	g := newGrid(8, 8, 8)
+	g.token("logp_new", slices.Repeat([]float64{-1.5, -2.5}, 8)...)
+	s := set(t, "")
+	fault := func(h ...float64) Violation {
+		o := Judge(Find("logp/entropy_range"), g.token("entropy", slices.Repeat(h, 16/len(h))...).Batch, s)
+		if o.Verdict != check.Fail {
+			return Violation{}
+		}
+		return o.Rules.Violations[0]
+	}
+	require.Empty(t, fault(2, 1.9))
+	require.Equal(t, "ENTROPY-FORM", fault(-2, -1.9).Fault)
+	require.Contains(t, fault(-2, -1.9).Reason, "the minus is missing")
+	require.Equal(t, "ENTROPY-FORM", fault(-2, 1.9).Fault)
+	require.Contains(t, fault(-2, 1.9).Reason, "which no distribution has")
+	require.Equal(t, "", fault(1e-4, -1e-3).Fault)
+}

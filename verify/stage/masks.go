@@ -28,7 +28,7 @@ func maskChecks() []*Check {
 	}, {
 		ID: "masks/position", Stage: convention.Masks,
 		Title:   "the mask lies on the response",
-		Formula: "no true cell on padding or on the prompt; in a response of one turn the mask reaches the first EOS and ends there",
+		Formula: "no true cell on padding or on the prompt; in a response of one turn the mask reaches the first EOS and ends there; not every response lacks a first token that was sampled",
 		Source:  "TRL 1718, 5303; verl 50, 3287; V08, V34",
 		Fix:     "print ids, attention_mask and response_mask of the row side by side: a shift by one shows at the EOS; padding is told from EOS by the masks, not by its id",
 		Assert:  assertPosition, Options: []string{"mask.tokens"},

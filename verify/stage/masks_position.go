@@ -243,6 +243,7 @@ func assertPosition(c *Case) *Assertion {
 	c.neverEnds(a, eos)
 	c.endsEarly(a, eos, places)
 	c.firstOfPacked(a)
+	c.firstLeftOut(a, places)
 	if ambiguous > 0 {
 		notes = append(notes, fmt.Sprintf("in %d rows what follows the mask is EOS or padding of the same id: without attention_mask that cannot be told", ambiguous))
 	}
