@@ -151,6 +151,9 @@ func logpEdits(o *stage.Outcome) []edit {
 	}
 	if what == "log-prob" {
 		if b := o.Case.B; b.Tensors["logits"] != nil {
+			for _, f := range partShifts(o) {
+				list = append(list, edit{id: f.id, title: f.title, changes: 1, foreign: true, predict: f.predict})
+			}
 			if t, ok := stage.TemperatureOf(b, b.Token("logp_new")); ok {
 				title := fmt.Sprintf("the logits are divided by %.6g before the softmax, not by %g", t, numberOr(o.Case, "logp.temperature", 1))
 				list = append(list, edit{id: "LOGP-TEMPERATURE", title: title, changes: 1, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {

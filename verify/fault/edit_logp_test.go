@@ -125,3 +125,34 @@ func TestLogpOfNeighbours(t *testing.T) {
 		requireName(t, stage.Judge(stage.Find("logp/new"), b, convention.FromProfile(p)), f.id, "labels are")
 	}
 }
+
+// Log-probs that are those of the token before in a part of each row: from one column on, or behind what tools have said.
+func TestPartsOfLogProbs(t *testing.T) {
+	set := clippedLoss(t, "logp.temperature", "1")
+	right := func(x []float64, id int) float64 {
+		var s float64
+		for _, v := range x {
+			s += math.Exp(v)
+		}
+		return x[id] - math.Log(s)
+	}
+	of := func(moved func(r, col int) bool) *stage.Outcome {
+		b := ofLogits("logp_new", func(x []float64, id int, _ []float64) float64 { return right(x, id) })
+		z, ids := b.Tensors["logits"], b.Token("response_ids")
+		y := make([]float64, len(ids))
+		for i := range y {
+			b.Mask[i] = i/b.Cols%2 == 0 || i%b.Cols != 2
+			from := i
+			if moved(i/b.Cols, i%b.Cols) {
+				from = i - 1
+			}
+			y[i] = float64(float32(right(z.Data[from*z.Width:(from+1)*z.Width], int(ids[from]))))
+		}
+		b.Tensors["logp_new"].Data = y
+		return stage.Judge(stage.Find("logp/new"), b, set)
+	}
+	require.Equal(t, check.Pass, of(func(_, _ int) bool { return false }).Verdict)
+	requireName(t, of(func(_, col int) bool { return col >= 2 }), "LOGP-SHIFT-LATE", "from column 2 on the log-prob is that of the token before")
+	requireName(t, of(func(r, col int) bool { return r%2 == 1 && col > 2 }), "LOGP-SHIFT-LATE", "not the policy's own")
+	requireNoName(t, of(func(r, col int) bool { return r*7%3 == 1 && col > r%4 }))
+}
