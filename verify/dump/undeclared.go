@@ -373,7 +373,8 @@ func (t *track) ruledOut(name string) bool {
 // wide to judge, as those of numbers in 16 bits may be. A formula near the right one fits these, while the right one, whose numbers nobody
 // declares, was not found: the failure then says that a search was incomplete. What no bug explains is not decided here. Of a logged number
 // one explanation that is relative is enough: what a log averages is what its program says it does. That a loss has importance weights at all,
-// where none were dumped, a declaration alone says.
+// where none were dumped, a declaration alone says. A KL after the baseline is one of OpenRLHF 0.11.2 (kl.place sequence_reward_after), and its gradient is the
+// same on average.
 func (t *track) convicted() bool {
 	bugs := slices.DeleteFunc(slices.Clone(t.why.faults), func(e fault.Explanation) bool { return e.Lead || e.Hypothesis == nil })
 	if groupOf(t.check.ID) == "scalars" && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative }) {
@@ -383,6 +384,7 @@ func (t *track) convicted() bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
 		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil
 		unsaid = unsaid || e.Hypothesis.ID == "AGG-COUNTS-MASKED" && stage.Rejected(t.first.Case.B)
+		unsaid = unsaid || e.Hypothesis.ID == "KL-AFTER-BASELINE" && !isDeclared(t.first.Case.Set, "kl.place")
 		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
 	})
 }

@@ -219,7 +219,7 @@ func whitenedByOthers(c *stage.Case, ch *stage.Check) *stage.Prediction {
 // notWhitened is the input whose advantages are not whitened, and whose rewards still are over what they were.
 func notWhitened(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 	in := option("whiten.scope", "none")
-	if scope := c.Set.Value("whiten.scope"); c.EnumOr("rewards.whiten", "no") != "no" && c.EnumOr("rewards.whiten_scope", "same") == "same" && scope.Kind() == convention.Enum {
+	if scope := c.Set.Value("whiten.scope"); c.EnumOr("rewards.whiten", "no") != "no" && c.EnumOr("rewards.whiten_scope", "same") == "same" && scope.Kind() == convention.Enum && scope.Text() != "none" {
 		in = both(option("rewards.whiten_scope", scope.Text()), in)
 	}
 	return in(c)
