@@ -75,3 +75,25 @@ func TestRatioOfOneWhereRowsAreUsedAgain(t *testing.T) {
 	require.Equal(t, check.Pass, judged("token_loss/policy", 2, []int{4}), "another check says that they were recomputed")
 	require.Equal(t, check.Pass, judged("aggregate/loss", 2, nil), "many formulas give one number")
 }
+
+// Rewards that are logged with another β than the losses are right with fail where nobody declares one; without β they are a matter of taste.
+func TestRewardsOfAnotherBeta(t *testing.T) {
+	judged := func(beta float64, by string, lossFails bool) *check.Result {
+		set := (&convention.Set{}).With("dpo.beta", convention.NumberValue(0.09), by)
+		fit := stage.Fit{Changes: []stage.Change{{Option: "dpo.beta", From: convention.NumberValue(0.09), To: convention.NumberValue(beta)}}}
+		rewards := &track{check: stage.Find("scalars/rewards_chosen"), why: explanation{fits: []stage.Fit{fit}},
+			first: &stage.Outcome{Case: stage.NewCase(&dumpfile.Batch{}, set, 0)}}
+		loss := &track{check: stage.Find("preference/pair_loss"), passed: 3}
+		if lossFails {
+			loss.failing = []int{2}
+		}
+		res := &check.Result{Verdict: check.Convention, Explanations: []check.Explanation{{Fault: "METRIC-REWARD-BETA"}}}
+		rewards.undeclared(res, &session{tracks: []*track{loss, rewards}})
+		return res
+	}
+	require.Equal(t, check.Fail, judged(0.3, "search", false).Verdict)
+	require.False(t, judged(0.3, "search", false).Explanations[0].Lead)
+	require.True(t, judged(0.3, "search", true).Explanations[0].Lead, "the losses are of no β")
+	require.Equal(t, check.Convention, judged(1, "search", false).Verdict, "log-ratios are logged")
+	require.Equal(t, check.Convention, judged(0.3, "--set", false).Verdict, "a declared β is what the log is held against")
+}

@@ -17,6 +17,10 @@ import (
 // found, though no profile has it, is what the program uses, and breaks no declaration. What nothing explains refutes the options that
 // were tried; a number that nobody declared may have another value, so the failure is not decided.
 func (t *track) undeclared(res *check.Result, s *session) {
+	if s.profile == nil && res.Verdict == check.Convention && t.otherRewards() {
+		t.apart(res, s)
+		return
+	}
 	if !t.searched || s.profile != nil || t.first.Rules != nil {
 		return
 	}
@@ -392,6 +396,29 @@ func (t *track) convicted() bool {
 // carriedBeyond reports whether a bug is a recursion without γ whose returns carry what is no γλ of numbers that people write.
 func (t *track) carriedBeyond(e fault.Explanation) bool {
 	return e.Hypothesis.ID == "GAE-NO-GAMMA" && stage.CarriedBeyond(t.first.Case.B)
+}
+
+// otherRewards reports whether logged rewards are right with another β alone than the losses of the run, which are right with theirs, and not without β: a
+// log of log-ratios is a matter of taste.
+func (t *track) otherRewards() bool {
+	if !strings.HasPrefix(t.check.ID, "scalars/rewards_") || len(t.why.fits) == 0 || len(t.why.fits[0].Changes) != 1 {
+		return false
+	}
+	c := t.why.fits[0].Changes[0]
+	return c.Option == "dpo.beta" && c.From.Kind() == convention.Number && c.To.Kind() == convention.Number && c.To.Num() != 1 && !isDeclared(t.first.Case.Set, c.Option)
+}
+
+// apart makes a failure of logged rewards with another β than the losses: a program has one. Where the losses are wrong themselves, theirs is of no formula.
+func (t *track) apart(res *check.Result, s *session) {
+	res.Verdict = check.Fail
+	if slices.ContainsFunc(s.tracks, func(u *track) bool { return groupOf(u.check.ID) == "preference" && len(u.failing) > 0 }) {
+		for i := range res.Explanations {
+			res.Explanations[i].Lead = true
+		}
+		res.Class = nil
+		return
+	}
+	res.Reason += "; the losses are right with another β, and a program has one"
 }
 
 // otherBeta reports whether a bug is another β in the loss than in the implicit rewards that the run logs: a program has one.

@@ -115,3 +115,15 @@ func TestFunctionsOfTheKLOfRewards(t *testing.T) {
 		requireName(t, o, c.id, c.words)
 	}
 }
+
+// Advantages that are not whitened, of rewards that are, are what they are: there is nothing to leave out.
+func TestRewardsAloneThatAreWhitened(t *testing.T) {
+	p, _, err := convention.Lookup("trl-ppo@1.12")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, text := range map[string]string{"whiten.scope": "none", "rewards.whiten": "shift_mean_false", "rewards.whiten_scope": "same"} {
+		set = set.With(name, parsed(name, text), "test")
+	}
+	_, _, ok := notWhitened(stage.NewCase(&dump.Batch{}, set, 0))
+	require.False(t, ok)
+}

@@ -3,6 +3,7 @@ package stage
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
@@ -180,7 +181,7 @@ var linear = map[string]bool{"kl.beta": true, "value.coef": true, "entropy.coef"
 // candidates returns the values that an unknown option may have: those that frameworks have, and the one that the data give.
 func (s *search) candidates(set *convention.Set, name string) []convention.Value {
 	list := slices.Clone(set.Among(name))
-	if linear[name] && !s.listed {
+	if (linear[name] || name == "dpo.beta" && strings.HasPrefix(s.ch.ID, "scalars/rewards_")) && !s.listed {
 		if x, ok := s.solve(set, name); ok {
 			if v := convention.NumberValue(x); !slices.Contains(list, v) {
 				list = append(list, v)
