@@ -17,7 +17,7 @@ func afterEdits(o *stage.Outcome) []edit {
 	if o.Check.Stage != convention.Advantage || o.Check.Output != "advantages" || len(o.Got) != len(o.Pred.Want) {
 		return nil
 	}
-	return slices.Concat(againEdits(o), lengthPenalty(o), baselineAgain(o))
+	return slices.Concat(againEdits(o), lengthPenalty(o), endPenalty(o), baselineAgain(o))
 }
 
 // againScopes are the rows over which finished advantages are normalised again.
@@ -227,27 +227,83 @@ func lengthPenalty(o *stage.Outcome) []edit {
 		penalty = func(n float64) float64 { return max(a*(n-from), floor) }
 	}
 	title := fmt.Sprintf("%.6g for each token beyond %g is added to finished advantages: a penalty of the length belongs into the reward, before the baseline", a, from)
-	return []edit{{id: "OVERLONG-PENALTY", title: title, changes: 1, foreign: true, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-		p := under(sameInput, c, ch)
-		if p == nil || c.B.Cols == 0 {
-			return nil
-		}
-		q := *p
-		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	return []edit{{id: "PENALTY-AFTER-BASELINE", title: title, changes: 1, foreign: true, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		n := tokensOf(c.B, c.B.Mask)
-		for i := range q.Want {
+		return addedByRow(under(sameInput, c, ch), c, func(row int) float64 { return penalty(n[row]) })
+	}}}
+}
+
+// addedByRow returns advantages with a number of each row added to those of its tokens, or to its own.
+func addedByRow(p *stage.Prediction, c *stage.Case, by func(row int) float64) *stage.Prediction {
+	if p == nil || c.B.Cols == 0 {
+		return nil
+	}
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	for i := range q.Want {
+		row := i
+		if len(q.Want) == len(c.B.Mask) && len(q.Want) != c.B.Rows {
+			if row = i / c.B.Cols; !c.B.Mask[i] {
+				continue
+			}
+		}
+		x := by(row)
+		q.Want[i] += x
+		q.Bound[i] += 16 * c.Unit * (math.Abs(x) + math.Abs(p.Want[i]))
+	}
+	return &q
+}
+
+// endPenalty returns the edits of advantages that are off by one number that people write in the responses that have no EOS, or in those that have one.
+func endPenalty(o *stage.Outcome) (list []edit) {
+	const least = 3 // rows of either kind
+	b := o.Case.B
+	if o.Case.FactList("eos_token_id") == nil || b.Cols == 0 {
+		return nil
+	}
+	ends := make([]bool, b.Rows)
+	for r := range ends {
+		ends[r] = ended(o.Case, r)
+	}
+	for _, with := range []bool{false, true} {
+		var off []float64
+		others, fits := 0, true
+		for i := range o.Got {
 			row := i
-			if len(q.Want) == len(c.B.Mask) && len(q.Want) != c.B.Rows {
-				if row = i / c.B.Cols; !c.B.Mask[i] {
+			if len(o.Got) == len(b.Mask) && len(o.Got) != b.Rows {
+				if row = i / b.Cols; !b.Mask[i] {
 					continue
 				}
 			}
-			by := penalty(n[row])
-			q.Want[i] += by
-			q.Bound[i] += 16 * c.Unit * (math.Abs(by) + math.Abs(p.Want[i]))
+			if o.Pred.Judge != nil && !o.Pred.Judge[i] {
+				continue
+			}
+			switch d := o.Got[i] - o.Pred.Want[i]; {
+			case ends[row] == with:
+				off = append(off, d)
+			default:
+				others++
+				fits = fits && math.Abs(d) <= 8*o.Limit(i)
+			}
 		}
-		return &q
-	}}}
+		if !fits || len(off) < least || others < least {
+			continue
+		}
+		slices.Sort(off)
+		k := rounded(off[len(off)/2], 3)
+		if k == 0 || math.IsNaN(k) || math.IsInf(k, 0) {
+			continue
+		}
+		kind := "without EOS"
+		if with {
+			kind = "that end with EOS"
+		}
+		title := fmt.Sprintf("%+g is added to finished advantages of responses %s: it belongs into the reward, before the baseline", k, kind)
+		list = append(list, edit{id: "PENALTY-AFTER-BASELINE", title: title, changes: 1, foreign: true, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			return addedByRow(under(sameInput, c, ch), c, func(row int) float64 { return k * float64(boolToInt(ended(c, row) == with)) })
+		}})
+	}
+	return list
 }
 
 // baselineAgain returns edits of advantages per token from which the baseline of the group is subtracted once more, before they are whitened.

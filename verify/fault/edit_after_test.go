@@ -83,11 +83,28 @@ func TestAfterEdits(t *testing.T) {
 			}
 			return y
 		}},
-		{"OVERLONG-PENALTY", "-0.25 for each token beyond 5", penalty(9)},
-		{"OVERLONG-PENALTY", "-0.25 for each token beyond 5", penalty(1)},
+		{"PENALTY-AFTER-BASELINE", "-0.25 for each token beyond 5", penalty(9)},
+		{"PENALTY-AFTER-BASELINE", "-0.25 for each token beyond 5", penalty(1)},
 	} {
 		t.Run(c.words, func(t *testing.T) { requireName(t, judge(c.of), c.id, c.words) })
 	}
+	t.Run("without EOS", func(t *testing.T) {
+		b := longRows(func(b *dump.Batch, a []float64) []float64 {
+			ids := make([]float64, len(b.Mask))
+			for i := range ids {
+				if ids[i] = 7; i == lastOf(b, i/b.Cols) && i/b.Cols%3 > 0 {
+					ids[i] = 2
+				}
+			}
+			b.Tensors["response_ids"] = &dump.Tensor{Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: ids, Type: format.F32}
+			y := mapped(a, func(x float64) float64 { return x })
+			for i := 0; i < len(y); i += 3 {
+				y[i] -= 0.4
+			}
+			return y
+		})
+		requireName(t, stage.Judge(stage.Find("advantage/group"), b, set.WithFact("eos_token_id", 2.0)), "PENALTY-AFTER-BASELINE", "-0.4 is added to finished advantages of responses without EOS")
+	})
 	noise := rand.New(rand.NewPCG(5, 6))
 	t.Run("noise", func(t *testing.T) {
 		requireNoName(t, judge(func(_ *dump.Batch, a []float64) []float64 {

@@ -53,7 +53,7 @@ func lossWeights(c *stage.Case) []lossWeight {
 		}
 	}
 	for _, s := range weightScopes {
-		list = append(list, lossWeight{id: "IS-LEVEL", title: "of a response " + s.title, in: ofScope(s.log)})
+		list = append(list, lossWeight{id: "IS-LEVEL", title: "of a response " + s.title, in: ofScope(s)})
 	}
 	return list
 }

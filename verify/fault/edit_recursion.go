@@ -32,7 +32,7 @@ type recursionForm struct {
 	forward   bool                                 // the columns of the result stand in the order in which they were computed
 	fromFirst bool                                 // the loop runs from the first token on, and carries what stands before
 	step      func(gamma, lambda float64) float64  // what V' is multiplied by
-	solved    bool                                 // begin is fitted to the last token of each row
+	solved    bool                                 // start is fitted to the last token of each row
 	start     float64                              // what begin gives for a row
 	begin     func(s recursionStart) float64       // A behind the last token, which is carried; nil: 0
 	from      func(t, n int) int                   // of n columns, the one whose A stands in t, −1 for none, which leaves 0; nil: their own
@@ -232,7 +232,7 @@ func recursionEdits(o *stage.Outcome) []edit {
 	}
 	var list []edit
 	for _, f := range append(forms[1:], startForms()...) {
-		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict})
+		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved), predict: f.predict})
 	}
 	return list
 }
@@ -259,7 +259,7 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		dense, counts = true, rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, boolToInt(c.EnumOr("gae.value_mask", "response") == "p1"))
 	}
 	var shown []float64 // advantages before whitening, of a form that begins with what they show
-	if f.begin != nil {
+	if f.solved {
 		shown = rawAdvantages(c)
 	}
 	before := 0.0
@@ -293,23 +293,28 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		if dones != nil {
 			done = f.doneOf(c, cells, dones)
 		}
+		bootstrap := bootstrapOf(bootstrap, b.Rows, r)
+		rounding := func(i int, size float64) float64 { return 8*c.Unit*size + reward.E(i) + value.E(i) }
 		g := f
-		if f.begin != nil {
-			s := recursionStart{v: v, rewards: rewards, behind: behind, width: float64(width(b, r)), gamma: step, k: k, before: before}
-			if i := cells[len(cells)-1]; len(shown) == len(b.Mask) {
-				s.shown = &shown[i]
+		switch {
+		case f.solved:
+			q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
+			f.overCells(q, cells, v, rewards, done, behind, bootstrap, step, k, rounding)
+			last := len(cells) - 1
+			for last > 0 && !b.Mask[cells[last]] {
+				last--
 			}
-			g.start = f.begin(s)
+			if i := cells[last]; len(shown) == len(b.Mask) && b.Mask[i] && k != 0 {
+				g.start = (shown[i] - q.Want[i]) / math.Pow(k, float64(len(cells)-last))
+				p.Judge[i] = false // what a row begins with is fitted to its last token
+			}
+		case f.begin != nil:
+			g.start = f.begin(recursionStart{v: v, rewards: rewards, behind: behind, width: float64(width(b, r)), before: before})
 		}
-		g.overCells(p, cells, v, rewards, done, behind, bootstrapOf(bootstrap, b.Rows, r), step, k, func(i int, size float64) float64 {
-			return 8*c.Unit*size + reward.E(i) + value.E(i)
-		})
+		g.overCells(p, cells, v, rewards, done, behind, bootstrap, step, k, rounding)
 		before = p.Want[cells[0]]
-		if f.solved { // what a row begins with is fitted to its last token
-			p.Judge[cells[len(cells)-1]] = false
-		}
 		if f.doneLate && done != nil {
-			f.firstDone(c, p, cells, v, rewards, done, bootstrapOf(bootstrap, b.Rows, r), step, k, behind)
+			f.firstDone(c, p, cells, v, rewards, done, bootstrap, step, k, behind)
 		}
 		if f.from != nil && !f.moved(p, cells, r, b) {
 			return nil

@@ -59,7 +59,7 @@ func (f recursionForm) moved(p *stage.Prediction, cells []int, r int, b *dump.Ba
 
 // overCells fills in the advantages of the cells of one row, from the last one back.
 func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []float64, done []bool, behind, bootstrap, gamma, k float64, rounding func(i int, size float64) float64) {
-	a, e := f.start, 0.0
+	a, e := f.start, 8*0x1p-24*math.Abs(f.start) // it is read off rounded numbers
 	for s := range cells {
 		t := len(cells) - 1 - s
 		if f.fromFirst {

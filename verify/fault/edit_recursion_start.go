@@ -11,8 +11,6 @@ type recursionStart struct {
 	v, rewards    []float64 // of the tokens
 	behind, width float64   // the value behind the last token, and the columns of the row
 	before        float64   // A of the first token of the row before, where rows are visited one after the other
-	gamma, k      float64
-	shown         *float64 // A of the last token before whitening, as the dump has it; nil: it does not
 }
 
 // startForms are recursions whose accumulator is not 0 behind the last token of a response.
@@ -37,13 +35,6 @@ func startForms() []recursionForm {
 	}
 	g := right
 	g.id, g.title, g.solved = "GAE-NOT-RESET", "A behind the last token is not 0, in every row another number: all tokens before it carry it on", true
-	g.begin = func(s recursionStart) float64 {
-		if s.shown == nil || s.k == 0 {
-			return 0
-		}
-		n := len(s.v) - 1
-		return (*s.shown - (s.rewards[n] - s.v[n])) / s.k
-	}
 	return append(list, g)
 }
 

@@ -63,7 +63,7 @@ func rewardWhiteEdits(o *stage.Outcome) []edit {
 					title += fmt.Sprintf(" + %g", eps)
 				}
 				in := normalisedScores(span.of, f.spread, f.centred, eps)
-				list = append(list, edit{id: "SCORE-NORMALISED", title: title, changes: 1, foreign: true,
+				list = append(list, edit{id: "SCORE-NORMALISED", title: title, changes: 1, own: true,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(in, c, ch)) }})
 			}
 		}

@@ -26,6 +26,16 @@ func scoreEdits(o *stage.Outcome) []edit {
 		list = append(list, edit{id: "SCORE-INDEX", title: "the score stands in " + at, changes: 2,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { p, _ := scoreFound(c, ch); return p }})
 	}
+	if f := normalisedElsewhere(c, o.Check, o.Got); f != nil {
+		title := "the scores in the rewards are (s − m)/d of the scores s, with one m and one d: they are normalised, over rows that need not be in the step"
+		list = append(list, edit{id: "SCORE-NORMALISED", title: title, changes: 2, own: true, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			t := c.B.Tensors[ch.Output]
+			if t == nil {
+				return nil
+			}
+			return normalisedElsewhere(c, ch, t.Data)
+		}})
+	}
 	const enough = 3 // scores that one number explains
 	var k []float64
 	for i, s := range score.Want {
@@ -53,6 +63,51 @@ func scoreEdits(o *stage.Outcome) []edit {
 			p, bare := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
 			return combined(by, p, 1-by, bare)
 		}})
+}
+
+// normalisedElsewhere predicts token rewards whose scores are k·s + b, k > 0 and b ≠ 0 the least squares of what the rows have beside their KL. It is nil where
+// fewer than six rows with four scores speak.
+func normalisedElsewhere(c *stage.Case, ch *stage.Check, got []float64) *stage.Prediction {
+	const rows, several = 6, 4
+	with, without := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
+	score := combined(1, with, -1, without)
+	if score == nil || len(got) != len(score.Want) {
+		return nil
+	}
+	var x, y []float64
+	var at []int
+	seen := map[float64]bool{}
+	for i, s := range score.Want {
+		if s == 0 || with.Judge != nil && !with.Judge[i] {
+			continue
+		}
+		d := got[i] - without.Want[i]
+		if math.IsNaN(d) || math.IsInf(d, 0) {
+			return nil
+		}
+		x, y, at = append(x, s), append(y, d), append(at, i)
+		seen[math.Round(s*1e6)] = true
+	}
+	if len(x) < rows || len(seen) < several {
+		return nil
+	}
+	mx, my := meanOf(x), meanOf(y)
+	var xx, xy float64
+	for i := range x {
+		xx, xy = xx+(x[i]-mx)*(x[i]-mx), xy+(x[i]-mx)*(y[i]-my)
+	}
+	k := xy / xx
+	b := my - k*mx
+	if !(k > 0) || math.IsInf(k, 0) || math.Abs(b) < 1e-4*math.Abs(k) {
+		return nil
+	}
+	q := *without
+	q.Want, q.Bound, q.Judge, q.Alt = slices.Clone(without.Want), slices.Clone(without.Bound), with.Judge, nil
+	for _, i := range at {
+		q.Want[i] += k*score.Want[i] + b
+		q.Bound[i] += k*score.Bound[i] + 64*c.Unit*(math.Abs(k*score.Want[i])+math.Abs(b))
+	}
+	return &q
 }
 
 // scoreFound returns the token rewards with the score of every row in the column where the dumped ones have it, and says where that is: one cell of a row

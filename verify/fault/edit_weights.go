@@ -33,6 +33,7 @@ func inHalf(x float64) float64 { return format.Round(float64(float32(x)), format
 type weightScope struct {
 	title string
 	log   func(d, attended []float64) []float64
+	cell  func(b *dump.Batch, row int) int // a cell whose log-ratio stands for the row, 0 outside the mask; nil: log says it
 }
 
 // ofRow is a scope with one weight for the row.
@@ -42,25 +43,27 @@ func ofRow(log func(d []float64) float64) func(d, attended []float64) []float64 
 
 // strayScopes are those that no program is known to choose.
 var strayScopes = []weightScope{
-	{"that of its first token", ofRow(func(d []float64) float64 { return d[0] })},
-	{"that of its last token", ofRow(func(d []float64) float64 { return d[len(d)-1] })},
-	{"the largest of its tokens", ofRow(slices.Max[[]float64])},
-	{"the smallest of its tokens", ofRow(slices.Min[[]float64])},
-	{"the sum of those of its tokens", ofRow(func(d []float64) float64 {
+	{title: "that of its first token", log: ofRow(func(d []float64) float64 { return d[0] })},
+	{title: "that of its last token", log: ofRow(func(d []float64) float64 { return d[len(d)-1] })},
+	{title: "that of the last column, which is 1 in padding", cell: func(b *dump.Batch, row int) int { return row*b.Cols + max(width(b, row), 1) - 1 }},
+	{title: "that of the first column, which is 1 outside the mask", cell: func(b *dump.Batch, row int) int { return row * b.Cols }},
+	{title: "the largest of its tokens", log: ofRow(slices.Max[[]float64])},
+	{title: "the smallest of its tokens", log: ofRow(slices.Min[[]float64])},
+	{title: "the sum of those of its tokens", log: ofRow(func(d []float64) float64 {
 		var sum float64
 		for _, x := range d {
 			sum += math.Exp(x)
 		}
 		return math.Log(sum)
 	})},
-	{"e to the sum of its log-ratios over the root of their number", ofRow(func(d []float64) float64 { return total(d) / math.Sqrt(float64(len(d))) })},
-	{"e to the sum of its log-ratios without the last token", ofRow(func(d []float64) float64 { return total(d[:len(d)-1]) })},
-	{"e to the sum of its log-ratios without the first token", ofRow(func(d []float64) float64 { return total(d[1:]) })},
-	{"e to the median of its log-ratios", ofRow(func(d []float64) float64 {
+	{title: "e to the sum of its log-ratios over the root of their number", log: ofRow(func(d []float64) float64 { return total(d) / math.Sqrt(float64(len(d))) })},
+	{title: "e to the sum of its log-ratios without the last token", log: ofRow(func(d []float64) float64 { return total(d[:len(d)-1]) })},
+	{title: "e to the sum of its log-ratios without the first token", log: ofRow(func(d []float64) float64 { return total(d[1:]) })},
+	{title: "e to the median of its log-ratios", log: ofRow(func(d []float64) float64 {
 		s := slices.Sorted(slices.Values(d))
 		return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 	})},
-	{"e to the sum of the log-ratios from the token on", func(d, _ []float64) []float64 {
+	{title: "e to the sum of the log-ratios from the token on", log: func(d, _ []float64) []float64 {
 		y, sum := make([]float64, len(d)), 0.0
 		for i := len(d) - 1; i >= 0; i-- {
 			sum += d[i]
@@ -73,14 +76,14 @@ var strayScopes = []weightScope{
 // chosenScopes are those that a program may mean: a mean of ratios, the product up to a step of per-decision importance sampling (Precup et al. 2000,
 // section 3), and what the tokens of tools are taken for.
 var chosenScopes = []weightScope{
-	{"the mean of those of its tokens, not e to the mean of the log-ratios", ofRow(func(d []float64) float64 {
+	{title: "the mean of those of its tokens, not e to the mean of the log-ratios", log: ofRow(func(d []float64) float64 {
 		var sum float64
 		for _, x := range d {
 			sum += math.Exp(x)
 		}
 		return math.Log(sum / float64(len(d)))
 	})},
-	{"e to the sum of the log-ratios up to the token", func(d, _ []float64) []float64 {
+	{title: "e to the sum of the log-ratios up to the token", log: func(d, _ []float64) []float64 {
 		y, sum := make([]float64, len(d)), 0.0
 		for i, x := range d {
 			sum += x
@@ -88,10 +91,10 @@ var chosenScopes = []weightScope{
 		}
 		return y
 	}},
-	{"e to the mean of the log-ratios of all that is attended to, tokens of tools included", func(d, attended []float64) []float64 {
+	{title: "e to the mean of the log-ratios of all that is attended to, tokens of tools included", log: func(d, attended []float64) []float64 {
 		return slices.Repeat([]float64{total(attended) / float64(max(len(attended), 1))}, len(d))
 	}},
-	{"e to the sum of the log-ratios of all that is attended to, tokens of tools included", func(d, attended []float64) []float64 {
+	{title: "e to the sum of the log-ratios of all that is attended to, tokens of tools included", log: func(d, attended []float64) []float64 {
 		return slices.Repeat([]float64{total(attended)}, len(d))
 	}},
 }
@@ -100,7 +103,7 @@ var weightScopes = slices.Concat(strayScopes, chosenScopes)
 
 // ofScope returns the input whose weights are of another scope. The log-probs of the engine that give the same numbers stand for it: ln w of a
 // token, of each token of a geometric mean, and its share of a sum.
-func ofScope(log func(d, attended []float64) []float64) input {
+func ofScope(s weightScope) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		old, gen := c.B.Token("logp_old"), c.B.Token("logp_gen")
 		if old == nil {
@@ -124,7 +127,17 @@ func ofScope(log func(d, attended []float64) []float64) input {
 			if len(d) == 0 {
 				continue
 			}
-			l, at := log(d, attended), 0
+			var l []float64
+			if s.cell == nil {
+				l = s.log(d, attended)
+			} else {
+				one := 0.0
+				if i := s.cell(c.B, r); c.B.Mask[i] {
+					one = old[i] - gen[i]
+				}
+				l = slices.Repeat([]float64{one}, len(d))
+			}
+			at := 0
 			for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
 				if !c.B.Mask[i] {
 					continue
@@ -256,11 +269,13 @@ func weightEdits(o *stage.Outcome) []edit {
 			return y
 		}
 		list = append(list, edit{id: f.id, title: "the importance weight is " + f.title + ", of d = logp_old − logp_gen", changes: 1,
-			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(log), c, ch)) }})
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				return roughly(under(ofScope(weightScope{log: log}), c, ch))
+			}})
 	}
 	for i, s := range weightScopes {
 		list = append(list, edit{id: "IS-LEVEL", title: "the importance weight of a response is " + s.title, changes: 1, own: i >= len(strayScopes),
-			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(s.log), c, ch)) }})
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(s), c, ch)) }})
 	}
 	for _, b := range weightBounds {
 		list = append(list, edit{id: "IS-CLAMP-MISSING", title: "importance weights are " + b.title, changes: 1,

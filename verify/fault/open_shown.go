@@ -55,7 +55,7 @@ func weightsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown []
 	}
 	inputs := []input{meanOverColumns}
 	for _, s := range strayScopes {
-		inputs = append(inputs, ofScope(s.log))
+		inputs = append(inputs, ofScope(s))
 	}
 	for _, in := range inputs {
 		for _, level := range []string{"seq_geo", "seq_sum"} {
