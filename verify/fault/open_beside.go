@@ -44,7 +44,8 @@ func Beside(o *stage.Outcome, open func(option string) bool) (list [][]stage.Cha
 	}
 	if gate, err := convention.Parse("loss.kind", "sapo"); err == nil && open("loss.kind") && halfOfAdvantages(o.Case, adv, loss) {
 		for _, g := range gates {
-			list = append(list, []stage.Change{to("loss.kind", gate), to("sapo.tau_pos", convention.NumberValue(g[0])), to("sapo.tau_neg", convention.NumberValue(g[1]))})
+			list = append(list, []stage.Change{to("loss.kind", gate),
+				to("sapo.tau_pos", convention.NumberValue(g[0])), to("sapo.tau_neg", convention.NumberValue(g[1]))})
 		}
 	}
 	return list

@@ -51,7 +51,8 @@ func TestWhatIsLeftOutUnderALimitThatNobodyDeclares(t *testing.T) {
 		return ids
 	}
 	require.Contains(t, named(leftOut(func(_, gap float64) bool { return gap > 0.02 }), set), "OFF-POLICY-FORM")
-	require.Empty(t, Beside(stage.Judge(stage.Find("token_loss/policy"), updated(func(d, a float64) float64 { return 1.1 * clip(d, a) }), set), open), "nothing is left out")
+	whole := updated(func(d, a float64) float64 { return 1.1 * clip(d, a) })
+	require.Empty(t, Beside(stage.Judge(stage.Find("token_loss/policy"), whole, set), open), "nothing is left out")
 	gate := func(factor float64) *dump.Batch {
 		b := updated(func(d, a float64) float64 {
 			tau := 1.0

@@ -17,7 +17,8 @@ import (
 func TestAnEditUnderACoefficientThatNobodyDeclares(t *testing.T) {
 	const rows, cols, beta = 6, 8, 0.13
 	rewarded := func(of func(kl []float64, i int) float64) *dump.Batch {
-		b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}, Origin: make([]dump.Origin, rows), Files: []dump.FileInfo{{Hi: rows, Cols: cols}}}
+		b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{},
+			Origin: make([]dump.Origin, rows), Files: []dump.FileInfo{{Hi: rows, Cols: cols}}}
 		put := func(name string, layout dump.Layout, x []float64) {
 			shape := []int{rows, cols}
 			if layout == dump.PerRow {
@@ -52,7 +53,8 @@ func TestAnEditUnderACoefficientThatNobodyDeclares(t *testing.T) {
 	}
 	place, err := convention.Parse("kl.place", "token_reward")
 	require.NoError(t, err)
-	set := convention.FromProfile(p).With("kl.place", place, "test").With("kl.beta", convention.NumberValue(0.05), "profile").With("reward.clip_range", number("reward.clip_range"), "test")
+	set := convention.FromProfile(p).With("kl.place", place, "test").With("kl.beta", convention.NumberValue(0.05), "profile")
+	set = set.With("reward.clip_range", number("reward.clip_range"), "test")
 	open := func(option string) bool { return option == "kl.beta" }
 	explained := func(of func(kl []float64, i int) float64) (*stage.Outcome, []Explanation) {
 		o := stage.Judge(stage.Find("reward/token"), rewarded(of), set)

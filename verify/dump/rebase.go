@@ -1,0 +1,143 @@
+package dump
+
+import (
+	"slices"
+	"strings"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// rebase looks for a bug on top of other options where nobody declares them all: what fails under each profile may be one bug on top of
+// one of them. The failure then stands as one of that profile.
+func (t *track) rebase(s *session) {
+	const most = 24 // of the profiles that differ in what the check reads
+	exact := func(list []fault.Explanation) bool {
+		return slices.ContainsFunc(list, func(e fault.Explanation) bool { return !e.Lead })
+	}
+	if !t.searched || len(t.why.fits) > 0 {
+		return
+	}
+	if t.why.faults = t.holding(t.why.faults, t.first, s); exact(t.why.faults) {
+		return
+	}
+	u, err := s.unit(s.ctx, t, t.first.Case.B.Meta.Step)
+	if err != nil {
+		return
+	}
+	var bases []*stage.Outcome
+	failures, _ := t.bases(&view{b: u.b}, u.set, s)
+	for _, j := range failures {
+		if len(bases) < most {
+			bases = append(bases, j.Outcome)
+		}
+	}
+	for _, o := range bases {
+		if found := t.holding(fault.Explain(o), o, s); exact(found) {
+			t.first, t.why.faults = o, found
+			return
+		}
+	}
+	open := func(option string) bool { return u.set.Value(option).Kind() == convention.Unknown }
+	for _, o := range t.leftOut(bases, open) {
+		if found := t.holding(fault.Explain(o), o, s); exact(found) {
+			t.first, t.why.faults = o, found
+			return
+		}
+	}
+	for _, o := range t.nextTo(bases, u, s, open) {
+		if found := t.holding(fault.Explain(o), o, s); exact(found) {
+			t.first, t.why.faults = o, found
+			return
+		}
+	}
+	under := t.buggy(u.b, u.set, s)
+	for _, j := range under[:min(most, len(under))] {
+		if found := t.holding(fault.Explain(j.Outcome), j.Outcome, s); exact(found) {
+			t.first, t.why.faults = j.Outcome, found
+			return
+		}
+	}
+	if o, found := fault.ExplainOpen(bases, open); o != nil {
+		t.first, t.why.faults = o, found
+	} else if o, found := fault.ExplainOpenSteps(t.runs(bases, s), open); o != nil {
+		t.first, t.why.faults = o, found
+	}
+}
+
+// nextTo are the failures of a preference loss under the likeliest bases with another word for one option that nobody declares: a program may have what no
+// profile has together. The options of other stages mean something only together: words that no program combines are a base on which anything fits.
+func (t *track) nextTo(bases []*stage.Outcome, u unit, s *session, open func(option string) bool) (list []*stage.Outcome) {
+	const most, tries, least, cells = 2, 12, 8, 1 << 14
+	if groupOf(t.check.ID) != "preference" || len(u.b.Mask) > cells || len(t.first.Got) < least { // a few numbers fit too much
+		return nil
+	}
+	key := func(o *stage.Outcome) string {
+		var text strings.Builder
+		for _, name := range o.Case.Read {
+			text.WriteString(name + "=" + o.Case.Set.Value(name).String() + ";")
+		}
+		return text.String()
+	}
+	seen := map[string]bool{}
+	for _, o := range bases {
+		seen[key(o)] = true
+	}
+	for _, o := range bases[:min(most, len(bases))] {
+		for _, name := range o.Case.Read {
+			if option, err := convention.Find(name); err != nil || !open(name) || option.Type != convention.EnumType && option.Type != convention.BoolType {
+				continue
+			}
+			for _, to := range u.set.Among(name) {
+				if to == o.Case.Set.Value(name) || to.Kind() == convention.NotApplicable || len(list) == tries {
+					continue
+				}
+				failures, _ := t.filled(&view{b: u.b}, o.Case.Set.With(name, to, ofNobody), s)
+				for _, j := range failures[:min(1, len(failures))] {
+					if k := key(j.Outcome); !seen[k] && j.Pred != nil {
+						seen[k] = true
+						list = append(list, j.Outcome)
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
+// leftOut are the failures of the likeliest bases under what no profile has and the output shows, see [fault.Beside].
+func (t *track) leftOut(bases []*stage.Outcome, open func(option string) bool) (list []*stage.Outcome) {
+	const most, each = 3, 8
+	for _, o := range bases[:min(most, len(bases))] {
+		shown := fault.Beside(o, open)
+		for _, changes := range shown[:min(each, len(shown))] {
+			if under := stage.Judge(t.check, o.Case.B, changed(o.Case.Set, changes)); under.Verdict == check.Fail && under.Pred != nil {
+				list = append(list, under)
+			}
+		}
+	}
+	return list
+}
+
+// holding returns the explanations of o, a failure under options that nobody declares, that the other steps on which they are confirmed do not contradict
+// under these: what one step does not tell from the right options is not taken for them.
+func (t *track) holding(found []fault.Explanation, o *stage.Outcome, s *session) []fault.Explanation {
+	for _, step := range append([]int{t.failing[0]}, t.witnesses()...) {
+		if step == o.Case.B.Meta.Step || !slices.ContainsFunc(found, func(e fault.Explanation) bool { return !e.Lead }) {
+			continue
+		}
+		u, err := s.unit(s.ctx, t, step)
+		if err != nil {
+			return found // it could be read before: the run is changing under us, and the failure stands
+		}
+		full, _ := o.Case.Set.Over(u.set)
+		other := stage.Judge(t.check, u.b, full)
+		if other.Pred == nil {
+			continue
+		}
+		found = slices.DeleteFunc(found, func(e fault.Explanation) bool { return !e.Lead && fault.Contradicts(e, other) })
+	}
+	return found
+}
