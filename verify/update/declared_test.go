@@ -109,6 +109,19 @@ func TestSolved(t *testing.T) {
 	}
 }
 
+// A number that stands on no list is found beside a usual bound of the norm, where nothing is declared.
+func TestSolvedUnderABound(t *testing.T) {
+	p := healthy()
+	p.beta1, p.clip, p.spare = 0.85, 0.1, true
+	for _, res := range Judge(p.run(rand.New(rand.NewPCG(5, 7)), 4, "all"), Undeclared()) {
+		if res.Check == stepID {
+			require.Equal(t, check.Pass, res.Verdict, "%+v", res)
+			require.Contains(t, res.Reason, "betas 0.85 and 0.999")
+			require.Contains(t, res.Reason, "clipped to 0.1")
+		}
+	}
+}
+
 // A default of a framework that a run does not follow is a convention; what the framework has in its code is a bug.
 func TestOfProfile(t *testing.T) {
 	p := healthy()

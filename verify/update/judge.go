@@ -173,7 +173,7 @@ func sum(r *Run) *check.Result {
 // norm judges the logged norm of the gradient: where it stands at the bound while the gradients are larger, it is what clipping left.
 func norm(r *Run, d Declared) *check.Result {
 	const part = 1e-3 // of a norm, more than its float32 sum is off
-	var above, at, equal, judged int
+	var above, at, equal, judged, sums int
 	bound := d.Clip
 	if math.IsNaN(bound) {
 		bound = 1
@@ -183,6 +183,9 @@ func norm(r *Run, d Declared) *check.Result {
 			continue
 		}
 		judged++
+		if rec.logsSum() {
+			sums++
+		}
 		switch {
 		case math.Abs(rec.norm-rec.whole) <= part*rec.whole:
 			equal++
@@ -197,6 +200,9 @@ func norm(r *Run, d Declared) *check.Result {
 	}
 	res := &check.Result{Check: normID, Verdict: check.Pass, Compared: judged, Steps: stepsOf(judged)}
 	switch {
+	case sums == judged && sums >= 2:
+		res.Steps.Bad, res.Steps.First = sums, r.steps[0].number
+		named(res, "OPTIM-NORM-SUM", fmt.Sprintf("in all %d steps the logged norm is the sum of the norms of the tensors", sums))
 	case above == 0 && equal == 0: // of parameters that are not in the dump, too
 		res.Verdict, res.Reason = check.NotSeen, "the logged norm is larger than that of the tensors in the dump"
 	case above == 0:

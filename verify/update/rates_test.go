@@ -44,6 +44,12 @@ func TestNorm(t *testing.T) {
 		rec.norm = rec.whole * 2
 	}
 	require.Equal(t, check.NotSeen, verdicts(Judge(r, Undeclared()))[normID], "other parameters are trained, too")
+	for _, rec := range r.steps {
+		rec.norm = rec.norms
+	}
+	results := Judge(r, Undeclared())
+	require.Equal(t, check.Fail, verdicts(results)[normID])
+	require.NotEqual(t, check.Undetermined, verdicts(results)[stepID], "the gradient is clipped by its own norm")
 }
 
 // A schedule that is stepped in every micro-batch, or once too early, is told from the declared one.

@@ -77,10 +77,14 @@ func solve(d Declared, s *search, legal bool) *fit {
 }
 
 func solveAnew(d Declared, s *search, legal bool) *fit {
-	var list []rule
+	var list, bounded []rule // bounded have a usual bound of the norm that clips some step
 	for _, v := range variants(d, s.sample) {
-		if len(v.off) == 0 && (v.kind == "adamw" || v.kind == d.Kind && v.kind != "sgd") && !v.known(list) {
+		switch {
+		case len(v.off) > 0 || v.kind != "adamw" && (v.kind != d.Kind || v.kind == "sgd"):
+		case !v.known(list):
 			list = append(list, v.rule)
+		case s.clips(v.rule) && !slices.ContainsFunc(bounded, func(r rule) bool { return r.clip == v.clip && v.known([]rule{r}) }):
+			bounded = append(bounded, v.rule)
 		}
 	}
 	var best *fit
@@ -94,7 +98,11 @@ func solveAnew(d Declared, s *search, legal bool) *fit {
 		if legal && stated > 0 || best != nil && stated > 0 {
 			continue
 		}
-		for _, r := range list {
+		tried := list
+		if len(free) == 1 && free[0] != ofClip {
+			tried = slices.Concat(list, bounded)
+		}
+		for _, r := range tried {
 			if f := s.descend(r, free); f != nil && f.tells() {
 				if best = f; stated == 0 {
 					return best
@@ -104,6 +112,11 @@ func solveAnew(d Declared, s *search, legal bool) *fit {
 		}
 	}
 	return best
+}
+
+// clips reports whether the bound of a rule holds the gradient of some step.
+func (s *search) clips(r rule) bool {
+	return slices.ContainsFunc(s.list, func(p *pair) bool { return max(p.norm, p.logged) > r.clip*(1+1e-5) || p.norm > r.clip*(1+1e-5) })
 }
 
 // bent finds a bug of some form under numbers that are in no list: the bound of each element, which is none of a norm, and betas and eps that

@@ -81,7 +81,14 @@ type record struct {
 	norm, rate float64
 	of         map[string]*kept
 	whole      float64 // norm of the gradients of all tensors that have one
+	norms      float64 // sum of the norms of these tensors
 	parts      int
+}
+
+// logsSum reports whether the logged norm is the sum of the norms of the tensors, which is that of the whole gradient only if one of them is not 0.
+func (r *record) logsSum() bool {
+	const part = 1e-4 // of a norm, more than its float32 sum is off
+	return r.norms > r.whole*(1+100*part) && math.Abs(r.norm-r.norms) <= part*r.norms
 }
 
 // kept are the kept elements of a tensor, and what is known of all of them.
@@ -122,6 +129,7 @@ func (r *Run) Add(s *Step) bool {
 			}
 			k.norm = math.Sqrt(own)
 			sum += own
+			rec.norms += k.norm
 		}
 		if u := t.Update; u != nil {
 			k.unitU = u.Unit
@@ -277,6 +285,9 @@ func (r *Run) pairs(when moment, still []string) *sample {
 		}
 		if !whole {
 			p.w, p.u, p.noise = nil, nil, nil
+		}
+		if rec.logsSum() {
+			p.logged = math.NaN() // it is not the norm of more tensors than the dump has
 		}
 		p.consistent = len(s.list) == 0 || s.list[len(s.list)-1].step == p.step-1
 		s.list = append(s.list, p)
