@@ -135,6 +135,13 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	if packed := packedRows(b); packed != nil {
 		add(&p.count, "the packed rows of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(packed, inFile(f)) }))
 		add(&p.count, "the packed rows of the step", everyRow(b, sumOf(packed, all)))
+		stored := func(f int) float64 { return float64(b.Files[f].Stored[0] * b.Files[f].Stored[1]) }
+		whole := 0.0
+		for f := range b.Files {
+			whole += stored(f)
+		}
+		add(&p.count, "the cells of the packed rows of the micro-batch", spreadFiles(b, stored))
+		add(&p.count, "the cells of the packed rows of the step", everyRow(b, whole))
 	}
 	add(&p.count, "the tokens of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(f)) }))
 	add(&p.count, "the tokens of the rank", spreadFiles(b, func(f int) float64 { return sumOf(n, ofRank(f)) }))

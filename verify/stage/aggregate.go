@@ -101,9 +101,45 @@ func assertNumItems(c *Case) *Assertion {
 				return a
 			}
 		}
+		if v.Fault == "" && c.countsLeftOut(got-tokens) {
+			v.Fault = "AGG-COUNTS-MASKED"
+			v.Reason += "; rows that have no token in the mask have as many"
+		}
 		a.Violations = []Violation{v}
 	}
 	return a
+}
+
+// countsLeftOut reports whether excess tokens are as many as the rows of a supervised batch may have that are not empty and have no label, one such row at least in each
+// of its files: rows that something took out of the loss behind the count. Every one of them counts for one token at least.
+func (c *Case) countsLeftOut(excess float64) bool {
+	b := c.B
+	t := b.Tensors["attention_mask"]
+	if !c.supervised() || t == nil || t.Width == 0 || len(t.Data) != b.Rows*t.Width || len(b.Files) == 0 {
+		return false
+	}
+	least, most := 0.0, 0.0
+	labels := c.tokensOfRows()
+	for _, f := range b.Files {
+		some := false
+		for r := f.Lo; r < f.Hi; r++ {
+			if labels[r] > 0 {
+				continue
+			}
+			seen := 0.0
+			for _, x := range t.Data[r*t.Width : (r+1)*t.Width] {
+				seen += x
+			}
+			if seen > 1 { // the first token of a text is predicted from nothing
+				some = true
+				most += seen - 1
+			}
+		}
+		if some {
+			least++
+		}
+	}
+	return least == float64(len(b.Files)) && least <= excess && excess <= most
 }
 
 // tokensOfRows returns the number of true cells of every row.
@@ -132,6 +168,10 @@ func (c *Case) otherCounts() []count {
 		tokens, fewer, more = tokens+n, fewer+max(n-1, 0), more+n+1
 	}
 	for _, f := range b.Files {
+		if f.Packed { // whose rows were taken apart
+			cells += float64(f.Stored[0] * f.Stored[1])
+			continue
+		}
 		cells += float64((f.Hi - f.Lo) * f.Cols)
 	}
 	list := []count{{"AGG-PAD-DENOMINATOR", "all cells, padding included", cells}, {"AGG-LENGTH-OFF-BY-ONE", "one token of every response too few", fewer},
@@ -181,6 +221,9 @@ func (c *Case) otherCounts() []count {
 				part += rows[r]
 			}
 			list = append(list, count{"AGG-LOCAL-DENOMINATOR", "one micro-batch", part})
+			if n := float64(b.Meta.MicroBatches); n > 1 && n*part != tokens {
+				list = append(list, count{"AGG-LOCAL-DENOMINATOR", "one micro-batch, times the accumulation steps", n * part})
+			}
 		}
 	}
 	return list

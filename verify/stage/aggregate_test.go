@@ -352,11 +352,46 @@ func TestNumItemsNames(t *testing.T) {
 	}
 	if n := float64(b.Meta.MicroBatches); n > 1 {
 		wants[n*tokens] = "AGG-GA-TWICE"
+		first := 0.0
+		for i, m := range b.Mask {
+			if m && i/b.Cols < b.Files[0].Hi {
+				first++
+			}
+		}
+		if n*first != tokens {
+			wants[n*first] = "AGG-LOCAL-DENOMINATOR"
+		}
 	}
 	for n, want := range wants {
 		o := judgedRules(t, "aggregate/num_items", b, (&convention.Set{}).WithFact("num_items_in_batch", n))
 		require.Equal(t, check.Fail, o.Verdict)
 		require.Equal(t, want, o.Rules.Violations[0].Fault, "%g of %g tokens: %s", n, tokens, o.Rules.Violations[0].Reason)
+	}
+}
+
+// The cells of packed rows are those of the file, not of the sequences that they were taken apart into; and rows that lost their labels behind the count
+// are told by the excess, where the attention mask has them.
+func TestNumItemsOfLabels(t *testing.T) {
+	const rows, cols = 4, 6
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}, Files: []dump.FileInfo{{Hi: rows, Cols: cols, Stored: [2]int{2, 15}, Packed: true}},
+		Origin: []dump.Origin{{}, {Col: 6}, {Row: 1}, {Row: 1, Col: 6}}, Meta: dump.Meta{Algorithm: "sft", WorldSize: 1, MicroBatches: 1}}
+	attention := make([]float64, rows*(cols+1))
+	for r := range rows {
+		for i := range cols {
+			b.Mask[r*cols+i] = r < 3 && i > 1
+			attention[r*(cols+1)+i] = 1
+		}
+	}
+	b.Tensors["attention_mask"] = &dump.Tensor{Name: "attention_mask", Layout: dump.PerRow, Width: cols + 1, Data: attention, Type: format.I64}
+	b.Tensors["loss"] = &dump.Tensor{Name: "loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{1}, Type: format.F32}
+	for n, want := range map[float64]string{12: "", 30: "AGG-PAD-DENOMINATOR", 14: "AGG-COUNTS-MASKED", 19: "", 10: ""} {
+		o := judgedRules(t, "aggregate/num_items", b, (&convention.Set{}).WithFact("num_items_in_batch", n))
+		if n == 12 {
+			require.Equal(t, check.Pass, o.Verdict)
+			continue
+		}
+		require.Equal(t, check.Fail, o.Verdict)
+		require.Equal(t, want, o.Rules.Violations[0].Fault, "%g: %s", n, o.Rules.Violations[0].Reason)
 	}
 }
 
