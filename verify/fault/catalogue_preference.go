@@ -248,7 +248,7 @@ func onlyPart(c *stage.Case) *stage.LossPart {
 }
 
 // preferenceFaults are bugs of losses of pairs and of labelled answers.
-var preferenceFaults = slices.Concat(tokenFaults(), pairHypotheses(), answerFaults(), []*Hypothesis{
+var preferenceFaults = slices.Concat(tokenFaults(), answerRowFaults(), pairHypotheses(), answerFaults(), []*Hypothesis{
 	{ID: "DPO-REFERENCE-ROWS", Checks: pairOutputs, Title: "the reference's log-probs are those of the pair before",
 		Input: both(rolled("ref_chosen", 1), rolled("ref_rejected", 1))},
 	{ID: "DPO-REFERENCE-ROWS", Checks: pairOutputs, Title: "the reference's log-probs are those of the next pair",

@@ -12,6 +12,14 @@ import (
 var termLosses = []pairLoss{
 	{id: "DPO-SMOOTHING", title: "the loss of robust DPO is not divided by 1 − 2ε", needs: ofKind(rl.DPORobust),
 		of: func(o rl.DPOOptions, p stage.Pair) float64 { return p.Loss(o) * (1 - 2*o.LabelSmoothing) }},
+	{id: "DPO-SMOOTHING", title: "the loss of robust DPO is divided by 1 − ε, not by 1 − 2ε", needs: ofKind(rl.DPORobust),
+		of: func(o rl.DPOOptions, p stage.Pair) float64 {
+			return p.Loss(o) * (1 - 2*o.LabelSmoothing) / (1 - o.LabelSmoothing)
+		}},
+	{id: "DPO-SMOOTHING", title: "the loss of robust DPO is divided by 1 + ε, not by 1 − 2ε", needs: ofKind(rl.DPORobust),
+		of: func(o rl.DPOOptions, p stage.Pair) float64 {
+			return p.Loss(o) * (1 - 2*o.LabelSmoothing) / (1 + o.LabelSmoothing)
+		}},
 	{id: "DPO-SMOOTHING", title: "the term of the wrong labels of robust DPO is added, not subtracted", needs: ofKind(rl.DPORobust),
 		of: func(o rl.DPOOptions, p stage.Pair) float64 {
 			k := 1 - 2*o.LabelSmoothing

@@ -36,7 +36,10 @@ func square(x float32) float32 { return x * x }
 var right = map[string]scorer{
 	"sigmoid": func(p pairOf) float32 { return -(1-p.eps)*logSigmoid(p.beta*p.h()) - p.eps*logSigmoid(-p.beta*p.h()) },
 	"hinge":   func(p pairOf) float32 { return max(0, 1-p.beta*p.h()) },
-	"ipo":     func(p pairOf) float32 { return square(p.h() - 1/(2*p.beta)) },
+	"robust": func(p pairOf) float32 {
+		return (-(1-p.eps)*logSigmoid(p.beta*p.h()) + p.eps*logSigmoid(-p.beta*p.h())) / (1 - 2*p.eps)
+	},
+	"ipo": func(p pairOf) float32 { return square(p.h() - 1/(2*p.beta)) },
 }
 
 var pairBugs = []struct {
@@ -72,6 +75,9 @@ var pairBugs = []struct {
 	{"smoothing added to all", "sigmoid", "DPO-SMOOTHING", .2, func(p pairOf) float32 { return -logSigmoid(p.beta*p.h()) - p.eps*logSigmoid(-p.beta*p.h()) }},
 	{"robust", "sigmoid", "DPO-SMOOTHING", .2, func(p pairOf) float32 {
 		return (-(1-p.eps)*logSigmoid(p.beta*p.h()) + p.eps*logSigmoid(-p.beta*p.h())) / (1 - 2*p.eps)
+	}},
+	{"robust by 1 − ε", "robust", "DPO-SMOOTHING", .2, func(p pairOf) float32 {
+		return (-(1-p.eps)*logSigmoid(p.beta*p.h()) + p.eps*logSigmoid(-p.beta*p.h())) / (1 - p.eps)
 	}},
 	{"smoothing halved", "sigmoid", "DPO-SMOOTHING", .2, func(p pairOf) float32 {
 		return -(1-p.eps/2)*logSigmoid(p.beta*p.h()) - p.eps/2*logSigmoid(-p.beta*p.h())

@@ -2,7 +2,9 @@ package stage
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
@@ -45,7 +47,62 @@ func answersAgree(c *Case) *Assertion {
 			a.Violations = append(a.Violations, list...)
 		}
 	}
+	if v, found := c.formsDiffer(); found {
+		a.Violations = append(a.Violations, v)
+	}
 	return a
+}
+
+// formsDiffer finds log-probs of answers some of which are sums over their tokens and some of which are means: whatever the loss is of, it subtracts one from the other.
+func (c *Case) formsDiffer() (Violation, bool) {
+	forms := map[string][]string{}
+	for _, s := range answerSums {
+		if form := c.answerForm(s.output); form != "" {
+			forms[form] = append(forms[form], s.output)
+		}
+	}
+	if len(forms["sums"]) == 0 || len(forms["means"]) == 0 {
+		return Violation{}, false
+	}
+	return Violation{Row: -1, Col: -1, Fault: "DPO-TOKENS", Reason: fmt.Sprintf("%s are sums of the log-probs of tokens in all answers, and %s are means of them",
+		strings.Join(forms["sums"], " and "), strings.Join(forms["means"], " and "))}, true
+}
+
+// answerForm returns whether the log-probs of all answers are sums or means of those of their tokens, "" where they are neither or cannot be told.
+func (c *Case) answerForm(output string) string {
+	const part = 1e-4 // of a sum, more than it is off in float32
+	x, mask, cols := c.AnswerTokens(output)
+	got := c.B.Row(output)
+	if x == nil || cols == 0 || len(got) != c.B.Rows || c.halfDeclared() {
+		return ""
+	}
+	sums, means, rows := 0, 0, 0
+	for r, y := range got {
+		var sum, n float64
+		for i := r * cols; i < (r+1)*cols; i++ {
+			if mask[i] {
+				sum, n = sum+x[i], n+1
+			}
+		}
+		if n < 2 || sum == 0 {
+			continue
+		}
+		rows++
+		if math.Abs(y-sum) <= part*math.Abs(sum) {
+			sums++
+		}
+		if math.Abs(y-sum/n) <= part*math.Abs(sum/n) {
+			means++
+		}
+	}
+	switch {
+	case rows < 3:
+	case sums == rows && means == 0:
+		return "sums"
+	case means == rows && sums == 0:
+		return "means"
+	}
+	return ""
 }
 
 // edges are the ends of answers: of how many the first and the last log-prob are exactly 0, and the log-probs between them.

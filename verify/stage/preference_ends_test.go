@@ -125,3 +125,26 @@ func TestTokensOfAnswersRoundedBeforeTheirSum(t *testing.T) {
 	}
 	require.Greater(t, seen, 3)
 }
+
+// Sums of one kind of answer beside means of the other are found whatever the options say.
+func TestAnswersOfTwoForms(t *testing.T) {
+	judged := func(means ...string) *stage.Outcome {
+		tr := answers(5, func(lp float64, _, _ bool) float64 { return lp })
+		for _, name := range means {
+			x, mask := tr.b.Row(name), tr.b.Tensors["rejected_mask"]
+			for r := range x {
+				n := 0.0
+				for _, m := range mask.Data[r*mask.Width : (r+1)*mask.Width] {
+					n += m
+				}
+				x[r] = round32(x[r] / n)
+			}
+		}
+		return stage.Judge(stage.Find("preference/tokens"), tr.b, &convention.Set{})
+	}
+	require.Equal(t, check.Pass, judged().Verdict)
+	require.Equal(t, check.Pass, judged("logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected").Verdict)
+	o := judged("logp_rejected", "ref_rejected")
+	require.Equal(t, check.Fail, o.Verdict)
+	require.Equal(t, "DPO-TOKENS", o.Rules.Violations[0].Fault)
+}
