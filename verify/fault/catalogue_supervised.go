@@ -8,7 +8,7 @@ import (
 
 // supervisedFaults are losses of supervised fine-tuning whose tokens are another function of the log-prob than its negative.
 func supervisedFaults() []*Hypothesis {
-	var list []*Hypothesis
+	list := append(smoothing(), &Hypothesis{ID: "GRADIENT-PART", Checks: []string{"gradient/dlogp"}, Predict: partDetached})
 	for _, f := range []struct {
 		title string
 		g, dg func(x float64) float64 // −loss of a token, and its derivative by the log-prob x

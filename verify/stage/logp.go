@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -195,6 +196,37 @@ func (c *Case) logitRows() (rows []int, logits []float64, vocab int) {
 		return nil, nil, 0
 	}
 	return rows, t.Data, t.Width
+}
+
+// MeanLogps returns the mean over the vocabulary of the log-probs that the logits of each cell give, NaN where there are none; nil without logits, or where some are −∞.
+func (c *Case) MeanLogps() []float64 {
+	d := c.Of(c.B, c.Set)
+	rows, logits, vocab := d.logitRows()
+	if !d.OK() {
+		return nil
+	}
+	t := c.NumOr("logp.temperature", 1)
+	out := make([]float64, len(c.B.Mask))
+	for i := range out {
+		out[i] = math.NaN()
+	}
+	for k, r := range rows {
+		for col := range c.B.Cols {
+			if r >= c.B.Rows || !c.B.Mask[r*c.B.Cols+col] {
+				continue
+			}
+			x := logits[(k*c.B.Cols+col)*vocab : (k*c.B.Cols+col+1)*vocab]
+			top := slices.Max(x) / t
+			var sum, mean float64
+			for _, z := range x {
+				sum, mean = sum+math.Exp(z/t-top), mean+z/t/float64(vocab)
+			}
+			if out[r*c.B.Cols+col] = mean - top - math.Log(sum); math.IsInf(mean, 0) || math.IsNaN(mean) {
+				return nil
+			}
+		}
+	}
+	return out
 }
 
 // predictLogits predicts log-probabilities or entropies where the logits are there.
