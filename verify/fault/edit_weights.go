@@ -71,11 +71,6 @@ var strayScopes = []weightScope{
 		}
 		return y
 	}},
-}
-
-// chosenScopes are those that a program may mean: a mean of ratios, the product up to a step of per-decision importance sampling (Precup et al. 2000,
-// section 3), and what the tokens of tools are taken for.
-var chosenScopes = []weightScope{
 	{title: "the mean of those of its tokens, not e to the mean of the log-ratios", log: ofRow(func(d []float64) float64 {
 		var sum float64
 		for _, x := range d {
@@ -83,6 +78,11 @@ var chosenScopes = []weightScope{
 		}
 		return math.Log(sum / float64(len(d)))
 	})},
+}
+
+// chosenScopes are those that a program may mean: the product up to a step of per-decision importance sampling (Precup et al. 2000,
+// section 3), and what the tokens of tools are taken for.
+var chosenScopes = []weightScope{
 	{title: "e to the sum of the log-ratios up to the token", log: func(d, _ []float64) []float64 {
 		y, sum := make([]float64, len(d)), 0.0
 		for i, x := range d {
