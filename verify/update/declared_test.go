@@ -122,6 +122,23 @@ func TestSolvedUnderABound(t *testing.T) {
 	}
 }
 
+// A count of the bias correction that jumps behind the first step is solved for: the moments are as young as the steps.
+func TestSolvedCount(t *testing.T) {
+	for _, c := range []program{{count: 1001}, {count: 60, goesOn: true}} {
+		p := healthy()
+		p.count, p.goesOn, p.eps = c.count, c.goesOn, 1e-6
+		for _, res := range Judge(p.run(rand.New(rand.NewPCG(5, 9)), 5, "all"), declaredOf(p)) {
+			if res.Check == stepID {
+				require.Equal(t, check.Fail, res.Verdict, "%+v", res)
+				require.Equal(t, "OPTIM-COUNT", res.Explanations[0].Fault)
+			}
+		}
+		for _, res := range Judge(p.run(rand.New(rand.NewPCG(5, 9)), 5, "all"), Undeclared()) {
+			require.NotEqual(t, check.Fail, res.Verdict, "%+v", res)
+		}
+	}
+}
+
 // A default of a framework that a run does not follow is a convention; what the framework has in its code is a bug.
 func TestOfProfile(t *testing.T) {
 	p := healthy()

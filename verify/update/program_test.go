@@ -22,6 +22,8 @@ type program struct {
 	every                                   int       // the moments are 0 again after so many steps
 	spare                                   bool      // the bias does not decay
 	rates                                   []float64 // of each tensor, times the rate
+	count                                   int       // of the bias correction from the second step on
+	goesOn                                  bool      // and counts on
 	root                                    int       // eps inside the root
 	clipScale                               float64   // of the gradient when it is clipped
 	shapes                                  []int
@@ -188,6 +190,12 @@ func (p program) apply(w, g, m, v, largest []float64, scale, lr float64, t int) 
 	c1, c2 := 1-math.Pow(p.beta1, float64(t)), 1-math.Pow(p.beta2, float64(t))
 	if p.ahead {
 		c1, c2 = 1-math.Pow(p.beta1, float64(t+1)), 1-math.Pow(p.beta2, float64(t+1))
+	}
+	if at := p.count; at > 0 && t > 1 {
+		if p.goesOn {
+			at += t - 2
+		}
+		c1, c2 = 1-math.Pow(p.beta1, float64(at)), 1-math.Pow(p.beta2, float64(at))
 	}
 	if p.reset || p.frozen {
 		c1, c2 = 1-p.beta1, 1-p.beta2

@@ -18,6 +18,8 @@ type rule struct {
 	root                   int     // eps inside the root: 1 beside the corrected moment, 2 beside the uncorrected one
 	ahead                  int     // the bias correction counts so many steps more
 	frozen                 bool    // the bias correction is that of the first step
+	count                  float64 // from the second step on the bias correction is that of this step, 0: it counts them
+	goesOn                 bool    // and counts on from there
 	summed                 bool    // gradients are added to those of the steps before, which nobody set to 0
 	anew                   int     // the moments are 0 before every so many steps, 0: before the first alone
 	form                   form    // of the direction that the moments give
@@ -235,6 +237,13 @@ func (r rule) corrections(t int) (c1, c2 float64) {
 		t = 1
 	}
 	t += r.ahead
+	if r.count > 0 && t > 1 {
+		at := r.count
+		if r.goesOn {
+			at += float64(t - 2)
+		}
+		return 1 - math.Pow(r.beta1, at), 1 - math.Pow(r.beta2, at)
+	}
 	return 1 - math.Pow(r.beta1, float64(t)), 1 - math.Pow(r.beta2, float64(t))
 }
 

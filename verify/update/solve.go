@@ -13,9 +13,10 @@ const (
 	ofBeta2
 	ofEps
 	ofClip
+	ofCount
 )
 
-var unknownNames = []string{optionBeta1, optionBeta2, optionEps, optionClip}
+var unknownNames = []string{optionBeta1, optionBeta2, optionEps, optionClip, "the count of the bias correction"}
 
 // get and set see a number by its logarithm, 1 − β for β: all of them are positive, and spread over orders of magnitude.
 func (u unknown) get(r *rule) float64 {
@@ -26,6 +27,8 @@ func (u unknown) get(r *rule) float64 {
 		return math.Log(1 - r.beta2)
 	case ofEps:
 		return math.Log(r.eps)
+	case ofCount:
+		return math.Log(r.count)
 	}
 	return math.Log(r.clip)
 }
@@ -38,6 +41,8 @@ func (u unknown) set(r *rule, x float64) {
 		r.beta2 = 1 - x
 	case ofEps:
 		r.eps = x
+	case ofCount:
+		r.count = x
 	default:
 		r.clip = x
 	}
@@ -52,12 +57,14 @@ func (u unknown) within(r *rule) bool {
 		return r.beta2 >= 0.3 && r.beta2 < 1
 	case ofEps:
 		return r.eps > 1e-20 && r.eps < 1
+	case ofCount:
+		return r.count > 0.5 && r.count < 1e7
 	}
 	return r.clip > 0 && !math.IsInf(r.clip, 1)
 }
 
 func (u unknown) declared(d Declared) float64 {
-	return []float64{d.Beta1, d.Beta2, d.Eps, d.Clip}[u]
+	return []float64{d.Beta1, d.Beta2, d.Eps, d.Clip, math.NaN()}[u]
 }
 
 // freedoms are the sets of numbers that are solved for together, the smallest first.
@@ -159,7 +166,7 @@ func (s *search) starts(r rule, free []unknown) []rule {
 	for _, u := range free {
 		var more []rule
 		for _, one := range list {
-			for _, x := range map[unknown][]float64{ofBeta1: {0.9, 0.5}, ofBeta2: {0.99, 0.7}, ofEps: {1e-6, 1e-3}, ofClip: s.bounds(r.byValue)}[u] {
+			for _, x := range map[unknown][]float64{ofBeta1: {0.9, 0.5}, ofBeta2: {0.99, 0.7}, ofEps: {1e-6, 1e-3}, ofClip: s.bounds(r.byValue), ofCount: {8, 200, 2000}}[u] {
 				switch c := one; u {
 				case ofBeta1:
 					c.beta1 = x
@@ -169,6 +176,9 @@ func (s *search) starts(r rule, free []unknown) []rule {
 					more = append(more, c)
 				case ofEps:
 					c.eps = x
+					more = append(more, c)
+				case ofCount:
+					c.count = x
 					more = append(more, c)
 				default:
 					c.clip = x

@@ -144,6 +144,8 @@ var wrongs = []wrong{
 		one.ahead, first.frozen = 1, true
 		return []rule{one, first}
 	}, nil, nil},
+	{"OPTIM-COUNT", "from the second step on the bias correction is that of one other step", needsKind, ofAdam(func(r *rule) { r.count = 100 }), nil, [][]unknown{{ofCount}}},
+	{"OPTIM-COUNT", "from the second step on the bias correction counts from another step on", needsKind, ofAdam(func(r *rule) { r.count, r.goesOn = 100, true }), nil, [][]unknown{{ofCount}}},
 	{"OPTIM-EPS-FORM", "eps stands outside the bias correction", needsKind, func(r rule) []rule {
 		if r.kind == "adam_tf1" {
 			return nil
