@@ -327,7 +327,7 @@ func reductionEdits(o *stage.Outcome) []edit {
 		}
 		seen[key] = true
 		id, title := p.words(from, at)
-		list = append(list, edit{id: id, title: title, changes: n, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		list = append(list, edit{id: id, title: title, changes: n, foreign: p.twiceByLength(at), predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			healthy, q := rowWeights(c), countsOf(c)
 			if healthy == nil {
 				return nil

@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/stage"
@@ -26,6 +27,13 @@ func withPrompts(b *dump.Batch, tokens []float64) []float64 {
 		both[i/t.Width] += x
 	}
 	return both
+}
+
+// twiceByLength reports whether the sums of rows are divided by their tokens and their sum by the tokens of all rows: lengths count twice, which no reduction of
+// TRL 1.16, verl 0.9, OpenRLHF 0.11 or transformers 5.23 has.
+func (p *reductionParts) twiceByLength(at choice) bool {
+	return at.keep == 0 && p.length[at.length].what == "its own tokens" && p.factor[at.factor].what != "its own tokens" &&
+		slices.Contains([]string{"the tokens of the micro-batch", "the tokens of the rank", "the tokens of the step"}, p.count[at.count].what)
 }
 
 // packedRows returns 1 for the first sequence of every row of a file and 0 for the others, so that their sum counts the rows as they were packed; nil where

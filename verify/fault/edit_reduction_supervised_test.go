@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +37,22 @@ func TestSupervisedDivisor(t *testing.T) {
 		With("agg.div_ga", parsed("agg.div_ga", "false"), "test")
 	c := stage.Find("preference/sft_loss")
 	require.Equal(t, check.Pass, stage.Judge(c, labelled(func(sum, tokens, _ float64) float64 { return sum / tokens }), set).Verdict)
+	twice := labelled(func(float64, float64, float64) float64 { return 0 })
+	x, loss, labels := twice.Token("logp_new"), 0.0, 0.0
+	for r := range twice.Rows {
+		sum, n := 0.0, 0.0
+		for i := r * twice.Cols; i < (r+1)*twice.Cols; i++ {
+			if twice.Mask[i] {
+				sum, n = sum-x[i], n+1
+			}
+		}
+		loss, labels = loss+sum/n, labels+n
+	}
+	twice.Tensors["loss"].Data[0] = float64(float32(loss / labels))
+	found := Explain(stage.Judge(c, twice, set))
+	require.NotEmpty(t, found)
+	require.Contains(t, found[0].Hypothesis.Title, "divided by its own tokens besides")
+	require.True(t, slices.ContainsFunc(found, func(e Explanation) bool { return !e.Hypothesis.Relative }), "no configuration has that")
 	requireName(t, stage.Judge(c, labelled(func(sum, _, rows float64) float64 { return sum / rows }), set), "AGG-DENOMINATOR", "the rows of the micro-batch")
 	requireName(t, stage.Judge(c, labelled(func(sum, _, rows float64) float64 { return sum / rows / 6 }), set), "AGG-PAD-DENOMINATOR", "the cells of the micro-batch")
 	requireName(t, stage.Judge(c, labelled(func(sum, _, rows float64) float64 { return sum / rows / 7 }), set), "AGG-PAD-DENOMINATOR", "those of the first tokens")
