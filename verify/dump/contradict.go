@@ -2,6 +2,7 @@ package dump
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -109,6 +110,40 @@ func (t *track) sharpened(res *check.Result, s *session) {
 // usedAgain reports whether updates use rows that earlier ones used, whose old log-probs stay what they were.
 func (s *session) usedAgain() bool {
 	return slices.ContainsFunc(s.tracks, func(u *track) bool { return u.check.ID == "across/old" && u.passed > 0 && len(u.failing) == 0 })
+}
+
+// constant are the causes of an engine's other log-probs that a run has from its first step on, or not at all: what it reports, and of which temperature.
+var constant = []string{"GEN-RAW", "GEN-TRUNCATED", "GEN-TEMPERATURE-TWICE", "GEN-OTHER-TOKEN", "LOGP-TEMPERATURE", "LOGP-SAME-POSITION"}
+
+// drifted takes such a cause back where in another step of the run engine and trainer agree, and are apart in all tokens where it was seen: their weights are
+// other ones by then, as those of an asynchronous rollout are, which across/engine judges.
+func (t *track) drifted(res *check.Result, s *session) {
+	if !slices.Contains([]string{"agreement/engine", "agreement/drift", "agreement/size"}, t.check.ID) || res.Verdict != check.Fail && res.Verdict != check.Warn || t.first == nil || t.first.Rules == nil ||
+		len(t.first.Rules.Violations) == 0 || slices.ContainsFunc(t.first.Rules.Violations, func(v stage.Violation) bool { return !slices.Contains(constant, v.Fault) }) {
+		return
+	}
+	units, err := s.looked(t)
+	if err != nil || len(units) == 0 {
+		return
+	}
+	near, far := math.Inf(1), 0.0
+	for _, u := range units {
+		switch d, ok := stage.NewCase(u.b, u.set, tol.U32).EngineGap(); {
+		case !ok:
+		case d.Near() && !slices.Contains([]check.Verdict{check.Fail, check.Warn}, stage.Judge(t.check, u.b, u.set).Verdict):
+			near = min(near, d.Scale)
+		default:
+			far = max(far, d.Scale)
+		}
+	}
+	if !(far > 4*near) {
+		return
+	}
+	res.Verdict, res.Explanations, res.Fix = check.Warn, nil, ""
+	if stage.Asynchronous(units[0].b) {
+		res.Verdict = check.Pass
+	}
+	res.Reason += "; but in another step the two agree, and what the engine reports does not change: its weights are others by then"
 }
 
 // contradict looks for checks that pass under the declared options, and would fail under those that explain t: a program has one

@@ -3,6 +3,7 @@ package dump_test
 import (
 	"context"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -115,4 +116,31 @@ func TestSharpenedPolicyIsNoTemperature(t *testing.T) {
 	}
 	require.Equal(t, check.Fail, acrossVerdicts(t, generations(3, sharper(true)))["agreement/temperature"])
 	require.Equal(t, check.Warn, acrossVerdicts(t, generations(3, sharper(false)))["agreement/temperature"])
+}
+
+// What the engine reports does not change in a run: where it agrees with the trainer in one step, other weights make the difference of another.
+func TestEngineThatAgreedHasOtherWeightsLater(t *testing.T) {
+	worst := func(from int, options ...dumpfile.Option) (v check.Verdict) {
+		r := rand.New(rand.NewPCG(3, 5))
+		b := generations(3, func(rollout, _ int, x map[string][]float64) {
+			if rollout >= from {
+				for i, old := range x["logp_old"] {
+					x["logp_gen"][i] = float64(float32(min(0.2*old-0.8+0.5*r.NormFloat64(), -1e-3)))
+				}
+			}
+		})
+		for _, s := range b {
+			s.Meta.Options = options
+		}
+		all := acrossVerdicts(t, b)
+		for _, id := range []string{"agreement/engine", "agreement/drift"} {
+			if all[id] == check.Fail || all[id] == check.Warn && v != check.Fail {
+				v = all[id]
+			}
+		}
+		return v
+	}
+	require.Equal(t, check.Fail, worst(0))
+	require.Equal(t, check.Warn, worst(1))
+	require.NotContains(t, []check.Verdict{check.Fail, check.Warn}, worst(1, dumpfile.Option{Name: "async_rollout", Value: true}))
 }

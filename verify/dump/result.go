@@ -63,6 +63,7 @@ func (s *session) report() *Report {
 		t.withoutWeights(&res, s)
 		t.correctedTwice(&res, s)
 		t.sharpened(&res, s)
+		t.drifted(&res, s)
 		res.Check, res.Formal = t.check.ID, isFormal(t.check.ID)
 		res.Demanded = s.o.Selection.Demands(t.check.ID)
 		r.Results = append(r.Results, res)

@@ -99,6 +99,15 @@ func (c *Case) SamePass(a, b string) bool {
 	return ok && d.Tokens >= tellingTokens && (d.Same || d.MeanAbs < rounding)
 }
 
+// EngineGap compares the engine's log-probs with the policy's.
+func (c *Case) EngineGap() (Discrepancy, bool) {
+	d, ok := c.Discrepant(c.policyPass(), "logp_gen")
+	return d, ok && d.Tokens >= tellingTokens
+}
+
+// Near reports whether two passes differ by no more than rounding to 16 bits makes, and not as two temperatures do.
+func (d Discrepancy) Near() bool { return d.Same || d.Scale <= OrdinaryScale && !d.tilted(0.5) }
+
 // unitStored is the unit roundoff of a tensor as stored, where that is a 16-bit format; else 0.
 func (c *Case) unitStored(name string) float64 {
 	if u, _ := c.B.Tensors[name].Type.Unit(); u > tol.U32 {
