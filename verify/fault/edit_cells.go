@@ -80,7 +80,13 @@ var cellSets = []cellSet{
 	{"GRAD-LAST-CHUNK", "of the last micro-batch", func(c *stage.Case, r, _, _ int) bool {
 		return len(c.B.Files) > 1 && c.B.File(r) == len(c.B.Files)-1
 	}},
-	{"EXTRA-TERM", "of the first micro-batch", func(c *stage.Case, r, _, _ int) bool { return len(c.B.Files) > 1 && c.B.File(r) == 0 }},
+	{"GRAD-LOST", "of the last rank", func(c *stage.Case, r, _, _ int) bool {
+		return c.B.Meta.WorldSize > 1 && c.B.Files[c.B.File(r)].Rank == c.B.Files[len(c.B.Files)-1].Rank
+	}},
+	{"GRAD-LOST", "of the first rank", func(c *stage.Case, r, _, _ int) bool {
+		return c.B.Meta.WorldSize > 1 && c.B.Files[c.B.File(r)].Rank == c.B.Files[0].Rank
+	}},
+	{"GRAD-LOST", "of the first micro-batch", func(c *stage.Case, r, _, _ int) bool { return len(c.B.Files) > 1 && c.B.File(r) == 0 }},
 	{"GRAD-LAST-CHUNK", "of the last row of their micro-batch", func(c *stage.Case, r, _, _ int) bool { return r == c.B.Files[c.B.File(r)].Hi-1 }},
 	{"EXTRA-TERM", "of the first row of their micro-batch", func(c *stage.Case, r, _, _ int) bool { return r == c.B.Files[c.B.File(r)].Lo }},
 	{"LOSS-MASK-TOOL", "behind a hole of the response mask", func(c *stage.Case, r, t, _ int) bool {
@@ -156,8 +162,11 @@ func cellEdits(o *stage.Outcome) []edit {
 		switch k {
 		case 0:
 			id, title = s.id, fmt.Sprintf("%s of %s %s is 0, and right elsewhere", o.Check.Output, what, s.title)
-			if o.Check.Output == "advantages" && s.id == "LOSS-MASK-TRUNCATED" {
+			switch {
+			case o.Check.Output == "advantages" && s.id == "LOSS-MASK-TRUNCATED":
 				id = "ADV-TRUNCATED-ZERO"
+			case o.Check.Stage != convention.Gradient && s.id == "GRAD-LOST":
+				id = "EXTRA-TERM"
 			}
 		case -1:
 			id, title = s.id, fmt.Sprintf("%s of %s %s has the wrong sign, and is right elsewhere", o.Check.Output, what, s.title)

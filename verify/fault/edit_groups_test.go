@@ -160,3 +160,68 @@ func TestOtherRange(t *testing.T) {
 	})
 	requireFirst(t, stage.Judge(stage.Find("advantage/group"), b, set), "REWARD-CLIP-MISSING", "the lower bound is −1")
 }
+
+// A table of scores whose axes were exchanged gives answers the mean, the deviation or the advantage of others. The rows of a dump were permuted since; their ids
+// tell their places.
+func TestTablesOfScoresWithTheirAxesExchanged(t *testing.T) {
+	const groups, size = 6, 4
+	set, ch := groupSet(t), stage.Find("advantage/group")
+	stats := func(r []float64) (m, s float64) {
+		for _, x := range r {
+			m += x / float64(len(r))
+		}
+		for _, x := range r {
+			s += (x - m) * (x - m) / float64(len(r)-1)
+		}
+		return m, math.Sqrt(s) + 1e-6
+	}
+	of := func(program func(r []float64) []float64) *stage.Outcome {
+		b := grouped([]int{size, size, size, size, size, size}, func(r, _ []float64) []float64 { return make([]float64, len(r)) })
+		id, place, seen := b.Row("group_id"), make([]float64, groups*size), map[float64]int{}
+		scores, at := make([]float64, groups*size), make([]int, groups*size)
+		for i, g := range id {
+			k := int(g)*size + seen[g]
+			seen[g]++
+			place[i], scores[k], at[k] = float64(k), b.Row("scores")[i], i
+		}
+		ids := *b.Tensors["group_id"]
+		ids.Name, ids.Data = "sample_id", place
+		b.Tensors["sample_id"] = &ids
+		for k, a := range program(scores) {
+			b.Tensors["advantages"].Data[at[k]] = float64(float32(a))
+		}
+		return stage.Judge(ch, b, set)
+	}
+	take := func(r []float64, from, step, n int) (x []float64) {
+		for i := range n {
+			x = append(x, r[from+i*step])
+		}
+		return x
+	}
+	by := func(mean, deviation func(r []float64, k int) []float64) func(r []float64) []float64 {
+		return func(r []float64) (out []float64) {
+			for k, x := range r {
+				m, _ := stats(mean(r, k))
+				_, s := stats(deviation(r, k))
+				out = append(out, (x-m)/s)
+			}
+			return out
+		}
+	}
+	own := func(r []float64, k int) []float64 { return take(r, k/size*size, 1, size) }
+	repeated := func(r []float64, k int) []float64 { return take(r, k%groups*size, 1, size) }
+	across := func(r []float64, k int) []float64 { return take(r, k/size, groups, size) }
+	prompts := func(r []float64, k int) []float64 { return take(r, k%size, size, groups) }
+	require.Equal(t, check.Pass, of(by(own, own)).Verdict)
+	requireFirst(t, of(by(repeated, own)), "ADV-OTHER-GROUP", "the mean is that of another group")
+	requireFirst(t, of(by(repeated, repeated)), "ADV-OTHER-GROUP", "mean and deviation")
+	requireFirst(t, of(by(across, across)), "ADV-GROUPS-INTERLEAVED", "each given to the answers of one prompt")
+	requireFirst(t, of(by(prompts, own)), "ADV-GROUPS-INTERLEAVED", "")
+	requireFirst(t, of(func(r []float64) []float64 {
+		a, out := by(own, own)(r), make([]float64, len(r))
+		for k := range out {
+			out[k] = a[k%groups*size+k/groups]
+		}
+		return out
+	}), "ADV-ROWS-PERMUTED", "")
+}

@@ -1,0 +1,219 @@
+package fault
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// A table is how a program cuts the scores of a rollout, n prompts with G responses each in their order, into rows whose statistics it takes, and which of
+// them an answer at position k is given.
+type table struct {
+	title string
+	row   func(k, n, g int) int // the row of the table whose statistics the answer at k is given
+	of    func(k, n, g int) int // the row that the answer at k is part of
+}
+
+var tables = []table{
+	{"the right group", func(k, _, g int) int { return k / g }, func(k, _, g int) int { return k / g }},
+	{"another group: the statistics of the groups are repeated as a whole, not each for its own responses", func(k, n, _ int) int { return k % n }, func(k, _, g int) int { return k / g }},
+	{"groups that are cut across prompts, every n-th answer, each given to the answers of one prompt", func(k, _, g int) int { return k / g }, func(k, n, _ int) int { return k % n }},
+	{"groups that are cut across prompts: every n-th answer", func(k, n, _ int) int { return k % n }, func(k, n, _ int) int { return k % n }},
+	{"the answers of the same place in all groups: the statistics are taken over the prompts", func(k, _, g int) int { return k % g }, func(k, _, g int) int { return k % g }},
+}
+
+// flattenings are permutations of the answers that a table flattened along the other axis makes: the position that an answer's advantage is taken from.
+var flattenings = []struct {
+	title string
+	from  func(k, n, g int) int
+}{
+	{"the advantages of a table of prompts and responses are flattened along its columns: they are of other answers", func(k, n, g int) int { return k%n*g + k/n }},
+	{"the advantages are taken from a table of responses and prompts along its columns: they are of other answers", func(k, n, g int) int { return k%g*n + k/g }},
+}
+
+// orderEdits returns edits of group advantages A = (r − m)/(s + ε) whose mean, deviation or both are those of other answers, as a table of scores with its
+// axes exchanged or repeated along the wrong one gives.
+func orderEdits(o *stage.Outcome) []edit {
+	if rolloutOf(o.Case, o.Check) == nil {
+		return nil
+	}
+	var list []edit
+	for i, t := range tables {
+		for j, u := range tables {
+			id, title := "ADV-OTHER-GROUP", ""
+			switch {
+			case i == 0 && j == 0, i != 0 && j != 0 && i != j:
+				continue
+			case i == j:
+				title = "mean and deviation are those of " + t.title
+			case j == 0:
+				title = "the mean is that of " + t.title
+			default:
+				title = "the deviation is that of " + u.title
+			}
+			if max(i, j) > 1 {
+				id = "ADV-GROUPS-INTERLEAVED"
+			}
+			list = append(list, edit{id: id, title: title, changes: 1, foreign: true,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return tabled(t, u, c, ch) }})
+		}
+	}
+	for _, order := range flattenings {
+		list = append(list, edit{id: "ADV-ROWS-PERMUTED", title: order.title, changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return flattened(order.from, c, ch) }})
+	}
+	return list
+}
+
+// A rollout is n groups of g answers in their order: the rows of the batch by position.
+type rollout struct {
+	n, g int
+	rows []int
+}
+
+// rolloutOf returns the answers of a batch in the order of their ids, or of the batch, nil where they are not whole groups of one size, one after the other,
+// or where advantages are not made of their scores alone.
+func rolloutOf(c *stage.Case, ch *stage.Check) *rollout {
+	b, id := c.B, c.B.Row("group_id")
+	score := c.B.Row("scores")
+	if ch.ID != "advantage/group" || len(id) != b.Rows || len(score) != b.Rows || b.Rows < 4 || c.Set.Value("adv.kind").String() != "group" ||
+		slices.ContainsFunc(score, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) {
+		return nil
+	}
+	for _, v := range []struct {
+		option string
+		is     []string
+	}{{"adv.center", []string{"mean", "loo"}}, {"adv.scale", []string{"none", "group_std"}}, {"kl.place", []string{"loss", "none"}}, {"reward.clip", []string{"none", "–", "?", "after_baseline"}}, {"whiten.scope", []string{"none", "–"}}} {
+		if !slices.Contains(v.is, c.Set.Value(v.option).String()) {
+			return nil
+		}
+	}
+	g, same := groupSize(id)
+	if !same || g < 2 || b.Rows%g != 0 || b.Rows == g {
+		return nil
+	}
+	r := &rollout{n: b.Rows / g, g: g, rows: make([]int, b.Rows)}
+	for k := range r.rows {
+		r.rows[k] = k
+	}
+	if of := b.Row("sample_id"); len(of) == b.Rows {
+		slices.SortStableFunc(r.rows, func(i, j int) int { return cmp.Compare(of[i], of[j]) })
+	}
+	for k, row := range r.rows {
+		if k%g > 0 && id[row] != id[r.rows[k-1]] {
+			return nil
+		}
+	}
+	return r
+}
+
+// tabled predicts advantages whose means are of one table and whose deviations are of another.
+func tabled(mean, deviation table, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	r := rolloutOf(c, ch)
+	if r == nil {
+		return nil
+	}
+	score, loo, scaled := c.B.Row("scores"), c.Set.Value("adv.center").String() == "loo", c.Set.Value("adv.scale").String() == "group_std"
+	type stats struct{ sum, square, n, size float64 }
+	gather := func(t table) map[int]*stats {
+		all := map[int]*stats{}
+		for pass := range 2 {
+			for k, row := range r.rows {
+				at := t.of(k, r.n, r.g)
+				if all[at] == nil {
+					all[at] = &stats{}
+				}
+				s := all[at]
+				if pass == 0 {
+					s.sum, s.n, s.size = s.sum+score[row], s.n+1, max(s.size, math.Abs(score[row]))
+				} else {
+					d := score[row] - s.sum/s.n
+					s.square += d * d
+				}
+			}
+		}
+		return all
+	}
+	if !scaled && deviation.title != mean.title && deviation.title != tables[0].title {
+		return nil
+	}
+	means, deviations := gather(mean), gather(deviation)
+	eps, ddof := numberOr(c, "adv.eps", 0), numberOr(c, "adv.ddof", 1)
+	adv, bound := make([]float64, c.B.Rows), make([]float64, c.B.Rows)
+	lo, hi := math.Inf(-1), math.Inf(1)
+	if v := c.Set.Value("reward.clip_range"); c.Set.Value("reward.clip").String() == "after_baseline" && v.Kind() == convention.Tuple {
+		lo, hi = v.Nums()[0], v.Nums()[1]
+	}
+	for k, row := range r.rows {
+		s := means[mean.row(k, r.n, r.g)]
+		m := s.sum / s.n
+		if loo {
+			if s.n < 2 || mean.row(k, r.n, r.g) != mean.of(k, r.n, r.g) {
+				return nil
+			}
+			m = (s.sum - score[row]) / (s.n - 1)
+		}
+		x := score[row] - m
+		e := 8 * c.Unit * (math.Abs(score[row]) + 2*s.size)
+		if scaled {
+			d := deviations[deviation.row(k, r.n, r.g)]
+			by := math.Sqrt(d.square/max(d.n-ddof, 1)) + eps
+			if !(by > 0) {
+				return nil
+			}
+			x, e = x/by, e/by
+			e += 8 * c.Unit * math.Abs(x) * (1 + d.size/by)
+		}
+		adv[row], bound[row] = min(max(x, lo), hi), e
+	}
+	return perRowOrToken(adv, bound, c, ch)
+}
+
+// flattened predicts the right advantages, each at the answer of another position.
+func flattened(from func(k, n, g int) int, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	r, p := rolloutOf(c, ch), under(sameInput, c, ch)
+	if r == nil || p == nil {
+		return nil
+	}
+	at := func(row int) int { // a cell with the advantage of a row
+		if len(p.Want) == c.B.Rows {
+			return row
+		}
+		first, _ := firstLast(c.B.Mask[row*c.B.Cols : (row+1)*c.B.Cols])
+		if first < 0 {
+			return -1
+		}
+		return row*c.B.Cols + first
+	}
+	adv, bound := make([]float64, c.B.Rows), make([]float64, c.B.Rows)
+	for k, row := range r.rows {
+		i := at(r.rows[from(k, r.n, r.g)])
+		if i < 0 || i >= len(p.Want) {
+			return nil
+		}
+		adv[row], bound[row] = p.Want[i], p.Bound[i]
+	}
+	return perRowOrToken(adv, bound, c, ch)
+}
+
+// perRowOrToken lays a number of every row out as the output of a check is: per row, or at every token.
+func perRowOrToken(x, bound []float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	t := c.B.Tensors[ch.Output]
+	if t == nil {
+		return nil
+	}
+	if t.Layout == dump.PerRow {
+		return &stage.Prediction{Want: x, Bound: bound, Scale: 1}
+	}
+	p := &stage.Prediction{Want: make([]float64, len(c.B.Mask)), Bound: make([]float64, len(c.B.Mask)), Judge: slices.Clone(c.B.Mask), Scale: 1}
+	for i, in := range c.B.Mask {
+		if in {
+			p.Want[i], p.Bound[i] = x[i/c.B.Cols], bound[i/c.B.Cols]
+		}
+	}
+	return p
+}

@@ -1,0 +1,147 @@
+package fault
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/mat"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// rewardSumEdits returns edits of token rewards r_t = −β·kl_t, + s at the score's token, that are held in the range of the scores as a whole, have the KL of the
+// whole row in the score, or the score in the columns where other rows have theirs.
+func rewardSumEdits(o *stage.Outcome) []edit {
+	if o.Check.ID != "reward/token" {
+		return nil
+	}
+	var list []edit
+	if v := o.Case.Set.Value("reward.clip_range"); v.Kind() == convention.Tuple && o.Case.Set.Value("reward.clip").String() != "none" {
+		list = append(rangeEdits(o), edit{id: "REWARD-CLIP-MISSING", title: "the rewards of the tokens are held in " + v.String() + ", their KL with them, not the scores before", changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				p := under(option("reward.clip", "none"), c, ch)
+				if p == nil {
+					return nil
+				}
+				q := *p
+				q.Want, q.Alt = slices.Clone(p.Want), nil
+				for i, x := range q.Want {
+					q.Want[i] = min(max(x, v.Nums()[0]), v.Nums()[1])
+				}
+				return &q
+			}})
+	}
+	return append(list, edit{id: "KL-TWICE", title: "the KL of the whole row is subtracted from its score, and that of every token from its reward", changes: 1, foreign: true, predict: chargedTwice},
+		edit{id: "REWARD-PLACE", title: "every row has its score in the columns where any row has one: an index for each row is used for all", changes: 1, foreign: true, predict: placedForAll})
+}
+
+// chargedTwice predicts the rewards of scores less β·Σ kl.
+func chargedTwice(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	with, without := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
+	kl, beta := c.Optional("kl").X, numberOr(c, "kl.beta", 0)
+	if with == nil || without == nil || beta == 0 || len(kl) != len(c.B.Mask) || len(with.Want) != len(kl) || len(without.Want) != len(kl) {
+		return nil
+	}
+	q := *with
+	q.Want, q.Bound, q.Alt = slices.Clone(with.Want), slices.Clone(with.Bound), nil
+	for r := range c.B.Rows {
+		sum, size, at := 0.0, 0.0, -1
+		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+			if c.B.Mask[i] {
+				sum, size = sum+kl[i], size+math.Abs(kl[i])
+			}
+			if with.Want[i] != without.Want[i] {
+				at = i
+			}
+		}
+		if at >= 0 {
+			q.Want[at] -= beta * sum
+			q.Bound[at] += 16 * c.Unit * math.Abs(beta) * size
+		}
+	}
+	return &q
+}
+
+// placedForAll predicts rewards that have the score of every row in the columns in which all rows are found to have theirs: an index of each row that is used for
+// all puts it at the ends of the rows of the rollout, of which the batch may be a part.
+func placedForAll(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b, got := c.B, c.B.Token(ch.Output)
+	with, without := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
+	score := combined(1, with, -1, without)
+	if score == nil || len(score.Want) != len(b.Mask) || len(got) != len(b.Mask) {
+		return nil
+	}
+	own := make([]int, b.Rows) // the cell of the score
+	for r := range own {
+		own[r] = -1
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if b.Mask[i] && score.Want[i] != 0 {
+				own[r] = i
+			}
+		}
+	}
+	q := *without
+	q.Want, q.Bound, q.Judge, q.Alt = slices.Clone(without.Want), slices.Clone(without.Bound), slices.Clone(b.Mask), nil
+	elsewhere := 0
+	for t := range b.Cols {
+		all := true
+		for r, from := range own {
+			i := r*b.Cols + t
+			all = all && (from < 0 || !b.Mask[i] || math.Abs(got[i]-without.Want[i]-score.Want[from]) <= 4*(score.Bound[from]+without.Bound[i]))
+		}
+		if !all {
+			continue
+		}
+		for r, from := range own {
+			if i := r*b.Cols + t; from >= 0 && b.Mask[i] {
+				q.Want[i], q.Bound[i] = without.Want[i]+score.Want[from], without.Bound[i]+2*score.Bound[from]
+				elsewhere += boolToInt(i != from)
+			}
+		}
+	}
+	if elsewhere < b.Rows {
+		return nil
+	}
+	return &q
+}
+
+// mixedEdits returns the edit of scores that are a sum of the rewards of functions with other weights than those of the run: the weights that all rows show
+// together, by least squares, written with few digits.
+func mixedEdits(o *stage.Outcome) []edit {
+	if o.Check.ID != "reward/scores" || o.Case.B.Row("rewards_per_func") == nil {
+		return nil
+	}
+	t := o.Case.B.Tensors["rewards_per_func"]
+	n := t.Width
+	if n < 2 || n > 8 || len(t.Data) != len(o.Got)*n || len(o.Got) < 2*n {
+		return nil
+	}
+	if slices.ContainsFunc(t.Data, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) || slices.ContainsFunc(o.Got, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) {
+		return nil
+	}
+	var fit mat.VecDense
+	if err := fit.SolveVec(mat.NewDense(len(o.Got), n, slices.Clone(t.Data)), mat.NewVecDense(len(o.Got), slices.Clone(o.Got))); err != nil {
+		return nil // functions that are multiples of each other have no weights of their own
+	}
+	w, list := slices.Clone(fit.RawVector().Data), make([]any, n)
+	for i := range w {
+		short := rounded(w[i], 3)
+		if math.Abs(short-w[i]) > 1e-4*(1+math.Abs(short)) {
+			return nil
+		}
+		w[i], list[i] = short, short
+	}
+	return []edit{{id: "REWARD-WEIGHTS", title: fmt.Sprintf("the weights of the reward functions are %s", fewNumbers(w)), changes: 1,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			return ch.Predict(c.Of(c.B, c.Set.WithFact("reward_weights", list)))
+		}}}
+}
+
+func fewNumbers(x []float64) (text string) {
+	for i, v := range x {
+		text += []string{"", ", "}[min(i, 1)] + fmt.Sprintf("%g", v)
+	}
+	return text
+}
