@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/stage"
 	"plumbline/verify/tol"
 )
@@ -11,48 +12,76 @@ import (
 // mostWhitened bounds the steps that the advantages of a rollout are looked for in.
 const mostWhitened = 16
 
-// whitenedOver returns over how many steps the rows of a rollout were shuffled, as advantages per token tell from which the mean over the rollout
-// was subtracted: the fewest steps whose advantages have the mean 0 together, in every such span of the run, though those of some step alone have
-// not. It is 1 where there is no such number. A mean of some dozens of numbers is by chance below 64·2⁻²⁴ of their size once in ten thousand times.
+// whitenedOver returns over how many steps the rows of a rollout were shuffled, as numbers per token tell that were whitened over the rollout: the fewest steps
+// whose advantages have the mean 0 together, or whose rewards have the variance 1, in every such span of the run, though those of some step alone have
+// not. It is 1 where there is no such number. A mean of some dozens of numbers is by chance below 64·2⁻²⁴ of their size once in ten thousand times, as a variance
+// is near 1 to as many digits.
 func whitenedOver(ctx context.Context, run Source) (int, error) {
-	var sums, squares, counts []float64
-	limit := 64 * tol.U32
+	var advantages, rewards moments
+	advantages.limit, rewards.limit = 64*tol.U32, 1e-4
 	steps := run.Steps()
 	for i, step := range steps[:min(len(steps), mostWhitened)] {
 		b, err := run.Batch(ctx, step)
 		if err != nil {
 			return 1, err
 		}
-		adv := b.Token("advantages")
-		if adv == nil || len(b.Missing) > 0 || i > 0 && step != steps[i-1]+1 {
+		if len(b.Missing) > 0 || i > 0 && step != steps[i-1]+1 {
 			return 1, nil
 		}
-		if u := stage.Grid(adv); u > tol.U32 {
-			limit = u / 4
-		}
-		var sum, square, n float64
-		for k, m := range b.Mask {
-			if m {
-				sum, square, n = sum+adv[k], square+adv[k]*adv[k], n+1
-			}
-		}
-		sums, squares, counts = append(sums, sum), append(squares, square), append(counts, n)
+		advantages.add(b, b.Token("advantages"))
+		rewards.add(b, b.Token("token_rewards"))
 	}
-	centred := func(lo, hi int) bool {
-		var sum, square, n float64
-		for k := lo; k < hi; k++ {
-			sum, square, n = sum+sums[k], square+squares[k], n+counts[k]
-		}
-		return n > 1 && math.Abs(sum/n) <= limit*math.Sqrt(square/n)
+	if u := advantages.grid; u > tol.U32 {
+		advantages.limit = u / 4
 	}
-	for span := 1; span <= len(sums); span++ {
+	span := advantages.span(func(sum, square, n float64) bool { return math.Abs(sum/n) <= advantages.limit*math.Sqrt(square/n) })
+	if span == 1 && rewards.grid <= tol.U32 {
+		span = rewards.span(func(sum, square, n float64) bool {
+			within := square - sum*sum/n
+			return math.Abs(within/n-1) <= rewards.limit || math.Abs(within/(n-1)-1) <= rewards.limit
+		})
+	}
+	return span, nil
+}
+
+// moments are Σx, Σx² and n of a number per token over the mask, of each step.
+type moments struct {
+	sums, squares, counts []float64
+	grid, limit           float64
+	absent                bool
+}
+
+func (m *moments) add(b *dump.Batch, x []float64) {
+	if m.absent = m.absent || x == nil; m.absent {
+		return
+	}
+	var sum, square, n float64
+	for k, in := range b.Mask {
+		if in {
+			sum, square, n = sum+x[k], square+x[k]*x[k], n+1
+		}
+	}
+	m.grid = max(m.grid, stage.Grid(x))
+	m.sums, m.squares, m.counts = append(m.sums, sum), append(m.squares, square), append(m.counts, n)
+}
+
+// span returns the fewest steps whose moments are as white says, in every such span; 1 where none has them.
+func (m *moments) span(white func(sum, square, n float64) bool) int {
+	if m.absent {
+		return 1
+	}
+	for span := 1; span <= len(m.sums); span++ {
 		all := true
-		for lo := 0; lo+span <= len(sums); lo += span {
-			all = all && centred(lo, lo+span)
+		for lo := 0; lo+span <= len(m.sums); lo += span {
+			var sum, square, n float64
+			for k := lo; k < lo+span; k++ {
+				sum, square, n = sum+m.sums[k], square+m.squares[k], n+m.counts[k]
+			}
+			all = all && n > 1 && white(sum, square, n)
 		}
 		if all {
-			return span, nil
+			return span
 		}
 	}
-	return 1, nil
+	return 1
 }

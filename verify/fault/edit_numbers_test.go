@@ -120,7 +120,7 @@ func TestRewardWeights(t *testing.T) {
 	weights := []float64{1, 0.5, 0.25}
 	set := convention.FromProfile(p).WithFact("reward_weights", []any{1.0, 0.5, 0.25})
 	for words, w := range map[string][]float64{"": weights, "reverse order": {0.25, 0.5, 1}, "rolled": {0.5, 0.25, 1}, "sum of the weights": {1 / 1.75, 0.5 / 1.75, 0.25 / 1.75},
-		"number of reward functions": {1.0 / 3, 0.5 / 3, 0.25 / 3}, "squared": {1, 0.25, 0.0625}, "function 2 alone, without": {0, 1, 0}, "function 1 is left out": {0, 0.5, 0.25}, "function 3 has its weight with": {1, 0.5, -0.25}, "none": {0.9, 0.1, 0.7}} {
+		"number of reward functions": {1.0 / 3, 0.5 / 3, 0.25 / 3}, "squared": {1, 0.25, 0.0625}, "function 2 alone, without": {0, 1, 0}, "function 1 is left out": {0, 0.5, 0.25}, "function 3 has its weight with": {1, 0.5, -0.25}, "are 0.9, 0.1, 0.7": {0.9, 0.1, 0.7}, "none": {0.9, 0.1, 0.7}} {
 		g := rand.New(rand.NewPCG(6, 1))
 		const rows, cols = 12, 2
 		b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}, Origin: make([]dump.Origin, rows),
@@ -129,7 +129,9 @@ func TestRewardWeights(t *testing.T) {
 		rewards, scores := make([]float64, 3*rows), make([]float64, rows)
 		for i := range rewards {
 			rewards[i] = float64(float32(g.NormFloat64()))
-			scores[i/3] += w[i%3] * rewards[i]
+			if scores[i/3] += w[i%3] * rewards[i]; words == "none" {
+				scores[i/3] += 0.1 * rewards[i] * rewards[i] // no sum of them
+			}
 		}
 		for r := range scores {
 			scores[r], b.Mask[r*cols] = float64(float32(scores[r])), true

@@ -128,12 +128,15 @@ func mixedEdits(o *stage.Outcome) []edit {
 	w, list := slices.Clone(fit.RawVector().Data), make([]any, n)
 	for i := range w {
 		short := rounded(w[i], 3)
+		if math.Abs(w[i]) < 1e-6 {
+			short = 0
+		}
 		if math.Abs(short-w[i]) > 1e-4*(1+math.Abs(short)) {
 			return nil
 		}
 		w[i], list[i] = short, short
 	}
-	return []edit{{id: "REWARD-WEIGHTS", title: fmt.Sprintf("the weights of the reward functions are %s", fewNumbers(w)), changes: 1,
+	return []edit{{id: "REWARD-WEIGHTS", title: fmt.Sprintf("the weights of the reward functions are %s", fewNumbers(w)), changes: mostChanges, // a form says more
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			return ch.Predict(c.Of(c.B, c.Set.WithFact("reward_weights", list)))
 		}}}

@@ -138,6 +138,7 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign
 	c := NewCase(b, &convention.Set{}, 0)
 	best := math.Inf(1)
 	spans, longest := c.spans()
+	fixed := !slices.ContainsFunc(spans, func(n int) bool { return n > 0 && n < longest }) // responses of one length need no end
 	a, more = 1, [][]assign{nil}
 	if len(score) != b.Rows {
 		if t.white {
@@ -161,7 +162,7 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign
 				x -= t.slope * t.k[i]
 			}
 			y = append(y, x)
-			if spans[row] < longest { // the others may have no end
+			if spans[row] < longest || fixed { // the others may have no end
 				o.add(score[row], x)
 			}
 		}

@@ -155,3 +155,20 @@ func TestRangesBehindABaselineAreShown(t *testing.T) {
 		require.True(t, found, center)
 	}
 }
+
+// Where all responses have one length, none of them lacks an end, and their scores tell what whitened rewards were divided by.
+func TestWhitenedRewardsOfOneLengthAreShown(t *testing.T) {
+	b := ppoBatch(1, rewardsOf(0.25, 0), gaeOf(1, 1))
+	r, score, kl := b.Token("token_rewards"), b.Row("scores"), b.Token("kl")
+	for i := range r {
+		b.Mask[i], kl[i] = true, float64(float32(0.2*math.Sin(float64(7*i))))
+		x := -0.25 * kl[i]
+		if i%b.Cols == b.Cols-1 {
+			x += score[i/b.Cols]
+		}
+		r[i] = float64(float32(1.7*x - 0.13))
+	}
+	got := texts(Shown(Find("reward/token"), b, &convention.Set{})[0])
+	require.Equal(t, "0.25", got["kl.beta"])
+	require.Equal(t, "shift_mean_false", got["rewards.whiten"])
+}
