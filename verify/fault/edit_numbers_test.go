@@ -156,3 +156,10 @@ func TestRowEditsAreKnown(t *testing.T) {
 		require.NotNil(t, bug.Find(f.id), fmt.Sprint(f))
 	}
 }
+
+// That a bound is another number is a difference from a declaration: of a bound that nobody declares it is what it is.
+func TestBoundsAreAgainstADeclaration(t *testing.T) {
+	for _, name := range bounds {
+		require.NotEmpty(t, bug.MustFind(optionID(name, "")).Against, name)
+	}
+}
