@@ -29,16 +29,18 @@ type Case struct {
 	Used   []string               // tensors that were predicted because they were not dumped
 	errors map[string][]float64   // of inputs that are rounded copies
 	inert  *inert
+
+	entropies *entropies
 }
 
 // NewCase returns a case of which nothing has been asked.
 func NewCase(b *dump.Batch, set *convention.Set, unit float64) *Case {
-	return &Case{B: b, Set: set, Unit: unit, inert: &inert{}}
+	return &Case{B: b, Set: set, Unit: unit, inert: &inert{}, entropies: &entropies{}}
 }
 
 // Of returns a case of another batch and set in the arithmetic of c, of which nothing has been asked.
 func (c *Case) Of(b *dump.Batch, set *convention.Set) *Case {
-	return &Case{B: b, Set: set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, inert: c.inert}
+	return &Case{B: b, Set: set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, inert: c.inert, entropies: c.entropies}
 }
 
 // OK reports whether everything that was asked for is there.
@@ -290,7 +292,7 @@ func (c *Case) predicted(name string) Input {
 		if check.Output != name || check.Predict == nil {
 			continue
 		}
-		sub := &Case{B: c.B, Set: c.Set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, chain: c.chain, asking: append(slices.Clone(c.asking), name)}
+		sub := &Case{B: c.B, Set: c.Set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, chain: c.chain, asking: append(slices.Clone(c.asking), name), entropies: c.entropies}
 		if check.Applies != nil && !check.Applies(sub) {
 			continue
 		}

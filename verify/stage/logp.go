@@ -277,6 +277,12 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 		return nil
 	}
 	n := b.Rows * b.Cols
+	of := knownEntropies{logits: logits, mask: b.Mask, rows: rows, cols: b.Cols, unit: c.Unit, o: o}
+	if entropy && stored == nil {
+		if p := c.entropies.get(of); p != nil {
+			return p
+		}
+	}
 	p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Judge: make([]bool, n), Scale: 1}
 	type term struct{ id, z, lse float64 }
 	terms := make([]term, n)
@@ -334,6 +340,9 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 			list = append(list, Term{"token id", terms[i].id}, Term{"its logit, divided", terms[i].z})
 		}
 		return list
+	}
+	if entropy && stored == nil {
+		c.entropies.put(of, p)
 	}
 	return p
 }
