@@ -271,7 +271,7 @@ var edits = []edit{
 	}, "advantage/group", "ADV-EPS", "adv.eps 0.01"},
 	{"other bounds", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
 		policyTerm(b, func(r, a float64) float64 { return -min(r*a, min(max(r, 0.9), 1.14)*a) })
-	}, "token_loss/policy", "CLIP-BOUND", "clip.low 0.1"},
+	}, "token_loss/policy", "CLIP-BOUND", "at least 0.9, where 0.8 is declared; at most 1.14"},
 	{"no min", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
 		policyTerm(b, func(r, a float64) float64 { return -min(max(r, 0.8), 1.28) * a })
 	}, "token_loss/policy", "CLIP-WITHOUT-MIN", ""},
