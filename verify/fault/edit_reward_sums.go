@@ -5,8 +5,6 @@ import (
 	"math"
 	"slices"
 
-	"gonum.org/v1/gonum/mat"
-
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -121,11 +119,10 @@ func mixedEdits(o *stage.Outcome) []edit {
 	if slices.ContainsFunc(t.Data, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) || slices.ContainsFunc(o.Got, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) {
 		return nil
 	}
-	var fit mat.VecDense
-	if err := fit.SolveVec(mat.NewDense(len(o.Got), n, slices.Clone(t.Data)), mat.NewVecDense(len(o.Got), slices.Clone(o.Got))); err != nil {
+	w, list := leastSquares(t.Data, o.Got, n), make([]any, n)
+	if w == nil {
 		return nil // functions that are multiples of each other have no weights of their own
 	}
-	w, list := slices.Clone(fit.RawVector().Data), make([]any, n)
 	for i := range w {
 		short := rounded(w[i], 3)
 		if math.Abs(w[i]) < 1e-6 {
@@ -147,4 +144,43 @@ func fewNumbers(x []float64) (text string) {
 		text += []string{"", ", "}[min(i, 1)] + fmt.Sprintf("%g", v)
 	}
 	return text
+}
+
+// leastSquares returns the w of n numbers that Σ(y − x·w)² of the rows x is least for, by elimination in the normal equations; nil where they do not decide it.
+func leastSquares(x, y []float64, n int) []float64 {
+	a, own := make([][]float64, n), make([]float64, n) // XᵀX and Xᵀy beside it, and its diagonal
+	for i := range a {
+		a[i] = make([]float64, n+1)
+		for r := range y {
+			for j := range n {
+				a[i][j] += x[r*n+i] * x[r*n+j]
+			}
+			a[i][n] += x[r*n+i] * y[r]
+		}
+		own[i] = a[i][i]
+	}
+	for i := range n {
+		best := i
+		for r := i; r < n; r++ {
+			if math.Abs(a[r][i]) > math.Abs(a[best][i]) {
+				best = r
+			}
+		}
+		a[i], a[best] = a[best], a[i]
+		if !(math.Abs(a[i][i]) > 1e-9*own[i]) { // what the columns before leave of this one
+			return nil
+		}
+		for r := range n {
+			if by := a[r][i] / a[i][i]; r != i {
+				for j := i; j <= n; j++ {
+					a[r][j] -= by * a[i][j]
+				}
+			}
+		}
+	}
+	w := make([]float64, n)
+	for i := range w {
+		w[i] = a[i][n] / a[i][i]
+	}
+	return w
 }
