@@ -64,7 +64,11 @@ func (r *nativeRule) sets() string {
 	}
 	text := strings.Join(all, ", ")
 	for i, c := range r.when {
-		text += [2]string{", where ", " and "}[min(i, 1)] + c.name[strings.LastIndexByte(c.name, '.')+1:] + [2]string{" is ", " is not "}[oneIf(c.not)] + strings.Join(c.pattern, " or ")
+		is := " is "
+		if c.not {
+			is = " is not "
+		}
+		text += [2]string{", where ", " and "}[min(i, 1)] + c.name[strings.LastIndexByte(c.name, '.')+1:] + is + strings.Join(c.pattern, " or ")
 	}
 	return text
 }
@@ -81,11 +85,4 @@ func (e nativeEffect) source() string {
 		return map[string]string{"$1": "the first", "$2": "the second"}[e.text] + " of its numbers"
 	}
 	return strings.Replace(e.text, "$", "its value", 1)
-}
-
-func oneIf(x bool) int {
-	if x {
-		return 1
-	}
-	return 0
 }

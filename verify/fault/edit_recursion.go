@@ -258,9 +258,11 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	if hole.Kind() == convention.Enum && hole.Text() == "none" { // every column is a step; values and rewards are those of the response, and of the token behind it where values have one
 		dense, counts = true, rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, boolToInt(c.EnumOr("gae.value_mask", "response") == "p1"))
 	}
-	var shown []float64 // advantages before whitening, of a form that begins with what they show
+	var shown []float64       // advantages before whitening, of a form that begins with what they show
+	var zero stage.Prediction // of that form, what its rows are if they begin with 0
 	if f.solved {
 		shown = rawAdvantages(c)
+		zero.Want, zero.Bound = make([]float64, len(p.Want)), make([]float64, len(p.Want))
 	}
 	before := 0.0
 	for r := range b.Rows {
@@ -298,14 +300,13 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		g := f
 		switch {
 		case f.solved:
-			q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
-			f.overCells(q, cells, v, rewards, done, behind, bootstrap, step, k, rounding)
+			f.overCells(&zero, cells, v, rewards, done, behind, bootstrap, step, k, rounding)
 			last := len(cells) - 1
 			for last > 0 && !b.Mask[cells[last]] {
 				last--
 			}
 			if i := cells[last]; len(shown) == len(b.Mask) && b.Mask[i] && k != 0 {
-				g.start = (shown[i] - q.Want[i]) / math.Pow(k, float64(len(cells)-last))
+				g.start = (shown[i] - zero.Want[i]) / math.Pow(k, float64(len(cells)-last))
 				p.Judge[i] = false // what a row begins with is fitted to its last token
 			}
 		case f.begin != nil:
