@@ -85,7 +85,7 @@ func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by flo
 	stops := len(stopLow) + len(stopHigh)
 	dropped := !math.IsInf(below, 0) || !math.IsInf(above, 0)
 	split := odd+stops == 0 && dropped && plain >= least && below < low && high < above // all are whole or 0, by what decides alone
-	if len(seen) < least || 4*plain < len(seen) && !split || 20*odd > len(seen) || stops > 0 && dropped {
+	if len(seen) < least || 4*plain < len(seen) && !split || 20*odd > len(seen) || stops > 0 && dropped || m.gate != "" && !dropped {
 		return nil, nil
 	}
 	list = []assign{word("tis.level", m.level)}
