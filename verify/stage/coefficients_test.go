@@ -130,11 +130,28 @@ func TestConstantsAreThoseOfAllFiles(t *testing.T) {
 		}
 		return l.Constant()
 	}
-	for _, c := range []float64{7, 256} {
+	for _, c := range []float64{1, 7, 256} {
 		require.Equal(t, c, run(5, func(rows, _ float64) float64 { return rows * c }), fmt.Sprint(c))
 	}
 	require.Zero(t, run(5, func(rows, _ float64) float64 { return rows * 5 }), "the width of the files")
 	require.Zero(t, run(5, func(_, tokens float64) float64 { return tokens }), "a mean over tokens")
+}
+
+// Whole losses are of files that have their loss and the losses of their tokens, no policy loss beside them, and every tensor that they declare.
+func TestFilesOfWholeLosses(t *testing.T) {
+	for name, change := range map[string]func(b *dump.Batch){
+		"":                        func(*dump.Batch) {},
+		"without its loss":        func(b *dump.Batch) { delete(b.Tensors, "loss") },
+		"without token losses":    func(b *dump.Batch) { delete(b.Tensors, "token_loss") },
+		"with its policy loss":    func(b *dump.Batch) { b.Tensors["pg_loss"] = b.Tensors["loss"] },
+		"with a file that is not": func(b *dump.Batch) { b.Missing = []string{"kl"} },
+	} {
+		b := lossFile(4, []int{4, 2}, func(i int) float64 { return float64(i) }, map[string]float64{"loss": 1})
+		change(b)
+		var w wholes
+		w.add(b, true)
+		require.Equal(t, name != "", w.no, name)
+	}
 }
 
 // One number that all sums over tokens are divided by is found, and what is a mean over tokens, over cells or over rows is none.

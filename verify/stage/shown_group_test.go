@@ -194,8 +194,9 @@ func TestNoPenaltyIsShown(t *testing.T) {
 	}
 }
 
-// clipped is a batch of which the gradients are those of a surrogate with bounds 0.177, 0.0625 and 1.31.
-func clipped(seed uint64) *dump.Batch {
+// clipped is a batch of which the gradients are those of a surrogate with bounds 0.177, 0.0625 and 1.31, and the advantages what of makes of normal
+// numbers.
+func clipped(seed uint64, of func(x float64) float64) *dump.Batch {
 	const rows, cols = 16, 24
 	rng := rand.New(rand.NewPCG(seed, 4))
 	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Origin: make([]dump.Origin, rows), Files: []dump.FileInfo{{Name: "f", Hi: rows, Cols: cols}}, Tensors: map[string]*dump.Tensor{}}
@@ -204,7 +205,7 @@ func clipped(seed uint64) *dump.Batch {
 		b.Mask[i], old[i] = true, -3*rng.Float64()
 		lp[i] = old[i] + 0.25*rng.NormFloat64()
 		if i%cols == 0 {
-			adv[i/cols] = rng.NormFloat64()
+			adv[i/cols] = of(rng.NormFloat64())
 		}
 		a, rho := adv[i/cols], math.Exp(lp[i]-old[i])
 		if !(a > 0 && rho > 1.177 || a < 0 && (rho < 1-0.0625 || rho > 1.31)) {
@@ -220,20 +221,24 @@ func clipped(seed uint64) *dump.Batch {
 
 // The bounds of a surrogate lie between the gradients that are 0 and those that are not.
 func TestGradientClipsAreShown(t *testing.T) {
-	got := map[string]float64{}
-	for _, a := range gradientClips(clipped(4), nil) {
-		got[a.option] = a.value.Num()
+	for _, of := range []func(x float64) float64{unchanged, func(x float64) float64 { return math.Copysign(1, x) }} {
+		got := map[string]float64{}
+		for _, a := range gradientClips(clipped(4, of), nil) {
+			got[a.option] = a.value.Num()
+		}
+		require.InDelta(t, 0.177, got["clip.high"], 0.02)
+		require.InDelta(t, 0.0625, got["clip.low"], 0.02)
+		require.InDelta(t, 1.31, got["clip.dual"], 0.05)
 	}
-	require.InDelta(t, 0.177, got["clip.high"], 0.02)
-	require.InDelta(t, 0.0625, got["clip.low"], 0.02)
-	require.InDelta(t, 1.31, got["clip.dual"], 0.05)
 }
+
+func unchanged(x float64) float64 { return x }
 
 // Several steps leave less between the gradients that are 0 and those that are not than one does.
 func TestGradientClipsOfSeveralSteps(t *testing.T) {
 	var steps []Step
 	for seed := range uint64(12) {
-		b := clipped(seed)
+		b := clipped(seed, unchanged)
 		b.Meta.Step = int(seed)
 		steps = append(steps, Step{B: b, Set: &convention.Set{}})
 	}
