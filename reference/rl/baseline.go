@@ -145,16 +145,17 @@ func ReMaxAdvantage(adv, ret, reward, baseline []float64, mask []bool, rows, col
 // OptimalTokenBaseline stores in adv, rows×cols, the return-to-go of each token minus the baseline of its column in its
 // group,
 //
-//	b_t = Σ_i G_it·W_it·m_it / (Σ_i W_it·m_it + eps),   W_it = Σ_{s≤t} (1 − 2π_s + q_s)·m_s,   π_s = exp(old_s)
+//	b_t = Σ_i G_it·W_it·m_it / (Σ_i W_it·m_it + eps),   W_it = Σ_{s≤t} (1 − 2π_s + q_s)·w_s·m_s,   π_s = exp(old_s)
 //
 // where G is the sum of the rewards from the token on and W the squared norm of the score function of the response so far,
-// with q_s the sum of the squared probabilities at step s. Masked cells are 0. A group of one has baseline 0; so has the longest
-// response of a group, if it is the only one of its length, from the column on that the second length names: it would be compared
-// with itself only. Lengths are numbers of true cells, also of rows with holes, whose cells then reach further than their length.
+// with q_s the sum of the squared probabilities at step s and w_s, nil for 1, the squared importance weight of an engine's token.
+// Masked cells are 0. A group of one has baseline 0; so has the longest response of a group, if it is the only one of its length, from the
+// column on that the second length names: it would be compared with itself only. Lengths are numbers of true cells, also of rows with holes, whose cells then reach further than their length.
 //
 // Source: compute_optimal_token_baseline_advantage of verl 0.9.1 with handle_zero_tail, ε = 1e-8. adv must not be an input.
-func OptimalTokenBaseline(adv, reward, old, sumPiSquared []float64, mask []bool, group []int, rows, cols int, eps float64) []float64 {
+func OptimalTokenBaseline(adv, reward, old, sumPiSquared, weight []float64, mask []bool, group []int, rows, cols int, eps float64) []float64 {
 	needMatrix(reward, mask, rows, cols)
+	need(weight == nil || len(weight) == len(reward), badLength)
 	need(len(old) == len(reward) && len(sumPiSquared) == len(reward), badLength)
 	starts, members := byGroup(group, rows)
 	adv = RewardToGo(adv, reward, mask, rows, cols, 1, HoleCarry) // G
@@ -165,7 +166,11 @@ func OptimalTokenBaseline(adv, reward, old, sumPiSquared []float64, mask []bool,
 		for t := range cols {
 			k := i*cols + t
 			if mask == nil || mask[k] {
-				w += 1 - float64(2*math.Exp(old[k])) + sumPiSquared[k]
+				x := 1 - float64(2*math.Exp(old[k])) + sumPiSquared[k]
+				if weight != nil {
+					x *= weight[k]
+				}
+				w += x
 			}
 			norm[k] = w
 		}

@@ -134,7 +134,7 @@ func TestOptimalTokenBaseline(t *testing.T) {
 		for i := range group {
 			group[i] = rapid.IntRange(0, rows-1).Draw(t, "group")
 		}
-		got := OptimalTokenBaseline(nil, poison(reward, mask), poison(old, mask), poison(sq, mask), mask, group, rows, cols, 1e-8)
+		got := OptimalTokenBaseline(nil, poison(reward, mask), poison(old, mask), poison(sq, mask), nil, mask, group, rows, cols, 1e-8)
 		if err := off(got, slow(reward, old, sq, mask, group, rows, cols), 1e-9); err != nil {
 			t.Fatal(err)
 		}

@@ -272,7 +272,7 @@ var bitCases = map[string]func(b bitBatch) []float64{
 		return OffPolicyMask(nil, b.lp, b.old, b.adv, b.mask, bitRows, bitCols, .1)
 	},
 	"OptimalTokenBaseline": func(b bitBatch) []float64 {
-		return OptimalTokenBaseline(nil, b.adv, b.old, b.ratio, b.mask, b.group, bitRows, bitCols, 1e-8)
+		return OptimalTokenBaseline(nil, b.adv, b.old, b.ratio, nil, b.mask, b.group, bitRows, bitCols, 1e-8)
 	},
 	"OverlongPenalty": func(b bitBatch) []float64 { return []float64{OverlongPenalty(95, 100, 30, .7)} },
 	"PPO": func(b bitBatch) []float64 {

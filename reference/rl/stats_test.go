@@ -361,7 +361,7 @@ func TestNoRows(t *testing.T) {
 			require.Len(t, TokenRewards(nil, per, nil, nil, noEOS, rows, 0, RewardOptions{Index: index}), 0)
 		}
 		require.Len(t, Broadcast(nil, per, nil, rows, 0), 0)
-		require.Len(t, OptimalTokenBaseline(nil, x, x, x, nil, make([]int, rows), rows, 0, 1e-8), 0)
+		require.Len(t, OptimalTokenBaseline(nil, x, x, x, nil, nil, make([]int, rows), rows, 0, 1e-8), 0)
 	}
 	none, err := GroupAdvantage(nil, nil, nil, GroupOptions{Scale: ScaleBatchStd, BatchCentred: true})
 	require.NoError(t, err)

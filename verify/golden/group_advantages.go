@@ -275,5 +275,5 @@ func verlTokenBaseline(c *call) []answer {
 	if !c.ok() {
 		return nil
 	}
-	return []answer{plain("advantages", rl.OptimalTokenBaseline(nil, b.reward, old, squares, b.mask, b.group, b.rows, b.cols, 1e-8)...)}
+	return []answer{plain("advantages", rl.OptimalTokenBaseline(nil, b.reward, old, squares, nil, b.mask, b.group, b.rows, b.cols, 1e-8)...)}
 }

@@ -69,7 +69,7 @@ func predictAdvantages(c *Case) *Prediction {
 	case kind == "rfpp", kind == "remax":
 		p = predictReturnAdvantage(c)
 	default:
-		note(&c.Absent, "the squared probabilities of every step (adv.kind "+kind+")")
+		p = predictTokenBaseline(c)
 	}
 	if !c.OK() || p == nil {
 		return nil

@@ -77,6 +77,7 @@ var definitions = map[string]definition{
 	"dones":  {perToken, flag, ofTokens},
 	"scores": {perRow, number, ofTokens}, "rewards_per_func": {rowVector, number, ofTokens}, "group_id": {perRow, integer, ofTokens},
 	"sample_id": {perRow, integer, ofTokens}, "next_values": {perRow, number, ofTokens},
+	"reward_baselines": {perRow, number, ofTokens}, "sum_pi_squared": {},
 	"advantages": {tokenOrRow, number, ofTokens}, "is_weights": {tokenOrRow, number, ofTokens},
 	"loss": {scalar, number, ofTokens}, "pg_loss": {scalar, number, ofTokens}, "kl_loss": {scalar, number, ofTokens},
 	"value_loss": {scalar, number, ofTokens}, "entropy_loss": {scalar, number, ofTokens},
