@@ -57,6 +57,9 @@ func TestDeclare(t *testing.T) {
 
 		// verl, under short names, under those of the tree, and as overrides
 		{"verl", `{"clip_ratio":0.2}`, "clip.low=0.2 clip.high=0.2"},
+		// the critic has a reduction of its own
+		{"verl", `{"actor_rollout_ref":{"actor":{"loss_agg_mode":"seq-mean-token-sum"}},"critic":{"loss_agg_mode":"token-mean"}}`, "agg.kind=seq_mean_token_sum value.agg=token"},
+		{"verl", `{"actor_rollout_ref":{"actor":{"loss_agg_mode":"seq-mean-token-sum"}},"critic":{"loss_agg_mode":"seq-mean-token-sum"}}`, "agg.kind=seq_mean_token_sum value.agg=same"},
 		{"verl", `{"clip_ratio":0.3}`, ""}, // 0.2 of clip_ratio_low goes before it
 		{"verl", `{"clip_ratio":0.3,"clip_ratio_low":null,"clip_ratio_high":0.28}`, "clip.low=0.3 clip.high=0.28"},
 		{"verl", `{"actor_rollout_ref.actor.clip_ratio_low":0.2,"++actor_rollout_ref.actor.clip_ratio_high":0.28,"actor.clip_ratio_c":10}`, "clip.low=0.2 clip.high=0.28 clip.dual=10"},

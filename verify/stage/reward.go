@@ -91,16 +91,6 @@ func predictScores(c *Case) *Prediction {
 	return p
 }
 
-// beta returns the coefficient of the KL term. One that adapts is known only at the first step.
-func (c *Case) beta() float64 {
-	note(&c.Read, "kl.adaptive")
-	if c.Set.Value("kl.adaptive").Kind() == convention.Tuple && c.B.Meta.Step > 1 {
-		note(&c.Absent, "the present kl.beta (by kl.adaptive the declared one is that of the first batch only: declare kl.beta of each step in its files, and no kl.adaptive)")
-		return 0
-	}
-	return c.Num("kl.beta")
-}
-
 // clipRange returns the bounds of reward.clip if scores are clipped at that time.
 func (c *Case) clipRange(at ...string) (lo, hi float64, ok bool) {
 	when := c.EnumOr("reward.clip", "none")

@@ -129,11 +129,49 @@ func TestTokenRewardsFindFaults(t *testing.T) {
 	fails(t, "reward/token", put(func([]float64) {}), set(t, "kl.place=loss eos.rule=none reward.clip=none score.index=last_response"))
 	lacks(t, "reward/token", put(func([]float64) {}), set(t, plainReward), "score.index")
 	lacks(t, "reward/token", g.Without("scores"), set(t, plainReward+"score.index=last_response"), "scores")
-	// Where β adapts, it is known at the first step only.
+	// Where β adapts, it is declared for the first step only.
 	adaptive := s.With("kl.adaptive", mustParse(t, "kl.adaptive", "6,1e4,8"), "test")
 	require.Equal(t, check.Pass, Judge(Find("reward/token"), g.Batch, adaptive).Verdict)
 	g.Meta.Step = 2
 	lacks(t, "reward/token", g.Batch, adaptive, "kl.adaptive")
+}
+
+// The coefficient of a controller is read off the rewards of a later batch: one number has to explain all of them, and be the one that is logged.
+func TestCoefficientOfAController(t *testing.T) {
+	s := set(t, plainReward+"score.index=last_response").WithFact("algorithm.kl_ctrl.type", "adaptive").WithFact("num_mini_batches", 1.0)
+	const moved = 0.0613
+	of := func(change func(x []float64)) *dump.Batch {
+		g := newGrid(6, 6, 5, 6).row("scores", 2, -1, 0.5)
+		kl, x := make([]float64, len(g.Mask)), make([]float64, len(g.Mask))
+		for i, m := range g.Mask {
+			if m {
+				kl[i] = float64(f32(math.Sin(float64(7*i) + 1)))
+				x[i] = -moved * kl[i]
+			}
+		}
+		for r, last := range []int{5, 10, 17} {
+			x[last] += g.Row("scores")[r]
+		}
+		change(x)
+		for i := range x {
+			x[i] = float64(f32(x[i]))
+		}
+		g = g.token("kl", kl...)
+		b := g.token("token_rewards", x...).Batch
+		b.Meta.Step = 3
+		return b
+	}
+	right := of(func([]float64) {})
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), right, s).Verdict)
+	fails(t, "reward/token", of(func(x []float64) { x[3] *= 1.01 }), s)
+	declared := set(t, plainReward+"score.index=last_response") // nothing says that it moves
+	fails(t, "reward/token", right, declared)
+	for logged, verdict := range map[float64]check.Verdict{moved: check.Pass, 1.02 * moved: check.Fail} {
+		right.Files = []dump.FileInfo{{Lo: 0, Hi: right.Rows, Cols: right.Cols, Scalars: []dump.Scalar{{Name: "actor/reward_kl_penalty_coeff", Value: logged}}}}
+		right.Meta.Framework, right.Meta.MicroBatches, right.Meta.WorldSize, right.Meta.ScalarsScope = "verl", 1, 1, "optimizer_step"
+		o := Judge(Find("scalars/actor_reward_kl_penalty_coeff"), right, s)
+		require.Equal(t, verdict, o.Verdict, o.Lacking())
+	}
 }
 
 // What happens to a response without EOS: the second row has none.
