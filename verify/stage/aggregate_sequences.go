@@ -14,7 +14,7 @@ import (
 func (c *Case) withEmptySequences(s *sums, red *reduction) {
 	b := c.B
 	level, kind := c.Set.Value("ratio.level"), c.Set.Value("loss.kind")
-	if red.kind() != rl.AggSeqMeanTokenMean || red.o[0].EmptyRows != rl.AggCounted || c.Has("token_loss") || b.Row("advantages") == nil ||
+	if red.kind() != rl.AggSeqMeanTokenMean || red.o[0].EmptyRows != rl.AggCounted || b.Row("advantages") == nil ||
 		level.String() != "seq_sum" || kind.String() != "ppo" {
 		return
 	}

@@ -20,6 +20,7 @@ func TestRowsWithoutATokenOfALossOfSequences(t *testing.T) {
 		tr.logprobs(0.05)
 		lp, old := b.Token("logp_new"), b.Token("logp_old")
 		adv := tr.perRow("advantages", func(int) float64 { return tr.r.NormFloat64() })
+		rowLoss := make([]float64, b.Rows)
 		mean := func(empty float32) (loss []float64) {
 			for _, f := range b.Files {
 				var sum float32
@@ -34,11 +35,16 @@ func TestRowsWithoutATokenOfALossOfSequences(t *testing.T) {
 					if length(b, r) == 0 {
 						a *= empty
 					}
-					sum += max(-a*rho, -a*min(max(rho, 1-.2), 1+.2))
+					rowLoss[r] = float64(max(-a*rho, -a*min(max(rho, 1-.2), 1+.2)))
+					sum += float32(rowLoss[r])
 				}
 				loss = append(loss, float64(sum/float32(f.Hi-f.Lo)))
 			}
 			return loss
+		}
+		mean(1)
+		if seed%2 == 0 { // a program may give the loss of a response to each of its tokens
+			tr.grid("token_loss", func(i int) float64 { return rowLoss[i/b.Cols] })
 		}
 		tr.perFile("loss", mean(1))
 		o := judged32(t, "aggregate/loss", b, set)

@@ -43,7 +43,10 @@ func assertTruncated(c *Case) *Assertion {
 		case eos[id] || padKnown && id == pad:
 			ended++
 		case last+1 < limit:
-			return nil
+			if !padKnown || !c.unended(r, limit, eos, pad) {
+				return nil
+			}
+			cut = append(cut, r) // a part of it is left in the mask
 		default:
 			cut = append(cut, r)
 		}
@@ -61,6 +64,16 @@ func assertTruncated(c *Case) *Assertion {
 			Reason: "the mask is true on a response that was cut off by its length, where mask_truncated_completions is declared; " + why})
 	}
 	return a
+}
+
+// unended reports whether the ids of a row up to the limit have no EOS, and no padding in the last place.
+func (c *Case) unended(r, limit int, eos map[int]bool, pad int) bool {
+	for t := range limit {
+		if id, known := c.B.TokenID(r, t); !known || eos[id] || t == limit-1 && id == pad {
+			return false
+		}
+	}
+	return limit > 0
 }
 
 // padID returns the id of padding: the declared one, else that of all cells behind the first EOS of every row that has some.

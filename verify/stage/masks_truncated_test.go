@@ -23,6 +23,7 @@ func TestTruncatedRowsAreMasked(t *testing.T) {
 		{"healthy", [][]float64{ended, atLimit, long, long}, []int{3, 5, 0, 0}, "–"},
 		{"kept", [][]float64{ended, atLimit, long, long}, []int{3, 5, 5, 5}, "MASK-TRUNCATED-KEPT"},
 		{"one is kept", [][]float64{ended, atLimit, long, long}, []int{3, 5, 0, 5}, "MASK-TRUNCATED-KEPT"},
+		{"the first token is kept", [][]float64{ended, atLimit, long, long}, []int{3, 5, 1, 1}, "MASK-TRUNCATED-KEPT"},
 		{"inverted", [][]float64{ended, atLimit, long, long}, []int{0, 0, 5, 5}, "EOS-INVERTED"},
 		{"all cut off, and masked", [][]float64{long, long}, []int{0, 0}, "–"},
 		{"no EOS anywhere: perhaps the id is another", [][]float64{long, long}, []int{5, 5}, ""},

@@ -93,6 +93,7 @@ var metrics = []metric{
 	{name: "actor/kl_loss", framework: "verl", title: "logged KL loss", formula: "Σ over the micro-batches of Agg(kl), by agg.kind and agg.denominator, as the loss adds it", over: total, of: fileKL},
 	{name: "actor/entropy_loss", framework: "verl", title: "logged entropy term", formula: "Σ over the micro-batches of Agg(entropy), by agg.kind and agg.denominator, as the loss subtracts it", over: total, of: fileEntropy},
 	{name: "actor/entropy", framework: "verl", title: "logged entropy", formula: "Σ over the micro-batches of Agg(entropy), by agg.kind and agg.denominator", over: total, of: fileEntropy},
+	{name: "actor/reward_kl_penalty_coeff", framework: "verl", title: "logged coefficient of the KL in the rewards", formula: "β of token_rewards = score − β·kl, read off the rewards", rollout: true, of: loggedBeta},
 	{name: "critic/advantages/mean", framework: "verl", title: "mean of the advantages", formula: "mean over the mask of advantages", rollout: true, pooled: true, of: maskedMean("advantages")},
 	{name: "critic/advantages/max", framework: "verl", title: "largest advantage", formula: "largest advantage in the mask", rollout: true, pooled: true, of: extreme("advantages", largest)},
 	{name: "critic/advantages/min", framework: "verl", title: "smallest advantage", formula: "smallest advantage in the mask", rollout: true, pooled: true, of: extreme("advantages", smallest)},
@@ -271,6 +272,9 @@ func (m *metric) predict(c *Case) *Prediction {
 	}
 	if m.name == "approx_kl" {
 		p.Alt = m.alternative(c, rows, step)
+		if !slices.Contains(dictionaries, framework) {
+			m.spinningUp(c, p, rows, step)
+		}
 	}
 	if m.name == "loss" && step && framework != "trl" {
 		p.Alt = times(p.Want, 1/max(c.accumulation(), 1))

@@ -231,7 +231,7 @@ func scoreSpread(ddof float64) func(*Case, []span) ([]float64, []float64) {
 		}
 		x, e = make([]float64, len(rows)), make([]float64, len(rows))
 		for f, s := range rows {
-			x[f], e[f] = c.deviationOf(in.X[s.lo:s.hi], ddof)
+			x[f], e[f] = c.deviationOf(given(in.X[s.lo:s.hi]), ddof)
 			for r := s.lo; r < s.hi; r++ {
 				e[f] += 2 * in.E(r)
 			}

@@ -219,6 +219,21 @@ func (c *Case) meanKL(rows []span, kind rl.KLKind) ([]float64, []float64) {
 	return c.means(rows, k, e)
 }
 
+// spinningUp makes the mean of logp_old − logp_new an alternative, which loops of nobody's framework log by this name, too: approx_kl of OpenAI's
+// Spinning Up (ppo.py).
+func (m *metric) spinningUp(c *Case, p *Prediction, rows []span, step bool) {
+	x, e := updateKL(c, rows)
+	if step {
+		m.combine(c, x, e)
+	}
+	p.closest([][]float64{x})
+	for f := range x {
+		if p.Alt[f] == x[f] {
+			p.Bound[f] = max(p.Bound[f], e[f])
+		}
+	}
+}
+
 // alternative returns approx_kl as the mean of k2, in TRL over all cells: its PPOTrainer fills both log-probs with one number where
 // there is no token, and takes 0.5·(diff²).mean() (TRL 1.12.0).
 func (m *metric) alternative(c *Case, rows []span, step bool) []float64 {
@@ -289,8 +304,15 @@ func meanScore(c *Case, rows []span) (x, e []float64) {
 	x, e = make([]float64, len(rows)), make([]float64, len(rows))
 	for f, s := range rows {
 		var size float64
-		n := float64(s.hi - s.lo)
+		n := float64(len(given(in.X[s.lo:s.hi])))
+		if n == 0 {
+			x[f] = math.NaN()
+			continue
+		}
 		for r := s.lo; r < s.hi; r++ {
+			if math.IsNaN(in.X[r]) {
+				continue
+			}
 			x[f] += in.X[r] / n
 			size += math.Abs(in.X[r]) / n
 			e[f] += in.E(r) / n
@@ -298,4 +320,10 @@ func meanScore(c *Case, rows []span) (x, e []float64) {
 		e[f] += (foldError(int(n), c.Unit) + 2*(c.Unit+tol.U64)) * size
 	}
 	return x, e
+}
+
+// given returns the scores of the rows that have one: of a row of which no function gave a reward it is NaN, and logged statistics leave it out
+// (TRL 1.16, nanmean and nanstd).
+func given(x []float64) []float64 {
+	return slices.DeleteFunc(slices.Clone(x), math.IsNaN)
 }
