@@ -357,7 +357,7 @@ func (t *track) decide(closed bool) {
 		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return rounding(f, u) })
 	}
 	if slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
-		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return fitted(f) || t.unlisted(f) })
+		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return fitted(f) || t.unlisted(f) || t.anyBaseline(f) })
 	}
 	if len(t.why.fits) > 0 && several(t.why.fits[0]) && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
 		t.why.fits = nil
@@ -401,6 +401,14 @@ func (t *track) unlisted(f stage.Fit) bool {
 	}
 	c := f.Changes[0]
 	return (c.Option == "gae.gamma" || c.Option == "gae.lambda") && !slices.Contains(t.first.Case.Set.Among(c.Option), c.To)
+}
+
+// anyBaseline reports whether a fit says no more than that a group has some baseline: that of ReMax is the reward of a greedy response, and where that
+// was not dumped it is solved from the advantages.
+func (t *track) anyBaseline(f stage.Fit) bool {
+	return t.first.Case.B.Row("reward_baselines") == nil && slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
+		return c.Option == "adv.kind" && c.From.Known() && c.To.String() == "remax"
+	})
 }
 
 // mostChanged is the number of declared options that an explanation may contradict.

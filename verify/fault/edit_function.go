@@ -88,6 +88,14 @@ func functionEdits(o *stage.Outcome) []edit {
 		}
 	}
 	if o.Check.ID == "reward/token" {
+		for _, back := range []bool{false, true} {
+			what := map[bool]string{false: "up to it", true: "from it on"}[back]
+			list = append(list, edit{id: "OTHER-FORM", title: "the KL of a token is the sum over those " + what + " in its row", changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					without := under(noKL, c, ch)
+					return combined(1, without, 1, runningSums(combined(1, under(sameInput, c, ch), -1, without), c, back))
+				}})
+		}
 		for _, mean := range []bool{true, false} {
 			what := map[bool]string{true: "mean", false: "sum"}[mean]
 			list = append(list, edit{id: "OTHER-FORM", title: fmt.Sprintf("the KL of a token is the %s of its row", what), changes: 1,
@@ -95,6 +103,14 @@ func functionEdits(o *stage.Outcome) []edit {
 					without := under(noKL, c, ch)
 					kl := spreadOver(combined(1, under(sameInput, c, ch), -1, without), c, mean)
 					return combined(1, without, 1, kl)
+				}})
+		}
+	}
+	if p := o.Case.B.Tensors[o.Check.Output]; p != nil && p.Layout == dump.PerToken && o.Check.Output != "token_loss" {
+		for _, s := range spans {
+			list = append(list, edit{id: id, title: fmt.Sprintf("%s of every token are the mean of %s", o.Check.Output, s.title), changes: 1,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					return meanOverSpan(under(sameInput, c, ch), c, s.key)
 				}})
 		}
 	}
@@ -106,6 +122,66 @@ func functionEdits(o *stage.Outcome) []edit {
 		}
 	}
 	return list
+}
+
+// spans are the tokens that one mean is taken over where each should have its own number.
+var spans = []struct {
+	title string
+	key   func(b *dump.Batch, row, col int) [2]int
+}{
+	{"its micro-batch", func(b *dump.Batch, row, _ int) [2]int { return [2]int{b.File(row)} }},
+	{"the step", func(*dump.Batch, int, int) [2]int { return [2]int{} }},
+	{"its column in the micro-batch", func(b *dump.Batch, row, col int) [2]int { return [2]int{b.File(row), col} }},
+	{"its column in the step", func(_ *dump.Batch, _, col int) [2]int { return [2]int{0, col} }},
+}
+
+// meanOverSpan puts the mean over the tokens of a span in the place of each of them.
+func meanOverSpan(p *stage.Prediction, c *stage.Case, key func(b *dump.Batch, row, col int) [2]int) *stage.Prediction {
+	if p == nil || len(p.Want) != len(c.B.Mask) || c.B.Cols == 0 {
+		return nil
+	}
+	type sum struct{ x, size, e, n float64 }
+	sums := map[[2]int]sum{}
+	for i, in := range c.B.Mask {
+		if in {
+			k := key(c.B, i/c.B.Cols, i%c.B.Cols)
+			s := sums[k]
+			sums[k] = sum{s.x + p.Want[i], s.size + math.Abs(p.Want[i]), s.e + p.Bound[i], s.n + 1}
+		}
+	}
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	for i, in := range c.B.Mask {
+		if in {
+			s := sums[key(c.B, i/c.B.Cols, i%c.B.Cols)]
+			q.Want[i] = s.x / s.n
+			q.Bound[i] = (s.e+(s.n+2)*c.Unit*s.size)/s.n + 2*c.Unit*math.Abs(q.Want[i])
+		}
+	}
+	return &q
+}
+
+// runningSums puts the sum over the tokens of a row up to each, or from each on, in its place.
+func runningSums(p *stage.Prediction, c *stage.Case, back bool) *stage.Prediction {
+	if p == nil || len(p.Want) != len(c.B.Mask) || c.B.Cols == 0 {
+		return nil
+	}
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	for r := range c.B.Rows {
+		var sum, e, n float64
+		for t := range c.B.Cols {
+			i := r*c.B.Cols + t
+			if back {
+				i = r*c.B.Cols + c.B.Cols - 1 - t
+			}
+			if c.B.Mask[i] {
+				sum, e, n = sum+p.Want[i], e+p.Bound[i]+c.Unit*math.Abs(sum+p.Want[i]), n+1
+				q.Want[i], q.Bound[i] = sum, e+(n+2)*c.Unit*math.Abs(sum)
+			}
+		}
+	}
+	return &q
 }
 
 // spreadRows predicts the mean or the sum of a row at each of its tokens.

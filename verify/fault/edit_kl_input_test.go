@@ -73,6 +73,21 @@ func TestKLInputEdits(t *testing.T) {
 	}
 }
 
+// A slip of the estimator is one under the bounds of the options, too: of x, and of the estimate.
+func TestKLFormsAreHeld(t *testing.T) {
+	p, _, err := convention.Lookup("openrlhf-group@0.11")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"kl.kind": "k2", "kl.place": "loss", "kl.beta": "0.1", "kl.grad": "naive", "kl.clamp_out": "0.3"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	judge := func(estimate func(x float64) float64) *stage.Outcome {
+		return stage.Judge(stage.Find("kl/token"), estimatedBy(func(x float64) float64 { return math.Min(estimate(x), 0.3) }), set)
+	}
+	require.Equal(t, check.Pass, judge(func(x float64) float64 { return x * x / 2 }).Verdict)
+	requireName(t, judge(func(x float64) float64 { return x * x }), "KL-FORMULA", "x², without the ½")
+}
+
 // Advantages whose differences are those of other rows over their own spread, and advantages that are never filled.
 func TestAdvantagesOfOthers(t *testing.T) {
 	p, _, err := convention.Lookup("trl-grpo@1.16")

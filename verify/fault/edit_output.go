@@ -54,6 +54,9 @@ func movedEdits(o *stage.Outcome) []edit {
 	if o.Check.ID == "gae/advantage" || o.Check.ID == "advantage/return" {
 		list = append(list, edit{id: id, title: o.Check.Output + " of every row are those of another row of the step", changes: 1, predict: permuted})
 	}
+	if o.Check.Output == "advantages" {
+		list = append(list, edit{id: id, title: "advantages of rows are the right ones of other rows: the rows were not selected, or not permuted, with the rest of the batch", changes: mostChanges, predict: ofAny})
+	}
 	if o.Case.B.Tensors[o.Check.Output].Layout == dump.PerToken {
 		for _, by := range []int{1, -1} {
 			word := map[int]string{1: "late", -1: "early"}[by]
@@ -68,6 +71,116 @@ func movedEdits(o *stage.Outcome) []edit {
 		}
 	}
 	return list
+}
+
+// ofAny predicts an output whose rows are right, or the right ones of other rows, several of which may be those of one. It is nil where the rows that are
+// elsewhere have so few numbers that other formulas have them, too.
+func ofAny(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	const most, enough = 512, 8 // rows; distinct numbers
+	b, t := c.B, c.B.Tensors[ch.Output]
+	p := under(sameInput, c, ch)
+	if p == nil || t == nil || b.Rows < 4 || b.Rows > most || len(p.Want) != len(t.Data) || len(p.Want)%b.Rows != 0 {
+		return nil
+	}
+	w := len(p.Want) / b.Rows
+	raw := p
+	scope := c.EnumOr("whiten.scope", "none")
+	if scope != "none" {
+		if raw = under(notWhitened, c, ch); raw == nil || w != b.Cols || len(raw.Want) != len(p.Want) {
+			return nil
+		}
+	}
+	in := func(i int) bool {
+		return (p.Judge == nil || p.Judge[i]) && (w != b.Cols || b.Mask[i])
+	}
+	from, numbers := make([]int, b.Rows), map[float64]bool{}
+	for r := range b.Rows {
+		from[r] = -1
+		for k := 0; k < b.Rows && from[r] < 0; k++ {
+			s, n, fits := (r+k)%b.Rows, 0, true
+			if scope != "none" {
+				n, fits = onLine(t.Data[r*w:(r+1)*w], raw.Want[s*w:(s+1)*w], func(x int) bool { return in(r*w+x) && in(s*w+x) })
+			}
+			for x := 0; x < w && scope == "none" && fits; x++ {
+				if i, j := r*w+x, s*w+x; in(i) && in(j) {
+					n++
+					fits = math.Abs(t.Data[i]-p.Want[j]) <= p.Bound[j]
+				}
+			}
+			if fits && (n > 0 || k == 0) {
+				from[r] = s
+			}
+		}
+		if from[r] < 0 {
+			return nil
+		}
+		for x := 0; x < w && from[r] != r; x++ {
+			if in(r*w+x) && in(from[r]*w+x) {
+				numbers[math.Round(1e5*p.Want[from[r]*w+x])] = true
+			}
+		}
+	}
+	if len(numbers) < enough {
+		return nil
+	}
+	if scope == "none" {
+		return ofRows(c, ch, from)
+	}
+	moved, judge := slices.Clone(raw.Want), slices.Clone(b.Mask)
+	var worst float64
+	for r, s := range from {
+		for x := range w {
+			if i, j := r*w+x, s*w+x; b.Mask[i] {
+				moved[i], judge[i], worst = raw.Want[j], in(j), max(worst, raw.Bound[j])
+			}
+		}
+	}
+	return whitenedFrom(moved, worst, judge, c, ch)
+}
+
+// onLine reports whether the numbers y of a row are k·x + m, k > 0, of those of another, with how many numbers speak: at least five.
+func onLine(y, x []float64, in func(t int) bool) (n int, fits bool) {
+	const enough, near = 5, 2e-4
+	low, high := -1, -1
+	for t := range y {
+		if !in(t) {
+			continue
+		}
+		n++
+		if low < 0 || x[t] < x[low] {
+			low = t
+		}
+		if high < 0 || x[t] > x[high] {
+			high = t
+		}
+	}
+	if n < enough {
+		return n, false
+	}
+	k := (y[high] - y[low]) / (x[high] - x[low])
+	if !(k > 0) || math.IsInf(k, 0) {
+		return n, false
+	}
+	for t := range y {
+		if in(t) && !(math.Abs(y[t]-y[low]-k*(x[t]-x[low])) <= near*(y[high]-y[low])) {
+			return n, false
+		}
+	}
+	return n, true
+}
+
+// whitenedFrom predicts the advantages that the whitening of the options makes of others, x off by most.
+func whitenedFrom(x []float64, most float64, judge []bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	p := under(both(both(perToken("token_rewards", x), constant("values", 0)), number("gae.gamma", func(float64) float64 { return 0 })), c, ch)
+	if p == nil {
+		return nil
+	}
+	q := *p
+	q.Bound, q.Judge = slices.Clone(p.Bound), judge
+	for i := range q.Bound {
+		q.Bound[i] += 4 * most
+	}
+	return &q
 }
 
 // ofRows predicts an output whose row r is row from[r] of the right one, judged where both are in the mask.

@@ -50,9 +50,33 @@ func klForms() []*Hypothesis {
 		}})
 }
 
-// estimated predicts the estimate of KL by another formula of x = logp_ref − logp, or the gradient of a loss that has it.
+// estimated predicts the estimate of KL by another formula of x = logp_ref − logp, or the gradient of a loss that has it. What the options hold x and the
+// estimate within holds them here, too.
 func estimated(c *stage.Case, ch *stage.Check, value, slope func(x float64) float64) *stage.Prediction {
-	return estimatedOf(c, ch, func(lp, ref float64) float64 { return value(ref - lp) }, func(lp, ref float64) float64 { return -slope(ref - lp) })
+	in, out := numberOr(c, "kl.clamp_in", 0), numberOr(c, "kl.clamp_out", 0)
+	if c.EnumOr("kl.kind", "") != "k3" && !c.BoolOr("kl.clamp_applies_to_k1", false) {
+		in, out = 0, 0
+	}
+	least, most := -in, in
+	if in == 0 {
+		least, most = math.Inf(-1), math.Inf(1)
+	} else if c.EnumOr("kl.clamp_in_side", "both") == "below" { // of logp − logp_ref
+		least = math.Inf(-1)
+	}
+	held := func(lp, ref float64) float64 { return min(max(ref-lp, least), most) }
+	return estimatedOf(c, ch, func(lp, ref float64) float64 {
+		y := value(held(lp, ref))
+		if out > 0 {
+			y = min(max(y, -out), out)
+		}
+		return y
+	}, func(lp, ref float64) float64 {
+		x := held(lp, ref)
+		if x != ref-lp || out > 0 && math.Abs(value(x)) > out {
+			return 0
+		}
+		return -slope(x)
+	})
 }
 
 // estimatedOf is [estimated] for a formula of both log-probs, with its slope ∂/∂logp.
