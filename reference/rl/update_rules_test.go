@@ -163,6 +163,9 @@ func TestSliceResponse(t *testing.T) {
 		func() { AlignUnshifted.ResponseRange(3, 2, 4) }, // log-probs without the first column are shifted
 		func() { AlignResponse.ResponseRange(3, 2, 5) },
 		func() { AlignShifted.ResponseRange(-1, 2, 1) },
+		func() { AlignUnshifted.ResponseRange(-1, 3, 2) },
+		func() { AlignUnshifted.ResponseRange(3, -1, 2) },
+		func() { AlignResponse.ResponseRange(-1, 2, 2) },
 		func() { Align(3).ResponseRange(3, 2, 5) },
 		func() { SliceResponse(nil, shifted, 2, 5, 1, AlignShifted, p, r) },
 		func() { SliceResponseBackward(nil, shifted, 1, 5, 1, AlignShifted, p, r) },

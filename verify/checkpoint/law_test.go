@@ -17,6 +17,7 @@ import (
 
 	"plumbline/internal/arch"
 	"plumbline/internal/format"
+	"plumbline/internal/format/hf"
 	"plumbline/internal/format/safetensors"
 	"plumbline/verify/check"
 )
@@ -193,6 +194,64 @@ func TestFamilies(t *testing.T) {
 		in := load(t, Paths{Dir: goldens + "/" + name})
 		require.Contains(t, want[m.Family], in.Folder.Family(), name)
 		require.True(t, strings.HasPrefix(in.Lines()[0], "layout: "+in.Folder.Family()), name)
+	}
+}
+
+// The folders of an actor and its critic, and a head that a configuration names, are OpenRLHF's: each alone.
+func TestFamilyOfActorAndCritic(t *testing.T) {
+	critic, err := hf.ParseConfig("config.json", []byte(`{"model_type": "other", "value_head_prefix": "score"}`))
+	require.NoError(t, err)
+	for _, u := range []*Unit{{Dir: "run/_actor"}, {Dir: "run/_actor/global_step1"}, {Dir: "rm", Config: critic}} {
+		require.Equal(t, "openrlhf", (&Folder{Units: []*Unit{u}}).Family(), u.Dir)
+	}
+	require.Empty(t, (&Folder{Units: []*Unit{{Dir: "actor"}}}).Family())
+}
+
+// A stack of layers is whole where all of its modules are named; that is a part of the model only where another stack has none of them.
+func TestStacksOfLayers(t *testing.T) {
+	text := []string{"text.layers.0.q_proj", "text.layers.1.q_proj"}
+	vision := []string{"vision.layers.0.q_proj", "vision.layers.1.q_proj"}
+	u := &Unit{}
+	for _, m := range slices.Concat(text, vision) {
+		u.pairs = append(u.pairs, &pair{module: m})
+	}
+	require.True(t, stacks(u, vision))
+	require.False(t, stacks(u, vision[:1]))
+	require.False(t, stacks(u, slices.Concat(vision, text[:1])))
+	require.False(t, stacks(u, slices.Concat(vision, text)))
+}
+
+// Targets that are an expression are matched with every linear layer of the base, and a table of tokens that is named with the tables.
+func TestTargetsOfABase(t *testing.T) {
+	base := &arch.Model{Name: "base", Config: arch.Config{Type: "llama", Layers: 3, Hidden: 4, Heads: 1, KVHeads: 1, HeadDim: 4, Inner: 8, Vocab: 6}}
+	pairOf := func(module string) []safetensors.Tensor {
+		x := []float64{1, 2, 3, 4}
+		return []safetensors.Tensor{{Name: peftPrefix + module + ".lora_A.weight", DType: format.F32, Shape: []int{1, 4}, Data: x}, {Name: peftPrefix + module + ".lora_B.weight", DType: format.F32, Shape: []int{4, 1}, Data: x}}
+	}
+	for _, c := range []struct {
+		targets string
+		layers  int
+		want    string
+	}{
+		{`".*\\.q_proj"`, 3, ""},
+		{`".*\\.q_proj"`, 2, "1 of 3 modules that the targets match have no A and B: model.layers.2.self_attn.q_proj"},
+		{`["q_proj"]`, 2, "1 of 3 modules that the targets match have no A and B: model.layers.2.self_attn.q_proj"},
+		{`["q_proj", "embed_tokens"]`, 3, "1 of 4 modules that the targets match have no A and B: model.embed_tokens"},
+		{`["q_proj", "wte"]`, 3, `target "wte" matches no module of llama`},
+	} {
+		var list []safetensors.Tensor
+		for i := range c.layers {
+			list = append(list, pairOf(fmt.Sprintf("model.layers.%d.self_attn.q_proj", i))...)
+		}
+		f, err := NewFolder(memory("adapter", map[string][]byte{"adapter_config.json": fmt.Appendf(nil, `{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": %s}`, c.targets), "adapter_model.safetensors": pack(t, list)}))
+		require.NoError(t, err)
+		bad := failures(judge(t, &Input{Folder: f, Model: base}, "adapter/targets"))
+		if c.want == "" {
+			require.Empty(t, bad, c.targets)
+			continue
+		}
+		require.Len(t, bad, 1, c.targets)
+		require.Contains(t, bad[0], c.want)
 	}
 }
 

@@ -130,6 +130,7 @@ func TestSentence(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, `engine and trainer differ by 0\.\d+ nats per token, \d.* × what bfloat16 explains; generation at 0\.7 against 1 of the trainer explains`, rep.Results[0].Reason)
 	require.Contains(t, rep.Brief.Findings[0].Or[0], "the trainer lacks the temperature")
+	require.Equal(t, -1, rep.Brief.Findings[0].First, "two passes over all tokens have no first step")
 	var titles []string
 	for _, s := range rep.Sections {
 		titles = append(titles, s.Title)

@@ -23,6 +23,13 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 			return nil, false
 		},
 		func() ([]stage.Fit, bool) {
+			if starts := t.ofSteps(unit{b, set}, found, s); len(starts) > 0 {
+				fits, _ := stage.CompleteFrom(t.check, b, set, starts, holds)
+				return fits, false
+			}
+			return nil, false
+		},
+		func() ([]stage.Fit, bool) {
 			if starts := t.upstreamFits(upstreamOf[t.check.ID], found, set, s); len(starts) > 0 {
 				return stage.CompleteFrom(t.check, b, set, starts, holds)
 			}
@@ -124,4 +131,14 @@ func (t *track) ofRows(b *dump.Batch, set *convention.Set, s *session) [][]stage
 	const most = 3
 	starts := s.scan().rows.Changes(set)
 	return starts[:min(most, len(starts))]
+}
+
+// ofSteps is what the gradients of all steps together show of the bounds of a loss, with what is found besides.
+func (t *track) ofSteps(u unit, found []stage.Change, s *session) (starts [][]stage.Change) {
+	const most = 3
+	shown := stage.ShownTogether(t.check, s.solving(t, u))
+	for _, changes := range shown[:min(most, len(shown))] {
+		starts = append(starts, merge(changes, found, u.set))
+	}
+	return starts
 }

@@ -4,7 +4,13 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
 )
 
 // Two groups of three responses, left one out.
@@ -79,6 +85,56 @@ func TestInterleavedSamples(t *testing.T) {
 		}, map[string][]float64{"sample_id": order, "group_id": right})
 	}
 	requireFault(t, "ADV-GROUPS-INTERLEAVED", "advantage/group", of(func(s float64) float64 { return math.Mod(s, 2) }), declared(t, looOptions), of(func(s float64) float64 { return math.Floor(s / 3) }))
+}
+
+// Two prompts of three samples that were repeated as a list, a b a b a b, where every prompt has its samples in a row: the number of samples is declared.
+func TestSamplesThatWereRepeatedAsAList(t *testing.T) {
+	set := declared(t, looOptions).WithFact("num_generations", 3.0)
+	wrong := func(r []float64, _ []int, i int) float64 { return leftOut(r, []int{i % 2, i%2 + 2, i%2 + 4}, i) }
+	requireFault(t, "ADV-GROUPS-INTERLEAVED", "advantage/group", looStep(wrong, nil), set, looStep(leftOut, nil))
+	o := stage.Judge(stage.Find("advantage/group"), looStep(wrong, nil), set)
+	for _, h := range fault.All() {
+		if h.ID == "ADV-GROUPS-INTERLEAVED" && h.Input != nil {
+			b, _, ok := h.Input(o.Case)
+			require.True(t, ok)
+			require.Equal(t, []float64{0, 1, 0, 1, 0, 1}, b.Row("group_id"))
+		}
+	}
+}
+
+// Scores are r₁ + ½·r₂, and the advantages those of r₁ + r₂.
+func TestAdvantagesOfUnweightedRewards(t *testing.T) {
+	functions := []float64{1, 0.5, 0.25, 0.75, -0.5, 2, 2, -1, 0.5, 0.25, -1, 1}
+	of := func(weight float64) *dump.Batch {
+		sum := func(w float64) []float64 {
+			x := make([]float64, 6)
+			for i := range x {
+				x[i] = functions[2*i] + w*functions[2*i+1]
+			}
+			return x
+		}
+		b := looStep(func(_ []float64, group []int, i int) float64 { return leftOut(sum(weight), group, i) }, map[string][]float64{"scores": sum(0.5)})
+		b.Tensors["rewards_per_func"] = &dump.Tensor{Name: "rewards_per_func", Layout: dump.PerRow, Width: 2, Data: functions}
+		return b
+	}
+	requireFault(t, "REWARD-WEIGHTS-IGNORED", "advantage/group", of(1), declared(t, looOptions).WithFact("reward_weights", []any{1.0, 0.5}), of(0.5))
+}
+
+// Advantages that are n/(n − 1) times the right ones, as a mean without oneself makes of one with it, or its root.
+func TestFactorsOfAGroup(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p).WithFact("num_generations", 3.0)
+	v, err := convention.Parse("adv.scale", "none")
+	require.NoError(t, err)
+	set = set.With("adv.scale", v, "test")
+	centred := func(k float64) *dump.Batch {
+		return looStep(func(r []float64, group []int, i int) float64 { return k * leftOut(r, group, i) * 2 / 3 }, nil)
+	}
+	require.Equal(t, check.Pass, stage.Judge(stage.Find("advantage/group"), centred(1), set).Verdict)
+	for name, k := range map[string]float64{"FACTOR× n/(n−1) of the group (1.5)": 1.5, "FACTOR× √(n/(n−1)) of the group (1.22474)": math.Sqrt(1.5)} {
+		require.Contains(t, names(fault.Explain(stage.Judge(stage.Find("advantage/group"), centred(k), set))), name)
+	}
 }
 
 // A response of 2 tokens, 1 into a buffer of 2 before the limit of 3, has half of the factor subtracted.

@@ -85,6 +85,7 @@ func TestLogpEdits(t *testing.T) {
 			{"logp_new", "LOGP-TEMPERATURE", "afterwards", func(x []float64, id int, _ []float64) float64 { return k * (x[id] - lse(x, 1)) }},
 			{"entropy", "ENTROPY-FORM", "of the token that was sampled", func(x []float64, id int, _ []float64) float64 { return lse(x, k) - k*x[id] }},
 			{"entropy", "ENTROPY-FORM", "not the sum", func(x []float64, _ int, _ []float64) float64 { return entropy(x, k) / float64(len(x)) }},
+			{"entropy", "ENTROPY-TEMPERATURE", "multiplied by the temperature", func(x []float64, _ int, _ []float64) float64 { return entropy(x, temperature) }},
 			{"entropy", "ENTROPY-FORM", "perplexity", func(x []float64, _ int, _ []float64) float64 { return math.Exp(entropy(x, k)) }},
 		} {
 			if f.output == output {

@@ -169,6 +169,27 @@ func TestKeepEdits(t *testing.T) {
 	requireName(t, stage.Judge(c, b, top), "TOP-ENTROPY-QUANTILE", "below the quantile")
 }
 
+// Quantiles of the entropies of a row interpolate between two of its tokens; that of a row of one token is its own, and one of no token has none.
+func TestQuantilesOfEntropies(t *testing.T) {
+	b := unclipped()
+	b.Tensors["entropy"] = &dump.Tensor{Name: "entropy", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: make([]float64, len(b.Mask)), Type: format.F32}
+	for i := range b.Mask {
+		b.Mask[i], b.Tensors["entropy"].Data[i] = i < b.Cols || i == b.Cols, float64(i+1)
+	}
+	want := map[float64][]float64{0: {1, 7}, 0.25: {2.25, 7}, 0.5: {3.5, 7}, 1: {6, 7}} // of entropies 1 to 6, and of 7
+	byEntropy(stage.NewCase(b, clippedLoss(t, "loss.top_entropy", "0.2"), 0), true, func(h float64, at func(q float64) float64, top float64) bool {
+		require.Equal(t, 0.2, top)
+		for q, rows := range want {
+			if h <= 6 {
+				require.Equal(t, rows[0], at(q))
+			} else if h == 7 {
+				require.Equal(t, rows[1], at(q))
+			}
+		}
+		return true
+	})
+}
+
 // An estimate of KL of probabilities, and one that stands inside the clip.
 func TestProbabilityKL(t *testing.T) {
 	set := clippedLoss(t, "kl.kind", "k2", "kl.place", "loss", "kl.beta", "0.1", "kl.grad", "naive")

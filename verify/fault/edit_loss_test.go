@@ -207,6 +207,27 @@ func TestLossOfOtherRows(t *testing.T) {
 	}
 }
 
+// A loss whose old log-probs are those of the next row, or of the row before, is named as rolled, with its own size.
+func TestLossOfRolledRows(t *testing.T) {
+	set := clippedLoss(t)
+	for id, by := range map[string]int{"OLD-ROWS-ROLLED": -1, "OLD-ROWS-ROLLED-BACK": 1} {
+		b := updated(func(float64, float64) float64 { return 0 })
+		lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages")
+		for i := range lp {
+			d := lp[i] - old[(i+by*b.Cols+len(lp))%len(lp)]
+			a := adv[i/b.Cols]
+			b.Token("token_loss")[i] = float64(float32(math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28)))))
+		}
+		o := stage.Judge(stage.Find("token_loss/policy"), b, set)
+		for _, h := range All() {
+			if h.ID == "OLD-ROWS-ROLLED" || h.ID == "OLD-ROWS-ROLLED-BACK" {
+				e, ok := newTrial(o).try(h, "", h.judge)
+				require.Equal(t, h.ID == id, ok && !e.Lead, "%s under %s: %s", h.ID, id, h.Title)
+			}
+		}
+	}
+}
+
 // The weights that a loss applies are told from those of the rollout, which are right.
 func TestLossWeights(t *testing.T) {
 	set := clippedLoss(t, "tis.level", "token", "tis.rule", "truncate_upper", "tis.high", "1.2")

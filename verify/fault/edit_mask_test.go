@@ -26,6 +26,18 @@ func summed(loss func(x []float64, mask []bool, rows, cols int) float64) *dump.B
 	return b
 }
 
+// Advantages stand for the mask of a token mean alone: under another mean, or one that nobody knows, there is no such loss.
+func TestAdvantagesForTheMask(t *testing.T) {
+	b := summed(func(x []float64, mask []bool, _, _ int) float64 { return x[0] })
+	set := clippedLoss(t)
+	for _, ch := range []string{"aggregate/loss", "aggregate/pg_loss", "gradient/dlogp", "token_loss/policy"} {
+		for _, kind := range []convention.Value{{}, parsed("agg.kind", "seq_mean_token_mean")} {
+			require.Nil(t, overAdvantages(stage.NewCase(b, set.With("agg.kind", kind, "test"), 0), stage.Find(ch)))
+		}
+	}
+	require.NotNil(t, overAdvantages(stage.NewCase(b, set, 0), stage.Find("aggregate/pg_loss")))
+}
+
 // A token mean whose mask is another one, in the sum, in the count or in both, is named by the mask.
 func TestMaskEdits(t *testing.T) {
 	p, _, err := convention.Lookup("trl-grpo@1.16")

@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -152,4 +153,37 @@ func TestDualClipOfBothSignsHoldsTinyLosses(t *testing.T) {
 		return math.Min(math.Max(-a*r, -a*math.Max(0.8, math.Min(r, 1.28))), -a*dual)
 	})
 	requireName(t, stage.Judge(stage.Find("token_loss/policy"), b, clippedLoss(t, "clip.dual", "1.1")), "CLIP-DUAL-BOTH-SIGNS", "positive")
+}
+
+// A KL that stands in the loss of a token is added to what the dual clip holds, once, and what cannot be predicted is no hypothesis.
+func TestDualClipOfBothSignsBesideKL(t *testing.T) {
+	const dual, beta = 1.1, 0.1
+	set := clippedLoss(t, "clip.dual", "1.1", "kl.beta", "0.1", "kl.kind", "k2", "kl.place", "loss", "kl.grad", "naive", "kl.agg", "same", "kl.under_is_weight", "outside", "tis.level", "none")
+	inside := true
+	of := func(hold func(l, a float64) float64) *dump.Batch {
+		b := updated(func(float64, float64) float64 { return 0 })
+		b.Meta.TokenLossIncludesKL = &inside
+		r := rand.New(rand.NewPCG(2, 3))
+		b = perTokenOf(b, "logp_ref", func(lp, _, _ float64) float64 { return lp + 0.5*r.NormFloat64() })
+		ref, i := b.Token("logp_ref"), -1
+		b = perTokenOf(b, "kl", func(lp, _, _ float64) float64 { i++; return (lp - ref[i]) * (lp - ref[i]) / 2 })
+		kl := b.Token("kl")
+		i = -1
+		return perTokenOf(b, "token_loss", func(lp, old, a float64) float64 {
+			i++
+			r := math.Exp(lp - old)
+			return hold(math.Max(-a*r, -a*math.Max(0.8, math.Min(r, 1.28))), a) + beta*kl[i]
+		})
+	}
+	c := stage.Find("token_loss/policy")
+	require.Equal(t, check.Pass, stage.Judge(c, of(func(l, a float64) float64 {
+		if a < 0 {
+			return math.Min(l, -a*dual)
+		}
+		return l
+	}), set).Verdict)
+	o := stage.Judge(c, of(func(l, a float64) float64 { return math.Min(l, -a*dual) }), set)
+	requireName(t, o, "CLIP-DUAL-BOTH-SIGNS", "positive")
+	h := All()[slices.IndexFunc(All(), func(h *Hypothesis) bool { return h.ID == "CLIP-DUAL-BOTH-SIGNS" })]
+	require.Nil(t, h.Predict(o.Case.Of(o.Case.B, o.Case.Set.With("agg.kind", convention.Value{}, "test")), stage.Find("gradient/dlogp")))
 }

@@ -172,6 +172,19 @@ func TestRecursionEdits(t *testing.T) {
 		{"not carried", "cleanrl@020cf0e", "GAE-DONES", "A_{t+1} is carried over", false, overEnds(right, none)},
 		{"γ not before the next value", "cleanrl@020cf0e", "GAE-NO-GAMMA", "γ is missing before the next value", false, steps(1, testGamma*testLambda, own)},
 		{"γ nowhere", "cleanrl@020cf0e", "GAE-NO-GAMMA", "in both", false, steps(1, testLambda, own)},
+		{"the next value subtracted", "cleanrl@020cf0e", "GAE-RECURSION", "the sign of the next value", false, func(r, v, _, d []float64, behind float64) []float64 {
+			a := make([]float64, len(r))
+			var last float64
+			for t := len(r) - 1; t >= 0; t-- {
+				next := behind
+				if t+1 < len(r) {
+					next = -v[t+1]
+				}
+				last = r[t] + testGamma*next*(1-d[t]) - v[t] + testGamma*testLambda*(1-d[t])*last
+				a[t] = last
+			}
+			return a
+		}},
 		{"rewards of the next step", "cleanrl@020cf0e", "GAE-REWARD-EARLY", "of the last one its own", false, steps(testGamma, testGamma*testLambda, func(t, n int) int { return min(t+1, n-1) })},
 		{"rewards rolled", "cleanrl@020cf0e", "GAE-REWARD-SHIFT", "rolled", false, steps(testGamma, testGamma*testLambda, func(t, n int) int { return (t + n - 1) % n })},
 		{"one column early", "cleanrl@020cf0e", "GAE-SHIFT", "of the last column 0", false, movedTo(func(t, _ int) int { return t - 1 })},

@@ -41,6 +41,23 @@ func TestSoftGateOfAnotherForm(t *testing.T) {
 	} {
 		requireName(t, stage.Judge(c, gate(of), set), "SAPO-FORM", words)
 	}
+	// ∂/∂logp of −A·(4/τ)·g(z), z = τ(ρ − 1), is −A·4·ρ·g′(z), over the tokens of the batch.
+	sloped := func(slope func(z float64) float64) *dump.Batch {
+		b := perTokenOf(updated(func(float64, float64) float64 { return 0 }), "dlogp", func(lp, old, a float64) float64 {
+			tau := 1.05
+			if a > 0 {
+				tau = 1
+			}
+			r := math.Exp(lp - old)
+			return -a * 4 * r * slope(tau*(r-1)) / 48
+		})
+		b.Meta.DLogpScale = 1
+		return b
+	}
+	g := stage.Find("gradient/dlogp")
+	require.Equal(t, check.Pass, stage.Judge(g, sloped(func(z float64) float64 { return sigmoid(z) * (1 - sigmoid(z)) }), set).Verdict)
+	requireName(t, stage.Judge(g, sloped(func(z float64) float64 { return 1 - math.Pow(math.Tanh(z), 2) }), set), "SAPO-FORM", "tanh z,")
+	requireName(t, stage.Judge(g, sloped(func(float64) float64 { return 1 }), set), "SAPO-FORM", "without a sigmoid")
 }
 
 // The geometric mean of a row's clipped ratios with one part wrong.

@@ -10,7 +10,9 @@ import (
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 	"plumbline/verify/stage"
+	"plumbline/verify/tol"
 )
 
 // A KL term, or an entropy bonus, that is reduced by weights of its own is named by them, in the loss and in the gradient; and a bonus that is
@@ -71,6 +73,18 @@ func TestTermEdits(t *testing.T) {
 	}
 	requireName(t, judge("aggregate/loss", mean, sums, own), "ENTROPY-AGGREGATION", "the mean of the sums of the responses")
 	requireName(t, judge("aggregate/loss", mean, mean, func(_, lp float64) float64 { return -lp }), "ENTROPY-FORM", "−logp_new")
+	// Where the loss is its KL alone, a sum of n terms of one sign, it is off by n roundings of itself.
+	b := judge("aggregate/loss", mean, mean, own).Case.B
+	alone := stage.NewCase(b.With("token_loss", make([]float64, len(b.Mask))), set.With("entropy.coef", convention.NumberValue(0), "test"), tol.U32)
+	n := 0
+	for _, e := range termEdits(&stage.Outcome{Case: alone, Check: stage.Find("aggregate/loss")}) {
+		if p := e.predict(alone, stage.Find("aggregate/loss")); p != nil {
+			n++
+			require.Greater(t, p.Want[0], 0.0, e.title)
+			require.GreaterOrEqual(t, p.Bound[0], count(b.Mask)*tol.U32*p.Want[0], e.title)
+		}
+	}
+	require.Greater(t, n, 5)
 	t.Run("noise", func(t *testing.T) {
 		w := noise.Float64()
 		requireNoName(t, judge("aggregate/loss", func(n, _, _, _ float64) float64 { return w / (n * n * n) }, mean, own))

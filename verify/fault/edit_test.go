@@ -161,6 +161,49 @@ func TestReturnsThatAreTheAdvantages(t *testing.T) {
 	requireName(t, o, "ADV-CENTER", "over the number of all rows")
 }
 
+// A loss has +β·KL and −c·entropy in it, a reward −β·KL: no coefficient makes the other sign.
+func TestTermsAgainstTheirSign(t *testing.T) {
+	for _, c := range []struct {
+		output, name string
+		k            float64
+		want         bool
+	}{
+		{"token_loss", "kl", 0.5, false}, {"token_loss", "kl", -0.5, true}, {"token_loss", "entropy", 0.5, true}, {"token_loss", "entropy", -0.5, false},
+		{"token_rewards", "kl", -0.5, false}, {"token_rewards", "kl", 0.5, true}, {"token_loss", "values", -0.5, false}, {"token_rewards", "entropy", 0.5, false},
+	} {
+		require.Equal(t, c.want, againstSign(&stage.Check{Output: c.output}, c.name, c.k), "%g × %s in %s", c.k, c.name, c.output)
+	}
+}
+
+// √((n − 1)/n) and its inverse, of a group or of all rows, are what another number of degrees of freedom makes of a deviation; other factors are not.
+func TestFactorsOfOtherFreedom(t *testing.T) {
+	c := &stage.Case{B: rewarded(func([]float64, []int, int) float64 { return 0 })} // four groups of four
+	for _, n := range []float64{4, 16} {
+		require.True(t, otherFreedom(c, math.Sqrt((n-1)/n)))
+		require.True(t, otherFreedom(c, math.Sqrt(n/(n-1))))
+	}
+	for _, k := range []float64{math.Sqrt(7. / 8), math.Sqrt(8. / 7), 0.5, 2} {
+		require.False(t, otherFreedom(c, k))
+	}
+}
+
+// Advantages that are the scores themselves, or half of them, have no baseline and no scale: the tensor is named.
+func TestAdvantagesThatAreTheScores(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for k, want := range map[float64][2]string{1: {"ADV-CENTER", "those of scores"}, 0.5: {"OTHER-TENSOR", "the numbers are 0.5 × scores"}} {
+		o := stage.Judge(stage.Find("advantage/group"), rewarded(func(r []float64, _ []int, i int) float64 { return k * r[i] }), set)
+		var found [][2]string
+		for _, e := range newTrial(o).extraTerms() {
+			found = append(found, [2]string{e.Hypothesis.ID, e.Hypothesis.Title})
+		}
+		require.Len(t, found, 1)
+		require.Equal(t, want[0], found[0][0])
+		require.Contains(t, found[0][1], want[1])
+	}
+}
+
 // requireName demands that a failure is explained first by a bug of this id whose title has these words, and proven.
 func requireName(t *testing.T, o *stage.Outcome, id, words string) {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/reference/quant"
 	"plumbline/verify/check"
 )
 
@@ -356,4 +357,39 @@ func TestVariants(t *testing.T) {
 // entryOf returns the entry of that id.
 func entryOf(entries []*Entry, id string) *Entry {
 	return entries[slices.IndexFunc(entries, func(e *Entry) bool { return e.ID == id })]
+}
+
+// The states of a masked model at padding mean nothing, and are not compared; those of every token are.
+func TestPaddingOfAMaskedModel(t *testing.T) {
+	s, n := embedded(t), 0
+	for _, e := range s.Sections[models.name].Entries {
+		mask := e.In["attention_mask"]
+		if e.Function != "maskedgpt" || mask == nil || e.Out["hidden"] == nil || !slices.Contains(mask.Data, 0) {
+			continue
+		}
+		n++
+		for token, want := range map[float64]bool{0: false, 1: true} {
+			f := e.copied()
+			f.edit("hidden", func(x []float64) {
+				for i := range x {
+					if mask.Data[i/(len(x)/len(mask.Data))] == token {
+						x[i]++
+					}
+				}
+			})
+			o, err := judge(f, models.functions[e.Peer+" "+e.Function])
+			require.NoError(t, err)
+			require.Equal(t, want, o.failed > 0, "%s, mask %g", e.Name(), token)
+		}
+	}
+	require.GreaterOrEqual(t, n, 2, "a language model and a judge")
+}
+
+// Where the products of a sum cancel, its K + 5 roundings in float32 are still of their sizes.
+func TestBoundOfACancellingSum(t *testing.T) {
+	const x = 4096
+	l := newInt8Layer([]float64{1, -1, 1, -1}, 1, 4, nil, quant.Float32, u32, 1)
+	a := l.forward([]float64{x, x, x, x})
+	require.Zero(t, a.got[0])
+	require.InEpsilon(t, (4+5)*u32*4*x, a.bound[0], 1e-3)
 }

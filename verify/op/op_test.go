@@ -56,6 +56,47 @@ func TestTrialFails(t *testing.T) {
 	}
 }
 
+// What computes a formula in float64 and rounds once is within the bounds of every backend: with a sigmoid of 0 below e⁻¹⁰⁰, and on a
+// device where float32 has no e^−g.
+func TestPlainImplementationsPass(t *testing.T) {
+	softmaxBackward := func(ds, dp, p []float32) {
+		dot := 0.0
+		for i, v := range p {
+			dot += float64(v) * float64(dp[i])
+		}
+		for i, v := range p {
+			ds[i] = float32(float64(v) * (float64(dp[i]) - dot))
+		}
+	}
+	gated := func(none float64) op.GatedBackwardFunc { // none: the e^−g from which on σ is 0
+		return func(dgate, dup, dy, gate, up []float32) {
+			for i, x := range gate {
+				g, s := float64(x), 1/(1+math.Exp(-float64(x)))
+				if math.Exp(-g) > none {
+					s = 0
+				}
+				dgate[i] = float32(float64(dy[i]) * float64(up[i]) * (s + g*s/(1+math.Exp(g))))
+				dup[i] = float32(float64(dy[i]) * g * s)
+			}
+		}
+	}
+	largest := func(x []float32) float32 {
+		y := float32(math.Inf(-1))
+		for _, v := range x {
+			y = max(y, v)
+		}
+		return y
+	}
+	device := op.Terms{Contract: op.Device}
+	for name, o := range map[string]op.Op{
+		"softmax backward": op.SoftmaxBackward.With(softmaxBackward), "gated backward": op.SwiGLUBackward.With(gated(math.Exp(100))), "maximum": op.Max.With(largest),
+		"gated backward on a device": op.SwiGLUBackward.On(device, gated(math.Inf(1))), "without e^−g": op.SwiGLUBackward.On(device, gated(math.MaxFloat32)),
+	} {
+		r := o.Check(1, 60, true)
+		require.True(t, r.OK(), "%s: %s", name, r)
+	}
+}
+
 // Every fault of every op is caught by the cases that a default run tries.
 func TestFaultsAreCaught(t *testing.T) {
 	n := 0

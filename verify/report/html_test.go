@@ -20,6 +20,17 @@ import (
 // evil is what a file could put into a name to act, or to be read otherwise than it is written.
 const evil = "\"><img src=https://example.org/x onerror=alert(1)><script>alert(2)</script>\x1b]0;x\x07\u202e\u2066\u2028'</style></textarea></svg>{{.}}"
 
+// Sections are on the page where they have an item or more.
+func TestPageOfSections(t *testing.T) {
+	r := sample()
+	r.Lists = []Section{{Title: "one reading", Items: []string{"the only one"}}, {Title: "no reading"}}
+	page := write(t, r, Options{Format: "html"})
+	for _, want := range []string{"one reading", "the only one", "Gradient flow: min=0.000000", "p.svg"} {
+		require.Contains(t, page, want)
+	}
+	require.NotContains(t, page, "no reading")
+}
+
 // hostile is a report in which all text is evil.
 func hostile() *Report {
 	r := sample()

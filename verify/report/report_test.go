@@ -252,3 +252,23 @@ func TestBars(t *testing.T) {
 	require.NotContains(t, buf.String(), "<script>")
 	require.Error(t, b.Write(&buf, "p.gif"))
 }
+
+// The line of a picture is the worst check with its number, its limit and the bug that explains it, and the counts where nothing is wrong.
+func TestVerdictOfAReport(t *testing.T) {
+	r := sample()
+	require.Equal(t, "FAIL a/fail: NaN, limit 1e-05: H2", r.Verdict())
+	r.Results[1].Explanations = r.Results[1].Explanations[:1]
+	require.Equal(t, "FAIL a/fail: NaN, limit 1e-05: H2", r.Verdict())
+	r.Results[1].Explanations = nil
+	require.Equal(t, "FAIL a/fail: NaN, limit 1e-05", r.Verdict())
+	r.Results = r.Results[:1]
+	require.Equal(t, "1 PASS", r.Verdict())
+}
+
+// A matrix counts what was caught, and what was named first by the fault that was planted.
+func TestMatrix(t *testing.T) {
+	var b bytes.Buffer
+	require.NoError(t, Matrix(&b, []Kill{{Check: "a", Fault: "X", Caught: true, Named: "X"}, {Check: "a", Fault: "Y", Caught: true, Named: "X"}, {Check: "b", Fault: "Z"}}, 300, 0))
+	require.Contains(t, b.String(), "2 of 3 faults caught, 1 named first. False alarms: 0 of 300 healthy inputs (with 95 % confidence below 1 %).")
+	require.Equal(t, 1, strings.Count(b.String(), "MISSED"))
+}

@@ -112,6 +112,8 @@ func TestEntropyNearZero(t *testing.T) {
 		})
 	}
 	require.Empty(t, text(t, "m.jsonl", row(-1.6e-5)).fails)
+	require.Empty(t, text(t, "m.jsonl", row(-.00194999)).fails) // two roundings, each an ulp of a logit of 2¹⁴: 2⁻⁹
+	require.Equal(t, []string{"ENTROPY-RANGE"}, text(t, "m.jsonl", row(-.00195999)).fails)
 	require.Equal(t, []string{"ENTROPY-RANGE"}, text(t, "m.jsonl", row(-.1)).fails)
 }
 

@@ -144,6 +144,21 @@ func TestPolicyThatHasLeftItsReference(t *testing.T) {
 	require.Equal(t, []string{"C7"}, text(t, "v.log", verl(2e-7)).top)
 }
 
+// A policy is stuck where 50 lines say so: a KL that fewer lines have says nothing, however many have the reward.
+func TestPolicyThatIsStuckForFiftyLines(t *testing.T) {
+	run := func(n int) string {
+		return lines(80, func(i int) string {
+			kl := ""
+			if i >= 80-n {
+				kl = fmt.Sprintf(" - actor/ppo_kl:%g", 2e-5*wave(7*i))
+			}
+			return fmt.Sprintf("step:%d - actor/pg_loss:%g%s - actor/grad_norm:0.3 - actor/lr:1e-06 - critic/score/mean:%g - response_length/mean:300", i+1, .02*wave(i), kl, .6+.002*wave(3*i))
+		})
+	}
+	require.Empty(t, text(t, "v.log", run(49)).top)
+	require.Equal(t, []string{"C7"}, text(t, "v.log", run(50)).top)
+}
+
 // k2, k3 and |k1| are not negative at any token: what is in verl's loss and negative is k1, whose expected gradient is 0.
 func TestNegativeKLOfVerl(t *testing.T) {
 	verl := func(kl float64) string {

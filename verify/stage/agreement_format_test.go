@@ -27,6 +27,8 @@ func TestOldLogProbsOfAnotherFormat(t *testing.T) {
 	}
 	judged := func(g grid) check.Verdict { return Judge(Find("agreement/format"), g.Batch, set(t, "")).Verdict }
 	require.Equal(t, check.Fail, judged(draw(16, 0, "float32")))
+	old := Judge(Find("agreement/format"), draw(16, 0, "float32").Batch, set(t, "")).Rules.Violations[0]
+	require.Equal(t, [2]int{-1, -1}, [2]int{old.Row, old.Col}, "of the tensor, not of a row")
 	require.Equal(t, check.Pass, judged(draw(0, 0, "float32")))
 	both := Judge(Find("agreement/format"), draw(16, 16, "float32").Batch, set(t, ""))
 	require.Len(t, both.Rules.Violations, 1, "both passes in bfloat16: the old ones are as good as the new")

@@ -232,3 +232,39 @@ func TestNoTemperatureTurnsADistributionRound(t *testing.T) {
 		require.False(t, d.tilted(0.9), "%g", slope)
 	}
 }
+
+// Left padding tells rows apart where some rows have it and some have none.
+func TestPaddingOfRows(t *testing.T) {
+	for _, c := range []struct {
+		mask []float64 // of three rows of four cells
+		want []int
+	}{
+		{[]float64{1, 1, 1, 1, 0, 1, 1, 1, 0, 0, 1, 0}, []int{0, 1, 2}},
+		{[]float64{0, 1, 1, 1, 0, 1, 1, 1, 0, 0, 1, 1}, nil},
+		{[]float64{1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 0}, nil},
+		{[]float64{1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1}, []int{0, 4, 0}},
+	} {
+		g := newGrid(2, 2, 2, 2)
+		g.Tensors["attention_mask"] = &dump.Tensor{Name: "attention_mask", Layout: dump.PerRow, Width: 4, Data: c.mask}
+		require.Equal(t, c.want, NewCase(g.Batch, set(t, ""), 0).padding())
+	}
+}
+
+// A difference of temperature explains nine tenths of what two passes differ by, or four fifths where it is by about the declared one: 2, or ½ of its
+// inverse, and 1 is none.
+func TestShareThatATemperatureExplains(t *testing.T) {
+	d := func(slope, explains float64) Discrepancy {
+		return Discrepancy{Tokens: 1000, Slope: slope, SlopeZ: 90, Explains: explains, Scale: 1}
+	}
+	for _, c := range []struct {
+		temperature     string
+		slope, explains float64
+		want            bool
+	}{
+		{"2", 2, 0.85, true}, {"2", 0.5, 0.85, true}, {"2", 0.5, 0.79, false}, {"2", 3, 0.85, false}, {"2", 3, 0.95, true},
+		{"0.7", 0.7, 0.85, true}, {"0.7", 1 / 0.7, 0.85, true}, {"1", 1.5, 0.85, false}, {"1", 1.5, 0.95, true},
+	} {
+		got := NewCase(newGrid(1, 1).Batch, set(t, "logp.temperature="+c.temperature), 0).tempered(d(c.slope, c.explains))
+		require.Equal(t, c.want, got, "%+v", c)
+	}
+}

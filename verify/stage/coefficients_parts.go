@@ -26,9 +26,39 @@ func (l *Losses) addParts(b *dump.Batch, loss, policy []float64) {
 			}
 		}
 	}
+	if x := b.Token("token_loss"); x != nil {
+		for _, of := range c.aggregated(x) {
+			for kind, v := range of {
+				l.own[kind] = append(l.own[kind], v)
+			}
+		}
+	}
 	for f := range b.Files {
+		l.policy = append(l.policy, policy[f])
 		l.loss = append(l.loss, loss[f]-policy[f])
 	}
+}
+
+// kinds are the aggregations, those under which the policy losses of all files are what their token losses make first: micro-batches of as many rows
+// have the same means but for a factor, and terms share what they are divided by.
+func (l *Losses) kinds() []int {
+	var shared, others []int
+	for kind := range aggregations {
+		agrees := len(l.own[kind]) == len(l.policy)
+		largest := 0.0
+		for _, x := range l.policy {
+			largest = max(largest, math.Abs(x))
+		}
+		for f := 0; f < len(l.policy) && agrees; f++ {
+			agrees = math.Abs(l.own[kind][f]-l.policy[f]) <= 1e-4*largest
+		}
+		if agrees {
+			shared = append(shared, kind)
+		} else {
+			others = append(others, kind)
+		}
+	}
+	return append(shared, others...)
 }
 
 // ofParts solves loss − pg_loss = β·kl_loss − c_H·entropy_loss + c_V·value_loss for the coefficients of the terms that the files have, by least
@@ -45,7 +75,7 @@ func (l *Losses) ofParts() map[string]float64 {
 		return found
 	}
 	for _, more := range [][]int{{1}, {0}, {0, 1}} {
-		for kind := range aggregations {
+		for _, kind := range l.kinds() {
 			with := terms
 			for _, k := range more {
 				if len(l.means[k][kind]) != len(l.loss) {

@@ -85,6 +85,33 @@ func TestCoefficientsOfTokens(t *testing.T) {
 	require.Empty(t, run(func(f int, h, _ float64) float64 { return -0.003 * h * float64(1+f%2) }))
 }
 
+// A term shares what its tokens are divided by with the policy loss: of micro-batches of as many rows a mean over each and over all differ by a factor.
+func TestCoefficientsOfTokensByTheDenominatorOfTheLoss(t *testing.T) {
+	var l Losses
+	for step := range 4 {
+		const cols, per = 4, 2
+		of := func(i int) float64 { return math.Sin(float64(7*i + step)) }
+		entropy := func(i int) float64 { return 2 + math.Cos(float64(5*i-step)) }
+		lengths := []int{1 + step%4, 2, 3, 1 + step%2}
+		b := lossFile(cols, lengths, of, nil)
+		b.Files = []dump.FileInfo{{Name: "f", Hi: per, Cols: cols}, {Name: "g", Lo: per, Hi: 2 * per, Cols: cols, MicroBatch: 1}}
+		h, pg, loss := make([]float64, len(b.Mask)), make([]float64, 2), make([]float64, 2)
+		for i, m := range b.Mask {
+			if r := i / cols; m {
+				h[i] = entropy(i)
+				share := 1 / float64(lengths[r]*len(lengths))
+				pg[r/per] += of(i) * share
+				loss[r/per] += (of(i) - 0.003*h[i]) * share
+			}
+		}
+		b.Tensors["entropy"] = &dump.Tensor{Data: h, Layout: dump.PerToken, Type: format.F32}
+		b.Tensors["pg_loss"] = &dump.Tensor{Data: pg, Layout: dump.PerFile, Type: format.F32}
+		b.Tensors["loss"] = &dump.Tensor{Data: loss, Layout: dump.PerFile, Type: format.F32}
+		l.Add(b)
+	}
+	require.Equal(t, map[string]float64{"entropy.coef": 0.003}, l.Coefficients())
+}
+
 // A constant that sums over tokens are divided by is found where rows and widths do not explain it.
 func TestConstantsAreThoseOfAllFiles(t *testing.T) {
 	run := func(cols int, by func(rows, tokens float64) float64) float64 {
@@ -103,11 +130,28 @@ func TestConstantsAreThoseOfAllFiles(t *testing.T) {
 		}
 		return l.Constant()
 	}
-	for _, c := range []float64{7, 256} {
+	for _, c := range []float64{1, 7, 256} {
 		require.Equal(t, c, run(5, func(rows, _ float64) float64 { return rows * c }), fmt.Sprint(c))
 	}
 	require.Zero(t, run(5, func(rows, _ float64) float64 { return rows * 5 }), "the width of the files")
 	require.Zero(t, run(5, func(_, tokens float64) float64 { return tokens }), "a mean over tokens")
+}
+
+// Whole losses are of files that have their loss and the losses of their tokens, no policy loss beside them, and every tensor that they declare.
+func TestFilesOfWholeLosses(t *testing.T) {
+	for name, change := range map[string]func(b *dump.Batch){
+		"":                        func(*dump.Batch) {},
+		"without its loss":        func(b *dump.Batch) { delete(b.Tensors, "loss") },
+		"without token losses":    func(b *dump.Batch) { delete(b.Tensors, "token_loss") },
+		"with its policy loss":    func(b *dump.Batch) { b.Tensors["pg_loss"] = b.Tensors["loss"] },
+		"with a file that is not": func(b *dump.Batch) { b.Missing = []string{"kl"} },
+	} {
+		b := lossFile(4, []int{4, 2}, func(i int) float64 { return float64(i) }, map[string]float64{"loss": 1})
+		change(b)
+		var w wholes
+		w.add(b, true)
+		require.Equal(t, name != "", w.no, name)
+	}
 }
 
 // One number that all sums over tokens are divided by is found, and what is a mean over tokens, over cells or over rows is none.

@@ -36,6 +36,28 @@ func TestBoundHoldsTheRoundingOfVAPOsLambda(t *testing.T) {
 	require.Greater(t, far, 3)
 }
 
+// A sum with 0 is exact: of reward, γV' and V alone the advantage has no error, whichever of them is not 0, and of two it has one rounding.
+func TestSumsWithNothingAreExact(t *testing.T) {
+	o := rl.GAEOptions{Gamma: 1, Lambda: 1, Hole: rl.HoleCarry}
+	for _, c := range []struct {
+		reward, value []float64
+		want          []float64 // bounds in units of u
+	}{
+		{[]float64{0, 0}, []float64{0, 3}, []float64{0, 0}}, // V' and −V cancel
+		{[]float64{0}, []float64{2}, []float64{0}},
+		{[]float64{5}, []float64{0}, []float64{0}},
+		{[]float64{5}, []float64{2}, []float64{3}},
+		{[]float64{0, 0}, []float64{2, 3}, []float64{1 + 2, 0}}, // δ = 3 − 2, and A = δ − 3
+		{[]float64{0, 7}, []float64{0, 0}, []float64{0, 0}},
+	} {
+		b := rl.Rollout{Rows: 1, Cols: len(c.reward), Reward: c.reward, Value: c.value}
+		adv, _ := rl.GAE(nil, nil, b, o)
+		for i, e := range gaeErrors(adv, b, Input{X: b.Reward}, Input{X: b.Value}, Input{}, o, tol.U32) {
+			require.InDelta(t, c.want[i]*tol.U32, e, 1e-6*tol.U32, "%v %v", c.reward, c.value)
+		}
+	}
+}
+
 // A penalty that float32 does not have: where the score is near it, all of the difference is its rounding; where it scales a large
 // score, the rounding is the score's size.
 func TestBoundHoldsTheRoundingOfThePenalty(t *testing.T) {

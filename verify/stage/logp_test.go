@@ -165,3 +165,12 @@ func TestEntropiesBelowZero(t *testing.T) {
 	require.Contains(t, fault(-2, 1.9).Reason, "which no distribution has")
 	require.Equal(t, "", fault(1e-4, -1e-3).Fault)
 }
+
+// Whether logits are divided is read off the temperature, and a check that asks says so.
+func TestUndividedReadsTheTemperature(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "logp.temperature=1": true, "logp.temperature=0.7": false, "logp.temperature=1 logp.temp_eps=1e-6": false} {
+		c := NewCase(newGrid(1, 1).Batch, set(t, text), 0)
+		require.Equal(t, want, c.undivided(), text)
+		require.Equal(t, text != "", slices.Contains(c.Read, "logp.temperature"), text)
+	}
+}

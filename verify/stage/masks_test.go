@@ -227,6 +227,10 @@ func TestGroupSizes(t *testing.T) {
 	o = rules(t, "masks/group", g.row("group_id", 4, 4, 4).Batch, s)
 	require.Equal(t, check.Fail, o.Verdict)
 	require.Equal(t, 3.0, o.Rules.Violations[0].Got)
+	require.Equal(t, "ROWS-REPEATED", o.Rules.Violations[0].Fault)
+	o = rules(t, "masks/group", g.Batch, set(t, "").WithFact("num_generations", 1.0))
+	require.Equal(t, check.Fail, o.Verdict)
+	require.Empty(t, o.Rules.Violations[0].Fault, "of groups of one the number is more likely to be wrong than the rows")
 	require.Equal(t, check.NotSeen, rules(t, "masks/group", g.Without("group_id"), s).Verdict)
 }
 

@@ -2,18 +2,19 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 )
 
 // gradientForms proposes what the gradient of a policy loss shows where the losses of its tokens were not dumped: the bounds that ratios stop at, and
-// a KL term, and before these the gate of SAPO and the surrogates of rows.
+// a KL term, and before these the gate of SAPO, score functions and the surrogates of rows.
 func gradientForms(b *dump.Batch) (lists [][]assign) {
 	if b.Token("token_loss") != nil {
 		return nil
 	}
-	lists = append(sapoGates(b), rowForms(b)...)
+	lists = slices.Concat(sapoGates(b), scoreForms(b), rowForms(b))
 	if clips := gradientClips(b, nil); len(clips) > 0 {
 		lists = append(lists, clips)
 	}

@@ -46,15 +46,21 @@ func meanOf(x []float64) float64 {
 
 // gspo stops rows at 0.969 and 1.043, numbers that no program has by default.
 func gspo(adv float64, d []float64) (slope []float64, loss float64) {
-	s := math.Exp(meanOf(d))
-	clipped := min(max(s, 1-0.031), 1+0.043)
-	slope = make([]float64, len(d))
-	if s*adv <= clipped*adv {
-		for i := range slope {
-			slope[i] = -adv * s
+	return gspoUpTo(0.031, 0.043)(adv, d)
+}
+
+func gspoUpTo(low, high float64) func(adv float64, d []float64) (slope []float64, loss float64) {
+	return func(adv float64, d []float64) (slope []float64, loss float64) {
+		s := math.Exp(meanOf(d))
+		clipped := min(max(s, 1-low), 1+high)
+		slope = make([]float64, len(d))
+		if s*adv <= clipped*adv {
+			for i := range slope {
+				slope[i] = -adv * s
+			}
 		}
+		return slope, -min(s*adv, clipped*adv)
 	}
-	return slope, -min(s*adv, clipped*adv)
 }
 
 // gmpo stops tokens at log-ratios of 0.11.
@@ -82,6 +88,8 @@ func TestGradientsShowRatiosOfRows(t *testing.T) {
 	}{
 		{gspo, map[string]string{"ratio.level": "seq_mean", "clip.low": "0.031", "clip.high": "0.043"}},
 		{gmpo, map[string]string{"loss.kind": "gmpo", "clip.low": "0.11", "clip.high": "0.11"}},
+		{gspoUpTo(1e9, 0.043), map[string]string{"ratio.level": "seq_mean", "clip.high": "0.043"}},
+		{gspoUpTo(0.031, 1e9), map[string]string{"ratio.level": "seq_mean", "clip.low": "0.031"}},
 	} {
 		var s RowSurrogate
 		for _, b := range rowSurrogates(tt.of) {

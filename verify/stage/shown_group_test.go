@@ -194,17 +194,18 @@ func TestNoPenaltyIsShown(t *testing.T) {
 	}
 }
 
-// The bounds of a surrogate lie between the gradients that are 0 and those that are not.
-func TestGradientClipsAreShown(t *testing.T) {
+// clipped is a batch of which the gradients are those of a surrogate with bounds 0.177, 0.0625 and 1.31, and the advantages what of makes of normal
+// numbers.
+func clipped(seed uint64, of func(x float64) float64) *dump.Batch {
 	const rows, cols = 16, 24
-	rng := rand.New(rand.NewPCG(4, 4))
+	rng := rand.New(rand.NewPCG(seed, 4))
 	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Origin: make([]dump.Origin, rows), Files: []dump.FileInfo{{Name: "f", Hi: rows, Cols: cols}}, Tensors: map[string]*dump.Tensor{}}
 	lp, old, adv, g := make([]float64, rows*cols), make([]float64, rows*cols), make([]float64, rows), make([]float64, rows*cols)
 	for i := range lp {
 		b.Mask[i], old[i] = true, -3*rng.Float64()
 		lp[i] = old[i] + 0.25*rng.NormFloat64()
 		if i%cols == 0 {
-			adv[i/cols] = rng.NormFloat64()
+			adv[i/cols] = of(rng.NormFloat64())
 		}
 		a, rho := adv[i/cols], math.Exp(lp[i]-old[i])
 		if !(a > 0 && rho > 1.177 || a < 0 && (rho < 1-0.0625 || rho > 1.31)) {
@@ -212,14 +213,42 @@ func TestGradientClipsAreShown(t *testing.T) {
 		}
 	}
 	for name, x := range map[string][]float64{"logp_new": lp, "logp_old": old, "dlogp": g} {
-		b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32, Shape: []int{rows, cols}}
+		b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Width: 1, Type: format.F32, Shape: []int{rows, cols}}
 	}
 	b.Tensors["advantages"] = &dump.Tensor{Data: adv, Layout: dump.PerRow, Width: 1, Type: format.F32, Shape: []int{rows}}
-	got := map[string]float64{}
-	for _, a := range gradientClips(b, nil) {
-		got[a.option] = a.value.Num()
+	return b
+}
+
+// The bounds of a surrogate lie between the gradients that are 0 and those that are not.
+func TestGradientClipsAreShown(t *testing.T) {
+	for _, of := range []func(x float64) float64{unchanged, func(x float64) float64 { return math.Copysign(1, x) }} {
+		got := map[string]float64{}
+		for _, a := range gradientClips(clipped(4, of), nil) {
+			got[a.option] = a.value.Num()
+		}
+		require.InDelta(t, 0.177, got["clip.high"], 0.02)
+		require.InDelta(t, 0.0625, got["clip.low"], 0.02)
+		require.InDelta(t, 1.31, got["clip.dual"], 0.05)
 	}
-	require.InDelta(t, 0.177, got["clip.high"], 0.02)
-	require.InDelta(t, 0.0625, got["clip.low"], 0.02)
-	require.InDelta(t, 1.31, got["clip.dual"], 0.05)
+}
+
+func unchanged(x float64) float64 { return x }
+
+// Several steps leave less between the gradients that are 0 and those that are not than one does.
+func TestGradientClipsOfSeveralSteps(t *testing.T) {
+	var steps []Step
+	for seed := range uint64(12) {
+		b := clipped(seed, unchanged)
+		b.Meta.Step = int(seed)
+		steps = append(steps, Step{B: b, Set: &convention.Set{}})
+	}
+	shown := ShownTogether(Find("gradient/dlogp"), steps)
+	require.NotEmpty(t, shown)
+	for _, c := range shown[0] {
+		want, there := map[string]float64{"clip.high": 0.177, "clip.low": 0.0625, "clip.dual": 1.31}[c.Option]
+		require.True(t, there)
+		require.InDelta(t, want, c.To.Num(), 0.004, c.Option)
+	}
+	require.Empty(t, ShownTogether(Find("gradient/dlogp"), steps[:1]), "one step")
+	require.Empty(t, ShownTogether(Find("logp/new"), steps))
 }

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"plumbline/internal/format/dump"
 	"slices"
 )
 
@@ -42,6 +43,31 @@ func ShownBounds(ch *Check, steps []Step) (shown [][]Change) {
 	var lists [][]assign
 	for _, p := range found {
 		lists = append(lists, p.list)
+	}
+	return openOf(lists, steps[0].Set)
+}
+
+// ShownTogether returns what the gradients of several steps give together of the options of ch, as [Shown] does of one: a bound lies in an interval that the
+// tokens of a step leave open, and in all of theirs.
+func ShownTogether(ch *Check, steps []Step) [][]Change {
+	if len(steps) < 2 {
+		return nil
+	}
+	list := make([]*dump.Batch, len(steps))
+	for i, s := range steps {
+		list[i] = s.B
+	}
+	var lists [][]assign
+	switch {
+	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
+		b := dump.Join(list...)
+		lists = valueClips(b, steps[0].Set, valueForms[0])
+	case ch.ID == "gradient/dlogp" && steps[0].B.Token("token_loss") == nil || TellsByGradient(ch, steps[0].B):
+		b := dump.Join(list...)
+		lists = append(lists, gradientClips(b, nil))
+		for _, kl := range klSlopes(b) {
+			lists = append(lists, append(kl.list, gradientClips(b, &kl)...))
+		}
 	}
 	return openOf(lists, steps[0].Set)
 }

@@ -121,6 +121,14 @@ func valueCells(b *dump.Batch, mask []bool, f valueForm) (cells []valueCell, lo,
 			cells[k].w = w
 		}
 	}
+	for from := 0; from < len(cells); { // what losses are divided by is of a file, or of all of them
+		to := from
+		for to < len(cells) && cells[to].file == cells[from].file {
+			to++
+		}
+		fillWeights(cells[from:to])
+		from = to
+	}
 	fillWeights(cells)
 	return cells, lo, hi
 }

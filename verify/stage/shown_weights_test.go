@@ -39,12 +39,36 @@ func TestWeightsAreShown(t *testing.T) {
 		}
 		return w
 	}
+	below := func(w, by float64) float64 {
+		if by > 0.0173 {
+			return 0
+		}
+		return w
+	}
+	apart := func(r int, d float64) float64 { // |p − q| of a token
+		for i := r * cols; i < (r+1)*cols; i++ {
+			if old[i]-gen[i] == d {
+				return math.Abs(math.Exp(gen[i]) - math.Exp(old[i]))
+			}
+		}
+		return math.NaN()
+	}
+	divergence := func(r int, d float64) float64 { // the binary KL of a token
+		for i := r * cols; i < (r+1)*cols; i++ {
+			if p, q := math.Exp(gen[i]), math.Exp(old[i]); old[i]-gen[i] == d {
+				return 20 * (p*math.Log(p/q) + (1-p)*math.Log((1-p)/(1-q)))
+			}
+		}
+		return math.NaN()
+	}
 	for _, tt := range []struct {
 		weight, by func(r int, d float64) float64
 		rule       func(w, by float64) float64
 		divided    bool
 		want       [2]string
 	}{
+		{token, apart, below, false, [2]string{"token", "zero_outside"}},
+		{token, divergence, below, false, [2]string{"token", "zero_outside"}},
 		{token, token, drop, false, [2]string{"token", "zero_outside"}},
 		{token, token, clamp, false, [2]string{"token", "clamp"}},
 		{row, row, clamp, false, [2]string{"seq_sum", "clamp"}},

@@ -11,6 +11,30 @@ import (
 	"plumbline/verify/tol"
 )
 
+// Eight token losses with the sign of their advantage break the law, where their quotients by it are not one number; seven are too few.
+func TestTokenLossesAgainstSign(t *testing.T) {
+	of := func(n int, loss func(a, lp float64) float64) (string, bool) {
+		g := newGrid(n, n)
+		lp, adv, x := make([]float64, n), make([]float64, n), make([]float64, n)
+		for i := range lp {
+			lp[i], adv[i] = -0.1*float64(i+1), 0.7
+			x[i] = loss(adv[i], lp[i])
+		}
+		return AgainstSign(NewCase(g.token("logp_new", lp...).token("logp_old", lp...).token("advantages", adv...).token("token_loss", x...).Batch, set(t, "kl.place=none"), tol.U32))
+	}
+	for n, want := range map[int]bool{7: false, 8: true, 12: true} {
+		fault, broken := of(n, func(a, _ float64) float64 { return a })
+		require.Equal(t, want, broken, "%d tokens", n)
+		require.Equal(t, want, fault == "ADV-SIGN")
+		_, broken = of(n, func(a, lp float64) float64 { return a * (1 - lp) })
+		require.Equal(t, want, broken, "%d tokens", n)
+	}
+	_, broken := of(12, func(a, _ float64) float64 { return -a })
+	require.False(t, broken, "the right sign")
+	_, broken = of(12, func(a, lp float64) float64 { return -a * lp })
+	require.False(t, broken, "a loss of log-probs")
+}
+
 // The sign of a gradient is told by rows of ratio 1 of advantages of both signs, and by no row that something else has a part in.
 func TestGradientAgainstSign(t *testing.T) {
 	of := func(change func(b *dump.Batch)) bool {

@@ -12,13 +12,13 @@ import (
 // lossCell is a token of which a policy loss is known: ℓ = w·f(ρ, A, lp) + β·k.
 type lossCell struct {
 	loss, adv, rho, lp, d float64
-	w, k                  float64    // 1 and 0 where there is none
-	u, rhoE               float64    // relative rounding of the loss; error of ρ
-	file, row             int        // micro-batch of a step; response
-	engine                [3]float64 // exp(old − gen) of the token, its row's sum and mean; NaN without an engine, or where weights were dumped
-	h                     float64    // entropy, NaN where it was not dumped
-	cov                   float64    // covariance by which kl_cov and clip_cov choose
-	far                   float64    // mean of gen − lp over its row, without an engine of old − lp
+	w, k                  float64     // 1 and 0 where there is none
+	u, rhoE               float64     // relative rounding of the loss; error of ρ
+	file, row             int         // micro-batch of a step; response
+	engine                engineStats // NaN without an engine, or where weights were dumped
+	h                     float64     // entropy, NaN where it was not dumped
+	cov                   float64     // covariance by which kl_cov and clip_cov choose
+	far                   float64     // mean of gen − lp over its row, without an engine of old − lp
 }
 
 // losses proposes the formulas of token losses: for each ratio and each place of a KL term, the numbers that make cells agree.

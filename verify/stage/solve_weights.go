@@ -13,32 +13,44 @@ import (
 type engineMode struct {
 	level, rule string
 	kept, by    int
+	gate        string // what decides where it is no weight
 }
 
-var engineModes = []engineMode{{"token", "", 0, 0}, {"seq_sum", "", 1, 1}, {"seq_geo", "", 2, 2}, {"seq_geo", "seq_filter", 0, 2}}
+var engineModes = []engineMode{{"token", "", 0, 0, ""}, {"seq_sum", "", 1, 1, ""}, {"seq_geo", "", 2, 2, ""}, {"seq_geo", "seq_filter", 0, 2, ""},
+	{"token", "", 0, 3, "binary_kl"}, {"token", "", 0, 4, "tv"}, {"seq_geo", "seq_filter", 0, 5, "binary_kl"}, {"seq_geo", "seq_filter", 0, 6, "tv"}}
+
+// engineStats are what the log-probs of trainer and engine make of a token: exp(old − gen) of the token, of the sum and of the mean over its row; the
+// divergences of the two probabilities of the token, see [rl.TISGate], binary KL and total variation, and their means over its row.
+type engineStats [7]float64
 
 // engineWeights returns the weights of a cell of every level.
-func engineWeights(step Step, p *policy) func(i int) [3]float64 {
-	b, none := step.B, [3]float64{math.NaN(), math.NaN(), math.NaN()}
+func engineWeights(step Step, p *policy) func(i int) engineStats {
+	b, none := step.B, engineStats{math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN()}
 	old, gen := b.Token("logp_old"), b.Token("logp_gen")
 	if old == nil || gen == nil || b.Tensors["is_weights"] != nil {
-		return func(int) [3]float64 { return none }
+		return func(int) engineStats { return none }
 	}
 	return ofEngine(b, old, gen, p.mask)
 }
 
-// ofEngine returns exp(log π_old − log π_gen) of a cell of every level: of the token, and of the sum and the mean over its row.
-func ofEngine(b *dump.Batch, old, gen []float64, mask []bool) func(i int) [3]float64 {
-	sum, n := make([]float64, b.Rows), make([]float64, b.Rows)
+// ofEngine returns what the log-probs make of a cell.
+func ofEngine(b *dump.Batch, old, gen []float64, mask []bool) func(i int) engineStats {
+	rows := make([]engineStats, b.Rows) // sums: of the log-ratio, of tokens, then of the divergences
+	token := func(i int) (kl, tv float64) {
+		p, q := max(min(math.Exp(gen[i]), 1-1e-6), 1e-6), max(min(math.Exp(old[i]), 1-1e-6), 1e-6)
+		return p*math.Log(p/q) + (1-p)*math.Log((1-p)/(1-q)), math.Abs(p - q)
+	}
 	for i, m := range mask {
 		if m {
-			sum[i/b.Cols] += old[i] - gen[i]
-			n[i/b.Cols]++
+			row := &rows[i/b.Cols]
+			kl, tv := token(i)
+			row[1], row[2], row[5], row[6] = row[1]+old[i]-gen[i], row[2]+1, row[5]+kl, row[6]+tv
 		}
 	}
-	return func(i int) [3]float64 {
-		r := i / b.Cols
-		return [3]float64{math.Exp(old[i] - gen[i]), math.Exp(sum[r]), math.Exp(sum[r] / n[r])}
+	return func(i int) engineStats {
+		row := rows[i/b.Cols]
+		kl, tv := token(i)
+		return engineStats{math.Exp(old[i] - gen[i]), math.Exp(row[1]), math.Exp(row[1] / row[2]), kl, tv, row[5] / row[2], row[6] / row[2]}
 	}
 }
 
@@ -58,7 +70,7 @@ func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by flo
 		case math.Abs(c.x-c.w) <= c.e:
 			low, high = min(low, c.by), max(high, c.by)
 			plain++
-		case c.x == 0 && c.by < 1:
+		case c.x == 0 && c.by < 1 && m.gate == "":
 			below = max(below, c.by)
 		case c.x == 0:
 			above = min(above, c.by)
@@ -73,10 +85,13 @@ func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by flo
 	stops := len(stopLow) + len(stopHigh)
 	dropped := !math.IsInf(below, 0) || !math.IsInf(above, 0)
 	split := odd+stops == 0 && dropped && plain >= least && below < low && high < above // all are whole or 0, by what decides alone
-	if len(seen) < least || 4*plain < len(seen) && !split || 20*odd > len(seen) || stops > 0 && dropped {
+	if len(seen) < least || 4*plain < len(seen) && !split || 20*odd > len(seen) || stops > 0 && dropped || m.gate != "" && !dropped {
 		return nil, nil
 	}
 	list = []assign{word("tis.level", m.level)}
+	if m.gate != "" {
+		list = append(list, word("tis.gate", m.gate))
+	}
 	limit := func(option string, v interval) float64 {
 		a := numbers(option, v)[0]
 		list = append(list, a)

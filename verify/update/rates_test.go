@@ -103,3 +103,34 @@ func TestCorrectionWithoutDecay(t *testing.T) {
 		}
 	}
 }
+
+// A tensor whose gradients no step has does not keep the others from being compared.
+func TestTensorWithoutGradients(t *testing.T) {
+	r := healthy().run(rand.New(rand.NewPCG(4, 5)), 6, "all")
+	for _, rec := range r.steps {
+		rec.of[r.names[1]].grad = nil
+	}
+	s := r.pairs(beforeUpdate, nil)
+	require.Len(t, s.groups, 2)
+	require.NotContains(t, []string{s.groups[0].name, s.groups[1].name}, r.names[1])
+	require.NotEmpty(t, s.list)
+}
+
+// A search for several numbers begins at every value of each, with every value of the others.
+func TestStartsOfASearch(t *testing.T) {
+	s := searched(healthy().run(rand.New(rand.NewPCG(4, 5)), 6, "all").pairs(beforeUpdate, nil))
+	values := map[unknown]func(r rule) float64{ofBeta1: func(r rule) float64 { return r.beta1 }, ofBeta2: func(r rule) float64 { return r.beta2 }, ofEps: func(r rule) float64 { return r.eps }, ofCount: func(r rule) float64 { return r.count }}
+	counts := map[unknown]int{ofBeta1: 2, ofBeta2: 2, ofEps: 2, ofCount: 3}
+	for a, of := range values {
+		for b, beside := range values {
+			if a == b {
+				continue
+			}
+			seen := map[[2]float64]bool{}
+			for _, r := range s.starts(rule{kind: "adamw"}, []unknown{a, b}) {
+				seen[[2]float64{of(r), beside(r)}] = true
+			}
+			require.Len(t, seen, counts[a]*counts[b])
+		}
+	}
+}

@@ -54,6 +54,7 @@ var hostile = []struct {
 	{"bool 2", start(3, 0, 1).put("k", kindBool, uint8(2)).Bytes(), "2, want 0 or 1 for a bool"},
 	{"bool 2 in an array", start(3, 0, 1).put("k", kindArray, kindBool, u64(3), raw{0, 1, 2}).Bytes(), "byte 51: 2, want 0 or 1"},
 	{"array of 2^63 strings", start(3, 0, 1).put("k", kindArray, kindString, uint64(1<<63)).Bytes(), "an array of 9223372036854775808 elements, but 0 bytes hold at most 0"},
+	{"array of strings without room for their lengths", start(3, 0, 1).put("k", kindArray, kindString, u64(9), make(raw, 71)).Bytes(), "an array of 9 elements, but 71 bytes hold at most 8"},
 	{"array of 2^61 u64, whose bytes overflow", start(3, 0, 1).put("k", kindArray, kindU64, uint64(1<<61), make(raw, 64)).Bytes(), "an array of 2305843009213693952 elements, but 64 bytes hold at most 8"},
 	{"array of arrays", start(3, 0, 1).put("k", kindArray, kindArray, u64(1), kindU8, u64(0)).Bytes(), "an array of arrays"},
 	{"array of unknown", start(3, 0, 1).put("k", kindArray, kind(77), u64(0)).Bytes(), "unknown value type 77"},
@@ -139,6 +140,11 @@ func TestAccepted(t *testing.T) {
 	f, err = parse(b.put(make(raw, 64)).Bytes())
 	require.NoError(t, err)
 	require.Equal(t, []string{"64 bytes follow the last tensor"}, f.Notes)
+	for bytes, want := range map[int][]string{4 + 31: nil, 4 + 32: {"32 bytes follow the last tensor"}} { // padding is shorter than the alignment
+		f, err := parse(table(1, func(b *builder) { tensor(b, "t", 0, 0, 1) }, bytes))
+		require.NoError(t, err)
+		require.Equal(t, want, f.Notes)
+	}
 }
 
 // A file that is cut after it was opened, and a device that fails, give errors that are not about content.

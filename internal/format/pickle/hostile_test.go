@@ -69,6 +69,7 @@ func TestRefused(t *testing.T) {
 		{"half an argument", "J\x00", "pickle ends"},
 		{"line without an end", "cos\nsystem", "ends inside a line"},
 		{"pop of nothing", "0.", "POP: the stack has nothing"},
+		{"items for no set", "(N\x90N.", "ADDITEMS: the stack has nothing"},
 		{"tuple of nothing", "N\x87.", "too little"},
 		{"tuple across a mark", "(N\x86.", "too little"},
 		{"no mark", "Nt.", "TUPLE: no mark"},

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime/metrics"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -72,6 +73,7 @@ func TestRefused(t *testing.T) {
 		"empty":          {nil, anyName, 9, "is empty"},
 		"pickle":         {[]byte("\x80\x02."), anyName, 9, "refused: pickle"},
 		"cut":            {two[:40], anyName, 9, "truncated zip archive"},
+		"comment":        {append(slices.Clone(two), "xyz"...), anyName, 9, "declares a comment of 0 bytes, 3 follow it"},
 		"bytes in front": {append([]byte("x"), two...), anyName, 9, "want it to end at byte"},
 	} {
 		_, err := Directory(bytes.NewReader(c.file), int64(len(c.file)), "x.zip", c.most, c.accept)
