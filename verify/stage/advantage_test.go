@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -410,6 +411,51 @@ func TestKLInSequenceReward(t *testing.T) {
 	token := s.With("kl.place", mustParse(t, "kl.place", "token_reward"), "test")
 	g.row("advantages", .75+.25, -.75-.25).token("token_rewards", 0, 2, -1, 1)
 	require.Equal(t, check.Pass, Judge(Find("advantage/group"), g.Batch, token).Verdict)
+}
+
+// Of k equal rewards of 1 each is its own baseline, exactly where k·(1/k) and (k − 1)·(1/(k − 1)) are 1 in float32 and float64, whether a program
+// divides or multiplies; of 50 they are not: 49·(1/49) is not 1 in float64.
+func TestEqualRewardsLeaveNothing(t *testing.T) {
+	s := set(t, plainGroup+"adv.center=loo adv.scale=none adv.zero_std=divide_eps adv.singleton=error")
+	for k, exact := range map[int]bool{2: true, 3: true, 4: true, 5: true, 8: true, 50: false} {
+		g := newGrid(1, slices.Repeat([]int{1}, k)...)
+		g.row("group_id", make([]float64, k)...).row("scores", slices.Repeat([]float64{1}, k)...).row("advantages", make([]float64, k)...)
+		o := Judge(Find("advantage/group"), g.Batch, s)
+		require.Equal(t, check.Pass, o.Verdict)
+		require.Equal(t, exact, o.Pred.Bound[0] == 0, "%d rewards", k)
+	}
+}
+
+// A KL that is taken off the advantage of its token is off by the rounding of β and of the product, also where the advantage cancels it.
+func TestBoundHoldsTheRoundingOfBeta(t *testing.T) {
+	const beta = 0.1
+	r := rand.New(rand.NewPCG(4, 9))
+	s := set(t, "adv.kind=group adv.center=none adv.scale=none whiten.scope=none reward.clip=none kl.beta=0.1 kl.place=sequence_reward_after gae.gamma=–")
+	far := 0
+	for range 200 {
+		kl := float32(1 + r.Float64())
+		off := f32(beta) * kl
+		g := newGrid(1, 1).row("group_id", 0).row("scores", float64(off)).token("kl", float64(kl)).token("advantages", 0)
+		require.Equal(t, check.Pass, Judge(Find("advantage/group"), g.Batch, s).Verdict, kl)
+		if math.Abs(float64(off)-beta*float64(kl)) > tol.U32*beta*float64(kl) {
+			far++
+		}
+	}
+	require.Greater(t, far, 3)
+}
+
+// The ε of a denominator is read off the advantages.
+func TestEpsilonThatAdvantagesGive(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 3))
+	s := set(t, plainGroup+"adv.center=mean adv.scale=group_std adv.ddof=1 adv.eps=1e-4 adv.zero_std=divide_eps adv.singleton=error")
+	g, members := groupBatch(r, statFamilies["normal"], 3, 8)
+	all := narrow(g.Row("scores"))
+	for _, eps := range []float32{0.03, 0.5} {
+		b := g.advise(members, false, func(x []float32) []float32 { return group32(r, x, all, "mean", "group_std", 1, eps, false) }).Batch
+		got := newSearch(Find("advantage/group"), b).impliedEps(s)
+		require.NotEmpty(t, got)
+		require.InEpsilon(t, eps, got[0], 2e-2)
+	}
 }
 
 // GDPO: every reward function is normalised in its group, and the weighted sum in the batch.

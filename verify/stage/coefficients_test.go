@@ -154,6 +154,20 @@ func TestFilesOfWholeLosses(t *testing.T) {
 	}
 }
 
+// A constant length that nobody declares is read off the loss where the gradient cannot be predicted, and is none without either.
+func TestConstantLengthOfALoss(t *testing.T) {
+	s := set(t, "agg.kind=seq_sum_const agg.denominator=micro agg.div_batch=true agg.empty_rows=counted agg.div_ga=false entropy.coef=0 kl.place=none loss.kind=ppo")
+	const length = 300
+	token := func(i int) float64 { return 1 + float64(i) }
+	b := lossFile(4, []int{4, 2}, token, map[string]float64{"loss": (1 + 2 + 3 + 4 + 5 + 6) / 2. / length})
+	b.Origin, b.Meta.MicroBatches, b.Meta.WorldSize = make([]dump.Origin, 2), 1, 1
+	require.Equal(t, float64(length), LengthConstant(b, s))
+	b.Tensors["dlogp"] = &dump.Tensor{Data: make([]float64, 8), Layout: dump.PerToken, Type: format.F32} // without log-probs it has no prediction
+	require.Equal(t, float64(length), LengthConstant(b, s))
+	delete(b.Tensors, "loss")
+	require.Zero(t, LengthConstant(b, s))
+}
+
 // One number that all sums over tokens are divided by is found, and what is a mean over tokens, over cells or over rows is none.
 func TestDivisorsAreThoseOfAllFiles(t *testing.T) {
 	run := func(by func(rows, tokens, cells float64) float64) float64 {

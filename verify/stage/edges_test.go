@@ -118,3 +118,16 @@ func TestClipBoundOfAValueThatWasRounded(t *testing.T) {
 	slope, _ = w.cell(0)
 	require.Less(t, slope, 1e-5)
 }
+
+// A row that a filter of sequences keeps has the weights of its tokens, which are off by their own roundings, on either side of 1 and of a clamp.
+func TestBoundOfFilteredWeights(t *testing.T) {
+	g := newGrid(4, 4).token("logp_old", -1, -2, -3, -9).token("logp_gen", -1.5, -1.75, -3.125, -5)
+	c := NewCase(g.token("is_weights", 0, 0, 0, 0).Batch, set(t, "tis.level=seq_geo tis.rule=seq_filter tis.gate=ratio tis.low=0.1 tis.high=10 tis.log_clamp=2"), tol.U32)
+	p := Find("ratio/is_weights").Predict(c)
+	require.NotNil(t, p, c.Absent)
+	for i, d := range []float64{0.5, -0.25, 0.125, -2} {
+		require.InEpsilon(t, math.Exp(d), p.Want[i], 1e-12)
+		require.Positive(t, p.Bound[i])
+		require.Less(t, p.Bound[i], 1e-5*p.Want[i])
+	}
+}
