@@ -2,11 +2,15 @@ package stage
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
+	"plumbline/verify/check"
 	"plumbline/verify/tol"
 )
 
@@ -130,4 +134,27 @@ func TestBoundOfFilteredWeights(t *testing.T) {
 		require.Positive(t, p.Bound[i])
 		require.Less(t, p.Bound[i], 1e-5*p.Want[i])
 	}
+}
+
+// Advantages that were cast to bfloat16 as they were stored are off by half of a unit of it, which −A·logp multiplies by the log-prob.
+func TestBoundOfDROHoldsTheErrorOfAdvantages(t *testing.T) {
+	r := rand.New(rand.NewPCG(94, 1))
+	s := set(t, plainPPO+"clip.low=none clip.high=none loss.kind=dro dro.beta=0.1")
+	g := newGrid(6, 6, 6, 6, 6)
+	lp := g.fill("logp_new", dump.PerToken, func() float64 { return -8 - 4*r.Float64() })
+	old := g.fill("logp_old", dump.PerToken, func() float64 { return 0 })
+	adv := g.fill("advantages", dump.PerToken, func() float64 { return r.NormFloat64() })
+	loss := make([]float64, len(lp))
+	for i := range lp {
+		old[i] = float64(float32(lp[i] + 0.01*r.NormFloat64()))
+		d := float32(lp[i]) - float32(old[i])
+		loss[i] = float64(-float32(adv[i])*float32(lp[i]) + 0.05*d*d)
+		adv[i], _ = rounded(adv[i], tol.UB)
+	}
+	g.token("token_loss", loss...)
+	g.Tensors["advantages"].Type = format.BF16
+	o := Judge(Find("token_loss/policy"), g.Batch, s)
+	require.Equal(t, check.Pass, o.Verdict, "%v %+v", o.Lacking(), o.Tally)
+	loss[7] *= 1.02
+	require.Equal(t, check.Fail, Judge(Find("token_loss/policy"), g.Batch, s).Verdict)
 }

@@ -89,3 +89,18 @@ func TestLoggedShareOfEqualGroups(t *testing.T) {
 		require.Equal(t, want, Judge(Find("scalars/frac_reward_zero_std"), g.Batch, set(t, "adv.scale=group_std").WithFact("generation_batch_size", 4.0)).Verdict)
 	}
 }
+
+// A logged reward may be that of the scores, of all rows, or that of the sums of the token rewards.
+func TestRewardsThatMayBeLogged(t *testing.T) {
+	g := newGrid(3, 3, 1).token("token_rewards", 1, -2, 4, 5, 9, 9).row("scores", 0.5, 0.25) // sums 3 and 5: the last two cells are padding
+	for _, c := range []struct {
+		how  combine
+		want []float64
+	}{{mean, []float64{0.375, 4}}, {largest, []float64{0.5, 5}}, {smallest, []float64{0.25, 3}}} {
+		var got []float64
+		for _, x := range otherScores(c.how)(NewCase(g.Batch, set(t, ""), 0), []span{{0, 2}}) {
+			got = append(got, x[0])
+		}
+		require.Equal(t, c.want, got)
+	}
+}
