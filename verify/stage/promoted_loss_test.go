@@ -10,6 +10,7 @@ import (
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
+	"plumbline/verify/tol"
 )
 
 // lossStep is a step of PPO operation by operation as torch does whose log-probs, advantages and losses are bfloat16, with a KL term that is
@@ -307,7 +308,7 @@ func TestMeansOverRowsIn16Bits(t *testing.T) {
 // A mean over tokens of losses in bfloat16 is a sum that is rounded, and a quotient that is, too, or float32.
 func TestMeansOverTokensIn16Bits(t *testing.T) {
 	set := reduction{kind: "token", where: "micro"}.set(t, options(t, "kl.place=none"))
-	tells, all := 0, 0
+	tells, sharp, all := 0, 0, 0
 	for seed := range cases(120) {
 		for _, narrow := range []bool{false, true} {
 			step := func(extra float64) *trainer {
@@ -341,10 +342,14 @@ func TestMeansOverTokensIn16Bits(t *testing.T) {
 			if all++; o.Verdict == check.Pass {
 				tells++
 			}
+			if o.Pred.Bound[0] < tol.UB/4*math.Abs(o.Pred.Want[0]) {
+				sharp++ // the sum is rounded, and a mean with more bits than that tells it
+			}
 			require.NotEqual(t, check.Pass, stage.Judge(stage.Find("aggregate/pg_loss"), step(1).b, set).Verdict, "seed %d", seed)
 		}
 	}
 	require.Greater(t, 10*tells, 9*all)
+	require.Greater(t, 10*sharp, 9*all)
 }
 
 // Equal rewards are their own baseline without an error, whichever way it is taken, so that 0/ε is 0.
