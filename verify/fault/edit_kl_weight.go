@@ -55,7 +55,7 @@ func klWeightEdits(o *stage.Outcome) []edit {
 			case detached:
 				title += ", and that is detached"
 			}
-			list = append(list, edit{id: "KL-GRAD", title: title, changes: 1,
+			list = append(list, edit{id: "KL-GRAD", title: title, changes: 1, own: !detached && (power == 0 || power == 1), // kl.grad has both
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 					return klTimesPower(power, power-right, detached, c, ch)
 				}})

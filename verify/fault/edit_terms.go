@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -204,7 +205,7 @@ func termFormEdits(o *stage.Outcome) []edit {
 			continue
 		}
 		for _, f := range termForms {
-			list = append(list, edit{id: "OTHER-FORM", title: fmt.Sprintf("the %s term enters the loss %s", t.word, f.title), changes: 1,
+			list = append(list, edit{id: "OTHER-FORM", title: fmt.Sprintf("the %s term enters the loss %s", t.word, f.title), changes: 1, own: strings.HasSuffix(f.title, "coefficient"),
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 					coef := t.sign * numberOr(c, t.coefficient, 0)
 					all, rest := under(sameInput, c, ch), under(number(t.coefficient, func(float64) float64 { return 0 }), c, ch)

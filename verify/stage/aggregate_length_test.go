@@ -37,3 +37,23 @@ func TestConstantOfSumsOverTokens(t *testing.T) {
 		require.Equal(t, check.Pass, judged32(t, "aggregate/loss", tr.b, set).Verdict, "%v", c)
 	}
 }
+
+// open-instruct multiplies a loss by the ranks that DeepSpeed averages over, one that a constant divides, too (grpo_fast.py: loss *= world_size).
+func TestConstantOfSeveralRanks(t *testing.T) {
+	for _, framework := range []string{"open-instruct", ""} {
+		tr := newTrainer(3)
+		tr.b.Meta.Framework, tr.b.Meta.WorldSize = framework, 2
+		x := tr.grid("token_loss", func(int) float64 { return 1 + tr.r.Float64() })
+		w := make([]float32, len(x))
+		for i, m := range tr.b.Mask {
+			if m {
+				w[i] = 2. / 50
+			}
+		}
+		tr.perFile("loss", fileSums(tr.b, w, x))
+		set := reduction{kind: "token", where: "constant", counted: true}.set(t, &convention.Set{}).WithFact("loss_denominator", 50.0).WithFact("world_size", 2.0)
+		want := map[string]check.Verdict{"open-instruct": check.Pass, "": check.Fail}[framework]
+		o := judged32(t, "aggregate/loss", tr.b, set)
+		require.Equal(t, want, o.Verdict, "%s %s", framework, o.Lacking())
+	}
+}

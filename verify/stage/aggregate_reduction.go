@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -205,6 +206,9 @@ func (c *Case) denominators(o rl.AggOptions, where string, counts bool) *reducti
 		case "constant":
 			a.Denominator = rl.AggConstant
 			n = c.Fact("loss_denominator")
+			if f := strings.ToLower(b.Meta.Framework); f == "open-instruct" || f == "open_instruct" { // grpo_fast.py: loss *= world_size, of counts and constants alike
+				n /= c.worldSize()
+			}
 			r = n
 		}
 		a.Tokens, a.Rows = n, r

@@ -30,6 +30,7 @@ type wholeFile struct {
 	step  int // index
 	terms [3][aggregations]float64
 	size  [aggregations]float64 // of the magnitudes of the losses of its tokens: their sum may be 0 but for rounding
+	value float64               // its value loss, NaN where it has none
 	high  float64               // mean of the entropies of the tokens that are kept, divided by the accumulation steps; NaN where no entropy tells them from others
 }
 
@@ -37,6 +38,7 @@ type wholeFile struct {
 type wholes struct {
 	files []wholeFile
 	has   [3]bool
+	value bool    // the files have their value losses
 	unit  float64 // of the coarsest of the tensors
 	no    bool    // some file has its policy loss, or lacks its loss, or the losses of its tokens
 
@@ -71,6 +73,13 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 	}
 	w.steps = append(w.steps, b.Meta.Step)
 	c := NewCase(b, &convention.Set{}, 0)
+	value := b.PerFile("value_loss")
+	if first {
+		w.value = value != nil
+	} else if w.value != (value != nil) {
+		w.no = true
+		return
+	}
 	var tokens float64
 	for _, n := range c.tokensOfRows() {
 		tokens += n
@@ -86,11 +95,14 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 	}
 	size := c.aggregated(magnitudes)
 	for f := range b.Files {
-		file := wholeFile{loss: loss[f], step: len(w.steps) - 1, high: c.highMean(f, x[0], x[1], x[2])}
+		file := wholeFile{loss: loss[f], value: math.NaN(), step: len(w.steps) - 1, high: c.highMean(f, x[0], x[1], x[2])}
 		for k := range x {
 			if x[k] != nil {
 				file.terms[k] = of[k][f]
 			}
+		}
+		if value != nil {
+			file.value = value[f]
 		}
 		file.size = size[f]
 		w.files = append(w.files, file)
@@ -194,7 +206,7 @@ type wholeFit struct {
 	left         float64
 }
 
-// wholeTerm is a term of a loss: which it is, 3 for the entropy of the tokens that are kept, and its aggregation.
+// wholeTerm is a term of a loss: which it is, 3 for the entropy of the tokens that are kept, 4 for the value loss of the file, and its aggregation.
 type wholeTerm struct{ of, kind int }
 
 // digits counts those of the coefficients: files of one rollout have the same tokens at every step, and then a sum of a term over a number, and its mean,
@@ -207,7 +219,7 @@ func (f *wholeFit) digits() (n int) {
 	return n
 }
 
-// fit solves loss = s·Σ token_loss + β·Σ kl − c·Σ entropy, each Σ by one aggregation, those of the KL and the entropy times s too where it is that of
+// fit solves loss = s·Σ token_loss + β·Σ kl − c·Σ entropy + c_V·value_loss, each Σ by one aggregation, those of the KL and the entropy times s too where it is that of
 // the policy loss, and s = 1 but for sums of rows, which a constant may divide, for β, c and s by least squares over the files: those that leave 1e-4
 // of the largest difference, and 8 units of the coarsest tensor, with the fewest terms, but for more that leave a thirtieth of it; nil where no
 // aggregation does, or fewer files are there than one more than unknowns. Of two that leave as little the one whose coefficients have fewer digits.
@@ -215,7 +227,11 @@ func (w *wholes) fit() (chosen *wholeFit) {
 	if w.no || !w.has[0] {
 		return nil
 	}
-	for _, which := range [][]int{{}, {1}, {2}, {3}, {1, 2}, {1, 3}} {
+	lists := [][]int{{}, {1}, {2}, {3}, {1, 2}, {1, 3}}
+	if w.value {
+		lists = append(lists, []int{4}, []int{1, 4}, []int{2, 4}, []int{1, 2, 4})
+	}
+	for _, which := range lists {
 		for _, free := range []bool{false, true} {
 			for _, own := range []bool{false, true} {
 				f := w.best(which, own, free)
@@ -243,7 +259,10 @@ func (w *wholes) best(which []int, own, free bool) (best *wholeFit) {
 			continue
 		}
 		for _, others := range w.others(which, kind, own) {
-			if f := w.solved(others, kind, free); f != nil && (best == nil || f.left < best.left) {
+			f := w.solved(others, kind, free)
+			switch {
+			case f == nil:
+			case best == nil, f.left < best.left && (f.span == 0 || best.span != 0), f.left < best.left/4: // where all steps have as many tokens, those of a span are as good
 				best = f
 			}
 		}
@@ -260,13 +279,16 @@ func (w *wholes) others(which []int, kind int, own bool) (lists [][]wholeTerm) {
 	for _, k := range which {
 		kinds := []int{kind}
 		switch {
+		case k == 4 && own && len(which) == 1:
+			return nil
+		case k == 4: // a number of the file
 		case k == 3 && !own:
 			return nil
 		case k == 3:
 			kinds = []int{ofTokensDivided}
 		case !w.has[k]:
 			return nil
-		case own && (k == 2 || len(which) == 1):
+		case own && (k == 2 || len(which) == 1 || len(which) == 2 && which[1] == 4):
 			kinds = []int{ofTokensDivided, ofTokensGlobal, ofTokens}
 		case own:
 			kinds = []int{kind, ofTokensDivided, ofTokensGlobal, ofTokens}
@@ -284,8 +306,11 @@ func (w *wholes) others(which []int, kind int, own bool) (lists [][]wholeTerm) {
 
 // of returns a term of a file, NaN where it is not known.
 func (w *wholes) of(f *wholeFile, t wholeTerm) float64 {
-	if t.of == 3 {
+	switch t.of {
+	case 3:
 		return f.high
+	case 4:
+		return f.value
 	}
 	if t.kind < ofGenerations {
 		return f.terms[t.of][t.kind]
@@ -385,10 +410,10 @@ func (w *wholes) solved(others []wholeTerm, kind int, free bool) *wholeFit {
 	}
 	for i, t := range others {
 		c := x[i]
-		if t.kind == kind && t.of != 3 {
+		if t.kind == kind && t.of < 3 {
 			c /= scale
 		}
-		if t.of >= 2 {
+		if t.of == 2 || t.of == 3 {
 			if c = -c; t.kind != kind || t.of == 3 {
 				fit.entropy = map[int]string{ofTokensDivided: "micro", ofTokens: "micro", ofTokensGlobal: "token"}[t.kind]
 			}
@@ -396,7 +421,7 @@ func (w *wholes) solved(others []wholeTerm, kind int, free bool) *wholeFit {
 		if c = math.Abs(c); !(c > 0) {
 			return nil
 		}
-		fit.coefficients[map[int]string{1: "kl.beta", 2: "entropy.coef", 3: "entropy.coef"}[t.of]] = written(c, max(1e-3, w.unit))
+		fit.coefficients[map[int]string{1: "kl.beta", 2: "entropy.coef", 3: "entropy.coef", 4: "value.coef"}[t.of]] = written(c, max(1e-3, w.unit))
 	}
 	return fit
 }

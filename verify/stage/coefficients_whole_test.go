@@ -124,3 +124,32 @@ func TestBonusOfTheTokensOfHighEntropy(t *testing.T) {
 	require.Equal(t, map[string]float64{"entropy.coef": 0.003}, l.Coefficients())
 	require.Equal(t, "micro", l.Entropy())
 }
+
+// Of whole losses beside which the files have their value losses alone, both coefficients are solved for together, as of CleanRL's loss. Where all steps have
+// as many tokens, as the rollouts of environments do, the loss is still that of its own step.
+func TestCoefficientBesideAValueLoss(t *testing.T) {
+	l := &Losses{}
+	for f := range 8 {
+		lengths := []int{4, 4, 4}
+		b := lossFile(4, lengths, func(i int) float64 { return 0.1 * math.Sin(float64(7*i+f)) }, nil)
+		h := make([]float64, 12)
+		for i := range h {
+			h[i] = 1 + 0.3*math.Sin(float64(3*i-f*f))
+		}
+		mean := func(x []float64) (m float64) {
+			for _, v := range x {
+				m += v / float64(len(x))
+			}
+			return m
+		}
+		value := float64(float32(3 + math.Cos(float64(5*f))))
+		loss := mean(b.Token("token_loss")) - 0.013*mean(h) + 0.27*value
+		b.Tensors["entropy"] = &dump.Tensor{Data: h, Layout: dump.PerToken, Type: format.F32}
+		b.Tensors["value_loss"] = &dump.Tensor{Data: []float64{value}, Layout: dump.PerFile, Type: format.F32}
+		b.Tensors["loss"] = &dump.Tensor{Data: []float64{float64(float32(loss))}, Layout: dump.PerFile, Type: format.F32}
+		b.Meta.Step = f
+		l.Add(b)
+	}
+	require.Equal(t, map[string]float64{"entropy.coef": 0.013, "value.coef": 0.27}, l.Coefficients())
+	require.Zero(t, l.Generation())
+}

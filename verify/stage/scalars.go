@@ -267,19 +267,20 @@ func (m *metric) predict(c *Case) *Prediction {
 	if m.among != nil {
 		m.nearest(c, p, rows)
 	}
-	if m.tokens && b.Meta.Framework == "" { // every framework means another of them by the name
+	nobodys := !slices.Contains(dictionaries, framework)
+	if m.tokens && nobodys { // every framework means another of them by the name
 		p.closest(c.anyMeans(m.name, step))
 	}
 	if m.name == "approx_kl" {
 		p.Alt = m.alternative(c, rows, step)
-		if !slices.Contains(dictionaries, framework) {
+		if nobodys {
 			m.spinningUp(c, p, rows, step)
 		}
 	}
 	if m.name == "loss" && step && framework != "trl" {
 		p.Alt = times(p.Want, 1/max(c.accumulation(), 1))
 	}
-	sampled := framework == "" && Updates(c.Set) > 1 || framework == "trl" && c.EnumOr("kl.place", "") == "sequence_reward_before_baseline"
+	sampled := nobodys && Updates(c.Set) > 1 || framework == "trl" && c.EnumOr("kl.place", "") == "sequence_reward_before_baseline"
 	if m.name == "kl" && sampled {
 		m.sampled(c, p)
 	}

@@ -17,6 +17,10 @@ func Unrefuted(o *Outcome) []string {
 		if scaledWeights(o.Case) {
 			return []string{"tis.normalize"}
 		}
+	case "reward/token":
+		if shapedAtEnds(o) {
+			return []string{"reward.clip", "eos.rule"}
+		}
 	case "gae/returns":
 		if whitenedSince(o.Case) {
 			return []string{"whiten.scope"}
@@ -79,6 +83,55 @@ func scaledWeights(c *Case) bool {
 		}
 	}
 	return false
+}
+
+// shapedAtEnds reports whether token rewards are wrong at the ends of responses alone, by what a range of scores and a rule for responses without an end make
+// together: of responses that are as long as the longest anything, of the others the least or the largest of the scores that the rewards have.
+func shapedAtEnds(o *Outcome) bool {
+	c, b := o.Case, o.Case.B
+	s := b.Row("scores")
+	if len(s) != b.Rows || len(o.Got) != len(b.Mask) || c.EnumOr("rewards.whiten", "no") != "no" {
+		return false
+	}
+	longest := 0
+	for r := range b.Rows {
+		longest = max(longest, c.last(r))
+	}
+	shaped, moved := make([]float64, b.Rows), make([]bool, b.Rows)
+	low, high := math.Inf(1), math.Inf(-1)
+	for r := range b.Rows {
+		for t := range b.Cols {
+			i := r*b.Cols + t
+			if !b.Mask[i] {
+				continue
+			}
+			d := o.Got[i] - o.Pred.Want[i]
+			wrong := !(math.Abs(d) <= 4*o.Limit(i))
+			if wrong && t != c.last(r) || math.IsNaN(d) {
+				return false
+			}
+			if t == c.last(r) {
+				shaped[r], moved[r] = s[r]+d, wrong
+			}
+		}
+		if c.last(r) >= 0 && c.last(r) < longest {
+			low, high = min(low, shaped[r]), max(high, shaped[r])
+		}
+	}
+	near := func(x, bound float64) bool { return math.Abs(x-bound) <= 1e-5*(1+math.Abs(bound)) }
+	held := 0
+	for r := range b.Rows {
+		if !moved[r] || c.last(r) == longest {
+			continue
+		}
+		switch {
+		case near(shaped[r], low) && s[r] < low, near(shaped[r], high) && s[r] > high:
+			held++
+		default:
+			return false
+		}
+	}
+	return held > 0
 }
 
 // whitenedSince reports whether advantages are a line of what returns exceed values by, other than they themselves: they were whitened after the

@@ -10,6 +10,7 @@ import (
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 )
 
 // unrefutedBatch is six rows in two groups with tensors of tokens.
@@ -104,5 +105,29 @@ func TestBaselinesOfNumberedTokens(t *testing.T) {
 			b.Mask[row*12+2+row%3] = false
 		}
 		require.Equal(t, want, Unrefuted(failed("advantage/return", b)), "odd %g", odd)
+	}
+}
+
+// Scores that a range holds and that a rule changes where responses are as long as the longest may be meant; another score of a response that ended may not.
+func TestScoresOfAnyShape(t *testing.T) {
+	for name, want := range map[string][]string{"held": {"reward.clip", "eos.rule"}, "other": nil} {
+		b := unrefutedBatch(4, func(*rand.Rand, map[string][]float64) {})
+		score := []float64{0.2, 1.7, 0.9, -0.4, 2.1, 0.6} // of rows of 8, 9 and 10 tokens in turn
+		b.Tensors["scores"] = &dump.Tensor{Data: score, Layout: dump.PerRow, Width: 1, Type: format.F32, Shape: []int{b.Rows}}
+		o := failed("reward/token", b)
+		o.Pred = &Prediction{Want: make([]float64, len(b.Mask)), Bound: make([]float64, len(b.Mask))}
+		o.Got = make([]float64, len(b.Mask))
+		o.Case.Set = &convention.Set{}
+		for r, s := range score {
+			i := r*b.Cols + o.Case.last(r)
+			o.Pred.Want[i] = s
+			if o.Got[i] = math.Min(s, 1); r%3 == 2 { // the longest
+				o.Got[i] = s / 2
+			}
+			if name == "other" && r == 0 {
+				o.Got[i] = 0.7
+			}
+		}
+		require.Equal(t, want, Unrefuted(o), name)
 	}
 }
