@@ -267,13 +267,13 @@ func (m *metric) predict(c *Case) *Prediction {
 	if m.among != nil {
 		m.nearest(c, p, rows)
 	}
-	nobodys := !slices.Contains(dictionaries, framework)
+	nobodys := framework == "" || framework == "torch" || framework == "pytorch" // a library has no log of its own
 	if m.tokens && nobodys { // every framework means another of them by the name
 		p.closest(c.anyMeans(m.name, step))
 	}
 	if m.name == "approx_kl" {
 		p.Alt = m.alternative(c, rows, step)
-		if nobodys {
+		if !slices.Contains(dictionaries, framework) {
 			m.spinningUp(c, p, rows, step)
 		}
 	}

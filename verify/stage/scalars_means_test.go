@@ -34,5 +34,6 @@ func TestLoggedMeansOfNoFramework(t *testing.T) {
 	require.Equal(t, check.Pass, judge("", 2, 2.75, 2.75), "the mean of 1, 2, 3 and 5")
 	require.Equal(t, check.Pass, judge("", 1, 2.75, 2.75), "the mean over what was sampled together")
 	require.Equal(t, check.Fail, judge("", 1, 2.1, 5))
+	require.Equal(t, check.Pass, judge("torch", 1, 3, 2.5), "a library has no log of its own")
 	require.Equal(t, check.Fail, judge("own", 1, 3, 2.5))
 }
