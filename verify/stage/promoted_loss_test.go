@@ -349,7 +349,7 @@ func TestMeansOverTokensIn16Bits(t *testing.T) {
 		}
 	}
 	require.Greater(t, 10*tells, 9*all)
-	require.Greater(t, 10*sharp, 9*all)
+	require.Greater(t, 5*sharp, 4*all) // of the others the narrow mean has no more bits than the sum
 }
 
 // Equal rewards are their own baseline without an error, whichever way it is taken, so that 0/ε is 0.
