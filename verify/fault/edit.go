@@ -35,7 +35,7 @@ func (t *trial) edits() []Explanation {
 // editsOf are the edits of the formula of an output.
 func editsOf(o *stage.Outcome) (list []edit) {
 	families := []func(*stage.Outcome) []edit{
-		advantageEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, toGoEdits, scoreEdits, rewardSumEdits, mixedEdits, rewardWhiteEdits, weightPatterns, weightEdits, lossWeightEdits,
+		advantageEdits, opoEdits, multiEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, toGoEdits, scoreEdits, rewardSumEdits, mixedEdits, rewardWhiteEdits, weightPatterns, weightEdits, lossWeightEdits,
 		whiteningEdits, partEdits, afterEdits, klEdits, klWeightEdits, rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, entropyEdits,
 		reductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, preferenceEdits,
 	}

@@ -128,6 +128,10 @@ var scopes = []struct{ name, id, title string }{
 	{"alternate", "ADV-WRONG-GROUPS", "every other row of the group"},
 	{"tiled", "ADV-OTHER-GROUP", "the r-th group for row r, of k groups in turn: repeated as a block, not row by row"},
 	{"tiled in file", "ADV-OTHER-GROUP", "the groups of the micro-batch in turn: repeated as a block, not row by row"},
+	{"rolled up", "ADV-WRONG-GROUPS", "the groups of the rows behind: ids that are off by one row"},
+	{"rolled down", "ADV-WRONG-GROUPS", "the groups of the rows before: ids that are off by one row"},
+	{"sampled up", "ADV-WRONG-GROUPS", "the groups of the rows behind in the order in which they were sampled: ids that are off by one row"},
+	{"sampled down", "ADV-WRONG-GROUPS", "the groups of the rows before in the order in which they were sampled: ids that are off by one row"},
 	{"solved", "ADV-WRONG-GROUPS", "other rows than those of group_id: the advantages show them"},
 }
 
@@ -194,7 +198,7 @@ func scopeRows(c *stage.Case, name string) [][]int {
 		place[r] = inRank[rank(r)]
 		inRank[rank(r)]++
 	}
-	var sampled []int
+	var sampled, at []int // the place of a row in the order of sampling, and the row of a place
 	key := func(r int) [3]float64 {
 		f := b.File(r)
 		switch name {
@@ -228,6 +232,14 @@ func scopeRows(c *stage.Case, name string) [][]int {
 			return [3]float64{float64(r / max(2*generations, 1))}
 		case "alternate":
 			return [3]float64{id[r], float64(r % 2)}
+		case "rolled up":
+			return [3]float64{id[(r+1)%b.Rows]}
+		case "rolled down":
+			return [3]float64{id[(r+b.Rows-1)%b.Rows]}
+		case "sampled up":
+			return [3]float64{id[at[(sampled[r]+1)%b.Rows]]}
+		case "sampled down":
+			return [3]float64{id[at[(sampled[r]+b.Rows-1)%b.Rows]]}
 		case "file group":
 			return [3]float64{float64(f), id[r]}
 		case "rank group":
@@ -239,7 +251,12 @@ func scopeRows(c *stage.Case, name string) [][]int {
 		}
 		return [3]float64{}
 	}
-	sampled = samplingOrder(b)
+	if sampled = samplingOrder(b); sampled != nil {
+		at = make([]int, b.Rows)
+		for r, place := range sampled {
+			at[place] = r
+		}
+	}
 	if strings.HasPrefix(name, "sampled") && sampled == nil {
 		return nil
 	}

@@ -68,6 +68,9 @@ func keepForms() []keepForm {
 			}})
 		}
 	}
+	list = append(list, keepForm{"TOP-ENTROPY-QUANTILE", "tokens are chosen by their entropy in another way: the quantile is over all columns, with 0 for the entropy of padding", "loss.top_entropy", func(c *stage.Case) []bool {
+		return byEntropyOf(c, false, true, func(h float64, at func(float64) float64, top float64) bool { return h >= at(1-top) })
+	}})
 	list = append(list, keepForm{"TOP-ENTROPY-QUANTILE", "tokens are chosen by their entropy in another way: by the quantile of each row", "loss.top_entropy", func(c *stage.Case) []bool {
 		return byEntropy(c, true, func(h float64, at func(float64) float64, top float64) bool { return h >= at(1-top) })
 	}})
@@ -190,6 +193,11 @@ func nearTokens(c *stage.Case) []bool {
 // byEntropy keeps tokens by their entropy h and the quantiles of the entropies of a micro-batch, that of all ranks, or of a row, which at interpolates
 // (torch.quantile@2.15.0).
 func byEntropy(c *stage.Case, byRow bool, keeps func(h float64, at func(q float64) float64, top float64) bool) []bool {
+	return byEntropyOf(c, byRow, false, keeps)
+}
+
+// byEntropyOf is byEntropy where the columns outside the mask may count, with an entropy of 0.
+func byEntropyOf(c *stage.Case, byRow, padded bool, keeps func(h float64, at func(q float64) float64, top float64) bool) []bool {
 	b, h, top := c.B, c.B.Token("entropy"), c.Set.Value("loss.top_entropy").Num()
 	if h == nil || b.Cols == 0 || !(top > 0 && top < 1) {
 		return nil
@@ -199,8 +207,11 @@ func byEntropy(c *stage.Case, byRow bool, keeps func(h float64, at func(q float6
 		var x []float64
 		for _, r := range rows {
 			for i := r[0] * b.Cols; i < r[1]*b.Cols; i++ {
-				if b.Mask[i] {
+				switch {
+				case b.Mask[i]:
 					x = append(x, h[i])
+				case padded && i%b.Cols < width(b, i/b.Cols):
+					x = append(x, 0)
 				}
 			}
 		}

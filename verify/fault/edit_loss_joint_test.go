@@ -176,6 +176,12 @@ func TestQuantilesOfEntropies(t *testing.T) {
 	for i := range b.Mask {
 		b.Mask[i], b.Tensors["entropy"].Data[i] = i < b.Cols || i == b.Cols, float64(i+1)
 	}
+	c := stage.NewCase(b, clippedLoss(t, "loss.top_entropy", "0.2"), 0)
+	byEntropyOf(c, false, true, func(_ float64, at func(q float64) float64, _ float64) bool {
+		require.Zero(t, at(0.5), "most columns are padding, whose entropy is taken for 0")
+		require.Equal(t, 7., at(1))
+		return true
+	})
 	want := map[float64][]float64{0: {1, 7}, 0.25: {2.25, 7}, 0.5: {3.5, 7}, 1: {6, 7}} // of entropies 1 to 6, and of 7
 	byEntropy(stage.NewCase(b, clippedLoss(t, "loss.top_entropy", "0.2"), 0), true, func(h float64, at func(q float64) float64, top float64) bool {
 		require.Equal(t, 0.2, top)

@@ -56,3 +56,40 @@ func eachNormalised(c *stage.Case, ch *stage.Check, weight func(float64) float64
 	}
 	return sum
 }
+
+// multiWeights are what programs make of the weights of several reward functions.
+var multiWeights = []struct {
+	title string
+	of    func(w []float64) []float64
+}{
+	{"in the reverse order of the functions", func(w []float64) []float64 { x := slices.Clone(w); slices.Reverse(x); return x }},
+	{"those of the functions before", func(w []float64) []float64 { return append(slices.Clone(w[len(w)-1:]), w[:len(w)-1]...) }},
+	{"those of the functions behind", func(w []float64) []float64 { return append(slices.Clone(w[1:]), w[0]) }},
+	{"1 for all functions", func(w []float64) []float64 { return mapped(w, func(float64) float64 { return 1 }) }},
+	{"squared", func(w []float64) []float64 { return mapped(w, func(x float64) float64 { return x * x }) }},
+}
+
+// multiEdits returns edits of the weights of rewards that are normalised each before they are added.
+func multiEdits(o *stage.Outcome) []edit {
+	w := o.Case.FactList("reward_weights")
+	if o.Check.ID != "advantage/group" || o.Case.Set.Value("adv.multi").String() != "normalize_then_sum" || len(w) < 2 {
+		return nil
+	}
+	var list []edit
+	for _, f := range multiWeights {
+		if slices.Equal(f.of(w), w) {
+			continue
+		}
+		list = append(list, edit{id: "REWARD-WEIGHTS", title: "the normalised rewards have other weights: " + f.title, changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				var weights []any
+				for _, x := range f.of(c.FactList("reward_weights")) {
+					weights = append(weights, x)
+				}
+				return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+					return c.B, c.Set.WithFact("reward_weights", weights), true
+				}, c, ch)
+			}})
+	}
+	return list
+}

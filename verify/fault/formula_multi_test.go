@@ -64,4 +64,5 @@ func TestSumOfNormalisedRewards(t *testing.T) {
 	require.Equal(t, check.Pass, judge(weights, true).Verdict)
 	requireName(t, judge(weights, false), "ADV-MULTI", "the sum of the normalised rewards is not normalised over the batch")
 	requireName(t, judge([]float64{1, 1}, false), "ADV-MULTI", "without their weights")
+	requireName(t, judge([]float64{0.5, 1}, true), "REWARD-WEIGHTS", "in the reverse order of the functions")
 }
