@@ -20,13 +20,14 @@ func (t *track) rebase(s *session) {
 	if !t.searched || len(t.why.fits) > 0 {
 		return
 	}
-	if t.why.faults = t.holding(t.why.faults, t.first, s); exact(t.why.faults) {
+	if t.why.faults = t.holding(t.why.faults, t.first, s); exact(t.why.faults) && !t.goesOn() {
 		return
 	}
 	u, err := s.unit(s.ctx, t, t.first.Case.B.Meta.Step)
 	if err != nil {
 		return
 	}
+	kept := exact(t.why.faults)
 	var bases []*stage.Outcome
 	failures, _ := t.bases(&view{b: u.b}, u.set, s)
 	for _, j := range failures {
@@ -35,10 +36,22 @@ func (t *track) rebase(s *session) {
 		}
 	}
 	for _, o := range bases {
-		if found := t.holding(fault.Explain(o), o, s); exact(found) {
-			t.first, t.why.faults = o, found
+		found := t.holding(fault.Explain(o), o, s)
+		if !exact(found) {
+			continue
+		}
+		first, why := t.first, t.why.faults
+		t.first, t.why.faults = o, found
+		if !t.goesOn() {
 			return
 		}
+		if kept {
+			t.first, t.why.faults = first, why
+		}
+		kept = true
+	}
+	if kept {
+		return
 	}
 	open := func(option string) bool { return u.set.Value(option).Kind() == convention.Unknown }
 	for _, o := range t.leftOut(bases, open) {
@@ -65,6 +78,12 @@ func (t *track) rebase(s *session) {
 	} else if o, found := fault.ExplainOpenSteps(t.runs(bases, s), open); o != nil {
 		t.first, t.why.faults = o, found
 	}
+}
+
+// goesOn reports whether what explains advantages or rewards is relative to a declaration that is not there: numbers of whole groups or steps that are fitted
+// reproduce what a slip without a number gives, too, under the base of the program.
+func (t *track) goesOn() bool {
+	return (t.check.Stage == convention.Advantage || t.check.Stage == convention.Reward) && !t.convicted()
 }
 
 // nextTo are the failures of a preference loss under the likeliest bases with another word for one option that nobody declares: a program may have what no

@@ -73,9 +73,9 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 // foundBefore returns set with what the checks before this one have decided of the options that it leaves open, and these changes.
 func (t *track) foundBefore(set *convention.Set, s *session) (known *convention.Set, found []stage.Change) {
 	known = set
-	for _, earlier := range s.tracks {
-		if earlier == t {
-			break
+	for i, earlier := range s.tracks {
+		if i > slices.Index(s.tracks, t) && !(t.check.ID == "gae/advantage" && earlier.check.ID == "gae/returns" && len(earlier.failing) == 0) || earlier == t {
+			continue // returns are of the recursion that advantages are of, before anything is whitened
 		}
 		for _, c := range earlier.decided() {
 			if known.Value(c.Option).Kind() == convention.Unknown {

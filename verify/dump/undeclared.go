@@ -25,6 +25,8 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		return
 	}
 	switch {
+	case res.Verdict == check.Fail && (t.unexplained() || !t.convicted()) && t.lawless(s) != "":
+		res.Reason += "; " + t.lawless(s)
 	case res.Verdict == check.Fail && t.check.ID == "gradient/dlogp" && (t.unexplained() || !t.convicted()) && stage.GradientAgainstSign(t.first.Case):
 		t.ascends(res)
 	case res.Verdict == check.Convention && t.nobodySaid():

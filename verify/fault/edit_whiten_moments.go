@@ -1,0 +1,162 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// whitenedTokens are the numbers that are whitened together: the tokens of rows, cells counts those outside the mask as well.
+type whitenedTokens struct {
+	rows  [][]float64
+	n     float64 // tokens
+	cells float64
+}
+
+// mean is that of all tokens.
+func (w whitenedTokens) mean() float64 { return w.sum(func(x float64) float64 { return x }) / w.n }
+
+func (w whitenedTokens) sum(f func(x float64) float64) (sum float64) {
+	for _, row := range w.rows {
+		for _, x := range row {
+			sum += f(x)
+		}
+	}
+	return sum
+}
+
+// square is Σ (x − m)² over the tokens.
+func (w whitenedTokens) square(m float64) float64 {
+	return w.sum(func(x float64) float64 { return (x - m) * (x - m) })
+}
+
+// ofRows is the mean over rows of the means of what f makes of their tokens.
+func (w whitenedTokens) ofRows(f func(x float64) float64) (mean float64) {
+	for _, row := range w.rows {
+		var sum float64
+		for _, x := range row {
+			sum += f(x)
+		}
+		mean += sum / float64(len(row)) / float64(len(w.rows))
+	}
+	return mean
+}
+
+// momentForms are slips of a mean m and a variance v of tokens of which no program has an option: (x − m)/√v. A count or a sum of one of the two takes in the
+// cells outside the mask, which are 0, or takes rows for tokens.
+var momentForms = []struct {
+	title string
+	of    func(w whitenedTokens, ddof float64) (m, v float64)
+}{
+	{"the mean is the sum over the tokens by the number of all cells, padding included, the variance one of tokens", func(w whitenedTokens, ddof float64) (m, v float64) {
+		m = w.mean() * w.n / w.cells
+		return m, w.square(m) / (w.n - ddof)
+	}},
+	{"the mean is one of tokens, the variance by the number of all cells, padding included", func(w whitenedTokens, ddof float64) (m, v float64) {
+		return w.mean(), w.square(w.mean()) / (w.cells - ddof)
+	}},
+	{"the variance sums over all cells, padding included, by the number of tokens", func(w whitenedTokens, ddof float64) (m, v float64) {
+		m = w.mean()
+		return m, (w.square(m) + (w.cells-w.n)*m*m) / (w.n - ddof)
+	}},
+	{"the variance is one of all cells, padding included, about the mean of tokens", func(w whitenedTokens, ddof float64) (m, v float64) {
+		m = w.mean()
+		return m, (w.square(m) + (w.cells-w.n)*m*m) / (w.cells - ddof)
+	}},
+	{"the mean is that of the means of rows", func(w whitenedTokens, ddof float64) (m, v float64) {
+		m = w.ofRows(func(x float64) float64 { return x })
+		return m, w.square(m) / (w.n - ddof)
+	}},
+	{"the mean is that of the means of rows, and the variance, too", func(w whitenedTokens, ddof float64) (m, v float64) {
+		m = w.ofRows(func(x float64) float64 { return x })
+		return m, w.ofRows(func(x float64) float64 { return (x - m) * (x - m) })
+	}},
+	{"divided by the root of the deviation", func(w whitenedTokens, ddof float64) (m, v float64) {
+		return w.mean(), math.Sqrt(w.square(w.mean()) / (w.n - ddof))
+	}},
+	{"the variance is a sum over tokens by the number of rows", func(w whitenedTokens, ddof float64) (m, v float64) {
+		return w.mean(), w.square(w.mean()) / (float64(len(w.rows)) - ddof)
+	}},
+	{"the variance is corrected by the number of rows, R/(R − 1)", func(w whitenedTokens, _ float64) (m, v float64) {
+		r := float64(len(w.rows))
+		return w.mean(), w.square(w.mean()) / w.n * r / (r - 1)
+	}},
+	{"the mean is subtracted behind the division", func(w whitenedTokens, ddof float64) (m, v float64) {
+		v = w.square(w.mean()) / (w.n - ddof)
+		return w.mean() * math.Sqrt(v), v
+	}},
+}
+
+// momentEdits returns edits of whitening by slips of its moments. They have no number to choose, so that they need no declaration to be wrong.
+func momentEdits(o *stage.Outcome) []edit {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	scope := c.Set.Value("whiten.scope")
+	if o.Check.Output != "advantages" || scope.Kind() != convention.Enum || scope.Text() == "none" || scope.Text() == "row" || o.Half() {
+		return nil
+	}
+	eps := numberOr(c, "whiten.eps", 0)
+	var list []edit
+	for _, form := range momentForms {
+		for _, ddof := range []float64{0, 1} {
+			for _, inside := range []bool{false, true} {
+				if inside && eps == 0 {
+					continue
+				}
+				list = append(list, edit{id: "WHITEN-FORM", title: "whitening: " + form.title, changes: 1, foreign: true,
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+						return whitenedByMoments(c, ch, func(w whitenedTokens) (m, s float64) {
+							m, v := form.of(w, ddof)
+							if inside {
+								return m, math.Sqrt(v + eps)
+							}
+							return m, math.Sqrt(v) + eps
+						})
+					}})
+			}
+		}
+	}
+	return list
+}
+
+// whitenedByMoments predicts (x − m)/s, with m and s of the tokens that are whitened together.
+func whitenedByMoments(c *stage.Case, ch *stage.Check, of func(whitenedTokens) (m, s float64)) *stage.Prediction {
+	raw := under(notWhitened, c, ch)
+	if raw == nil || len(raw.Want) != len(c.B.Mask) || c.B.Cols == 0 {
+		return nil
+	}
+	p := *raw
+	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
+	for _, run := range whitenedTogether(c) {
+		var w whitenedTokens
+		var size, most float64
+		for r := run[0]; r < run[1]; r++ {
+			var row []float64
+			for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+				if c.B.Mask[i] {
+					row = append(row, raw.Want[i])
+					size, most = max(size, math.Abs(raw.Want[i])), max(most, raw.Bound[i])
+				}
+			}
+			w.cells += float64(c.B.Files[c.B.File(r)].Cols)
+			if w.n += float64(len(row)); len(row) > 0 {
+				w.rows = append(w.rows, row)
+			}
+		}
+		if len(w.rows) < 2 {
+			return nil
+		}
+		m, s := of(w)
+		if !(s > 0) || math.IsInf(s, 0) || math.IsNaN(m) {
+			return nil
+		}
+		for i := run[0] * c.B.Cols; i < run[1]*c.B.Cols; i++ {
+			if c.B.Mask[i] {
+				a := (raw.Want[i] - m) / s
+				p.Want[i], p.Bound[i] = a, (2*most+16*c.Unit*size)/s*(1+math.Abs(a))+8*c.Unit*math.Abs(a)
+			}
+		}
+	}
+	return &p
+}

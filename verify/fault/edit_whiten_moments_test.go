@@ -1,0 +1,73 @@
+package fault
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// A slip of the moments that whitening takes is named by itself, and is wrong whatever the run declares; moments of other rows are a form that a program may have.
+func TestMomentsOfWhitening(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	passedBy := func(own, behind, m float64) float64 { return own*m + (1-m)*behind }
+	white := func(of func(rows [][]float64, n, cells, mean, square float64) (m, s float64)) *stage.Outcome {
+		b := rolledOut(true, overHoles(passedBy, passedBy))
+		adv := b.Token("advantages")
+		rows := make([][]float64, b.Rows)
+		var n, sum, square float64
+		for i, in := range b.Mask {
+			if in {
+				rows[i/b.Cols] = append(rows[i/b.Cols], adv[i])
+				n, sum = n+1, sum+adv[i]
+			}
+		}
+		for i, in := range b.Mask {
+			if in {
+				square += (adv[i] - sum/n) * (adv[i] - sum/n)
+			}
+		}
+		m, s := of(rows, n, float64(len(b.Mask)), sum/n, square)
+		for i, in := range b.Mask {
+			if adv[i] = 0; in {
+				adv[i] = float64(float32((b.Token("returns")[i] - b.Token("values")[i] - m) / s))
+			}
+		}
+		return stage.Judge(stage.Find("gae/advantage"), b, set)
+	}
+	for _, c := range []struct {
+		words string
+		of    func(rows [][]float64, n, cells, mean, square float64) (m, s float64)
+	}{
+		{"by the number of tokens", func(_ [][]float64, n, cells, mean, square float64) (m, s float64) {
+			return mean, math.Sqrt((square + (cells-n)*mean*mean) / n)
+		}},
+		{"number of rows, R/(R − 1)", func(rows [][]float64, n, _, mean, square float64) (m, s float64) {
+			return mean, math.Sqrt(square / n * float64(len(rows)) / float64(len(rows)-1))
+		}},
+		{"behind the division", func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
+			s = math.Sqrt(square / (n - 1))
+			return mean * s, s
+		}},
+		{"root of the deviation", func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
+			return mean, math.Sqrt(math.Sqrt(square / (n - 1)))
+		}},
+	} {
+		o := white(c.of)
+		requireName(t, o, "WHITEN-FORM", c.words)
+		require.False(t, Explain(o)[0].Hypothesis.Relative, c.words)
+	}
+	o := white(func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
+		return mean + 0.0123, 1.07 * math.Sqrt(square/n)
+	})
+	requireName(t, o, "WHITEN-FORM", "another mean")
+	require.True(t, Explain(o)[0].Hypothesis.Relative)
+}
