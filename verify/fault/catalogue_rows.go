@@ -315,7 +315,8 @@ func cutOff(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		}
 	}
 	round := func(x float64) bool { return x*4 == math.Trunc(x*4) }
-	if at[0]+at[1] == 0 || at[0] == 1 && !round(low) || at[1] == 1 && !round(high) || within == 0 { // what holds every number is a factor or a sign
+	none := func(bound float64) bool { return math.Abs(bound) <= 1e-6*max(high, -low) }                                                                  // what has no gradient of one sign is cut off by no bound
+	if at[0]+at[1] == 0 || at[0] > 0 && none(low) || at[1] > 0 && none(high) || at[0] == 1 && !round(low) || at[1] == 1 && !round(high) || within == 0 { // what holds every number is a factor or a sign
 		return nil
 	}
 	return &q

@@ -184,6 +184,22 @@ func TestCutOffNeedsNumbersWithin(t *testing.T) {
 	}
 }
 
+// Tokens of one sign of the advantage that have no gradient are cut off by no bound: a dual clip of both signs leaves the others as they are.
+func TestCutOffIsAtNoZero(t *testing.T) {
+	set := clippedLoss(t)
+	b := updated(func(d, a float64) float64 {
+		return math.Max(-a*math.Exp(d), -a*math.Max(0.8, math.Min(math.Exp(d), 1.28)))
+	})
+	copy(b.Token("logp_old"), b.Token("logp_new"))
+	b.Meta.DLogpScale = 1
+	b.Tensors["dlogp"] = sloped(b, func(_, a float64) float64 { return math.Max(-a, 0) })
+	o := stage.Judge(stage.Find("gradient/dlogp"), b, set)
+	require.Equal(t, check.Fail, o.Verdict)
+	for _, e := range Explain(o) {
+		require.NotEqual(t, "GRAD-CUT-OFF", e.Hypothesis.ID)
+	}
+}
+
 // A loss that reads the old log-probs, or the advantages, of other rows of the step is named by the tensor, whatever the permutation.
 func TestLossOfOtherRows(t *testing.T) {
 	set := clippedLoss(t)
