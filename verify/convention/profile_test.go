@@ -439,3 +439,12 @@ func TestNamed(t *testing.T) {
 	}
 	require.False(t, Named("search"))
 }
+
+// verl's reward managers put the score of a response at its last token whatever the estimator is (reward_manager/naive.py: valid_response_length − 1).
+func TestScoresOfVerl(t *testing.T) {
+	for _, name := range []string{"verl-ppo@0.9", "verl-grpo@0.9", "verl-grpo@0.8"} {
+		p, _, err := Lookup(name)
+		require.NoError(t, err)
+		require.Equal(t, "last_response", p.Value("score.index").String(), name)
+	}
+}
