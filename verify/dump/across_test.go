@@ -69,8 +69,8 @@ func generations(rollouts int, edit func(rollout, update int, x map[string][]flo
 }
 
 // acrossVerdicts judges a run and returns the verdicts of the checks that hold its steps against each other.
-func acrossVerdicts(t *testing.T, b dump.Batches) map[string]check.Verdict {
-	r, err := dump.Judge(context.Background(), b, dump.Options{Set: []string{"kl.beta=0.1", "ratio.old=stored"}, Selection: check.Selection{Select: []string{"across/*", "agreement/*"}}})
+func acrossVerdicts(t *testing.T, b dump.Batches, set ...string) map[string]check.Verdict {
+	r, err := dump.Judge(context.Background(), b, dump.Options{Set: append([]string{"kl.beta=0.1", "ratio.old=stored"}, set...), Selection: check.Selection{Select: []string{"across/*", "agreement/*"}}})
 	require.NoError(t, err)
 	v := map[string]check.Verdict{}
 	for _, res := range r.Results {

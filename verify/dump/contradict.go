@@ -94,8 +94,9 @@ func (t *track) unclipped(res *check.Result, s *session, before []check.Result) 
 // sharpened makes a warning of two temperatures between the old and the new pass of one step where in another step of the run the two are the same numbers: a
 // temperature that one of the passes lacks is there in every step, at the first update of a rollout, too. A policy that learned is sharper than it was, or flatter.
 func (t *track) sharpened(res *check.Result, s *session) {
-	if t.check.ID != "agreement/temperature" || res.Verdict != check.Fail || slices.ContainsFunc(t.first.Rules.Violations, func(v stage.Violation) bool {
-		return !strings.HasPrefix(v.Reason, "logp_new is logp_old ")
+	said := map[string]string{"agreement/temperature": "logp_new is logp_old ", "agreement/old": "logp_old ≈ "}[t.check.ID]
+	if said == "" || res.Verdict != check.Fail || slices.ContainsFunc(t.first.Rules.Violations, func(v stage.Violation) bool {
+		return !strings.HasPrefix(v.Reason, said)
 	}) {
 		return
 	}

@@ -116,6 +116,9 @@ func TestSharpenedPolicyIsNoTemperature(t *testing.T) {
 	}
 	require.Equal(t, check.Fail, acrossVerdicts(t, generations(3, sharper(true)))["agreement/temperature"])
 	require.Equal(t, check.Warn, acrossVerdicts(t, generations(3, sharper(false)))["agreement/temperature"])
+	const near = "logp.temperature=1.2" // which the run declares
+	require.Equal(t, check.Fail, acrossVerdicts(t, generations(3, sharper(true)), near)["agreement/old"])
+	require.Equal(t, check.Warn, acrossVerdicts(t, generations(3, sharper(false)), near)["agreement/old"])
 }
 
 // What the engine reports does not change in a run: where it agrees with the trainer in one step, other weights make the difference of another.
