@@ -335,10 +335,16 @@ func whitenedOver(c *stage.Case, ch *stage.Check, m, s float64) *stage.Predictio
 	p := *raw
 	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
 	for _, i := range cells {
-		a := (raw.Want[i] - m) / s
-		p.Want[i], p.Bound[i] = a, (2*most+16*c.Unit*size)/s*(1+math.Abs(a))+8*c.Unit*math.Abs(a)
+		standardised(&p, i, raw.Want[i], m, s, most, size, c.Unit)
 	}
 	return &p
+}
+
+// standardised puts (x − m)/s in place of element i, of numbers of at most size that are off by most: the mean and the difference are by as much each, and by
+// 16 roundings of the size, the quotient by that over s, once more for its own size, and 8 roundings.
+func standardised(p *stage.Prediction, i int, x, m, s, most, size, unit float64) {
+	a := (x - m) / s
+	p.Want[i], p.Bound[i] = a, (2*most+16*unit*size)/s*(1+math.Abs(a))+8*unit*math.Abs(a)
 }
 
 // whitenedAs predicts advantages whitened in another way over the tokens that are whitened together.
@@ -370,9 +376,7 @@ func whitenedAs(c *stage.Case, ch *stage.Check, centre, spread string, eps float
 		}
 		m := centreOf(centre, raw.Want, cells, cells[0])
 		for _, i := range cells {
-			a := (raw.Want[i] - m) / s
-			p.Want[i] = a
-			p.Bound[i] = (2*most+16*c.Unit*size)/s*(1+math.Abs(a)) + 8*c.Unit*math.Abs(a)
+			standardised(&p, i, raw.Want[i], m, s, most, size, c.Unit)
 		}
 	}
 	return &p

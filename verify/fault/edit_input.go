@@ -34,15 +34,7 @@ func inputEdits(o *stage.Outcome) []edit {
 	var list []edit
 	add := func(id, title string, in input) {
 		id = ofKL(o.Check, id, title)
-		predict := func(c *stage.Case, ch *stage.Check) (p *stage.Prediction) {
-			defer func() { // a number may be outside what a formula is defined for, and then nothing computes it
-				if recover() != nil {
-					p = nil
-				}
-			}()
-			return under(in, c, ch)
-		}
-		list = append(list, edit{id: id, title: title, changes: 1, predict: predict})
+		list = append(list, edit{id: id, title: title, changes: 1, predict: guarded(in)})
 	}
 	for _, name := range operands {
 		if !read(name) {

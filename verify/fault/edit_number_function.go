@@ -46,16 +46,8 @@ func numberFunctionEdits(o *stage.Outcome) []edit {
 				continue
 			}
 			others = append(others, x)
-			in := number(name, f.of)
-			list = append(list, edit{id: optionID(name, "OTHER-OPTION"), title: fmt.Sprintf(f.title, name) + " stands where " + name + " should", changes: mostChanges, // a form says more
-				predict: func(c *stage.Case, ch *stage.Check) (p *stage.Prediction) {
-					defer func() { // a number may be outside what a formula is defined for, and then nothing computes it
-						if recover() != nil {
-							p = nil
-						}
-					}()
-					return under(in, c, ch)
-				}})
+			list = append(list, edit{id: optionID(name, "OTHER-OPTION"), title: fmt.Sprintf(f.title, name) + " stands where " + name + " should",
+				changes: mostChanges, predict: guarded(number(name, f.of))}) // a form says more
 		}
 	}
 	return list

@@ -101,7 +101,7 @@ func opoBy(weight func(n float64) float64, divisor func(own, all, rows, group fl
 					continue
 				}
 				q.Want[i] += by
-				q.Bound[i] = 2*p.Bound[i] + 8*c.Unit*(math.Abs(by)+size*(1+math.Abs(sum/d)/max(size, 1e-300)))
+				q.Bound[i] = 2*p.Bound[i] + 8*c.Unit*(math.Abs(by)+math.Abs(sum/d)+size)
 			}
 		}
 	}

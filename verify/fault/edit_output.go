@@ -169,16 +169,20 @@ func onLine(y, x []float64, in func(t int) bool) (n int, fits bool) {
 	return n, true
 }
 
-// whitenedFrom predicts the advantages that the whitening of the options makes of others, x off by most.
+// whitenedFrom predicts the advantages that the whitening of the options makes of others, x off by most, judged where judge says, or where they are anyway if
+// that is nil: x is handed to it as rewards without a future.
 func whitenedFrom(x []float64, most float64, judge []bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	p := under(both(both(perToken("token_rewards", x), constant("values", 0)), number("gae.gamma", func(float64) float64 { return 0 })), c, ch)
 	if p == nil {
 		return nil
 	}
 	q := *p
-	q.Bound, q.Judge = slices.Clone(p.Bound), judge
+	q.Bound = slices.Clone(p.Bound)
 	for i := range q.Bound {
 		q.Bound[i] += 4 * most
+	}
+	if judge != nil {
+		q.Judge = judge
 	}
 	return &q
 }

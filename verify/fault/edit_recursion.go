@@ -336,20 +336,13 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	if v := c.Set.Value("whiten.scope"); v.Kind() != convention.Enum || v.Text() == "none" {
 		return p
 	}
-	q := under(both(both(perToken("token_rewards", p.Want), constant("values", 0)), number("gae.gamma", func(float64) float64 { return 0 })), c, ch)
-	if q == nil {
-		return nil
-	}
 	var most float64
 	for i, m := range b.Mask {
 		if m {
 			most = max(most, p.Bound[i])
 		}
 	}
-	for i := range q.Bound {
-		q.Bound[i] += 4 * most
-	}
-	return q
+	return whitenedFrom(p.Want, most, nil, c, ch)
 }
 
 // lengthEdits returns edits of advantages that are multiplied by, or divided by, a count of their row.

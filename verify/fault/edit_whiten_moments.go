@@ -153,8 +153,7 @@ func whitenedByMoments(c *stage.Case, ch *stage.Check, of func(whitenedTokens) (
 		}
 		for i := run[0] * c.B.Cols; i < run[1]*c.B.Cols; i++ {
 			if c.B.Mask[i] {
-				a := (raw.Want[i] - m) / s
-				p.Want[i], p.Bound[i] = a, (2*most+16*c.Unit*size)/s*(1+math.Abs(a))+8*c.Unit*math.Abs(a)
+				standardised(&p, i, raw.Want[i], m, s, most, size, c.Unit)
 			}
 		}
 	}

@@ -202,6 +202,18 @@ func under(in input, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	return p
 }
 
+// guarded returns the predictor of an input with a number that may be outside what a formula is defined for, where nothing computes it.
+func guarded(in input) func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) (p *stage.Prediction) {
+		defer func() {
+			if recover() != nil {
+				p = nil
+			}
+		}()
+		return under(in, c, ch)
+	}
+}
+
 // combined returns a·p + b·q, element by element, with the bounds added.
 func combined(a float64, p *stage.Prediction, b float64, q *stage.Prediction) *stage.Prediction {
 	if p == nil || q == nil || len(p.Want) != len(q.Want) {

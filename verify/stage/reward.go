@@ -247,7 +247,9 @@ func predictTokenRewards(c *Case) *Prediction {
 		note(&c.Absent, "token_rewards per token")
 		return nil
 	}
-	if k := c.Set.Value("score.index").Kind(); (k == convention.NotApplicable || k == convention.Unknown) && !c.Has("scores") && !c.Has("rewards_per_func") {
+	index, estimator := c.Set.Value("score.index").Kind(), c.Set.Value("adv.kind")
+	ofOutcomes := estimator.Kind() == convention.Enum && estimator.Text() != "gae" // whose rewards a dump may have without what they are made of
+	if (index == convention.NotApplicable || index == convention.Unknown || ofOutcomes) && !c.Has("scores") && !c.Has("rewards_per_func") {
 		return nil // rewards stand where an environment gives them: there is no score, and nobody says where one would stand
 	}
 	place := c.inapplicable("kl.place", "none")
@@ -268,8 +270,9 @@ func predictTokenRewards(c *Case) *Prediction {
 		eos = c.eosColumns()
 	}
 	var kl Input
+	off := 0.0 // the error of β
 	if place == "token_reward" || place == "sequence_reward_after" {
-		if o.Beta = c.beta(); o.Beta != 0 && !math.IsNaN(o.Beta) {
+		if o.Beta, off = c.betaWithin(); o.Beta != 0 && !math.IsNaN(o.Beta) {
 			kl = c.Token("kl")
 		}
 	}
@@ -291,7 +294,7 @@ func predictTokenRewards(c *Case) *Prediction {
 	if o.Beta != 0 {
 		for i := range p.Bound {
 			if b.Mask[i] {
-				p.Bound[i] = math.Abs(o.Beta)*kl.E(i) + (2*u+kl.Half)*math.Abs(o.Beta*kl.X[i])
+				p.Bound[i] = math.Abs(o.Beta)*kl.E(i) + (2*u+kl.Half)*math.Abs(o.Beta*kl.X[i]) + off*math.Abs(kl.X[i])
 			}
 		}
 	}

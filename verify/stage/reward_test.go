@@ -310,3 +310,13 @@ func TestScopeOfRewardsAndOfAdvantages(t *testing.T) {
 		fails(t, "gae/returns", g.Batch, set(t, text+" "+k.wrong))
 	}
 }
+
+// A dump of an estimator of outcomes may have its rewards without the scores that they are made of, which leaves nothing to decide; a critic's has not.
+func TestRewardsWithoutScores(t *testing.T) {
+	g := newGrid(4, 3, 4).token("token_rewards", 0, 0, 1, 0, 0, 0, 0, -1)
+	for kind, verdict := range map[string]check.Verdict{"rfpp": check.Skip, "remax": check.Skip, "gae": check.Undetermined} {
+		s := set(t, plainReward+"score.index=last_response adv.kind="+kind)
+		o := Judge(Find("reward/token"), g.Batch, s)
+		require.Equal(t, verdict, o.Verdict, "%s %s", kind, o.Lacking())
+	}
+}
