@@ -52,6 +52,9 @@ type Var struct {
 	jvp   func(dx [][]float64, dy []float64)
 	vjp   func(dy []float64, dx [][]float64)
 	mag   func() []float64 // see roundoff in check.go; nil means 4·|data|
+
+	// inside returns what a node that stands for several is made of, with the parameters that stand for its inputs, nil for those that have no gradient.
+	inside func() (x []*Var, y *Var)
 }
 
 // Param returns a leaf of the given shape whose gradient [Backward]

@@ -84,8 +84,9 @@ func CheckVJP(name string, f Func, inputs []Tensor, rng *rand.Rand) error {
 //
 //	16·n·u·Σ_w Σ |w̄·ẇ|
 //
-// over all nodes and elements, with n the size of the largest node: no sum in a
-// rule has more terms. 16 counts the roundings of one term in both rules, most
+// over all nodes and elements, those inside of a [Checkpoint] included, where
+// terms may cancel, too, with n the size of the largest node: no sum in a rule
+// has more terms. 16 counts the roundings of one term in both rules, most
 // of them in the derivative of an elementary function. n also pays for terms
 // that cancel inside one matrix product, where it exceeds their number by far.
 func CheckAdjoint(name string, f Func, inputs []Tensor, rng *rand.Rand) error {
@@ -235,22 +236,15 @@ func (p *trial) direction(u [][]float64, v []float64) error {
 func (p *trial) adjoint(u [][]float64, v []float64) error {
 	adj, tan := adjoints(p.y, v), tangents(p.y, p.x, u)
 	var (
-		lhs     = dot(v, JVP(p.y, p.x, u))
-		rhs     float64
-		terms   float64
-		largest int
+		lhs = dot(v, JVP(p.y, p.x, u))
+		rhs float64
 	)
 	for k, x := range p.x {
 		if x.id < len(adj) && adj[x.id] != nil {
 			rhs += dot(adj[x.id], u[k])
 		}
 	}
-	for id := range adj {
-		if adj[id] != nil && tan[id] != nil {
-			largest = max(largest, len(adj[id]))
-			terms += dot(absolute(adj[id]), absolute(tan[id]))
-		}
-	}
+	terms, largest := products(p.y, adj, tan)
 	diff, bound := math.Abs(lhs-rhs), 16*unit*float64(largest)*terms
 	p.note(diff, bound)
 	if !(diff <= bound) || math.IsInf(bound, 0) {
@@ -258,6 +252,32 @@ func (p *trial) adjoint(u [][]float64, v []float64) error {
 			p.name, lhs, rhs, diff, bound)
 	}
 	return nil
+}
+
+// products returns Σ_w Σ |w̄·ẇ| over the nodes w up to y and those inside of them, and the size of the largest.
+func products(y *Var, adj, tan [][]float64) (terms float64, largest int) {
+	for id := range adj {
+		if adj[id] == nil || tan[id] == nil {
+			continue
+		}
+		largest = max(largest, len(adj[id]))
+		terms += dot(absolute(adj[id]), absolute(tan[id]))
+		w := y.tape.nodes[id]
+		if w.inside == nil {
+			continue
+		}
+		x, z := w.inside()
+		var moved []*Var
+		var u [][]float64
+		for k, v := range w.in {
+			if x[k] != nil && tan[v.id] != nil {
+				moved, u = append(moved, x[k]), append(u, tan[v.id])
+			}
+		}
+		more, size := products(z, adjoints(z, adj[id]), tangents(z, moved, u))
+		terms, largest = terms+more, max(largest, size)
+	}
+	return terms, largest
 }
 
 // note keeps the largest ratio of a difference to its bound.

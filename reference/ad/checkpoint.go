@@ -49,6 +49,15 @@ func Checkpoint(in []*Var, f func(in []*Var) *Var) *Var {
 				}
 			}
 		})
+	y.inside = func() ([]*Var, *Var) {
+		x, inside := run(func(k int) bool { return in[k].needs })
+		for k, v := range in {
+			if !v.needs {
+				x[k] = nil
+			}
+		}
+		return x, inside
+	}
 	y.mag = func() []float64 {
 		_, inside := run(func(k int) bool { return in[k].needs })
 		m := make([]float64, len(inside.data))
