@@ -120,8 +120,8 @@ func pageOf(key string, earlier []*sampled) string {
 	return key + " after " + hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// rowKeys names the rows of a batch: by sample_id, else by the tokens of prompt and response, group and score. Rows that are alike have
-// none; nil if rows cannot be told apart.
+// rowKeys names the rows of a batch: by sample_id, else by the tokens of prompt and response, group and score, where there are no tokens by
+// the numbers of [fixed]. Rows that are alike have none; nil if rows cannot be told apart.
 func rowKeys(b *dump.Batch) []string {
 	keys := make([]string, b.Rows)
 	if id := b.Row("sample_id"); id != nil {
@@ -130,8 +130,11 @@ func rowKeys(b *dump.Batch) []string {
 		}
 		return unique(keys)
 	}
+	var stand []float64
 	if b.Token("response_ids") == nil && b.Tensors["input_ids"] == nil {
-		return nil
+		if stand = fixed(b); stand == nil {
+			return nil
+		}
 	}
 	group, scores := b.Row("group_id"), b.Row("scores")
 	for r := range keys {
@@ -140,7 +143,13 @@ func rowKeys(b *dump.Batch) []string {
 			fmt.Fprint(&text, t.Data[r*t.Width:(r+1)*t.Width])
 		}
 		for t := range b.Cols {
-			if id, ok := b.TokenID(r, t); ok && b.Mask[r*b.Cols+t] {
+			i := r*b.Cols + t
+			if !b.Mask[i] {
+				continue
+			}
+			if stand != nil {
+				fmt.Fprintf(&text, "%d:%x ", t, math.Float64bits(stand[i]))
+			} else if id, ok := b.TokenID(r, t); ok {
 				fmt.Fprint(&text, id, " ")
 			}
 		}
@@ -153,6 +162,28 @@ func rowKeys(b *dump.Batch) []string {
 		keys[r] = text.String()
 	}
 	return unique(keys)
+}
+
+// fixed returns the log-probs of the reference, or else of the engine, or the values: what a rollout computes once of its tokens tells them apart
+// bit by bit as their ids do, where enough of them differ. nil where there are none such.
+func fixed(b *dump.Batch) []float64 {
+	const enough = 16
+	for _, name := range []string{"logp_ref", "logp_gen", "values"} {
+		x := b.Token(name)
+		if x == nil {
+			continue
+		}
+		differ := map[float64]bool{}
+		for i, m := range b.Mask {
+			if m && !math.IsNaN(x[i]) {
+				differ[x[i]] = true
+			}
+		}
+		if len(differ) >= enough {
+			return x
+		}
+	}
+	return nil
 }
 
 // unique returns keys with "" in place of those that stand twice.

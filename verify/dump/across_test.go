@@ -96,6 +96,54 @@ func TestOldRecomputedAtALaterUpdate(t *testing.T) {
 	require.Equal(t, check.Fail, acrossVerdicts(t, b)["across/old"])
 }
 
+// A dump without tokens shows by what a rollout computes once that its rows come again.
+func TestRowsWithoutTokens(t *testing.T) {
+	recomputed := func(_, update int, x map[string][]float64) {
+		if update == 1 {
+			copy(x["logp_old"], x["logp_new"])
+		}
+	}
+	steps := func(edit func(_, update int, x map[string][]float64)) dump.Batches {
+		list := generations(3, edit)
+		for _, b := range list {
+			delete(b.Tensors, "sample_id")
+		}
+		return list
+	}
+	verdict := func(edit func(_, update int, x map[string][]float64)) check.Verdict {
+		return acrossVerdicts(t, steps(edit))["across/old"]
+	}
+	without := func(edit func(_, update int, x map[string][]float64), names ...string) func(_, update int, x map[string][]float64) {
+		return func(rollout, update int, x map[string][]float64) {
+			if edit != nil {
+				edit(rollout, update, x)
+			}
+			for _, name := range names {
+				delete(x, name)
+			}
+		}
+	}
+	require.Equal(t, check.Pass, verdict(nil))
+	require.Equal(t, check.Fail, verdict(recomputed))
+	require.Equal(t, check.Fail, verdict(without(recomputed, "logp_ref")), "by the engine's log-probs")
+	require.NotContains(t, []check.Verdict{check.Pass, check.Fail}, verdict(without(recomputed, "logp_ref", "logp_gen")), "nothing tells rows apart")
+	uniform := func(rollout, update int, x map[string][]float64) {
+		recomputed(rollout, update, x)
+		for i := range x["logp_ref"] {
+			x["logp_ref"][i] = -3.5
+		}
+		delete(x, "logp_gen")
+	}
+	require.NotContains(t, []check.Verdict{check.Pass, check.Fail}, verdict(uniform), "a reference that gives the same to all tokens tells none apart")
+	again := func(rollout, update int, x map[string][]float64) {
+		recomputed(rollout, update, x)
+		for i := range x["logp_ref"] {
+			x["logp_ref"][i] += 1e-6 * float64(update)
+		}
+	}
+	require.NotContains(t, []check.Verdict{check.Pass, check.Fail}, verdict(again), "a reference that was computed again by other kernels tells nothing")
+}
+
 func TestReferenceThatFollowsThePolicy(t *testing.T) {
 	follows := func(_, _ int, x map[string][]float64) { copy(x["logp_ref"], x["logp_old"]) }
 	require.Equal(t, check.Fail, acrossVerdicts(t, generations(3, follows))["across/reference"], "updates have left the old log-probs")

@@ -85,7 +85,7 @@ func TestFirstUpdateOfARollout(t *testing.T) {
 					x["logp_old"][i] += float64(float32(0.25 * math.Expm1(x["logp_old"][i]) * r.NormFloat64()))
 				}
 			}
-		}, check.Fail, "OLD-OTHER-PASS"},
+		}, check.Fail, "OLD-STALE"},
 		{"the log-probs of the reference", func(r *rand.Rand, rollout, _ int, x map[string][]float64) {
 			x["logp_old"] = slices.Clone(x["logp_ref"])
 			if rollout == 0 {

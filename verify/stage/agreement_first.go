@@ -89,7 +89,7 @@ func OldIsNew(c *Case) *Assertion {
 	case tilted && len(strays) != 1:
 		say(-1, "LOGP-TEMPERATURE", "%s; here logp_new is logp_old at %.3g times its logits (%s): one of the two passes has another temperature", first, d.Slope, d)
 	case apart == true && len(strays) != 1:
-		say(-1, "OLD-OTHER-PASS", "%s, as they were at an earlier first update of this run; here they are further apart, and by more than bfloat16 makes them, logit noise %.2g where %g is ordinary: %s", first, d.Scale, OrdinaryScale, d)
+		say(-1, "OLD-STALE", "%s, as they were at an earlier first update of this run; here they are further apart, and by more than bfloat16 makes them, logit noise %.2g where %g is ordinary: %s", first, d.Scale, OrdinaryScale, d)
 	default:
 		for _, s := range strays {
 			if s.alike > 0.8 {
