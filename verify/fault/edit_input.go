@@ -110,6 +110,9 @@ func inputEdits(o *stage.Outcome) []edit {
 			}
 			add(optionID(name, "OTHER-OPTION"), fmt.Sprintf("%s and %s are exchanged", name, other), func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 				v, w := c.Set.Value(name), c.Set.Value(other)
+				if leavesNothing(c, name, other) {
+					return nil, nil, false
+				}
 				return c.B, c.Set.With(name, w, "hypothesis").With(other, v, "hypothesis"), true
 			})
 		}
@@ -118,11 +121,18 @@ func inputEdits(o *stage.Outcome) []edit {
 				continue
 			}
 			add(optionID(name, "OTHER-OPTION"), fmt.Sprintf("%s is read where %s should be", other, name), func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-				return c.B, c.Set.With(name, c.Set.Value(other), "hypothesis"), true
+				return c.B, c.Set.With(name, c.Set.Value(other), "hypothesis"), !leavesNothing(c, name, other)
 			})
 		}
 	}
 	return list
+}
+
+// leavesNothing reports whether two options are the bounds between which weights are kept, so that with one in place of the other nothing is, but
+// for what rounding decides.
+func leavesNothing(c *stage.Case, name, other string) bool {
+	bounds := []string{"tis.low", "tis.high"}
+	return slices.Contains(bounds, name) && slices.Contains(bounds, other) && strings.Contains("zero_outside seq_filter", c.EnumOr("tis.rule", "clamp"))
 }
 
 // ofKL returns the id of an edit of the log-probs that an estimate of KL reads: those of other rows or tokens have names there.

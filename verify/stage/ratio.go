@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/internal/format/dump"
@@ -216,7 +217,49 @@ func (c *Case) isWeights() Input {
 	if level == "" || convention.Named(origin) {
 		return Input{}
 	}
-	return c.Token("is_weights")
+	return c.decided(c.Token("is_weights"))
+}
+
+// decided settles the weights, predicted, that lie within their error of a bound of the rule, where either decision is as good: the gradient of the
+// token says which was taken, and where it does not, the error holds both. A gradient of 0 tells of no weight where the ratio may have been cut,
+// and no gradient tells where such tokens are most of those that are kept: then any rule would fit.
+func (c *Case) decided(w Input) Input {
+	uncut := 0.5 * min(c.NumOr("clip.low", 0), c.NumOr("clip.high", 0)) // |logp_new − logp_old| well inside of the clip range
+	p := c.chain["is_weights"]
+	if w.X == nil || p == nil || len(p.Alt) != len(w.X) {
+		return w
+	}
+	d, lp, old, adv := c.B.Token("dlogp"), c.B.Token("logp_new"), c.B.Token("logp_old"), c.Optional("advantages").X
+	x, e := slices.Clone(w.X), slices.Clone(w.Err)
+	var kept [2]int // surely, and by their gradients
+	for i, alt := range p.Alt {
+		if !c.B.Mask[i] {
+			continue
+		}
+		if math.IsNaN(alt) || x[i] != 0 && alt != 0 {
+			if x[i] != 0 {
+				kept[0]++
+			}
+			continue
+		}
+		switch told := d != nil && adv != nil && adv[i] != 0 && !math.IsNaN(d[i]); {
+		case told && d[i] != 0:
+			x[i] += alt // the one that is not 0
+			kept[1]++
+		case told && lp != nil && old != nil && math.Abs(lp[i]-old[i]) <= uncut && c.NumOr("kl.beta", 0) == 0:
+			x[i] = 0
+		default:
+			e[i] += math.Abs(alt - x[i])
+		}
+	}
+	if kept[1] > 0 && kept[1] >= kept[0] {
+		for i, alt := range p.Alt {
+			if c.B.Mask[i] && !math.IsNaN(alt) {
+				x[i], e[i] = w.X[i], w.Err[i]+math.Abs(alt-w.X[i])
+			}
+		}
+	}
+	return Input{X: x, Err: e, Half: w.Half}
 }
 
 // LossWeights returns the importance weights that multiply the policy term of every token: those of the dump, else what their formula gives
@@ -324,7 +367,7 @@ func (c *Case) weightErrors(p *Prediction, old, gen Input, o rl.TISOptions) {
 				token = math.Exp(max(min(old.X[i]-gen.X[i], o.LogClamp), -o.LogClamp))
 			}
 			tokenE := token * expError(at(i), u)
-			near := onEdge(stat, statE, o.Low, u) || onEdge(stat, statE, o.High, u)
+			near := statE > 0 && (onEdge(stat, statE, o.Low, u) || onEdge(stat, statE, o.High, u))
 			switch o.Rule {
 			case rl.TISTruncateUpper, rl.TISClamp:
 				p.Bound[i] = statE
@@ -377,7 +420,7 @@ func onEdge(x, e, limit, u float64) bool {
 }
 
 // divergence is the statistic of the gates other than the ratio in cell i, and its error. p and q are clipped to [1e-6, 1 − 1e-6]; their
-// complements have an absolute error of u besides.
+// complements have an absolute error of u besides. Equal log-probs have a divergence of 0 exactly.
 func divergence(old, gen Input, i int, gate rl.TISGate, u float64) (d, e float64) {
 	probability := func(x Input) (p, e float64) {
 		p = max(min(math.Exp(x.X[i]), 1-1e-6), 1e-6)
@@ -385,6 +428,9 @@ func divergence(old, gen Input, i int, gate rl.TISGate, u float64) (d, e float64
 	}
 	p, ep := probability(gen)
 	q, eq := probability(old)
+	if old.X[i] == gen.X[i] && old.E(i) == 0 && gen.E(i) == 0 {
+		return 0, 0 // the same operations on the same numbers
+	}
 	switch gate {
 	case rl.TISTV:
 		return math.Abs(p - q), ep + eq + u*math.Abs(p-q)
