@@ -7,6 +7,7 @@ import (
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
+	"plumbline/verify/stage"
 )
 
 // NoProfile is the profile of those who declare none: every option that the files leave open is searched.
@@ -117,6 +118,7 @@ func (s *session) unknownOptions(what, framework string, d *convention.Declared,
 		name, near, _ := strings.Cut(strings.TrimSuffix(text, ")"), " (nearest: ")
 		m := meant(name, read, nil)
 		switch {
+		case stage.SaysLag(name): // the checks of the engine read it
 		case m != "":
 			addLine(&s.input.names, fmt.Sprintf("the option %.64q of %s is not read; did you mean %s?", name, what, m))
 		case strict:

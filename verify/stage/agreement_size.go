@@ -396,16 +396,37 @@ const leastLeft = 0.1
 
 // Asynchronous reports whether an option of a batch says that the engine may have older weights by design: async_rollout, one_step_off,
 // max_staleness, … of a value other than false or 0.
-func Asynchronous(b *dump.Batch) bool {
-	return slices.ContainsFunc(b.Meta.Options, func(o dump.Option) bool {
-		name := strings.ToLower(o.Name)
-		says := strings.Contains(name, "async") || strings.Contains(name, "staleness") || strings.Contains(name, "off_policy_steps") || strings.Contains(name, "one_step_off")
+func Asynchronous(b *dump.Batch) bool { return lag(b) > 0 }
+
+// lag returns by how many rollouts the weights of the engine are declared to be older than the trainer's, at most; 0 where they are not.
+func lag(b *dump.Batch) (rollouts float64) {
+	for _, o := range b.Meta.Options {
+		if !SaysLag(o.Name) {
+			continue
+		}
 		switch v := o.Value.(type) {
 		case bool:
-			return says && v
+			if v {
+				rollouts = max(rollouts, 1)
+			}
 		case float64:
-			return says && v > 0
+			rollouts = max(rollouts, v)
 		}
-		return false
-	})
+	}
+	return rollouts
+}
+
+// SaysLag reports whether an option of this name says how old the weights of the engine may be.
+func SaysLag(option string) bool {
+	name := strings.ToLower(option)
+	return slices.ContainsFunc([]string{"async", "staleness", "off_policy_steps", "one_step_off"}, func(part string) bool { return strings.Contains(name, part) })
+}
+
+// mayHaveStart reports whether the engine of an asynchronous run may still sample from the weights that the run began with.
+func (c *Case) mayHaveStart() bool {
+	late, epochs := lag(c.B), 1.0
+	if n := c.Set.Value("optim.epochs"); n.Kind() == convention.Number {
+		epochs = max(1, n.Num())
+	}
+	return late > 0 && float64(c.B.Meta.Step) <= (late+1)*epochs*Updates(c.Set)
 }

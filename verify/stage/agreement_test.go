@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
 )
 
 // twins are log-probs of sampled tokens under small models: raw and tempered logits of one policy, and of another one.
@@ -89,6 +91,12 @@ func TestEngineAtTheTemperature(t *testing.T) {
 			require.Contains(t, named(t, dumped(own.raw), text+"processed"), "GEN-RAW")
 			require.Contains(t, named(t, dumped(own.tempered), text+"raw"), "GEN-RAW")
 			require.Contains(t, named(t, dumped(other.raw), text+"raw"), "GEN-UNADAPTED")
+			late := dumped(other.raw)
+			late.Meta.Options = []dump.Option{{Name: "one_step_off", Value: true}}
+			for step, of := range map[int]func(require.TestingT, any, any, ...any){2: require.NotContains, 3: require.Contains} {
+				late.Meta.Step = step
+				of(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "the second rollout is still of the weights of the start")
+			}
 			require.Contains(t, named(t, dumped(likeliest), text+"processed"), "GEN-OTHER-TOKEN")
 			require.NotContains(t, named(t, dumped(likeliest), text+"processed"), "GEN-TEMPERATURE-TWICE")
 			// The first tokens of the trainer are wrong, not the engine's weights.
