@@ -422,11 +422,21 @@ func SaysLag(option string) bool {
 	return slices.ContainsFunc([]string{"async", "staleness", "off_policy_steps", "one_step_off"}, func(part string) bool { return strings.Contains(name, part) })
 }
 
-// mayHaveStart reports whether the engine of an asynchronous run may still sample from the weights that the run began with.
+// mayHaveStart reports whether the engine of an asynchronous run may still sample from the weights that the run began with. Where nobody says
+// that a run is asynchronous and importance weights stand between engine and trainer, the engine may be one rollout behind, as one is that
+// samples while the trainer trains, and the second rollout is noted to be open. TRL's trainers send the weights before every rollout.
 func (c *Case) mayHaveStart() bool {
 	late, epochs := lag(c.B), 1.0
+	declared := late > 0
+	if !declared && c.Has("is_weights") && !strings.EqualFold(c.B.Meta.Framework, "trl") {
+		late = 1
+	}
 	if n := c.Set.Value("optim.epochs"); n.Kind() == convention.Number {
 		epochs = max(1, n.Num())
 	}
-	return late > 0 && float64(c.B.Meta.Step) <= (late+1)*epochs*Updates(c.Set)
+	may := late > 0 && float64(c.B.Meta.Step) <= (late+1)*epochs*Updates(c.Set)
+	if may && !declared {
+		note(&c.Absent, "whether rollouts are asynchronous (one_step_off, async_rollout or max_staleness among the options): the engine has the weights of the start, as in the second rollout of such a run")
+	}
+	return may
 }

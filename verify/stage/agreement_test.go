@@ -97,6 +97,14 @@ func TestEngineAtTheTemperature(t *testing.T) {
 				late.Meta.Step = step
 				of(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "the second rollout is still of the weights of the start")
 			}
+			late = dumped(other.raw)
+			late.token("is_weights", own.raw...)
+			for step, of := range map[int]func(require.TestingT, any, any, ...any){2: require.NotContains, 3: require.Contains} {
+				late.Meta.Step = step
+				of(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "the second rollout may be, where weights stand between engine and trainer")
+			}
+			late.Meta.Step, late.Meta.Framework = 2, "trl"
+			require.Contains(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "which sends the weights")
 			require.Contains(t, named(t, dumped(likeliest), text+"processed"), "GEN-OTHER-TOKEN")
 			require.NotContains(t, named(t, dumped(likeliest), text+"processed"), "GEN-TEMPERATURE-TWICE")
 			// The first tokens of the trainer are wrong, not the engine's weights.
