@@ -153,10 +153,11 @@ func normalisedReturns(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	return onALine(c, ch, make([]float64, len(c.B.Mask)))
 }
 
-// returnsOfNormalised predicts returns (A − c)/s + V of the right A = R − V, as [normalisedReturns].
+// returnsOfNormalised predicts returns (A − c)/s + V of the right A = R − V, as [normalisedReturns]. The right A must be made of rewards:
+// dumped advantages that are on a line with R − V may be the normalised ones themselves.
 func returnsOfNormalised(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	v := c.B.Token("values")
-	if len(v) != len(c.B.Mask) {
+	if len(v) != len(c.B.Mask) || c.Has("advantages") && !c.Has("token_rewards") {
 		return nil
 	}
 	return onALine(c, ch, v)

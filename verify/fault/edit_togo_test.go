@@ -97,6 +97,19 @@ func TestNormalisedReturns(t *testing.T) {
 		b.Token("returns")[i] = float64(float32((b.Token("returns")[i]-v+0.22)/0.7 + v))
 	}
 	requireName(t, stage.Judge(c, b, set), "GAE-RETURNS-AFTER-WHITENING", "normalised advantages")
+	// Advantages that were whitened, beside returns that were not, are on such a line, too: without rewards no number tells which are the right ones.
+	b = rolledOut(true, overHoles(passedBy, passedBy))
+	adv := b.Token("advantages")
+	require.NotNil(t, adv)
+	for i, v := range b.Token("values") {
+		adv[i] = float64(float32((b.Token("returns")[i] - v - 0.22) / 0.7))
+	}
+	delete(b.Tensors, "token_rewards")
+	o := stage.Judge(c, b, set)
+	require.Equal(t, check.Fail, o.Verdict)
+	for _, e := range Explain(o) {
+		require.NotEqual(t, "GAE-RETURNS-AFTER-WHITENING", e.Hypothesis.ID)
+	}
 }
 
 // A loop from the first token on, where it should run from the last one back.

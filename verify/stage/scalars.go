@@ -268,7 +268,7 @@ func (m *metric) predict(c *Case) *Prediction {
 		m.nearest(c, p, rows)
 	}
 	nobodys := framework == "" || framework == "torch" || framework == "pytorch" // a library has no log of its own
-	if m.tokens && nobodys {                                                     // every framework means another of them by the name
+	if m.tokens && !slices.Contains(dictionaries, framework) {                   // every framework means another of them by the name
 		p.closest(c.anyMeans(m.name, step))
 	}
 	if m.name == "approx_kl" {

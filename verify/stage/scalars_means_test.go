@@ -35,5 +35,7 @@ func TestLoggedMeansOfNoFramework(t *testing.T) {
 	require.Equal(t, check.Pass, judge("", 1, 2.75, 2.75), "the mean over what was sampled together")
 	require.Equal(t, check.Fail, judge("", 1, 2.1, 5))
 	require.Equal(t, check.Pass, judge("torch", 1, 3, 2.5), "a library has no log of its own")
-	require.Equal(t, check.Fail, judge("own", 1, 3, 2.5))
+	require.Equal(t, check.Pass, judge("own", 1, 3, 2.5), "a program that nobody knows")
+	require.Equal(t, check.Fail, judge("own", 1, 3.1, 2.5))
+	require.Equal(t, check.Fail, judge("trl", 1, 3, 2.5), "whose names mean one thing")
 }
