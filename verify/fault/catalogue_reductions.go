@@ -27,6 +27,15 @@ var reduced = []string{"token_loss", "kl", "entropy"}
 
 // weighted predicts an output of a loss in whose mean over rows every row has a factor of its own.
 func weighted(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) *stage.Prediction {
+	cells := make([]float64, len(c.B.Mask))
+	for i := range cells {
+		cells[i] = by[i/c.B.Cols]
+	}
+	return weightedCells(b, c, ch, cells)
+}
+
+// weightedCells is [weighted] with a factor for every token.
+func weightedCells(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) *stage.Prediction {
 	set := func(*stage.Case) (*dump.Batch, *convention.Set, bool) { return b, c.Set, true }
 	if ch.Stage == convention.Gradient {
 		p := under(set, c, ch)
@@ -36,8 +45,8 @@ func weighted(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) *stag
 		q := *p
 		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
 		for i := range q.Want {
-			q.Want[i] *= by[i/c.B.Cols]
-			q.Bound[i] *= by[i/c.B.Cols]
+			q.Want[i] *= by[i]
+			q.Bound[i] *= by[i]
 		}
 		return &q
 	}
@@ -45,18 +54,32 @@ func weighted(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) *stag
 	if c.B.Meta.Algorithm == "sft" {
 		terms = []string{"logp_new"}
 	}
+	stand := map[string]*stage.Prediction{}
 	for _, name := range terms {
 		in := c.Of(c.B, c.Set).Token(name)
-		if in.X == nil || in.Err != nil { // its error would be lost
+		if in.X == nil || in.Err != nil && c.Has(name) { // its error would be lost
 			continue
 		}
 		x := slices.Clone(in.X)
 		for i := range x {
-			x[i] *= by[i/c.B.Cols]
+			x[i] *= by[i]
 		}
-		b = b.With(name, x)
+		if c.Has(name) {
+			b = b.With(name, x)
+			continue
+		}
+		e := make([]float64, len(x))
+		for i := range e {
+			e[i] = in.E(i) * by[i]
+		}
+		stand[name] = &stage.Prediction{Want: x, Bound: e, Half: in.Half}
 	}
-	return under(set, c, ch)
+	d := c.Of(b, c.Set).StandingAll(stand)
+	p := ch.Predict(d)
+	if p == nil || !d.OK() {
+		return nil
+	}
+	return p
 }
 
 // tokensOf returns the number of tokens of every row in a mask.

@@ -39,7 +39,7 @@ func editsOf(o *stage.Outcome) (list []edit) {
 		rewardSumEdits, mixedEdits, rewardWhiteEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, partEdits, afterEdits, klEdits, klWeightEdits,
 		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits,
 		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, entropyEdits,
-		reductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, preferenceEdits,
+		reductionEdits, columnEdits, policyReductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, preferenceEdits,
 	}
 	if strings.HasPrefix(o.Check.Output, "scalars/") {
 		families = []func(*stage.Outcome) []edit{scalarEdits} // one number of a file, often a fraction of few tokens, fits too much

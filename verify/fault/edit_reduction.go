@@ -183,6 +183,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		}
 		add(&p.count, "the groups of the step", everyRow(b, of(all)))
 		add(&p.count, "the groups of the micro-batch", spreadFiles(b, func(f int) float64 { return of(inFile(f)) }))
+		p.addGroups(b, id, n, add)
 	}
 	files := float64(len(b.Files))
 	ga, world := c.FactOr("gradient_accumulation_steps", float64(max(b.Meta.MicroBatches, 1))), max(float64(b.Meta.WorldSize), 1)
@@ -440,6 +441,8 @@ func (p *reductionParts) words(from, to choice) (id, title string) {
 			name("MEAN-EPS")
 		case strings.Contains(is, "of every response"):
 			name("AGG-LENGTH-OFF-BY-ONE")
+		case strings.HasPrefix(is, ofItsGroup):
+			name("AGG-KIND")
 		case local(is) && !local(was) && was != "1":
 			name("AGG-LOCAL-DENOMINATOR")
 		}

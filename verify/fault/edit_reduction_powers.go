@@ -26,6 +26,42 @@ func (p *reductionParts) addPowers(b *dump.Batch, add func(list *[]part, what st
 	}
 }
 
+// ofItsGroup begins the words of counts that make a mean over groups of the means over each.
+const ofItsGroup = "the number of groups times "
+
+// addGroups adds the counts of programs that take the mean of every group and then the mean of these, so that a token of a small group counts
+// more: n tokens of each row, the groups id.
+func (p *reductionParts) addGroups(b *dump.Batch, id, n []float64, add func(list *[]part, what string, x []float64)) {
+	type place struct {
+		file  int
+		group float64
+	}
+	rows, tokens, groups := map[place]float64{}, map[place]float64{}, map[int]float64{}
+	const step = -1
+	for r, g := range id {
+		for _, f := range []int{step, b.File(r)} {
+			at := place{f, g}
+			if rows[at] == 0 {
+				groups[f]++
+			}
+			rows[at]++
+			tokens[at] += n[r]
+		}
+	}
+	for _, where := range []string{"step", "micro-batch"} {
+		byRows, byTokens := make([]float64, b.Rows), make([]float64, b.Rows)
+		for r, g := range id {
+			f := step
+			if where != "step" {
+				f = b.File(r)
+			}
+			byRows[r], byTokens[r] = groups[f]*rows[place{f, g}], groups[f]*max(tokens[place{f, g}], 1)
+		}
+		add(&p.count, ofItsGroup+"the tokens of its own, of the "+where, byTokens)
+		add(&p.count, ofItsGroup+"the rows of its own, of the "+where, byRows)
+	}
+}
+
 // inverseSquares returns 1/w² of the weight w that a token of every row has in the right reduction: what makes w its inverse.
 func inverseSquares(c *stage.Case) []float64 {
 	w := rowWeights(c)

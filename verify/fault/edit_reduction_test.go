@@ -2,11 +2,14 @@ package fault
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -137,4 +140,79 @@ func TestLengthsAsWeights(t *testing.T) {
 	requireName(t, judge(func(n float64) float64 { return n }, tokens), "FACTOR", "multiplied by its own tokens besides")
 	requireName(t, judge(func(n float64) float64 { return n }, squares), "AGG-DENOMINATOR", "the squares of the lengths")
 	requireName(t, judge(func(float64) float64 { return 1 }, func(n []float64) float64 { return tokens(n) + 1 }), "AGG-DENOMINATOR", "the tokens of the micro-batch + 1")
+}
+
+// A loss that was dumped without its tokens' is explained by what its reduction makes of those that are recomputed.
+func TestReductionsOfLossesThatWereNotDumped(t *testing.T) {
+	set := clippedLoss(t, "mean.eps", "0", "entropy.coef", "0", "kl.kind", "k3", "kl.beta", "0.1", "kl.place", "loss", "kl.grad", "naive", "kl.clamp_in", "none", "kl.clamp_out", "none")
+	type step struct {
+		policy, kl []float64
+		mask       []bool
+		rows, cols int
+	}
+	judge := func(of func(s step) float64) *stage.Outcome {
+		b := updated(func(d, a float64) float64 { return -min(math.Exp(d)*a, max(0.8, min(math.Exp(d), 1.28))*a) })
+		for i := range b.Mask {
+			b.Mask[i] = i%b.Cols < b.Cols-1-i/b.Cols%3
+		}
+		r := rand.New(rand.NewPCG(3, 5))
+		s := step{policy: b.Token("token_loss"), mask: b.Mask, rows: b.Rows, cols: b.Cols}
+		lp, ref := b.Token("logp_new"), make([]float64, len(b.Mask))
+		for i, x := range lp {
+			ref[i] = float64(float32(x + 0.6*r.NormFloat64()))
+			s.kl = append(s.kl, math.Exp(ref[i]-x)-(ref[i]-x)-1)
+		}
+		t := *b.Tensors["logp_new"]
+		t.Name, t.Data = "logp_ref", ref
+		b.Tensors["logp_ref"] = &t
+		groups := make([]float64, b.Rows)
+		for row := range groups {
+			groups[row] = float64(min(row/2, 2)) // two groups of two rows, and one of the rest
+		}
+		b.Tensors["group_id"] = &dump.Tensor{Name: "group_id", Layout: dump.PerRow, Width: 1, Shape: []int{b.Rows}, Data: groups, Type: format.F32}
+		b.Tensors["loss"] = &dump.Tensor{Name: "loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(of(s)))}, Type: format.F32}
+		delete(b.Tensors, "token_loss")
+		b.Meta.DLogpScale = 1
+		return stage.Judge(stage.Find("aggregate/loss"), b, set)
+	}
+	mean := func(s step, x func(i int) float64, in func(i int) bool) float64 {
+		var sum, n float64
+		for i, m := range s.mask {
+			if m && in(i) {
+				sum, n = sum+x(i), n+1
+			}
+		}
+		return sum / max(n, 1)
+	}
+	all := func(int) bool { return true }
+	whole := func(s step) func(i int) float64 { return func(i int) float64 { return s.policy[i] + 0.1*s.kl[i] } }
+	right := func(s step) float64 { return mean(s, whole(s), all) }
+	require.Equal(t, check.Pass, judge(right).Verdict)
+	requireName(t, judge(func(s step) (sum float64) {
+		for col := range s.cols {
+			sum += mean(s, whole(s), func(i int) bool { return i%s.cols == col }) / float64(s.cols)
+		}
+		return sum
+	}), "AGG-KIND", "the responses of each column")
+	requireName(t, judge(func(s step) (sum float64) {
+		for g := range 3 {
+			sum += mean(s, whole(s), func(i int) bool { return min(i/s.cols/2, 2) == g }) / 3
+		}
+		return sum
+	}), "AGG-KIND", "the number of groups times the tokens of its own")
+	requireName(t, judge(func(s step) (sum float64) {
+		for i := range s.kl {
+			sum += 0.1 * s.kl[i] / float64(len(s.kl))
+		}
+		return sum + mean(s, func(i int) float64 { return s.policy[i] }, all)
+	}), "KL-OUTSIDE-MASK", "padding included")
+	requireName(t, judge(func(s step) float64 {
+		n := make([]float64, s.rows)
+		for i, m := range s.mask {
+			if m {
+				n[i/s.cols]++
+			}
+		}
+		return mean(s, func(i int) float64 { return s.policy[i]/n[i/s.cols] + 0.1*s.kl[i] }, all)
+	}), "AGG-KIND", "the policy term is reduced in its own way: every response is divided by its own tokens besides")
 }

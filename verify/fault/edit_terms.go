@@ -158,8 +158,12 @@ func (t lossTerm) reduced(at int, factor float64, c *stage.Case, ch *stage.Check
 		}
 		return p
 	}
-	in := c.Of(b, c.Set).Token(t.tensor)
-	if len(in.X) != len(b.Mask) || len(rest.Want) != len(b.Files) || form.pads && b.Token(t.tensor) == nil {
+	of := b
+	if form.pads && b.Token(t.tensor) == nil { // what the same formula gives in the padding
+		of = b.WithMask(slices.Repeat([]bool{true}, len(b.Mask)))
+	}
+	in := c.Of(of, c.Set).Token(t.tensor)
+	if len(in.X) != len(b.Mask) || len(rest.Want) != len(b.Files) {
 		return nil
 	}
 	p := *rest

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"maps"
 	"math"
 	"slices"
 
@@ -258,6 +259,13 @@ func (c *Case) Standing(name string, p *Prediction) *Case {
 	}
 	d := c.Of(c.B, c.Set)
 	d.chain = map[string]*Prediction{name: p}
+	return d
+}
+
+// StandingAll is [Case.Standing] of several tensors, none of which was dumped.
+func (c *Case) StandingAll(predictions map[string]*Prediction) *Case {
+	d := c.Of(c.B, c.Set)
+	d.chain = maps.Clone(predictions)
 	return d
 }
 
