@@ -375,6 +375,8 @@ func klMetrics() []*Hypothesis {
 		{"|log ρ|", math.Abs},
 		{"ρ − 1 + log ρ, with the sign of the log-ratio exchanged", func(d float64) float64 { return math.Expm1(d) + d }},
 		{"−log ρ", func(d float64) float64 { return -d }},
+		{"log ρ", func(d float64) float64 { return d }},
+		{"1/ρ − 1 + log ρ, with the ratio inverted", func(d float64) float64 { return math.Expm1(-d) + d }},
 	} {
 		for _, padded := range []bool{false, true} {
 			title := "the logged number is the mean of " + f.title

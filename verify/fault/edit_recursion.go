@@ -34,6 +34,9 @@ type recursionForm struct {
 	step      func(gamma, lambda float64) float64  // what V' is multiplied by
 	solved    bool                                 // start is fitted to the last token of each row
 	start     float64                              // what begin gives for a row
+	short     bool                                 // what is carried is δ_{t+1}, not A_{t+1}
+	ownBy     func(gamma, lambda float64) float64  // what V is multiplied by; nil: 1
+	scale     func(gamma, lambda float64) float64  // what A is multiplied by; nil: 1
 	begin     func(s recursionStart) float64       // A behind the last token, which is carried; nil: 0
 	from      func(t, n int) int                   // of n columns, the one whose A stands in t, −1 for none, which leaves 0; nil: their own
 }
@@ -142,6 +145,13 @@ func recursionForms() []recursionForm {
 			f.cut, f.cutLast = func(bool) (next, carried bool) { return true, true }, true
 		}),
 		with("GAE-DONES", "the end of an episode is read one token late: done of the token before", func(f *recursionForm) { f.doneLate = true }),
+		with("GAE-DONES", "the end of an episode is read one token late, that of the last token, too", func(f *recursionForm) { f.doneLate, f.cutLast = true, true }),
+		with("GAE-RECURSION", "δ of the next token is carried, not its A: the trace ends there", func(f *recursionForm) { f.short = true }),
+		with("GAE-RECURSION", "γ multiplies the own value, too: δ = r + γ·(V_{t+1} − V)", func(f *recursionForm) { f.ownBy = onlyGamma }),
+		with("GAE-RECURSION", "λ multiplies the own value: δ = r + γ·V_{t+1} − λ·V", func(f *recursionForm) { f.ownBy = func(_, l float64) float64 { return l } }),
+		with("GAE-RECURSION", "λ multiplies δ, too: A = λ·(δ + γ·A_{t+1})", func(f *recursionForm) { f.scale = func(_, l float64) float64 { return l } }),
+		with("GAE-RECURSION", "γ multiplies δ, too: every A is γ times the right one", func(f *recursionForm) { f.scale = onlyGamma }),
+		with("GAE-RECURSION", "γλ multiplies δ, too: every A is γλ times the right one", func(f *recursionForm) { f.scale = both2 }),
 		with("GAE-HOLE", "the value of a masked column is taken as the next value, where it should be passed by", func(f *recursionForm) { f.hole = holeRule{all: true, value: true} }),
 		with("GAE-HOLE", "the recursion is cut at masked columns: A_{t+1} is 0 there, where it should be carried over", func(f *recursionForm) {
 			f.hole = holeRule{all: true, zero: true}
@@ -252,6 +262,10 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	}
 	p := &stage.Prediction{Want: make([]float64, len(b.Mask)), Bound: make([]float64, len(b.Mask)), Judge: slices.Clone(b.Mask)}
 	k, step := f.carry(gamma, lambda), f.step(gamma, lambda)
+	if f.ownBy != nil {
+		own, by := f.own, f.ownBy(gamma, lambda)
+		f.own = func(v []float64, t int) float64 { return by * own(v, t) }
+	}
 	hole := c.Set.Value("gae.hole")
 	dense := hole.Kind() == convention.Enum && hole.Text() == "zero_step" // masked columns are steps, of reward and value 0
 	counts := b.Mask
@@ -323,6 +337,9 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		if f.forward {
 			turned(p, b.Mask, b.Cols, r, b.Origin[r].Cols, dense)
 		}
+	}
+	if f.scale != nil {
+		p = combined(f.scale(gamma, lambda), p, 0, p)
 	}
 	if ch.Output == "returns" {
 		for i, m := range b.Mask {

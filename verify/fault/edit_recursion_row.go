@@ -24,7 +24,7 @@ func (f recursionForm) doneOf(c *stage.Case, cells []int, dones []float64) []boo
 			done[t] = t+1 < len(cells) && dones[cells[t+1]] != 0
 			continue
 		}
-		if done[t] = dones[i] != 0; f.doneLate && t < len(cells)-1 {
+		if done[t] = dones[i] != 0; f.doneLate && (t < len(cells)-1 || f.cutLast) {
 			done[t] = t > 0 && dones[cells[t-1]] != 0
 		}
 	}
@@ -89,6 +89,9 @@ func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []
 		size := math.Abs(rewards[t]) + math.Abs(gamma*next) + math.Abs(v[t]) + math.Abs(k*a)
 		a, e = delta+k*a, math.Abs(k)*e+rounding(i, size)
 		p.Want[i], p.Bound[i] = a, e
+		if f.short {
+			a = delta
+		}
 	}
 }
 

@@ -113,6 +113,30 @@ func TestRecursionEdits(t *testing.T) {
 		}
 		return d[t-1]
 	}
+	ofBefore := func(d []float64, t int) float64 {
+		if t == 0 {
+			return 0
+		}
+		return d[t-1]
+	}
+	traced := func(own, delta float64, short bool) func(r, v, m, d []float64, behind float64) []float64 {
+		return func(r, v, _, d []float64, behind float64) []float64 {
+			a := make([]float64, len(r))
+			var last float64
+			for t := len(r) - 1; t >= 0; t-- {
+				next := behind
+				if t+1 < len(r) {
+					next = v[t+1]
+				}
+				δ := delta * (r[t] + testGamma*next*(1-d[t]) - own*v[t])
+				a[t] = δ + testGamma*testLambda*(1-d[t])*last
+				if last = a[t]; short {
+					last = δ
+				}
+			}
+			return a
+		}
+	}
 	behindIt := func(d []float64, t int) float64 {
 		if t+1 < len(d) {
 			return d[t+1]
@@ -167,6 +191,11 @@ func TestRecursionEdits(t *testing.T) {
 		{"not reversed", "verl-ppo@0.9", "GAE-RECURSION", "reverse order", true, turnedRound(overHoles(passedBy, passedBy))},
 		{"right over holes", "verl-ppo@0.9", "", "", true, overHoles(passedBy, passedBy)},
 		{"flag of the step before", "cleanrl@020cf0e", "GAE-DONES", "one token late", false, overEnds(before, before)},
+		{"flag of the step before, for the last one, too", "cleanrl@020cf0e", "GAE-DONES", "that of the last token, too", false, overEnds(ofBefore, ofBefore)},
+		{"a trace of two steps", "cleanrl@020cf0e", "GAE-RECURSION", "δ of the next token is carried", false, traced(1, 1, true)},
+		{"own value discounted", "cleanrl@020cf0e", "GAE-RECURSION", "γ multiplies the own value", false, traced(testGamma, 1, false)},
+		{"λ before δ", "cleanrl@020cf0e", "GAE-RECURSION", "λ multiplies δ, too", false, traced(1, testLambda, false)},
+		{"the same recursion", "cleanrl@020cf0e", "", "", false, traced(1, 1, false)},
 		{"flag of the step behind", "cleanrl@020cf0e", "GAE-DONES", "one token early", false, overEnds(behindIt, behindIt)},
 		{"not in δ", "cleanrl@020cf0e", "GAE-DONES", "the next value is taken over the end", false, overEnds(none, right)},
 		{"not carried", "cleanrl@020cf0e", "GAE-DONES", "A_{t+1} is carried over", false, overEnds(right, none)},

@@ -163,7 +163,7 @@ func returnsOfNormalised(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	return onALine(c, ch, v)
 }
 
-// onALine predicts an output y + v with y = (x − c)/s, s > 0, where the right one is x + v.
+// onALine predicts an output y + v with y = (x − c)/s, s > 0, where the right one is x + v, and c is not 0: what is scaled alone is not normalised.
 func onALine(c *stage.Case, ch *stage.Check, v []float64) *stage.Prediction {
 	p, got := under(sameInput, c, ch), c.B.Token(ch.Output)
 	if p == nil || len(p.Want) != len(c.B.Mask) || len(got) != len(p.Want) {
@@ -191,6 +191,9 @@ func onALine(c *stage.Case, ch *stage.Check, v []float64) *stage.Prediction {
 	}
 	slope := (got[high] - v[high] - (got[low] - v[low])) / (x(high) - x(low))
 	if !(slope > 0) || math.IsInf(slope, 0) {
+		return nil
+	}
+	if off := got[low] - v[low] - slope*x(low); math.Abs(off) <= slope*4*(p.Bound[low]+p.Bound[high])+64*c.Unit*size*max(slope, 1) {
 		return nil
 	}
 	q := *p

@@ -88,6 +88,23 @@ func TestWhiteningEdits(t *testing.T) {
 		mean, std := moments(x, own, count(own), 0)
 		return (x[i] - mean) / math.Sqrt(std*std+1e-8)
 	}), "WHITEN-SCOPE", "every response by itself, with the deviation of n")
+	requireName(t, judge(func(x []float64, mask []bool, i int) float64 { // every column by itself
+		const cols = 6
+		own := make([]bool, len(mask))
+		for k := i % cols; k < len(mask); k += cols {
+			own[k] = mask[k]
+		}
+		mean, std := moments(x, own, count(own), 1)
+		return (x[i] - mean) / math.Sqrt(std*std+1e-8)
+	}), "WHITEN-WRONG-AXIS", "columns")
+	requireName(t, judge(func(x []float64, mask []bool, i int) float64 { // the mean is taken along the wrong axis, the deviation is not
+		const cols = 6
+		own := make([]bool, len(mask))
+		copy(own[i/cols*cols:], mask[i/cols*cols:(i/cols+1)*cols])
+		mean, _ := moments(x, own, count(own), 0)
+		_, std := moments(x, mask, count(mask), 1)
+		return (x[i] - mean) / math.Sqrt(std*std+1e-8)
+	}), "WHITEN-SCOPE", "every response by itself, for the mean alone")
 }
 
 // A whitening over mini-batches by another spread is that of each of them.
