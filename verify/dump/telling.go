@@ -75,6 +75,7 @@ type overview struct {
 	rollout      int                // steps whose advantages were normalised together
 	constant     float64            // that a sum over tokens is divided by besides the rows; 0: none
 	entropy      string             // the aggregation of the entropy bonus, where it has one of its own; else ""
+	form         []stage.Change     // options of a loss that is all that says of its terms
 	generation   int                // steps whose tokens together, by their number, a sum over tokens is divided by; 0: none
 }
 
@@ -130,7 +131,7 @@ func (s *session) scan() *overview {
 		}
 	}
 	v.coefficients, v.constant = losses.Coefficients(), losses.Constant()
-	v.entropy, v.generation = losses.Entropy(), losses.Generation()
+	v.entropy, v.generation, v.form = losses.Entropy(), losses.Generation(), losses.Form()
 	if v.constant == 0 {
 		v.divisor = losses.Divisor()
 	}

@@ -57,7 +57,8 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 	var here []stage.Fit // what is right in b alone
 	allHere := false
 	for _, way := range ways {
-		if fits, all = way(); len(fits) > 0 && holds.Some(fits) {
+		fits, all = way()
+		if fits = s.withForm(fits, set); len(fits) > 0 && holds.Some(fits) {
 			return fits, all
 		}
 		if len(fits) > 0 && here == nil {
@@ -68,6 +69,20 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 		return here, allHere
 	}
 	return nil, all
+}
+
+// withForm returns fits with what the losses of all files show of the options that they read: a search has not found these, and nobody declares them.
+func (s *session) withForm(fits []stage.Fit, set *convention.Set) []stage.Fit {
+	for i, f := range fits {
+		var form []stage.Change
+		for _, c := range s.scan().form {
+			if set.Value(c.Option) == c.To && set.Origin(c.Option) == "search" && slices.Contains(f.Outcome.Case.Read, c.Option) {
+				form = append(form, c)
+			}
+		}
+		fits[i].Changes = slices.Concat(form, f.Changes)
+	}
+	return fits
 }
 
 // foundBefore returns set with what the checks before this one have decided of the options that it leaves open, and these changes.

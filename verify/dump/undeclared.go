@@ -208,6 +208,11 @@ func (s *session) solved(step int, set *convention.Set) *convention.Set {
 			set = set.With(name, convention.NumberValue(x), "search")
 		}
 	}
+	for _, c := range s.scan().form {
+		if set.Value(c.Option).Kind() == convention.Unknown {
+			set = set.With(c.Option, c.To, "search")
+		}
+	}
 	if v := s.scan(); v.entropy != "" && set.Value("entropy.agg").Kind() == convention.Unknown {
 		if agg, err := convention.Parse("entropy.agg", v.entropy); err == nil {
 			set = set.With("entropy.agg", agg, "search")
@@ -338,19 +343,36 @@ func (t *track) untriable() []string {
 // together give what failed.
 func (t *track) openNumbers() []string {
 	var open []string
+	said := t.saysLoss()
 	for _, name := range t.first.Case.Read {
 		o, err := convention.Find(name)
 		if err != nil || o.Type != convention.NumberType && o.Type != convention.OrNoneType && o.Type != convention.PairType {
 			continue
 		}
-		if origin := t.first.Case.Set.Origin(name); (origin == "" || strings.Contains(origin, "@")) && !t.ruledOut(name) {
+		if origin := t.first.Case.Set.Origin(name); (origin == "" || strings.Contains(origin, "@")) && !t.ruledOut(name) && !(said && filters[name] && t.check.ID != "token_loss/policy") {
 			open = append(open, name)
 		}
 	}
-	if stage.OutOfReach(t.first, open) {
+	if stage.OutOfReach(t.first, open) || said && stage.LossOutOfReach(t.first, open) {
 		return nil
 	}
 	return open
+}
+
+// filters are the numbers that leave tokens out of a loss.
+var filters = map[string]bool{"loss.off_policy_max": true, "loss.top_entropy": true}
+
+// saysLoss reports whether the files or the user say the loss in full: its kind, its bounds, how it is aggregated and, where it has one, its KL. Who
+// does has none of the [filters] that they do not name, once no value of them that a search can try gives the numbers.
+func (t *track) saysLoss() bool {
+	set := t.first.Case.Set
+	for _, name := range []string{"loss.kind", "agg.kind", "ratio.level", "clip.low", "clip.high", "kl.place", "kl.kind", "kl.beta"} {
+		applies := set.Value(name).Kind() != convention.NotApplicable && (slices.Contains(t.first.Case.Read, name) || name == "loss.kind" || name == "agg.kind")
+		if applies && !isDeclared(set, name) {
+			return false
+		}
+	}
+	return true
 }
 
 // governors are the options that say whether a number is used at all.

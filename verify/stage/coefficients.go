@@ -20,6 +20,7 @@ type Losses struct {
 	has                               [3]bool
 	n                                 int
 	alone                             wholes // where the loss is all that says of its terms
+	forms                             lossForms
 	pairs                             pairLosses
 	rewards                           loggedRewards
 	divisors                          divisors
@@ -42,6 +43,7 @@ func (l *Losses) Add(b *dump.Batch) {
 		}
 	}
 	l.alone.add(b, l.n == 1)
+	l.forms.add(b, l.n == 1)
 	l.pairs.add(b)
 	l.rewards.add(b)
 	l.divisors.add(b)
@@ -93,15 +95,24 @@ func (l *Losses) Coefficients() map[string]float64 {
 	case l.parts:
 		return l.ofParts()
 	}
-	if f := l.alone.fit(); f != nil {
+	if f := l.fitted(); f != nil {
 		return f.coefficients
 	}
 	return nil
 }
 
+// fitted is what the losses of the files alone say of their terms; nil where they say nothing.
+func (l *Losses) fitted() *wholeFit {
+	if f := l.alone.fit(); f != nil {
+		return f
+	}
+	f, _ := l.forms.best()
+	return f
+}
+
 // Entropy returns the aggregation that an entropy bonus has of its own (entropy.agg), "" where the losses show none.
 func (l *Losses) Entropy() string {
-	if f := l.alone.fit(); f != nil && !l.parts && len(l.pairs.loss) == 0 {
+	if f := l.fitted(); f != nil && !l.parts && len(l.pairs.loss) == 0 {
 		return f.entropy
 	}
 	return ""
@@ -115,7 +126,7 @@ func (l *Losses) Apart() bool {
 // Generation returns the number of steps whose tokens together, by their number, sums over tokens are divided by: those of a generation batch, 0 where
 // it is the tokens of the file or the step, or nothing shows it (TRL 1.16, GRPOTrainer._compute_loss, num_items_in_batch).
 func (l *Losses) Generation() int {
-	if f := l.alone.fit(); f != nil && !l.parts && len(l.pairs.loss) == 0 {
+	if f := l.fitted(); f != nil && !l.parts && len(l.pairs.loss) == 0 {
 		return f.span
 	}
 	return 0
@@ -149,7 +160,7 @@ func (l *Losses) Constant() float64 {
 
 // constantOfWhole is the constant that the losses with all their terms are divided by, a whole number.
 func (l *Losses) constantOfWhole() float64 {
-	f := l.alone.fit()
+	f := l.fitted()
 	if f == nil || f.constant == 0 {
 		return 0
 	}

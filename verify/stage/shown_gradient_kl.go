@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -82,7 +83,7 @@ func klSlopes(b *dump.Batch) (shown []klSlope) {
 	return shown[:min(most, len(shown))]
 }
 
-// ratiosOf returns the ratio of every token, or the geometric mean of those of its row.
+// ratiosOf returns the ratio of every token, the geometric mean of those of its row ("seq_mean"), or their product ("seq_sum").
 func ratiosOf(b *dump.Batch, lp, old []float64, level string) []float64 {
 	rho := make([]float64, len(lp))
 	for r := range b.Rows {
@@ -93,9 +94,12 @@ func ratiosOf(b *dump.Batch, lp, old []float64, level string) []float64 {
 				sum, n = sum+lp[i]-old[i], n+1
 			}
 		}
-		for i := r * b.Cols; level == "seq_mean" && i < (r+1)*b.Cols; i++ {
+		if level == "seq_mean" {
+			sum /= n
+		}
+		for i := r * b.Cols; strings.HasPrefix(level, "seq_") && i < (r+1)*b.Cols; i++ {
 			if b.Mask[i] {
-				rho[i] = math.Exp(sum / n)
+				rho[i] = math.Exp(sum)
 			}
 		}
 	}

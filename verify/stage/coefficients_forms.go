@@ -1,0 +1,350 @@
+package stage
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/tol"
+)
+
+// A loss of which neither the losses of tokens nor its terms were dumped is a number of a file, one of many forms: which ratios, which bounds, which
+// estimate of the KL, which aggregation, which coefficients. One file has too little to tell them apart; all files of a run together have a number
+// each, and coefficients that people write with few digits.
+
+// lossForm is a form of the policy loss of a token and of the KL beside it.
+type lossForm struct {
+	level     string  // of the ratio; "" where all are 1
+	low, high float64 // bounds, NaN where no ratio is beyond any
+	kl        string  // estimate, "" where the files have no reference
+	corrected bool    // it is times the ratio of its token
+}
+
+// levelsOfRatios are those whose losses are tried.
+var levelsOfRatios = []string{"token", "seq_mean", "seq_sum"}
+
+// usualBounds are the bounds that are tried, the commonest first, each on either side; Inf stands for none.
+var usualBounds = []float64{0.2, math.Inf(1), 0.1, 0.3, 0.28, 0.25, 0.15, 0.05, 0.4, 0.5, 0.27, 0.24, 0.35, 0.02, 0.01, 3e-4, 4e-4}
+
+// klForms are the estimates of a KL in a loss, d = lp − ref.
+var klForms = []struct {
+	kind string
+	of   func(d float64) float64
+}{
+	{"k3", func(d float64) float64 { return math.Expm1(-d) + d }},
+	{"k1", func(d float64) float64 { return d }},
+	{"k2", func(d float64) float64 { return d * d / 2 }},
+	{"abs", math.Abs},
+}
+
+// formFile is a file of a run with what the forms make of its tokens.
+type formFile struct {
+	loss, value float64
+	step        int
+	surrogates  [][2][][aggregations]float64 // by level, of what is better and worse than its baseline, by bound
+	size        [][aggregations]float64      // by level
+	kl          [][aggregations]float64
+	entropy     [aggregations]float64
+	bent        bentFile
+}
+
+// lossForms collects them; see [Losses].
+type lossForms struct {
+	files   []formFile
+	whole   wholes // of what is the same in all forms
+	no      bool
+	ratios  bool // there are log-probs of the rollout
+	entropy bool
+	kl      bool
+	acts    [2][]bool // by side and bound: it is another loss than without bounds somewhere
+
+	tried bool
+	fit   *wholeFit
+	form  lossForm
+}
+
+// add takes the files of a batch.
+func (l *lossForms) add(b *dump.Batch, first bool) {
+	loss, lp, old, ref, h := b.PerFile("loss"), b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref"), b.Token("entropy")
+	adv := b.Token("advantages")
+	c := NewCase(b, &convention.Set{}, 0)
+	if row := b.Row("advantages"); adv == nil && len(row) == b.Rows {
+		adv = c.spread(row)
+	}
+	if first {
+		l.ratios, l.kl, l.entropy, l.whole.value = old != nil, ref != nil, h != nil, b.PerFile("value_loss") != nil
+		l.acts = [2][]bool{make([]bool, len(usualBounds)), make([]bool, len(usualBounds))}
+	}
+	l.no = l.no || loss == nil || lp == nil || adv == nil || b.Token("token_loss") != nil || b.Token("kl") != nil || b.PerFile("pg_loss") != nil || len(b.Missing) > 0 ||
+		b.Tensors["is_weights"] != nil || l.ratios != (old != nil) || l.kl != (ref != nil) || l.entropy != (h != nil) || l.whole.value != (b.PerFile("value_loss") != nil)
+	if l.no {
+		return
+	}
+	for _, x := range [][]float64{lp, adv, old, ref, h} {
+		if x == nil {
+			continue
+		}
+		if l.whole.unit = max(l.whole.unit, Grid(x), tol.U32); l.whole.unit > 1e-5 { // so coarse that many forms fit
+			l.no = true
+			return
+		}
+	}
+	w := &l.whole
+	if n := len(w.steps); n > 0 && b.Meta.Step != w.steps[n-1]+1 {
+		w.gap = true
+	}
+	w.steps = append(w.steps, b.Meta.Step)
+	var tokens float64
+	for _, n := range c.tokensOfRows() {
+		tokens += n
+	}
+	w.tokens = append(w.tokens, tokens)
+	value := b.PerFile("value_loss")
+	at := len(l.files)
+	for f := range b.Files {
+		file := formFile{loss: loss[f], value: math.NaN(), step: len(w.steps) - 1}
+		if value != nil {
+			file.value = value[f]
+		}
+		l.files = append(l.files, file)
+	}
+	files := l.files[at:]
+	x := make([]float64, len(lp))
+	for _, level := range l.levels() {
+		from := old
+		if level == "" {
+			from = lp
+		}
+		l.surrogates(c, files, ratiosOf(b, lp, from, level), adv)
+	}
+	for k := range l.kls() {
+		for i := range x {
+			if x[i] = klForms[k%len(klForms)].of(lp[i] - ref[i]); k >= len(klForms) {
+				x[i] *= math.Exp(lp[i] - old[i])
+			}
+		}
+		for f, of := range c.aggregated(x) {
+			files[f].kl = append(files[f].kl, of)
+		}
+	}
+	l.bend(c, files, adv)
+	if h != nil {
+		for f, of := range c.aggregated(h) {
+			files[f].entropy = of
+		}
+	}
+}
+
+// kls is the number of estimates of the KL: of each, and of each times the ratio of its token where there is one.
+func (l *lossForms) kls() int {
+	switch {
+	case !l.kl:
+		return 0
+	case !l.ratios:
+		return len(klForms)
+	}
+	return 2 * len(klForms)
+}
+
+// levels are those that make a difference.
+func (l *lossForms) levels() []string {
+	if !l.ratios {
+		return []string{""}
+	}
+	return levelsOfRatios
+}
+
+// surrogates adds what files have of −min(ρA, clip(ρ)A) of one level, of the tokens of a positive and of a negative advantage for every bound.
+func (l *lossForms) surrogates(c *Case, files []formFile, ratio, adv []float64) {
+	of := make([][2][][aggregations]float64, len(files))
+	x, plain := make([]float64, len(ratio)), make([]float64, len(ratio))
+	for i := range x {
+		x[i] = math.Abs(adv[i] * ratio[i])
+	}
+	for f, size := range c.aggregated(x) {
+		files[f].size = append(files[f].size, size)
+	}
+	for side := range 2 {
+		for i, a := range adv {
+			if plain[i] = 0; (a > 0) == (side == 0) && a != 0 {
+				plain[i] = -a * ratio[i]
+			}
+		}
+		unbound := c.aggregated(plain)
+		for k, bound := range usualBounds {
+			acts := false
+			for i, a := range adv {
+				x[i] = plain[i]
+				switch {
+				case plain[i] == 0 || !c.B.Mask[i]:
+				case side == 0 && ratio[i] > 1+bound:
+					x[i], acts = -a*(1+bound), true
+				case side == 1 && ratio[i] < 1-bound:
+					x[i], acts = -a*(1-bound), true
+				}
+			}
+			list := unbound
+			if acts {
+				l.acts[side][k] = true
+				list = c.aggregated(x)
+			}
+			for f := range files {
+				of[f][side] = append(of[f][side], list[f])
+			}
+		}
+	}
+	for f := range files {
+		files[f].surrogates = append(files[f].surrogates, of[f])
+	}
+}
+
+// bounds returns the indices of the bounds of a side that differ from each other, the others once.
+func (l *lossForms) bounds(side int) (list []int) {
+	idle := false
+	for k := range usualBounds {
+		if l.acts[side][k] || !idle {
+			list = append(list, k)
+		}
+		idle = idle || !l.acts[side][k]
+	}
+	return list
+}
+
+// candidate is a form with what it makes of the tokens of a file.
+type candidate struct {
+	form      lossForm
+	level     int // index
+	surrogate func(f *formFile) [aggregations]float64
+	kl        func(f *formFile) [aggregations]float64
+}
+
+// candidates returns the forms that configurations have.
+func (l *lossForms) candidates() (list []candidate) {
+	type pair struct{ high, low int }
+	var pairs []pair
+	const lows = 4 // that are tried beside each upper bound
+	for _, h := range l.bounds(0) {
+		for i, k := range l.bounds(1) {
+			if i < lows || k == h {
+				pairs = append(pairs, pair{h, k})
+			}
+		}
+	}
+	slices.SortStableFunc(pairs, func(a, b pair) int { return a.high + a.low - b.high - b.low })
+	for level, name := range l.levels() {
+		for _, p := range pairs {
+			for k := range max(1, l.kls()) {
+				list = append(list, candidate{
+					form:      lossForm{level: name, high: l.boundOf(0, p.high), low: l.boundOf(1, p.low), kl: klForms[k%len(klForms)].kind, corrected: k >= len(klForms)},
+					level:     level,
+					surrogate: func(f *formFile) [aggregations]float64 { return f.surrogate(level, p.high, p.low) },
+					kl:        func(f *formFile) [aggregations]float64 { return f.kl[k] },
+				})
+			}
+		}
+	}
+	return list
+}
+
+// surrogate returns the policy loss of a file with bounds.
+func (f *formFile) surrogate(level, high, low int) (sum [aggregations]float64) {
+	for k := range sum {
+		sum[k] = f.surrogates[level][0][high][k] + f.surrogates[level][1][low][k]
+	}
+	return sum
+}
+
+// best returns the form that explains the losses of all files best, with few digits, and its coefficients: one that a configuration has, else one with
+// a bug in it; nil where none does.
+func (l *lossForms) best() (*wholeFit, lossForm) {
+	if l.no || l.tried || len(l.files) < 3 {
+		return l.fit, l.form
+	}
+	l.tried = true
+	if l.among(l.candidates()); l.fit == nil {
+		l.among(l.bent())
+	}
+	return l.fit, l.form
+}
+
+// among keeps the best of some forms.
+func (l *lossForms) among(list []candidate) {
+	for _, c := range list {
+		f := l.of(c).fit()
+		if f == nil || f.left > 1e-5 || !f.written() {
+			continue
+		}
+		if l.fit != nil && (len(f.coefficients) > len(l.fit.coefficients) || f.left >= l.fit.left/8 && (f.left > 8*l.fit.left || f.digits() >= l.fit.digits())) {
+			continue
+		}
+		l.fit, l.form = f, c.form
+		if !(f.coefficients["kl.beta"] > 0) {
+			l.form.kl = ""
+		}
+		if f.left <= 4*tol.U32 { // of those that fit as well the first is the commonest
+			return
+		}
+	}
+}
+
+// boundOf returns a bound, NaN where it makes no difference.
+func (l *lossForms) boundOf(side, k int) float64 {
+	if !l.acts[side][k] {
+		return math.NaN()
+	}
+	return usualBounds[k]
+}
+
+// of returns the files with the terms of a form.
+func (l *lossForms) of(c candidate) *wholes {
+	w := l.whole
+	w.has = [3]bool{true, l.kl, l.entropy}
+	w.files = make([]wholeFile, len(l.files))
+	for i := range l.files {
+		f := &l.files[i]
+		of := wholeFile{loss: f.loss, step: f.step, size: f.size[c.level], value: f.value, high: math.NaN()}
+		if of.terms[0] = c.surrogate(f); l.kl {
+			of.terms[1] = c.kl(f)
+		}
+		of.terms[2] = f.entropy
+		w.files[i] = of
+	}
+	return &w
+}
+
+// written reports whether the coefficients have few digits: a number of many is what a wrong form needs to come near.
+func (f *wholeFit) written() bool { return f.digits() <= 4*len(f.coefficients) }
+
+// Form returns the options of the loss that the losses of the files show where they are all that says of its terms, the bounds where they act.
+func (l *Losses) Form() []Change {
+	fit, form := l.forms.best()
+	if fit == nil || l.parts || len(l.pairs.loss) > 0 {
+		return nil
+	}
+	var list []assign
+	if form.kl != "" {
+		if list = append(list, word("kl.place", "loss"), word("kl.kind", form.kl)); form.corrected {
+			list = append(list, word("kl.grad", "is_corrected"))
+		}
+	}
+	if form.level != "" {
+		list = append(list, word("ratio.level", form.level))
+	}
+	for _, of := range []struct {
+		option string
+		bound  float64
+	}{{"clip.low", form.low}, {"clip.high", form.high}} {
+		switch {
+		case math.IsNaN(of.bound):
+		case math.IsInf(of.bound, 0):
+			list = append(list, word(of.option, "none"))
+		default:
+			list = append(list, amount(of.option, of.bound))
+		}
+	}
+	if shown := openOf([][]assign{list}, &convention.Set{}); len(shown) > 0 {
+		return shown[0]
+	}
+	return nil
+}
