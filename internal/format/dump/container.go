@@ -170,6 +170,11 @@ func (c *container) metadata(o *opener) (*metadata, error) {
 		}
 	}
 	c.bf16 = slices.Sorted(slices.Values(m.bf16))
+	names := c.tensorNames()
+	has := func(name string) bool { return slices.Contains(names, name) }
+	if m.Algorithm == "" && !slices.ContainsFunc(ofPairs.first(), func(name string) bool { return !has(name) }) && !has("logp_new") {
+		m.Algorithm, m.pairs = "dpo", true
+	}
 	return m, nil
 }
 

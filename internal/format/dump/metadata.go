@@ -31,6 +31,7 @@ type metadata struct {
 	logitsRows []int // rows of the grid that logits holds; nil: all
 	unknown    []string
 	stepless   bool           // no step was said
+	pairs      bool           // no algorithm was said, and the tensors are those of pairs
 	said       map[string]any // the keys of specials that are there
 }
 

@@ -110,15 +110,6 @@ func TestAlign(t *testing.T) {
 	require.Equal(t, []string{path + ": input_ids cannot be given to the sequences of packed rows, since it has other columns than response_mask: ignored"}, b.Notes)
 	_, ok := b.TokenID(0, 0)
 	require.False(t, ok)
-
-	// no algorithm is said: pairs are told by what they have, unless tokens are there, too
-	path = put(t, join(t.TempDir(), "b.safetensors"), `{"schema":1,"step":0}`, f32("logp_chosen", 1, 2), f32("logp_rejected", 3, 2, 1), f32("loss", 9))
-	b = mustBatch(t, path)
-	require.Equal(t, "dpo", b.Meta.Algorithm)
-	require.Equal(t, []float64{3, 4}, b.Row("logp_rejected"))
-	require.Equal(t, []string{path + `: the metadata say no algorithm: the rows are pairs, as ["logp_chosen" "logp_rejected"] are`}, b.Notes)
-	path = put(t, join(t.TempDir(), "c.safetensors"), `{"schema":1,"step":0}`, f32("logp_chosen", 1, 2), f32("logp_rejected", 3, 2, 1), f32("logp_new", 0, 2, 1), mask("response_mask", "1", "1"))
-	require.Empty(t, mustBatch(t, path).Meta.Algorithm)
 }
 
 // TestLogitsOfSomeRows reads logits that not all rows have.
@@ -156,6 +147,15 @@ func TestDPO(t *testing.T) {
 	require.Equal(t, "dpo", b.Meta.Algorithm)
 	_, ok := b.TokenID(0, 0)
 	require.False(t, ok)
+
+	// no algorithm is said: pairs are told by what they have, unless tokens are there, too
+	path = put(t, join(t.TempDir(), "b.safetensors"), `{"schema":1,"step":0}`, f32("logp_chosen", 1, 2), f32("logp_rejected", 3, 2, 1), f32("loss", 9))
+	b = mustBatch(t, path)
+	require.Equal(t, "dpo", b.Meta.Algorithm)
+	require.Equal(t, []float64{3, 4}, b.Row("logp_rejected"))
+	require.Equal(t, []string{path + `: the metadata say no algorithm: the rows are pairs, as ["logp_chosen" "logp_rejected"] are`}, b.Notes)
+	path = put(t, join(t.TempDir(), "c.safetensors"), `{"schema":1,"step":0}`, f32("logp_chosen", 1, 2), f32("logp_rejected", 3, 2, 1), f32("logp_new", 0, 2, 1), mask("response_mask", "1", "1"))
+	require.Empty(t, mustBatch(t, path).Meta.Algorithm)
 }
 
 // TestSFT takes labels_mask for the grid.

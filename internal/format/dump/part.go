@@ -66,9 +66,8 @@ func (p *part) plan(ctx context.Context, n *notes) error {
 	if len(p.meta.unknown) > 0 {
 		n.add(p.path(), "unknown keys of the metadata are ignored: "+list(p.meta.unknown))
 	}
-	if first := ofPairs.first(); p.meta.Algorithm == "" && p.has(first[0]) && p.has(first[1]) && !p.has("logp_new") {
-		p.meta.Algorithm = "dpo"
-		n.add(p.path(), "the metadata say no algorithm: the rows are pairs, as "+list(first)+" are")
+	if p.meta.pairs {
+		n.add(p.path(), "the metadata say no algorithm: the rows are pairs, as "+list(ofPairs.first())+" are")
 	}
 	var err error
 	if gridOf(p.meta.Algorithm) != ofTokens {
