@@ -149,8 +149,12 @@ func FactNames() []string {
 	return names
 }
 
-// sameMinor reports whether two versions agree in their first two numbers.
+// sameMinor reports whether two versions agree in their first two numbers, or are one commit of which more or fewer digits are given.
 func sameMinor(a, b string) bool {
+	const digits = 7 // that git abbreviates a commit to
+	if min(len(a), len(b)) >= digits && (strings.HasPrefix(a, b) || strings.HasPrefix(b, a)) {
+		return true
+	}
 	x, _, okA := release(a)
 	y, _, okB := release(b)
 	return okA && okB && len(x) > 1 && len(y) > 1 && slices.Equal(x[:2], y[:2])

@@ -15,7 +15,7 @@ func gaeChecks() []*Check {
 		Formula: "δ_t = r_t + γV_{t+1} − V_t, A_t = δ_t + γλA_{t+1}, right to left; masked tokens as gae.hole says; whitened as whiten.* says",
 		Source:  "Schulman et al. 2016, Eq. 16; TRL, verl, OpenRLHF, NeMo-RL, open-instruct by option; V14, V15",
 		Fix:     "redo the last two tokens of the worst row by hand: γ, λ, and what the token after the last one contributes; if these are right, look at holes, then at whitening",
-		Applies: func(c *Case) bool { return c.advantageKind() == "gae" },
+		Applies: func(c *Case) bool { return c.advantageKind() == "gae" && c.hasRecursion() },
 		Predict: predictAdvantages,
 	}, {
 		ID: "gae/returns", Stage: convention.Advantage, Output: "returns",
@@ -23,6 +23,7 @@ func gaeChecks() []*Check {
 		Formula: "R_t = A_t + V_t, with A before whitening (returns.before_whiten true) or after; the return from there on for REINFORCE++ and ReMax",
 		Source:  "Schulman et al. 2016; every framework takes A before whitening; V14, V18",
 		Fix:     "look at whether A was whitened first, and at which values were added: those of the rollout",
+		Applies: (*Case).hasTargets,
 		Predict: predictReturns,
 	}}
 }
@@ -197,6 +198,9 @@ func predictGAE(c *Case) *Prediction {
 	if perRow, ok := c.layout("advantages"); !ok || perRow {
 		note(&c.Absent, "advantages per token")
 		return nil
+	}
+	if c.holdsRaw() {
+		return c.predictFromReturns()
 	}
 	e := c.gae()
 	if !c.OK() {
