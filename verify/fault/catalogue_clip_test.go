@@ -46,6 +46,24 @@ func TestLeaveOneOutOfAnotherSize(t *testing.T) {
 	requireFault(t, "ADV-CENTER", "advantage/group", looStep(wrong, nil), set, looStep(leftOut, nil))
 }
 
+// A baseline of one of the other rows, not of their mean.
+func TestBaselineOfOneOther(t *testing.T) {
+	set := declared(t, looOptions)
+	next := func(r []float64, group []int, i int) float64 { return r[i] - r[group[(i-group[0]+1)%len(group)]] }
+	best := func(r []float64, group []int, i int) float64 {
+		most := math.Inf(-1)
+		for _, j := range group {
+			if j != i {
+				most = max(most, r[j])
+			}
+		}
+		return r[i] - most
+	}
+	for _, wrong := range []func(r []float64, group []int, i int) float64{next, best} {
+		requireFault(t, "ADV-CENTER", "advantage/group", looStep(wrong, nil), set, looStep(leftOut, nil))
+	}
+}
+
 // Rewards in [−0.6, 0.9] less β = ½ times the KL of a response: clipped before, and after.
 func TestClippedAfterKL(t *testing.T) {
 	kl := []float64{.5, .25, .125, .5, .75, 1, 0, .5, .25, .125, 1, .5}

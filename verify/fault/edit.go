@@ -35,7 +35,7 @@ func (t *trial) edits() []Explanation {
 // editsOf are the edits of the formula of an output.
 func editsOf(o *stage.Outcome) (list []edit) {
 	families := []func(*stage.Outcome) []edit{
-		advantageEdits, opoEdits, multiEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, toGoEdits, scoreEdits,
+		advantageEdits, opoEdits, multiEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, toGoEdits, scoreEdits, scoreFormEdits,
 		rewardSumEdits, mixedEdits, rewardWhiteEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, partEdits, afterEdits, klEdits, klWeightEdits,
 		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits,
 		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, entropyEdits,

@@ -304,6 +304,7 @@ var centres = []struct{ name, title string }{
 	{"first", "the first reward"}, {"last", "the last reward"},
 	{"first half", "the mean of the first half of the rows"}, {"second half", "the mean of the second half of the rows"}, {"sum", "the sum"}, {"loo n", "the sum of the other rows over the number of all rows"}, {"loo n2", "the mean with the row itself, over n − 1"},
 	{"loo times", "the sum of the other rows times n − 1"}, {"loo sum", "the sum of the other rows"},
+	{"best other", "the largest reward of the other rows"}, {"worst other", "the smallest reward of the other rows"}, {"next", "the reward of the next row"}, {"median other", "the median of the other rows"},
 	{"twice mean", "the mean twice"}, {"minus mean", "the mean with the wrong sign: it is added"},
 }
 
@@ -317,9 +318,33 @@ var spreads = []struct{ name, title string }{
 
 // foreignCentres and foreignSpreads are those that no estimator subtracts or divides by; where one does, a number of a group is as good as another.
 var (
-	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true, "twice mean": true, "minus mean": true}
+	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true, "best other": true, "worst other": true, "median other": true, "next": true, "twice mean": true, "minus mean": true}
 	foreignSpreads = map[string]bool{"range": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true}
 )
+
+// ofOthers is a number of the rows of a group beside its own, NaN where there are none.
+func ofOthers(name string, x []float64, rows []int, own int) float64 {
+	at := slices.Index(rows, own)
+	if len(rows) < 2 || at < 0 {
+		return math.NaN()
+	}
+	others := make([]float64, 0, len(rows))
+	for _, i := range rows {
+		if i != own {
+			others = append(others, x[i])
+		}
+	}
+	slices.Sort(others)
+	switch name {
+	case "best other":
+		return others[len(others)-1]
+	case "worst other":
+		return others[0]
+	case "median other":
+		return (others[(len(others)-1)/2] + others[len(others)/2]) / 2
+	}
+	return x[rows[(at+1)%len(rows)]]
+}
 
 func centreOf(name string, x []float64, rows []int, own int) float64 {
 	n := float64(len(rows))
@@ -366,6 +391,8 @@ func centreOf(name string, x []float64, rows []int, own int) float64 {
 		return (sum - x[own]) * (n - 1)
 	case "loo sum":
 		return sum - x[own]
+	case "best other", "worst other", "median other", "next":
+		return ofOthers(name, x, rows, own)
 	case "twice mean":
 		return 2 * sum / n
 	case "minus mean":
