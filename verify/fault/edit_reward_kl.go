@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -36,6 +37,19 @@ var klOfRows = []struct {
 	{"the estimate of the last token", func(k []float64, _ float64) float64 { return k[len(k)-1] }},
 	{"the sum without the first token", func(k []float64, _ float64) float64 { return total(k[1:]) }},
 	{"the sum without the last token", func(k []float64, _ float64) float64 { return total(k[:len(k)-1]) }},
+	{"the sum without the last token of responses that do not fill their columns: their EOS is left out", func(k []float64, w float64) float64 {
+		return total(k[:len(k)-boolToInt(float64(len(k)) < w)])
+	}},
+	{"the sum over the first half of the tokens", func(k []float64, _ float64) float64 { return total(k[:len(k)/2]) }},
+	{"the sum over the second half of the tokens", func(k []float64, _ float64) float64 { return total(k[len(k)/2:]) }},
+	{"the sum of the sums up to each token", func(k []float64, _ float64) (sum float64) {
+		for t, x := range k {
+			sum += float64(len(k)-t) * x
+		}
+		return sum
+	}},
+	{"the sum by the square root of the number of tokens", func(k []float64, _ float64) float64 { return total(k) / math.Sqrt(float64(len(k))) }},
+	{"the sum times the number of tokens by that of columns", func(k []float64, w float64) float64 { return total(k) * float64(len(k)) / w }},
 	{"the largest estimate", func(k []float64, _ float64) float64 {
 		most := math.Inf(-1)
 		for _, x := range k {
@@ -90,7 +104,61 @@ func rewardKLEdits(o *stage.Outcome) []edit {
 				})
 			}})
 	}
+	list = append(list, edit{id: "KL-FORMULA", title: "the KL of a response in its reward is the sum without the token that ends responses, its EOS", changes: 1,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			kl := c.Token("kl")
+			end, known := endOfResponses(c.B)
+			if !c.OK() || !known || len(kl.X) != len(c.B.Mask) {
+				return nil
+			}
+			return underRowKL(c, ch, func(r int) (sum, e float64) {
+				for t := range c.B.Cols {
+					i := r*c.B.Cols + t
+					if id, ok := c.B.TokenID(r, t); c.B.Mask[i] && !(ok && id == end) {
+						sum, e = sum+kl.X[i], e+kl.E(i)+8*c.Unit*math.Abs(kl.X[i])
+					}
+				}
+				return sum, e
+			})
+		}})
+	for _, by := range []int{-1, 1} {
+		title := "the reward of a response has the KL of the row " + map[int]string{-1: "before", 1: "behind"}[by] + " it in its micro-batch"
+		list = append(list, edit{id: "KL-POLICY-ROWS", title: title, changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				kl := c.Token("kl")
+				if !c.OK() || len(kl.X) != len(c.B.Mask) || c.B.Cols == 0 {
+					return nil
+				}
+				return underRowKL(c, ch, func(r int) (sum, e float64) {
+					f := c.B.Files[c.B.File(r)]
+					n := f.Hi - f.Lo
+					r = f.Lo + ((r-f.Lo+by)%n+n)%n
+					for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+						if c.B.Mask[i] {
+							sum, e = sum+kl.X[i], e+kl.E(i)+8*c.Unit*math.Abs(kl.X[i])
+						}
+					}
+					return sum, e
+				})
+			}})
+	}
 	return list
+}
+
+// endOfResponses returns the token that ends all responses that do not fill their columns.
+func endOfResponses(b *dump.Batch) (id int, known bool) {
+	for r := range b.Rows {
+		_, last := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols])
+		if last < 0 || last+1 >= int(width(b, r)) {
+			continue
+		}
+		at, ok := b.TokenID(r, last)
+		if !ok || known && at != id {
+			return 0, false
+		}
+		id, known = at, true
+	}
+	return id, known
 }
 
 // rewardedBy predicts the advantages of rewards whose KL is the sum of another estimate, over the mask or over all columns of the file.

@@ -62,6 +62,19 @@ func TestKLOfResponsesInRewards(t *testing.T) {
 	requireName(t, of(sum(math.Abs)), "KL-FORMULA", "|x|")
 	requireName(t, of(func(x []float64, tokens int) float64 { return math.Abs(total(x[:tokens])) }), "KL-FORMULA", "the magnitude of the sum")
 	requireName(t, of(func(x []float64, _ int) float64 { return -total(x) }), "KL-REWARD-PADS", "over all columns")
+	requireName(t, of(func(x []float64, tokens int) float64 { return -total(x[:tokens/2]) }), "KL-FORMULA", "the first half of the tokens")
+	requireName(t, of(func(x []float64, tokens int) (sum float64) {
+		for i := range tokens {
+			sum -= total(x[:i+1])
+		}
+		return sum
+	}), "KL-FORMULA", "the sums up to each token")
+	requireName(t, of(func(x []float64, tokens int) float64 {
+		if tokens < len(x) {
+			tokens--
+		}
+		return -total(x[:tokens])
+	}), "KL-FORMULA", "their EOS is left out")
 	noise := rand.New(rand.NewPCG(1, 1))
 	requireNoName(t, of(func([]float64, int) float64 { return noise.NormFloat64() }))
 }
@@ -83,4 +96,18 @@ func TestAdvantagesOfAnyRows(t *testing.T) {
 	require.Equal(t, check.Pass, of(own).Verdict)
 	requireName(t, of(func(i int) int { return []int{9, 2, 9, 0, 15, 7, 7, 1, 3, 14, 10, 11, 5, 5, 6, 8}[i] }), "ADV-ROWS-OF-OTHERS", "right ones of other rows")
 	requireNoName(t, of(func(i int) int { return []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 2, 13, 14, 2}[i] })) // two numbers are no proof
+}
+
+// The token that ends responses is that at the end of all that do not fill their columns, and is unknown where these end in several.
+func TestEndOfResponses(t *testing.T) {
+	batch := func(ids ...float64) *dump.Batch {
+		b := &dump.Batch{Rows: 3, Cols: 3, Mask: []bool{true, true, false, true, false, false, true, true, true}, Origin: make([]dump.Origin, 3), Files: []dump.FileInfo{{Hi: 3, Cols: 3}}}
+		b.Tensors = map[string]*dump.Tensor{"response_ids": {Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{3, 3}, Data: ids, Type: format.I64}}
+		return b
+	}
+	id, known := endOfResponses(batch(5, 7, 0, 7, 0, 0, 5, 5, 4))
+	require.True(t, known)
+	require.Equal(t, 7, id)
+	_, known = endOfResponses(batch(5, 7, 0, 8, 0, 0, 5, 5, 4))
+	require.False(t, known)
 }
