@@ -308,6 +308,10 @@ func predictTokenRewards(c *Case) *Prediction {
 		}
 		p.Judge[i] = complete == nil || complete[r]
 	}
+	if complete == nil && !c.whitensRewards() && c.dense(p, at, score) {
+		note(&c.Absent, "the scores of tokens: several tokens of a response have a reward, and these sum up to its score")
+		return nil
+	}
 	if shaped := b.Token("token_rewards"); shaped != nil && c.whitensRewards() && c.rewardsAreWhite(shaped) {
 		y := c.whitenRewards(Input{X: p.Want, Err: p.Bound})
 		if !c.OK() {

@@ -175,6 +175,23 @@ func TestCoefficientOfAController(t *testing.T) {
 }
 
 // What happens to a response without EOS: the second row has none.
+// Rewards of several tokens whose sum is the score of the response are dense ones, of which no score says where they stand; a score in another place, or
+// with another sum, is wrong.
+func TestDenseRewards(t *testing.T) {
+	s := set(t, "kl.place=none kl.beta=0 score.index=last_response reward.clip=none eos.rule=none rewards.whiten=no")
+	verdict := func(rewards ...float64) check.Verdict {
+		g := newGrid(5, 5, 5).row("scores", 2, -1).token("token_rewards", rewards...)
+		return Judge(Find("reward/token"), g.Batch, s).Verdict
+	}
+	require.Equal(t, check.Pass, verdict(0, 0, 0, 0, 2, 0, 0, 0, 0, -1))
+	require.Equal(t, check.Undetermined, verdict(0, 0.5, 0, 0, 1.5, 0, 0, 0, 0, -1))
+	for name, x := range map[string][]float64{
+		"first token": {2, 0, 0, 0, 0, -1, 0, 0, 0, 0}, "spread": {0.4, 0.4, 0.4, 0.4, 0.4, -0.2, -0.2, -0.2, -0.2, -0.2}, "twice": {0, 2, 0, 0, 2, 0, -1, 0, 0, -1},
+	} {
+		require.Equal(t, check.Fail, verdict(x...), name)
+	}
+}
+
 func TestMissingEOS(t *testing.T) {
 	g := newGrid(2, 2, 2).row("scores", 3, 3).token("response_ids", 7, 2, 7, 7)
 	for text, want := range map[string]float64{
