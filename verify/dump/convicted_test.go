@@ -8,6 +8,7 @@ import (
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/bug"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
 )
@@ -17,7 +18,8 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	known := func(id string, verdict check.Verdict, casts bool) fault.Explanation {
 		return fault.Explanation{Hypothesis: hypothesis(id), Outcome: &stage.Outcome{Verdict: verdict, Arithmetic: stage.Arithmetic{Casts: casts}}}
 	}
-	without := &stage.Outcome{Case: &stage.Case{B: &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{}, Rows: 1, Cols: 2, Mask: []bool{true, true}}}}
+	nothing := &convention.Set{}
+	without := &stage.Outcome{Case: &stage.Case{Set: nothing, B: &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{}, Rows: 1, Cols: 2, Mask: []bool{true, true}}}}
 	lead := known("ADV-CENTER", check.Pass, false)
 	lead.Lead = true
 	for _, c := range []struct {
@@ -36,10 +38,18 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	}
 	weights := []fault.Explanation{known("IS-OLD-FOR-GEN", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("gradient/dlogp"), first: without, why: explanation{faults: weights}}).convicted(), "nobody says that there are weights")
-	with := &stage.Outcome{Case: &stage.Case{B: without.Case.B.With("is_weights", []float64{1, 1})}}
+	with := &stage.Outcome{Case: &stage.Case{Set: nothing, B: without.Case.B.With("is_weights", []float64{1, 1})}}
 	require.True(t, (&track{check: stage.Find("gradient/dlogp"), first: with, why: explanation{faults: weights}}).convicted())
-	ofRows := &stage.Outcome{Case: &stage.Case{B: &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{"is_weights": {Data: []float64{1}, Layout: dumpfile.PerRow}}, Rows: 1, Cols: 2, Mask: []bool{true, true}}}}
+	ofRows := &stage.Outcome{Case: &stage.Case{Set: nothing, B: &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{"is_weights": {Data: []float64{1}, Layout: dumpfile.PerRow}}, Rows: 1, Cols: 2, Mask: []bool{true, true}}}}
 	require.True(t, (&track{check: stage.Find("ratio/is_weights"), first: ofRows, why: explanation{faults: weights}}).convicted(), "one weight of every row")
+	solved := known("KL-ABSENT", check.Pass, false)
+	solved.Solved = true
+	require.False(t, (&track{check: stage.Find("aggregate/loss"), first: without, why: explanation{faults: []fault.Explanation{solved}}}).convicted(), "nobody says that there is a KL")
+	beta := &stage.Outcome{Case: &stage.Case{Set: nothing.With("kl.beta", convention.NumberValue(0.1), "--set"), B: without.Case.B}}
+	require.True(t, (&track{check: stage.Find("aggregate/loss"), first: beta, why: explanation{faults: []fault.Explanation{solved}}}).convicted())
+	ofBatch := known("ADV-ONE-GROUP", check.Pass, false)
+	ofBatch.Solved = true
+	require.False(t, (&track{check: stage.Find("advantage/group"), first: without, why: explanation{faults: []fault.Explanation{ofBatch}}}).convicted(), "REINFORCE has a baseline of the batch")
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
 	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())

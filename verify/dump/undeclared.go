@@ -402,17 +402,22 @@ func (t *track) ruledOut(name string) bool {
 // declares, was not found: the failure then says that a search was incomplete. What no bug explains is not decided here. Of a logged number
 // one explanation that is relative is enough: what a log averages is what its program says it does. That a loss has importance weights at all,
 // where none were dumped, a declaration alone says. A KL after the baseline is one of OpenRLHF 0.11.2 (kl.place sequence_reward_after), and its gradient is the
-// same on average.
+// same on average. That a loss has a KL at all, and that rewards have a baseline of their group where REINFORCE has one of the batch, a declaration alone
+// says, too.
 func (t *track) convicted() bool {
+	set := t.first.Case.Set
 	bugs := slices.DeleteFunc(slices.Clone(t.why.faults), func(e fault.Explanation) bool { return e.Lead || e.Hypothesis == nil })
 	if groupOf(t.check.ID) == "scalars" && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative }) {
 		return false
 	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
-		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil
-		unsaid = unsaid || e.Hypothesis.ID == "AGG-COUNTS-MASKED" && stage.Rejected(t.first.Case.B)
-		unsaid = unsaid || e.Hypothesis.ID == "KL-AFTER-BASELINE" && !isDeclared(t.first.Case.Set, "kl.place")
+		id := e.Hypothesis.ID
+		unsaid := strings.HasPrefix(id, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil
+		unsaid = unsaid || id == "AGG-COUNTS-MASKED" && stage.Rejected(t.first.Case.B)
+		unsaid = unsaid || id == "KL-AFTER-BASELINE" && !isDeclared(set, "kl.place")
+		unsaid = unsaid || id == "KL-ABSENT" && !isDeclared(set, "kl.place") && !isDeclared(set, "kl.beta")
+		unsaid = unsaid || id == "ADV-ONE-GROUP" && !isDeclared(set, "adv.kind")
 		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
 	})
 }

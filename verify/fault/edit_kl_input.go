@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -13,16 +14,17 @@ import (
 type klForm struct {
 	id, title string
 	g         func(x float64) (y, slope float64)
+	scales    bool // y is a multiple of x
 }
 
 // klInputs returns the forms that differ from the right one on log-ratios between least and most.
 func klInputs(least, most float64) []klForm {
 	list := []klForm{
-		{"KL-FORMULA", "|x|", func(x float64) (float64, float64) { return math.Abs(x), float64(compare(x, 0)) }},
-		{"KL-FORMULA", "x without its fraction", func(x float64) (float64, float64) { return math.Trunc(x), 0 }},
+		{id: "KL-FORMULA", title: "|x|", g: func(x float64) (float64, float64) { return math.Abs(x), float64(compare(x, 0)) }},
+		{id: "KL-FORMULA", title: "x without its fraction", g: func(x float64) (float64, float64) { return math.Trunc(x), 0 }},
 	}
 	for _, k := range []float64{0.5, 2, 3} {
-		list = append(list, klForm{"KL-FORMULA", fmt.Sprintf("%g·x", k), func(x float64) (float64, float64) { return k * x, k }})
+		list = append(list, klForm{id: "KL-FORMULA", title: fmt.Sprintf("%g·x", k), g: func(x float64) (float64, float64) { return k * x, k }, scales: true})
 	}
 	held := func(lo, hi float64) func(x float64) (y, slope float64) {
 		return func(x float64) (float64, float64) {
@@ -36,13 +38,13 @@ func klInputs(least, most float64) []klForm {
 	for _, b := range append([]float64{0}, logBounds...) {
 		above, below := most > b, least < -b
 		if above && below && b > 0 {
-			list = append(list, klForm{"KL-CUT-OFF", fmt.Sprintf("x held within ±%g", b), held(-b, b)})
+			list = append(list, klForm{id: "KL-CUT-OFF", title: fmt.Sprintf("x held within ±%g", b), g: held(-b, b)})
 		}
 		if above {
-			list = append(list, klForm{"KL-CUT-OFF", fmt.Sprintf("x of at most %g", b), held(-inf, b)})
+			list = append(list, klForm{id: "KL-CUT-OFF", title: fmt.Sprintf("x of at most %g", b), g: held(-inf, b)})
 		}
 		if below {
-			list = append(list, klForm{"KL-CUT-OFF", fmt.Sprintf("x of at least %g", -b), held(-b, inf)})
+			list = append(list, klForm{id: "KL-CUT-OFF", title: fmt.Sprintf("x of at least %g", -b), g: held(-b, inf)})
 		}
 	}
 	for i := range list {
@@ -78,7 +80,12 @@ func klInputEdits(o *stage.Outcome) []edit {
 		}
 	}
 	var list []edit
+	// a multiple of a linear estimate that only a coefficient which nobody declares makes a number is another coefficient
+	coefficient := c.B.Token("kl") == nil && !c.Set.Declares("kl.beta") && slices.Contains([]string{"k1", "abs"}, c.Set.Value("kl.kind").String())
 	for _, f := range klInputs(least, most) {
+		if coefficient && f.scales {
+			continue
+		}
 		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict})
 	}
 	return list

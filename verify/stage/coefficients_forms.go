@@ -24,6 +24,9 @@ type lossForm struct {
 // levelsOfRatios are those whose losses are tried.
 var levelsOfRatios = []string{"token", "seq_mean", "seq_sum"}
 
+// logLevel stands for a loss that has log-probs in the place of ratios (loss.kind reinforce).
+const logLevel = "log"
+
 // usualBounds are the bounds that are tried, the commonest first, each on either side; Inf stands for none.
 var usualBounds = []float64{0.2, math.Inf(1), 0.1, 0.3, 0.28, 0.25, 0.15, 0.05, 0.4, 0.5, 0.27, 0.24, 0.35, 0.02, 0.01, 3e-4, 4e-4}
 
@@ -112,11 +115,14 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 	files := l.files[at:]
 	x := make([]float64, len(lp))
 	for _, level := range l.levels() {
-		from := old
-		if level == "" {
-			from = lp
+		switch level {
+		case "":
+			l.surrogates(c, files, ratiosOf(b, lp, lp, level), adv, false)
+		case logLevel:
+			l.surrogates(c, files, lp, adv, false)
+		default:
+			l.surrogates(c, files, ratiosOf(b, lp, old, level), adv, true)
 		}
-		l.surrogates(c, files, ratiosOf(b, lp, from, level), adv)
 	}
 	for k := range l.kls() {
 		for i := range x {
@@ -150,13 +156,14 @@ func (l *lossForms) kls() int {
 // levels are those that make a difference.
 func (l *lossForms) levels() []string {
 	if !l.ratios {
-		return []string{""}
+		return []string{"", logLevel}
 	}
-	return levelsOfRatios
+	return append(slices.Clone(levelsOfRatios), logLevel)
 }
 
-// surrogates adds what files have of −min(ρA, clip(ρ)A) of one level, of the tokens of a positive and of a negative advantage for every bound.
-func (l *lossForms) surrogates(c *Case, files []formFile, ratio, adv []float64) {
+// surrogates adds what files have of −min(ρA, clip(ρ)A) of one level, of the tokens of a positive and of a negative advantage for every bound,
+// or of −ρA where nothing is bounded.
+func (l *lossForms) surrogates(c *Case, files []formFile, ratio, adv []float64, bounded bool) {
 	of := make([][2][][aggregations]float64, len(files))
 	x, plain := make([]float64, len(ratio)), make([]float64, len(ratio))
 	for i := range x {
@@ -177,7 +184,7 @@ func (l *lossForms) surrogates(c *Case, files []formFile, ratio, adv []float64) 
 			for i, a := range adv {
 				x[i] = plain[i]
 				switch {
-				case plain[i] == 0 || !c.B.Mask[i]:
+				case plain[i] == 0 || !c.B.Mask[i] || !bounded:
 				case side == 0 && ratio[i] > 1+bound:
 					x[i], acts = -a*(1+bound), true
 				case side == 1 && ratio[i] < 1-bound:
@@ -233,10 +240,13 @@ func (l *lossForms) candidates() (list []candidate) {
 	}
 	slices.SortStableFunc(pairs, func(a, b pair) int { return a.high + a.low - b.high - b.low })
 	for level, name := range l.levels() {
-		for _, p := range pairs {
+		for i, p := range pairs {
+			if name == logLevel && i > 0 {
+				break
+			}
 			for k := range max(1, l.kls()) {
 				list = append(list, candidate{
-					form:      lossForm{level: name, high: l.boundOf(0, p.high), low: l.boundOf(1, p.low), kl: klForms[k%len(klForms)].kind, corrected: k >= len(klForms)},
+					form:      lossForm{level: name, high: l.boundOf(name, 0, p.high), low: l.boundOf(name, 1, p.low), kl: klForms[k%len(klForms)].kind, corrected: k >= len(klForms)},
 					level:     level,
 					surrogate: func(f *formFile) [aggregations]float64 { return f.surrogate(level, p.high, p.low) },
 					kl:        func(f *formFile) [aggregations]float64 { return f.kl[k] },
@@ -289,8 +299,8 @@ func (l *lossForms) among(list []candidate) {
 }
 
 // boundOf returns a bound, NaN where it makes no difference.
-func (l *lossForms) boundOf(side, k int) float64 {
-	if !l.acts[side][k] {
+func (l *lossForms) boundOf(level string, side, k int) float64 {
+	if level == logLevel || !l.acts[side][k] {
 		return math.NaN()
 	}
 	return usualBounds[k]
@@ -328,7 +338,11 @@ func (l *Losses) Form() []Change {
 			list = append(list, word("kl.grad", "is_corrected"))
 		}
 	}
-	if form.level != "" {
+	switch form.level {
+	case "":
+	case logLevel:
+		list = append(list, word("loss.kind", "reinforce"))
+	default:
 		list = append(list, word("ratio.level", form.level))
 	}
 	for _, of := range []struct {

@@ -13,7 +13,7 @@ import (
 
 // bareLosses are files that have log-probs, advantages and a loss of them, and nothing of what is between. loss has the sums of the policy losses over the
 // mask and over rows by their means, those of the KL, and the counts.
-func bareLosses(files int, policy func(a, ratio, rowRatio float64) float64, kl func(d float64) float64, loss func(pg, pgRows, kl, tokens, rows float64) float64) *Losses {
+func bareLosses(files int, policy func(a, lp, ratio, rowRatio float64) float64, kl func(d float64) float64, loss func(pg, pgRows, kl, tokens, rows float64) float64) *Losses {
 	l := &Losses{}
 	for f := range files {
 		lengths := []int{2 + f%5, 6, 3, 5}
@@ -34,7 +34,7 @@ func bareLosses(files int, policy func(a, ratio, rowRatio float64) float64, kl f
 				log += lp[i] - old[i]
 			}
 			for i := 6 * r; i < 6*r+n; i++ {
-				x := policy(adv[r], math.Exp(lp[i]-old[i]), math.Exp(log/float64(n)))
+				x := policy(adv[r], lp[i], math.Exp(lp[i]-old[i]), math.Exp(log/float64(n)))
 				sum += x
 				d += kl(lp[i] - ref[i])
 			}
@@ -54,8 +54,8 @@ func k3(d float64) float64 { return math.Exp(-d) - 1 + d }
 
 // Losses of which nothing but log-probs and advantages was dumped tell their form: bounds, level of the ratio, estimate and coefficient of the KL.
 func TestFormsOfBareLosses(t *testing.T) {
-	clipped := func(low, high float64) func(a, ratio, row float64) float64 {
-		return func(a, ratio, _ float64) float64 { return -min(a*ratio, a*min(max(ratio, 1-low), 1+high)) }
+	clipped := func(low, high float64) func(a, lp, ratio, row float64) float64 {
+		return func(a, _, ratio, _ float64) float64 { return -min(a*ratio, a*min(max(ratio, 1-low), 1+high)) }
 	}
 	ofTokens := func(beta float64) func(pg, pgRows, kl, tokens, rows float64) float64 {
 		return func(pg, _, kl, tokens, _ float64) float64 { return (pg + beta*kl) / tokens }
@@ -69,10 +69,11 @@ func TestFormsOfBareLosses(t *testing.T) {
 		{bareLosses(6, clipped(0.2, 0.28), k3, ofTokens(0.04)), 0.04, []string{"kl.kind=k3", "clip.low=0.2", "clip.high=0.28", "ratio.level=token"}, ""},
 		{bareLosses(6, clipped(0.1, 0.1), func(d float64) float64 { return d }, ofTokens(0.01)), 0.01, []string{"kl.kind=k1", "clip.low=0.1", "clip.high=0.1"}, ""},
 		{bareLosses(6, clipped(0.1, 0.05), func(d float64) float64 { return d * d / 2 }, ofTokens(0.125)), 0.125, []string{"kl.kind=k2", "clip.low=0.1", "clip.high=0.05"}, ""},
-		{bareLosses(6, func(a, _, row float64) float64 { return -a * row }, math.Abs, func(_, rows, _, _, n float64) float64 { return rows / n }), 0, []string{"ratio.level=seq_mean"}, "kl.kind"},
+		{bareLosses(6, func(a, _, _, row float64) float64 { return -a * row }, math.Abs, func(_, rows, _, _, n float64) float64 { return rows / n }), 0, []string{"ratio.level=seq_mean"}, "kl.kind"},
+		{bareLosses(6, func(a, lp, _, _ float64) float64 { return -a * lp }, k3, func(pg, _, _, _, rows float64) float64 { return pg / rows }), 0, []string{"loss.kind=reinforce"}, "kl.kind"},
 		// a bug in them: the rest is as it is
 		{bareLosses(6, clipped(0.2, 0.2), func(d float64) float64 { return math.Exp(d) - 1 - d }, ofTokens(0.04)), 0.04, []string{"kl.kind=k3", "clip.low=0.2", "clip.high=0.2"}, ""},
-		{bareLosses(6, func(a, ratio, _ float64) float64 { return -a * min(max(ratio, 0.8), 1.2) }, k3, ofTokens(0.04)), 0.04, []string{"kl.kind=k3", "clip.low=0.2", "clip.high=0.2"}, ""},
+		{bareLosses(6, func(a, _, ratio, _ float64) float64 { return -a * min(max(ratio, 0.8), 1.2) }, k3, ofTokens(0.04)), 0.04, []string{"kl.kind=k3", "clip.low=0.2", "clip.high=0.2"}, ""},
 	} {
 		var has []string
 		for _, change := range c.loss.Form() {
@@ -86,7 +87,7 @@ func TestFormsOfBareLosses(t *testing.T) {
 
 // Numbers that are no loss of the tokens have no form, nor have two files.
 func TestBareLossesOfNoForm(t *testing.T) {
-	plain := func(a, ratio, _ float64) float64 { return -a * ratio }
+	plain := func(a, _, ratio, _ float64) float64 { return -a * ratio }
 	l := bareLosses(6, plain, k3, func(pg, _, kl, tokens, _ float64) float64 { return (pg+0.04*kl)/tokens + 0.01*math.Sin(7*tokens+pg) })
 	require.Nil(t, l.Form())
 	require.Nil(t, l.Coefficients())

@@ -40,8 +40,8 @@ func Unrefuted(o *Outcome) []string {
 	return nil
 }
 
-// scaledWeights reports whether importance weights are those of one level times one number that is not 1, but for a quarter of them, which a bound
-// may have cut before: the number is the mean that a release divides by, of tokens or of rows, of a step or of a rollout (verl 0.9.1,
+// scaledWeights reports whether importance weights are those of one level times one number that is not 1, but for those that an upper bound
+// holds, which have one weight, and a quarter of them, which others may have cut before: the number is the mean that a release divides by, of tokens or of rows, of a step or of a rollout (verl 0.9.1,
 // rollout_corr_helper.py, rollout_is_batch_normalize).
 func scaledWeights(c *Case) bool {
 	b := c.B
@@ -53,7 +53,8 @@ func scaledWeights(c *Case) bool {
 		return false
 	}
 	for level := range 3 {
-		var x []float64
+		var x, weights []float64
+		most := 0.0 // what those have that a bound holds
 		for r := range b.Rows {
 			var sum, n float64
 			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
@@ -67,18 +68,21 @@ func scaledWeights(c *Case) bool {
 				}
 				d := []float64{old[i] - gen[i], sum, sum / n}[level]
 				if q := w[i] / math.Exp(d); !math.IsNaN(q) && !math.IsInf(q, 0) {
-					x = append(x, q)
+					x, weights, most = append(x, q), append(weights, w[i]), max(most, w[i])
 				}
 			}
 		}
-		k := middle(append([]float64(nil), x...), 4)
-		near := 0
-		for _, q := range x {
-			if math.Abs(q-k) <= 1e-4*k {
+		k, _ := commonest(x)
+		near, held := 0, 0
+		for j, q := range x {
+			switch {
+			case math.Abs(q-k) <= 1e-4*k:
 				near++
+			case math.Abs(weights[j]-most) <= 1e-5*most:
+				held++
 			}
 		}
-		if k > 0 && math.Abs(k-1) > 1e-3 && 4*near >= 3*len(x) && len(x) > 0 {
+		if k > 0 && math.Abs(k-1) > 2e-4 && 4*(near+held) >= 3*len(x) && 4*near >= len(x) && len(x) > 0 {
 			return true
 		}
 	}

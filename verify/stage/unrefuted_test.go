@@ -51,6 +51,16 @@ func TestWeightsDividedByAMean(t *testing.T) {
 		})
 		require.Equal(t, want, Unrefuted(failed("ratio/is_weights", b)), "power %g", power)
 	}
+	for mean, want := range map[float64][]string{0.9996: {"tis.normalize"}, 1: nil} { // half of them held by a bound before
+		b := unrefutedBatch(1, func(rng *rand.Rand, x map[string][]float64) {
+			for i := range x["logp_old"] {
+				x["logp_old"][i] = -2 * rng.Float64()
+				x["logp_gen"][i] = x["logp_old"][i] + 0.1*rng.NormFloat64()
+				x["is_weights"][i] = min(math.Exp(x["logp_old"][i]-x["logp_gen"][i]), 1) / mean
+			}
+		})
+		require.Equal(t, want, Unrefuted(failed("ratio/is_weights", b)), "mean %g", mean)
+	}
 }
 
 // Advantages that are a line of R − V may have been whitened after the returns; others may not.
