@@ -234,8 +234,11 @@ func byAdvantages(all bool, terms ...string) func(*stage.Case, *stage.Check) *st
 		if ch.Stage != convention.Gradient {
 			for _, name := range terms {
 				in := c.Of(c.B, c.Set).Token(name)
-				if in.X == nil || in.Err != nil {
+				if in.X == nil {
 					continue
+				}
+				if in.Err != nil { // its error would be lost, and without it the loss is another one
+					return nil
 				}
 				x := slices.Clone(in.X)
 				for i := range x {

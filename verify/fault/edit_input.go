@@ -77,7 +77,8 @@ func inputEdits(o *stage.Outcome) []edit {
 			add("ADV-FORM", "the loss reads "+f.of("A")+" for the advantage A", token("advantages", func(_ *stage.Case, x []float64) []float64 { return mapped(x, f.f) }))
 		}
 	}
-	if read("logp_old") && read("logp_new") && o.Check.Stage != convention.Reward && o.Check.Stage != convention.Advantage {
+	ofRatio := o.Check.Stage != convention.Reward && o.Check.Stage != convention.Advantage && o.Check.ID != "gradient/dvalues" // values have none
+	if read("logp_old") && read("logp_new") && ofRatio {
 		for _, k := range []float64{2, 0.5, -1, 3} {
 			in := token("logp_old", func(c *stage.Case, x []float64) []float64 {
 				lp := c.B.Token("logp_new")
