@@ -27,6 +27,9 @@ var levelsOfRatios = []string{"token", "seq_mean", "seq_sum"}
 // logLevel stands for a loss that has log-probs in the place of ratios (loss.kind reinforce).
 const logLevel = "log"
 
+// anyKL stands for an estimate of a KL that the losses do not tell from others.
+const anyKL = "any"
+
 // usualBounds are the bounds that are tried, the commonest first, each on either side; Inf stands for none.
 var usualBounds = []float64{0.2, math.Inf(1), 0.1, 0.3, 0.28, 0.25, 0.15, 0.05, 0.4, 0.5, 0.27, 0.24, 0.35, 0.02, 0.01, 3e-4, 4e-4}
 
@@ -272,10 +275,51 @@ func (l *lossForms) best() (*wholeFit, lossForm) {
 		return l.fit, l.form
 	}
 	l.tried = true
-	if l.among(l.candidates()); l.fit == nil {
+	list := l.candidates()
+	if l.among(list); l.fit == nil {
 		l.among(l.bent())
+		return l.fit, l.form
 	}
+	l.undecide(list)
 	return l.fit, l.form
+}
+
+// undecide takes out of the form what another form in its place, all else equal, explains as well: ratios that have hardly moved are those of any level,
+// and small log-ratios have one square by every estimate.
+func (l *lossForms) undecide(list []candidate) {
+	form, limit := l.form, max(16*l.fit.left, 64*tol.U32)
+	same := func(x, y float64) bool { return x == y || math.IsNaN(x) && math.IsNaN(y) }
+	for _, c := range list {
+		level, kl, corrected := c.form.level != form.level, c.form.kl != form.kl, c.form.corrected != form.corrected
+		low, high := !same(c.form.low, form.low), !same(c.form.high, form.high)
+		if form.kl == "" {
+			kl, corrected = false, false
+		}
+		differ := 0
+		for _, d := range []bool{level, kl, corrected, low, high} {
+			if d {
+				differ++
+			}
+		}
+		if differ != 1 {
+			continue
+		}
+		if f := l.of(c).fit(); f == nil || f.left > limit || len(f.coefficients) != len(l.fit.coefficients) {
+			continue
+		}
+		switch {
+		case level:
+			l.form.level = ""
+		case kl:
+			l.form.kl = anyKL
+		case corrected:
+			l.form.corrected = false
+		case low:
+			l.form.low = math.NaN()
+		case high:
+			l.form.high = math.NaN()
+		}
+	}
 }
 
 // among keeps the best of some forms.
@@ -334,7 +378,11 @@ func (l *Losses) Form() []Change {
 	}
 	var list []assign
 	if form.kl != "" {
-		if list = append(list, word("kl.place", "loss"), word("kl.kind", form.kl)); form.corrected {
+		list = append(list, word("kl.place", "loss"))
+		if form.kl != anyKL {
+			list = append(list, word("kl.kind", form.kl))
+		}
+		if form.kl != anyKL && form.corrected {
 			list = append(list, word("kl.grad", "is_corrected"))
 		}
 	}

@@ -14,6 +14,11 @@ import (
 // bareLosses are files that have log-probs, advantages and a loss of them, and nothing of what is between. loss has the sums of the policy losses over the
 // mask and over rows by their means, those of the KL, and the counts.
 func bareLosses(files int, policy func(a, lp, ratio, rowRatio float64) float64, kl func(d float64) float64, loss func(pg, pgRows, kl, tokens, rows float64) float64) *Losses {
+	return bareLossesOf(files, 0.09, 0.3, policy, kl, loss)
+}
+
+// bareLossesOf is bareLosses of a policy that moves so far from that of the rollout, and of a reference that is so far from it.
+func bareLossesOf(files int, moved, apart float64, policy func(a, lp, ratio, rowRatio float64) float64, kl func(d float64) float64, loss func(pg, pgRows, kl, tokens, rows float64) float64) *Losses {
 	l := &Losses{}
 	for f := range files {
 		lengths := []int{2 + f%5, 6, 3, 5}
@@ -24,8 +29,8 @@ func bareLosses(files int, policy func(a, lp, ratio, rowRatio float64) float64, 
 		adv := []float64{1.3, -0.4, 0.6, -1.5}
 		for i := range lp {
 			old[i] = float64(float32(-1 - math.Abs(math.Sin(float64(5*i+f)))))
-			ref[i] = float64(float32(old[i] + 0.3*math.Cos(float64(3*i+2*f))))
-			lp[i] = float64(float32(old[i] + 0.09*float64(f%4)*math.Sin(float64(11*i+3*f))))
+			ref[i] = float64(float32(old[i] + apart*math.Cos(float64(3*i+2*f))))
+			lp[i] = float64(float32(old[i] + moved*float64(f%4)*math.Sin(float64(11*i+3*f))))
 		}
 		var pg, pgRows, d, tokens, rows float64
 		for r, n := range lengths {
@@ -83,6 +88,27 @@ func TestFormsOfBareLosses(t *testing.T) {
 		require.Subset(t, has, c.form)
 		require.InDelta(t, c.beta, c.loss.Coefficients()["kl.beta"], 0)
 	}
+}
+
+// Ratios that are all 1 are those of any level, and log-ratios that are small have one square by two estimates: neither is said.
+func TestFormsThatBareLossesDoNotTell(t *testing.T) {
+	names := func(l *Losses) (list []string) {
+		for _, c := range l.Form() {
+			list = append(list, fmt.Sprintf("%s=%v", c.Option, c.To))
+		}
+		return list
+	}
+	rows := func(beta float64) func(pg, pgRows, kl, tokens, rows float64) float64 {
+		return func(pg, _, kl, tokens, _ float64) float64 { return (pg + beta*kl) / tokens }
+	}
+	plain := func(a, _, ratio, _ float64) float64 { return -a * ratio }
+	l := bareLossesOf(6, 0, 0.3, plain, k3, rows(0.04))
+	require.Equal(t, []string{"kl.place=loss", "kl.kind=k3"}, names(l))
+	l = bareLossesOf(6, 0.05, 0.2, plain, func(d float64) float64 { return d * d / 2 }, rows(0.1))
+	require.Contains(t, names(l), "kl.kind=k2", "the policy is far enough from the reference")
+	l = bareLossesOf(6, 0, 0.02, plain, func(d float64) float64 { return d * d / 2 }, rows(0.5))
+	require.Equal(t, []string{"kl.place=loss"}, names(l))
+	require.InDelta(t, 0.5, l.Coefficients()["kl.beta"], 0)
 }
 
 // Numbers that are no loss of the tokens have no form, nor have two files.
