@@ -318,6 +318,7 @@ func (t *track) failure(res *check.Result, s *session) {
 		}
 	}
 	res.Reason = finding
+	t.ungrouped(res)
 	t.undeclared(res, s)
 }
 

@@ -104,6 +104,16 @@ func (t *track) rejected(res *check.Result, s *session) {
 	res.Fix = "declare what the run was configured with: --profile, --config or --set"
 }
 
+// ungrouped leaves advantages undecided that nothing explains where their groups are a guess.
+func (t *track) ungrouped(res *check.Result) {
+	if t.check.ID != "advantage/group" || !t.unexplained() || !stage.BlocksUnsure(t.first) {
+		return
+	}
+	res.Verdict, res.Class = check.Undetermined, nil
+	res.Reason += "; without group_id, blocks of num_generations rows were taken for groups, and the advantages of a block do not sum to 0: the rows may have been shuffled"
+	res.Fix = "dump group_id, or the tokens of the prompts"
+}
+
 // signed says that token losses have the sign that none of their formulas gives.
 func (t *track) signed(res *check.Result, id string) {
 	res.Reason += "; where the ratio is 1 they have the sign of the advantage, which no loss and no number of a configuration gives"

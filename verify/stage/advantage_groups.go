@@ -7,6 +7,7 @@ import (
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
+	"plumbline/verify/tol"
 )
 
 // membersOf lists the rows of every group.
@@ -73,6 +74,38 @@ func (c *Case) groups() (group []int, complete []bool) {
 		note(&c.Absent, "a complete group")
 	}
 	return group, complete
+}
+
+// BlocksUnsure reports whether which rows are a group is a guess that their advantages do not confirm: neither group_id nor prompts are there, blocks of
+// num_generations rows are taken for groups, as a trainer has them when it takes advantages, and the advantages of a block do not sum to 0. TRL 1.16.0
+// shuffles the rows before it makes losses of them (grpo_trainer.py, _prepare_inputs, shuffle_sequence_dict), where a hook may stand.
+func BlocksUnsure(o *Outcome) bool {
+	c := o.Case
+	size := c.FactOr("num_generations", math.NaN())
+	if c.EnumOr("adv.group_by", "uid") != "contiguous_blocks" || len(c.B.Row("group_id")) == c.B.Rows || !(size > 1) || c.groupPrompts() != nil {
+		return false
+	}
+	adv := c.Optional("advantages").X
+	if adv == nil || math.Mod(float64(c.B.Rows), size) != 0 {
+		return false
+	}
+	of := make([]float64, c.B.Rows) // every token of a row has the same
+	for i, m := range c.B.Mask {
+		if m {
+			of[i/c.B.Cols] = adv[i]
+		}
+	}
+	unit := max(Grid(of), tol.U32)
+	for lo := 0; lo < len(of); lo += int(size) {
+		var sum, most float64
+		for _, a := range of[lo : lo+int(size)] {
+			sum, most = sum+a, max(most, math.Abs(a))
+		}
+		if math.Abs(sum) > 16*size*unit*most {
+			return true
+		}
+	}
+	return false
 }
 
 // GroupsOverSteps says of the rows of several steps whether a group is cut, which has not num_generations rows or rows of

@@ -291,6 +291,19 @@ func TestGroupsWithoutID(t *testing.T) {
 	require.Equal(t, check.Pass, Judge(Find("advantage/group"), g.Batch, s).Verdict)
 }
 
+// Where neither group_id nor prompts are there, advantages that do not sum to 0 in blocks say nothing of them.
+func TestGroupsOfShuffledRows(t *testing.T) {
+	s := set(t, plainGroup+"adv.center=mean adv.scale=none adv.group_by=contiguous_blocks").WithFact("num_generations", 2.0)
+	g := newGrid(1, 1, 1, 1, 1).row("scores", 1, 2, 0, 0).row("advantages", .5, 1, -1, -.5)
+	o := Judge(Find("advantage/group"), g.Batch, s)
+	require.Equal(t, check.Fail, o.Verdict)
+	require.True(t, BlocksUnsure(o))
+	halved := Judge(Find("advantage/group"), g.row("advantages", -.25, .25, 0, 0).Batch, s)
+	require.Equal(t, check.Fail, halved.Verdict)
+	require.False(t, BlocksUnsure(halved), "the blocks are groups")
+	require.False(t, BlocksUnsure(Judge(Find("advantage/group"), g.row("group_id", 0, 0, 1, 1).row("advantages", .5, 1, -1, -.5).Batch, s)))
+}
+
 // A reward that is NaN is left out, and gets the advantage 0.
 func TestGroupWithNaNReward(t *testing.T) {
 	s := set(t, plainGroup+"adv.center=mean adv.scale=none adv.singleton=zero")
