@@ -50,6 +50,15 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	ofBatch := known("ADV-ONE-GROUP", check.Pass, false)
 	ofBatch.Solved = true
 	require.False(t, (&track{check: stage.Find("advantage/group"), first: without, why: explanation{faults: []fault.Explanation{ofBatch}}}).convicted(), "REINFORCE has a baseline of the batch")
+	drawn := known("LOSS-MASK-OTHER", check.Pass, false)
+	of := *drawn.Hypothesis
+	drawn.Hypothesis, of.Configured = &of, []string{"loss.kind"}
+	both := []fault.Explanation{known("LOSS-MASK-NO-EOS", check.Pass, false), drawn}
+	require.False(t, (&track{check: stage.Find("aggregate/loss"), first: without, why: explanation{faults: both}}).convicted(), "clip_cov leaves such tokens out")
+	kind, err := convention.Parse("loss.kind", "ppo")
+	require.NoError(t, err)
+	said := &stage.Outcome{Case: &stage.Case{Set: nothing.With("loss.kind", kind, "--set"), B: without.Case.B}}
+	require.True(t, (&track{check: stage.Find("aggregate/loss"), first: said, why: explanation{faults: both}}).convicted())
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
 	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())

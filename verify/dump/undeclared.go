@@ -420,6 +420,9 @@ func (t *track) convicted() bool {
 	if groupOf(t.check.ID) == "scalars" && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative }) {
 		return false
 	}
+	if slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return t.configurable(e.Hypothesis) }) {
+		return false
+	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
 		id := e.Hypothesis.ID
@@ -429,6 +432,14 @@ func (t *track) convicted() bool {
 		unsaid = unsaid || id == "KL-ABSENT" && !isDeclared(set, "kl.place") && !isDeclared(set, "kl.beta")
 		unsaid = unsaid || id == "ADV-ONE-GROUP" && !isDeclared(set, "adv.kind")
 		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
+	})
+}
+
+// configurable reports whether a configuration that nobody declares makes of a bug a right program. The factor of an estimate of KL shows where the
+// estimates were dumped.
+func (t *track) configurable(h *fault.Hypothesis) bool {
+	return slices.ContainsFunc(h.Configured, func(option string) bool {
+		return !isDeclared(t.first.Case.Set, option) && !(option == "kl.beta" && t.first.Case.B.Tensors["kl"] != nil)
 	})
 }
 

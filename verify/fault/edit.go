@@ -12,13 +12,14 @@ import (
 // batch has. What the catalogue does not explain is held against all of them, made by rule: the words of the finding are those of the
 // change. Edits of several parts are tried, too; one of fewer parts that fits excludes those of more.
 type edit struct {
-	id      string // of package bug: the nearest entry
-	title   string
-	changes int
-	own     bool // a program may be configured so: it needs a declaration to be wrong
-	foreign bool // no option of any program has the form: it needs no declaration to be wrong
-	number  bool // the formula is the right one, with another number of the configuration
-	predict func(c *stage.Case, ch *stage.Check) *stage.Prediction
+	id         string // of package bug: the nearest entry
+	title      string
+	changes    int
+	own        bool     // a program may be configured so: it needs a declaration to be wrong
+	foreign    bool     // no option of any program has the form: it needs no declaration to be wrong
+	configured []string // as of a Hypothesis
+	number     bool     // the formula is the right one, with another number of the configuration
+	predict    func(c *stage.Case, ch *stage.Check) *stage.Prediction
 }
 
 // most changes of one formula that are told: three values chosen among dozens fit what they do not explain.
@@ -52,7 +53,7 @@ func editsOf(o *stage.Outcome) (list []edit) {
 
 // hypothesis is the edit as one about the output of a check.
 func (e edit) hypothesis(ch *stage.Check) *Hypothesis {
-	h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{ch.ID}, Predict: e.predict})[0]
+	h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{ch.ID}, Predict: e.predict, Configured: e.configured})[0]
 	h.Relative = h.Relative && !e.foreign || e.own
 	return h
 }

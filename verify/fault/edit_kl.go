@@ -62,10 +62,21 @@ func klPowers() []edit {
 		{"½·|x|³", func(x float64) float64 { return math.Abs(x*x*x) / 2 }, func(x float64) float64 { return 1.5 * x * math.Abs(x) }},
 		{"x·eˣ: the sum over the reference's distribution", func(x float64) float64 { return x * math.Exp(x) }, func(x float64) float64 { return (1 + x) * math.Exp(x) }},
 	} {
-		list = append(list, edit{id: "KL-FORMULA", title: "the estimate of KL is " + p.title + ", x = logp_ref − logp", changes: 1,
+		list = append(list, edit{id: "KL-FORMULA", title: "the estimate of KL is " + p.title + ", x = logp_ref − logp", changes: 1, configured: coefficientOf(p.value),
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return estimated(c, ch, p.value, p.slope) }})
 	}
 	return list
+}
+
+// coefficientOf returns kl.beta for an estimate that is a positive multiple of −x, |x| or x², x = logp_ref − logp: of k1, abs or k2.
+func coefficientOf(value func(x float64) float64) []string {
+	for _, f := range []func(x float64) float64{func(x float64) float64 { return -x }, math.Abs, func(x float64) float64 { return x * x }} {
+		multiple := value(-2) / f(-2)
+		if multiple > 0 && value(3) == multiple*f(3) && value(-5) == multiple*f(-5) {
+			return []string{"kl.beta"}
+		}
+	}
+	return nil
 }
 
 // sum writes a·eˣ + b·x + n without what is 0.

@@ -80,8 +80,8 @@ func klInputEdits(o *stage.Outcome) []edit {
 		}
 	}
 	var list []edit
-	// a multiple of a linear estimate that only a coefficient which nobody declares makes a number is another coefficient
-	coefficient := c.B.Token("kl") == nil && !c.Set.Declares("kl.beta") && slices.Contains([]string{"k1", "abs"}, c.Set.Value("kl.kind").String())
+	// a multiple of an estimate that is a power, and that only a coefficient which nobody declares makes a number, is another coefficient
+	coefficient := c.B.Token("kl") == nil && !c.Set.Declares("kl.beta") && slices.Contains([]string{"k1", "abs", "k2"}, c.Set.Value("kl.kind").String())
 	for _, f := range klInputs(least, most) {
 		if coefficient && f.scales {
 			continue

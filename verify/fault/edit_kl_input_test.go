@@ -88,6 +88,21 @@ func TestKLFormsAreHeld(t *testing.T) {
 	requireName(t, judge(func(x float64) float64 { return x * x }), "KL-FORMULA", "x², without the ½")
 }
 
+// Another coefficient makes an estimate of each that is a positive multiple of the log-ratio, of its size or of its square.
+func TestMultiplesOfAnEstimate(t *testing.T) {
+	for words, of := range map[string]func(x float64) float64{
+		"x², without the ½": func(x float64) float64 { return x * x }, "2·|x|": func(x float64) float64 { return 2 * math.Abs(x) }, "−½·x": func(x float64) float64 { return -x / 2 },
+	} {
+		require.Equal(t, []string{"kl.beta"}, coefficientOf(of), words)
+	}
+	for words, of := range map[string]func(x float64) float64{
+		"½·x": func(x float64) float64 { return x / 2 }, "−½·x²": func(x float64) float64 { return -x * x / 2 }, "√|x|": func(x float64) float64 { return math.Sqrt(math.Abs(x)) },
+		"eˣ − x": func(x float64) float64 { return math.Exp(x) - x },
+	} {
+		require.Nil(t, coefficientOf(of), words)
+	}
+}
+
 // Advantages whose differences are those of other rows over their own spread, and advantages that are never filled.
 func TestAdvantagesOfOthers(t *testing.T) {
 	p, _, err := convention.Lookup("trl-grpo@1.16")

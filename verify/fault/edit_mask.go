@@ -105,11 +105,12 @@ func maskEdits(o *stage.Outcome) []edit {
 	}
 	onlyKL := numberOr(c, "kl.beta", 0) != 0 && numberOr(c, "entropy.coef", 0) == 0 && numberOr(c, "value.coef", 0) == 0
 	forms := slices.Clone(maskForms)
-	if f := maskOfGradient(o, c); f != nil {
-		forms = append(forms, *f)
+	read, drawn := maskOfGradient(o, c)
+	if read != nil {
+		forms = append(forms, *read)
 	}
 	var list []edit
-	for _, m := range forms {
+	for k, m := range forms {
 		for _, part := range []struct {
 			title   string
 			predict func(*stage.Case, *stage.Check) *stage.Prediction
@@ -139,7 +140,11 @@ func maskEdits(o *stage.Outcome) []edit {
 				if m.title == byIDs { // what padding is was inferred
 					changes = mostChanges
 				}
-				list = append(list, edit{id: id, title: term + part.title + "another mask: " + m.title, changes: changes,
+				var configured []string
+				if drawn && k == len(forms)-1 && part.title == "in the sum alone " {
+					configured = []string{"loss.kind"}
+				}
+				list = append(list, edit{id: id, title: term + part.title + "another mask: " + m.title, changes: changes, configured: configured,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 						if i == 0 {
 							return part.predict(c, ch)

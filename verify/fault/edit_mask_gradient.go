@@ -14,22 +14,23 @@ import (
 const fewestCells = 20
 
 // maskOfGradient returns the mask by which a program computed its loss where that shows: a cell that does not count has the gradient 0, one
-// that counts another, unless the right gradient is 0 there. It is nil where nothing says that the mask is another one.
-func maskOfGradient(o *stage.Outcome, c *stage.Case) *maskForm {
+// that counts another, unless the right gradient is 0 there. It is nil where nothing says that the mask is another one. What it lacks is drawn where
+// nothing tells it from the rest: clip_cov leaves such tokens out.
+func maskOfGradient(o *stage.Outcome, c *stage.Case) (f *maskForm, drawn bool) {
 	if !slices.Contains([]string{"gradient/dlogp", "aggregate/loss", "aggregate/pg_loss", "preference/sft_loss"}, o.Check.ID) {
-		return nil
+		return nil, false
 	}
 	now, known := readOff(c)
 	if now == nil {
-		return nil
+		return nil, false
 	}
 	if o.Check.ID == "gradient/dlogp" && slices.ContainsFunc([]string{"aggregate/loss", "preference/sft_loss"}, func(id string) bool {
 		return stage.Judge(stage.Find(id), c.B, c.Set).Verdict == check.Pass
 	}) {
-		return nil // the loss has the right mask
+		return nil, false // the loss has the right mask
 	}
 	if c.B.Tensors["token_loss"] != nil && stage.Judge(stage.Find("token_loss/policy"), c.B, c.Set).Verdict == check.Fail || clipped(c, now, known) {
-		return nil // a token without a gradient may be one that another clip cuts off
+		return nil, false // a token without a gradient may be one that another clip cuts off
 	}
 	was := c.B.Mask
 	var fits []cellSet
@@ -51,7 +52,7 @@ func maskOfGradient(o *stage.Outcome, c *stage.Case) *maskForm {
 				m[i] = c.B.Mask[i] && !in
 			}
 			return m
-		}}
+		}}, false
 	}
 	id := "LOSS-MASK-OTHER"
 	if inHoles(c.B, was, now) {
@@ -60,7 +61,24 @@ func maskOfGradient(o *stage.Outcome, c *stage.Case) *maskForm {
 	return &maskForm{id, otherCells(c, was, now) + ", by the gradients", func(c *stage.Case) []bool {
 		m, _ := readOff(c)
 		return m
-	}}
+	}}, id == "LOSS-MASK-OTHER" && scattered(c.B, was, now)
+}
+
+// scattered reports whether another mask lacks tokens, has no more, and has some of every response.
+func scattered(b *dump.Batch, was, now []bool) bool {
+	for r := range b.Rows {
+		lacks, has := false, false
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if now[i] && !was[i] {
+				return false
+			}
+			lacks, has = lacks || was[i] && !now[i], has || now[i]
+		}
+		if lacks && !has {
+			return false
+		}
+	}
+	return true
 }
 
 // clipped reports whether the tokens that lack a gradient are, of each sign of the advantage, those of the largest ratios, or of the smallest.

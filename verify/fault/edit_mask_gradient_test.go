@@ -44,14 +44,20 @@ func trainedOn(other func(row, col int, id float64, m bool) bool, mean bool) *du
 	return b
 }
 
-// A mask that no rule of the list makes is read off the gradients and said in words; where it is one of a set of cells, the set is said.
-func TestMaskOfGradient(t *testing.T) {
+// ofGradients are the options of trainedOn.
+func ofGradients(t *testing.T) *convention.Set {
 	p, _, err := convention.Lookup("trl-grpo@1.16")
 	require.NoError(t, err)
 	set := convention.FromProfile(p)
 	for name, x := range map[string]string{"agg.kind": "token", "agg.denominator": "micro", "agg.div_ga": "false", "kl.beta": "0", "mean.eps": "0", "clip.low": "0.5", "clip.high": "0.8"} {
 		set = set.With(name, parsed(name, x), "test")
 	}
+	return set
+}
+
+// A mask that no rule of the list makes is read off the gradients and said in words; where it is one of a set of cells, the set is said.
+func TestMaskOfGradient(t *testing.T) {
+	set := ofGradients(t)
 	c := stage.Find("gradient/dlogp")
 	right := func(_, _ int, _ float64, m bool) bool { return m }
 	require.Equal(t, check.Pass, stage.Judge(c, trainedOn(right, true), set).Verdict)
@@ -90,17 +96,41 @@ func TestMaskOfGradient(t *testing.T) {
 	}
 	// A gradient that is lost is no mask, and neither is one that is wrong where it is not 0.
 	b := trainedOn(func(r, t int, _ float64, _ bool) bool { return r == 0 && t == 0 }, true)
-	require.Nil(t, maskOfGradient(stage.Judge(c, b, set), stage.NewCase(b, set, 0x1p-24)))
+	require.Nil(t, maskRead(stage.Judge(c, b, set), stage.NewCase(b, set, 0x1p-24)))
 	d := trainedOn(right, true) // a clip at 1.2 where none is declared
 	b = trainedOn(func(r, t int, _ float64, m bool) bool {
 		i := r*d.Cols + t
 		return m && !(d.Tensors["advantages"].Data[r] > 0 && d.Tensors["logp_new"].Data[i]-d.Tensors["logp_old"].Data[i] > math.Log(1.2))
 	}, false)
 	require.Equal(t, check.Fail, stage.Judge(c, b, set).Verdict)
-	require.Nil(t, maskOfGradient(stage.Judge(c, b, set), stage.NewCase(b, set, 0x1p-24)))
+	require.Nil(t, maskRead(stage.Judge(c, b, set), stage.NewCase(b, set, 0x1p-24)))
 	b = trainedOn(func(r, _ int, _ float64, m bool) bool { return m && r != 2 }, true)
 	for i := range b.Mask {
 		b.Tensors["dlogp"].Data[i] *= 1 + 0.1*float64(i%2)
 	}
 	require.False(t, slices.ContainsFunc(Explain(stage.Judge(c, b, set)), func(e Explanation) bool { return e.Hypothesis.ID == "LOSS-MASK-OTHER" && !e.Lead }))
+}
+
+// A loss may draw tokens that it leaves out, of rows that keep others; whole responses, and what a rule tells, it does not draw.
+func TestDrawnTokens(t *testing.T) {
+	set := ofGradients(t)
+	c := stage.Find("gradient/dlogp")
+	for name, k := range map[string]struct {
+		counts func(r, t int, loss float64, in bool) bool
+		drawn  bool
+	}{
+		"scattered":   {func(r, t int, _ float64, m bool) bool { return m && (r*7+t*5)%11 != 3 }, true},
+		"a response":  {func(r, _ int, _ float64, m bool) bool { return m && r != 2 }, false},
+		"first token": {func(_, t int, _ float64, m bool) bool { return m && t > 0 }, false},
+	} {
+		b := trainedOn(k.counts, false)
+		f, drawn := maskOfGradient(stage.Judge(c, b, set), stage.NewCase(b, set, 0x1p-24))
+		require.NotNil(t, f, name)
+		require.Equal(t, k.drawn, drawn, "%s: %s", name, f.title)
+	}
+}
+
+func maskRead(o *stage.Outcome, c *stage.Case) *maskForm {
+	f, _ := maskOfGradient(o, c)
+	return f
 }

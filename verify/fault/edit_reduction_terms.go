@@ -12,18 +12,20 @@ import (
 func policyReductions() (list []struct {
 	title string
 	by    func(s sizes, healthy float64) float64
+	known bool // agg.kind has it
 }) {
-	add := func(title string, by func(s sizes, healthy float64) float64) {
+	add := func(title string, known bool, by func(s sizes, healthy float64) float64) {
 		list = append(list, struct {
 			title string
 			by    func(s sizes, healthy float64) float64
-		}{title, by})
+			known bool
+		}{title, by, known})
 	}
-	add("every response is divided by its own tokens besides", func(s sizes, healthy float64) float64 { return healthy / s.n })
-	add("every response is multiplied by its own tokens", func(s sizes, healthy float64) float64 { return healthy * s.n })
+	add("every response is divided by its own tokens besides", false, func(s sizes, healthy float64) float64 { return healthy / s.n })
+	add("every response is multiplied by its own tokens", false, func(s sizes, healthy float64) float64 { return healthy * s.n })
 	for _, r := range reductions {
 		if !r.pads {
-			add(r.title, func(s sizes, _ float64) float64 { return r.weight(s) })
+			add(r.title, true, func(s sizes, _ float64) float64 { return r.weight(s) })
 		}
 	}
 	return list
@@ -36,7 +38,11 @@ func policyReductionEdits(o *stage.Outcome) (list []edit) {
 		return nil
 	}
 	for _, f := range policyReductions() {
-		list = append(list, edit{id: "AGG-KIND", title: "the policy term is reduced in its own way: " + f.title, changes: 1,
+		var configured []string
+		if f.known { // OpenRLHF 0.11.2 reduces the policy term by loss_agg_mode and the KL over all tokens (trainer/ray/ppo_actor.py)
+			configured = []string{"agg.kind"}
+		}
+		list = append(list, edit{id: "AGG-KIND", title: "the policy term is reduced in its own way: " + f.title, changes: 1, configured: configured,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				healthy := rowWeights(c)
 				if healthy == nil {

@@ -40,6 +40,10 @@ type Hypothesis struct {
 	// convict a run that declares none.
 	Relative bool
 
+	// Configured are options of which some value makes a right program give the same numbers, though none that a search tries does: where nobody
+	// declares one of them, no explanation beside convicts, either.
+	Configured []string
+
 	// Foreign is for a variant of such a bug whose form no release and no known program has: it convicts.
 	Foreign bool
 }

@@ -31,7 +31,7 @@ func klForms() []*Hypothesis {
 			id = "KL-REVERSED"
 		}
 		list = append(list, &Hypothesis{ID: id, Checks: []string{"kl/token", "token_loss", "aggregate/loss", "aggregate/kl_loss", "gradient/dlogp"},
-			Title: "the estimate of KL is " + f.title,
+			Title: "the estimate of KL is " + f.title, Configured: coefficientOf(f.value),
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				if v := c.Set.Value("kl.kind"); f.kind != "" && (v.Kind() != convention.Enum || v.Text() != f.kind) {
 					return nil
