@@ -54,11 +54,14 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	of := *drawn.Hypothesis
 	drawn.Hypothesis, of.Configured = &of, []string{"loss.kind"}
 	both := []fault.Explanation{known("LOSS-MASK-NO-EOS", check.Pass, false), drawn}
+	without.Case.Read = []string{"loss.kind"}
 	require.False(t, (&track{check: stage.Find("aggregate/loss"), first: without, why: explanation{faults: both}}).convicted(), "clip_cov leaves such tokens out")
 	kind, err := convention.Parse("loss.kind", "ppo")
 	require.NoError(t, err)
-	said := &stage.Outcome{Case: &stage.Case{Set: nothing.With("loss.kind", kind, "--set"), B: without.Case.B}}
+	said := &stage.Outcome{Case: &stage.Case{Set: nothing.With("loss.kind", kind, "--set"), B: without.Case.B, Read: without.Case.Read}}
 	require.True(t, (&track{check: stage.Find("aggregate/loss"), first: said, why: explanation{faults: both}}).convicted())
+	twice := &stage.Outcome{Case: &stage.Case{Set: nothing, B: without.Case.B, Read: []string{"kl.beta"}}}
+	require.False(t, (&track{check: stage.Find("aggregate/loss"), first: twice, why: explanation{faults: []fault.Explanation{known("KL-TWICE", check.Pass, false)}}}).convicted(), "twice what?")
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
 	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())

@@ -76,6 +76,7 @@ type overview struct {
 	constant     float64            // that a sum over tokens is divided by besides the rows; 0: none
 	entropy      string             // the aggregation of the entropy bonus, where it has one of its own; else ""
 	form         []stage.Change     // options of a loss that is all that says of its terms
+	updates      int                // steps of the first rollout, whose rows come again in some of them; 0: none does, or the rollout does not end
 	generation   int                // steps whose tokens together, by their number, a sum over tokens is divided by; 0: none
 }
 
@@ -90,6 +91,7 @@ func (s *session) scan() *overview {
 	var losses stage.Losses
 	var apart, moved float64
 	disagree := false
+	var first firstRollout
 	declared := map[string]bool{}
 	for _, step := range spread(s.run.Steps(), mostScanned) {
 		b, err := s.run.Batch(s.ctx, step)
@@ -110,6 +112,7 @@ func (s *session) scan() *overview {
 		if n := contentOf(b); !v.any || n.more(most) {
 			v.step, v.any, most = step, true, n
 		}
+		first.add(b)
 		losses.Add(b)
 		v.rows.Add(b)
 		v.scores.Add(b)
@@ -119,6 +122,9 @@ func (s *session) scan() *overview {
 	}
 	if disagree {
 		v.ends = false
+	}
+	if len(s.run.Steps()) <= mostScanned {
+		v.updates = first.updates
 	}
 	if losses.Apart() {
 		losses = stage.Losses{}
@@ -154,6 +160,36 @@ func (s *session) scan() *overview {
 		s.say(fmt.Sprintf("the losses are sums over tokens divided by the rows and by %.6g, which nobody declares", v.constant))
 	}
 	return v
+}
+
+// firstRollout counts the steps of a run until rows come that no step had before, after some that one had.
+type firstRollout struct {
+	seen    map[string]bool
+	steps   int
+	again   bool
+	updates int
+}
+
+func (f *firstRollout) add(b *dump.Batch) {
+	if f.seen == nil {
+		f.seen = map[string]bool{}
+	}
+	fresh, known := 0, 0
+	for _, key := range rowKeys(b) {
+		switch {
+		case key == "":
+		case f.seen[key]:
+			known++
+		default:
+			fresh++
+			f.seen[key] = true
+		}
+	}
+	if f.updates == 0 && f.again && fresh > known {
+		f.updates = f.steps
+	}
+	f.again = f.again || known > fresh
+	f.steps++
 }
 
 // valuesTell counts the gradients that tell of a clip of values, those that are 0 or those that are not, whichever are fewer; where there are

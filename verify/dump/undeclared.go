@@ -237,6 +237,9 @@ func (s *session) solved(step int, set *convention.Set) *convention.Set {
 			set = set.WithFact("eos_token_id", float64(v.end))
 		}
 	}
+	if n := s.scan().updates; n > 1 && set.Value("optim.epochs").Kind() != convention.Number {
+		set = set.WithFact(stage.RolloutSteps, float64(n))
+	}
 	if n := s.scan().rollout; n > 1 && !stage.SaysUpdates(set) {
 		set = set.WithFact("num_mini_batches", float64(n))
 	}
@@ -435,11 +438,14 @@ func (t *track) convicted() bool {
 	})
 }
 
-// configurable reports whether a configuration that nobody declares makes of a bug a right program. The factor of an estimate of KL shows where the
-// estimates were dumped.
+// configurable reports whether a configuration that nobody declares makes of a bug a right program. Token losses that have the KL in them say its coefficient,
+// so that the rest of the loss has no other.
 func (t *track) configurable(h *fault.Hypothesis) bool {
+	c := t.first.Case
+	includes := c.B.Meta.TokenLossIncludesKL
 	return slices.ContainsFunc(h.Configured, func(option string) bool {
-		return !isDeclared(t.first.Case.Set, option) && !(option == "kl.beta" && t.first.Case.B.Tensors["kl"] != nil)
+		return slices.Contains(c.Read, option) && !isDeclared(c.Set, option) &&
+			!(option == "kl.beta" && c.B.Tensors["token_loss"] != nil && includes != nil && *includes && t.check.Stage == convention.Aggregate)
 	})
 }
 

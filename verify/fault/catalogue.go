@@ -155,7 +155,7 @@ var klDependent = []string{"kl", "token_loss", "aggregate/loss", "aggregate/kl_l
 var klFaults = []*Hypothesis{
 	{ID: "KL-SIGN", Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
 		Input: number("kl.beta", func(b float64) float64 { return -b })},
-	{ID: "KL-TWICE", Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
+	{ID: "KL-TWICE", Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"}, Configured: []string{"kl.beta"},
 		Input: number("kl.beta", func(b float64) float64 { return 2 * b })},
 	{ID: "KL-ABSENT", Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
 		Input: noKL},

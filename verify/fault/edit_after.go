@@ -194,6 +194,9 @@ func lengthPenalty(o *stage.Outcome) []edit {
 		sorted = append(sorted, length)
 		least, most = min(least, d), max(most, d)
 	}
+	if !(most-least > 1e-4*max(math.Abs(most), math.Abs(least))) {
+		return nil // the same of every length is no penalty of it
+	}
 	slices.Sort(sorted)
 	floor, held := math.Inf(-1), 0
 	for _, length := range sorted {

@@ -88,6 +88,11 @@ func TestAfterEdits(t *testing.T) {
 	} {
 		t.Run(c.words, func(t *testing.T) { requireName(t, judge(c.of), c.id, c.words) })
 	}
+	t.Run("the same of every length", func(t *testing.T) {
+		require.Empty(t, lengthPenalty(judge(func(_ *dump.Batch, a []float64) []float64 {
+			return mapped(a, func(x float64) float64 { return x - 0.3 })
+		})))
+	})
 	t.Run("without EOS", func(t *testing.T) {
 		b := longRows(func(b *dump.Batch, a []float64) []float64 {
 			ids := make([]float64, len(b.Mask))

@@ -422,6 +422,9 @@ func SaysLag(option string) bool {
 	return slices.ContainsFunc([]string{"async", "staleness", "off_policy_steps", "one_step_off"}, func(part string) bool { return strings.Contains(name, part) })
 }
 
+// RolloutSteps is the fact how many steps the first rollout of a run has, in epochs that nobody declares: those before its first new rows.
+const RolloutSteps = "steps of the first rollout"
+
 // mayHaveStart reports whether the engine of an asynchronous run may still sample from the weights that the run began with. Where nobody says
 // that a run is asynchronous and importance weights stand between engine and trainer, the engine may be one rollout behind, as one is that
 // samples while the trainer trains, and the second rollout is noted to be open. TRL's trainers send the weights before every rollout.
@@ -434,7 +437,7 @@ func (c *Case) mayHaveStart() bool {
 	if n := c.Set.Value("optim.epochs"); n.Kind() == convention.Number {
 		epochs = max(1, n.Num())
 	}
-	may := late > 0 && float64(c.B.Meta.Step) <= (late+1)*epochs*Updates(c.Set)
+	may := late > 0 && float64(c.B.Meta.Step) <= (late+1)*max(epochs*Updates(c.Set), c.FactOr(RolloutSteps, 0))
 	if may && !declared {
 		note(&c.Absent, "whether rollouts are asynchronous (one_step_off, async_rollout or max_staleness among the options): the engine has the weights of the start, as in the second rollout of such a run")
 	}

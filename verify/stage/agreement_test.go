@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
 )
 
 // twins are log-probs of sampled tokens under small models: raw and tempered logits of one policy, and of another one.
@@ -62,8 +63,12 @@ func policies(r *rand.Rand, n int, temperature float64) (own, other twins, likel
 
 // named returns the faults that the two checks of an engine's log-probs name.
 func named(t *testing.T, g grid, options string) (faults []string) {
+	return faultsUnder(t, g, set(t, options))
+}
+
+func faultsUnder(t *testing.T, g grid, set *convention.Set) (faults []string) {
 	for _, id := range []string{"agreement/engine", "agreement/drift"} {
-		for _, v := range rules(t, id, g.Batch, set(t, options)).Rules.Violations {
+		for _, v := range rules(t, id, g.Batch, set).Rules.Violations {
 			faults = append(faults, v.Fault)
 		}
 	}
@@ -103,6 +108,8 @@ func TestEngineAtTheTemperature(t *testing.T) {
 				late.Meta.Step = step
 				of(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "the second rollout may be, where weights stand between engine and trainer")
 			}
+			late.Meta.Step = 6
+			require.NotContains(t, faultsUnder(t, late, set(t, text+"raw").WithFact(RolloutSteps, 4.0)), "GEN-UNADAPTED", "a rollout of four steps")
 			late.Meta.Step, late.Meta.Framework = 2, "trl"
 			require.Contains(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "which sends the weights")
 			require.Contains(t, named(t, dumped(likeliest), text+"processed"), "GEN-OTHER-TOKEN")
