@@ -3,6 +3,8 @@ package stage
 import (
 	"errors"
 	"math"
+	"slices"
+	"strings"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
@@ -205,8 +207,9 @@ func (c *Case) sequenceRewards() Input {
 		if r.X == nil {
 			return Input{}
 		}
-		y := Input{X: rl.RowSums(nil, r.X, b.Mask, b.Rows, b.Cols), Err: make([]float64, b.Rows)}
-		c.addSums(y.Err, r, 1)
+		counts := c.summedCells(r.X)
+		y := Input{X: rl.RowSums(nil, r.X, counts, b.Rows, b.Cols), Err: make([]float64, b.Rows)}
+		c.addSums(y.Err, r, counts, 1)
 		return y
 	}
 	r := c.shapedScores("before_baseline")
@@ -230,7 +233,7 @@ func (c *Case) sequenceRewards() Input {
 			note(&c.Absent, "kl per token")
 			return Input{}
 		}
-		c.addSums(y.Err, kl, beta)
+		c.addSums(y.Err, kl, b.Mask, beta)
 		for i, s := range rl.RowSums(nil, kl.X, b.Mask, b.Rows, b.Cols) {
 			y.X[i] = r.X[i] - float64(beta*s)
 			y.Err[i] += 2 * (c.Unit + tol.U64) * math.Abs(beta*s)
@@ -242,14 +245,27 @@ func (c *Case) sequenceRewards() Input {
 	return y
 }
 
-// addSums adds to dst, per row, the error of |factor|·Σx over the mask.
-func (c *Case) addSums(dst []float64, x Input, factor float64) {
+// summedCells returns the cells whose token rewards a response sums up: those of the mask. verl 0.9.1 sums over all of a row (core_algos.py,
+// compute_grpo_outcome_advantage), which differs where tokens are rejected after rewards have a KL in them (rollout_corr_helper.py, rollout_rs).
+func (c *Case) summedCells(x []float64) []bool {
+	if !strings.EqualFold(c.B.Meta.Framework, "verl") {
+		return c.B.Mask
+	}
+	counts := slices.Clone(c.B.Mask)
+	for i, v := range x {
+		counts[i] = counts[i] || !math.IsNaN(v)
+	}
+	return counts
+}
+
+// addSums adds to dst, per row, the error of |factor|·Σx over the cells that count.
+func (c *Case) addSums(dst []float64, x Input, counts []bool, factor float64) {
 	b := c.B
 	for r := range b.Rows {
 		var size, err float64
 		n := 0
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
+			if counts[i] {
 				size += math.Abs(x.X[i])
 				err += x.E(i)
 				n++

@@ -114,7 +114,7 @@ func (c *Case) returnsOfRewards(kind string) (ret, reward Input) {
 		return c.rewardToGo(reward, gamma, hole), reward
 	}
 	sums := make([]float64, b.Rows)
-	c.addSums(sums, reward, 1)
+	c.addSums(sums, reward, b.Mask, 1)
 	return Input{X: rl.Broadcast(nil, rl.RowSums(nil, reward.X, b.Mask, b.Rows, b.Cols), b.Mask, b.Rows, b.Cols), Err: c.spread(sums)}, reward
 }
 
