@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/accel/cpu"
+	part "plumbline/internal/cases"
 	"plumbline/verify/op"
 )
 
@@ -72,18 +73,12 @@ func (p *sourcePlant) missing() string {
 	return cpu.Missing(map[string]cpu.Feature{"avx2": cpu.AVX2, "avx512": cpu.AVX512, "avx512vnni": cpu.AVX512VNNI, "avx512bf16": cpu.AVX512BF16, "amx": cpu.AMX}[p.need()])
 }
 
-// due reports whether the plant of that number is tried: all are, or every one in PLANTS, a variable.
-func due(i int) bool {
-	n, _ := strconv.Atoi(os.Getenv("PLANTS"))
-	return n < 2 || i%n == 0
-}
-
 // Each plant is compiled into the test of its op, which must then fail, or that of its own room: 98 of 100 at least of those that this machine can run.
 func TestPlantedInKernels(t *testing.T) {
 	tried, caught := 0, 0
 	var missed []string
 	for i, p := range sourcePlants {
-		if !due(i) {
+		if !part.Due(i) {
 			continue
 		}
 		t.Run(p.id, func(t *testing.T) {
@@ -129,8 +124,8 @@ func TestPlantedInKernels(t *testing.T) {
 
 // No correct kernel is accused: 10,000 cases of every op and variant, or as many as the variable CHECKS says.
 func TestTenThousandCases(t *testing.T) {
-	cases := cmp.Or(os.Getenv("CHECKS"), "10000")
-	log, err := exec.Command("go", "test", "-count=1", "-timeout=60m", "-run", "^Test(Row)?Ops$", "-v", ".", "-cases", cases).CombinedOutput()
+	number := cmp.Or(os.Getenv("CHECKS"), "10000")
+	log, err := exec.Command("go", "test", "-count=1", "-timeout=60m", "-run", "^Test(Row)?Ops$", "-v", ".", "-cases", number).CombinedOutput()
 	require.NoError(t, err, "%s", log)
 	t.Logf("%s", log)
 }

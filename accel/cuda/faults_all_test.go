@@ -2,5 +2,7 @@
 
 package cuda
 
-// everyFault: all run in the slow suite.
-const everyFault = 1
+import "plumbline/internal/cases"
+
+// everyFault: all run in the slow suite, or one of those that PLANTS says.
+var everyFault = cases.Planted()

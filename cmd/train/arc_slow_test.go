@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/rundir"
 )
 
@@ -95,7 +96,7 @@ func TestArcPlanted(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	for i, p := range arcFaults {
-		if !due(i) {
+		if !cases.Due(i) {
 			continue
 		}
 		t.Run(p.id, func(t *testing.T) {

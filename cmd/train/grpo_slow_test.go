@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/rundir"
 )
 
@@ -22,7 +23,10 @@ func TestSourceFaults(t *testing.T) {
 		out, code := (&sourceFault{id: "none", file: grpoFile, old: "package train", new: "package train", causal: causal}).run(t)
 		require.Zero(t, code, out)
 	}
-	for _, f := range sourceFaults {
+	for i, f := range sourceFaults {
+		if !cases.Due(i) {
+			continue
+		}
 		t.Run(strings.ReplaceAll(f.id, " ", "_"), func(t *testing.T) { f.caught(t) })
 	}
 }

@@ -7,11 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/cases"
 )
 
 // buildWith builds a command with an edited file in place of one of the repository.
@@ -36,12 +37,6 @@ func buildWith(t *testing.T, p plant, pkg string) string {
 	return out
 }
 
-// due reports whether the plant of that number is tried: all are, or every one in PLANTS, a variable.
-func due(i int) bool {
-	n, _ := strconv.Atoi(os.Getenv("PLANTS"))
-	return n < 2 || i%n == 0
-}
-
 func runs(t *testing.T, program string, args ...string) (string, int) {
 	cmd := exec.Command(program, args...)
 	out, err := cmd.CombinedOutput()
@@ -56,7 +51,7 @@ func runs(t *testing.T, program string, args ...string) (string, int) {
 func TestPlantedWhileTraining(t *testing.T) {
 	healthy := map[string]bool{}
 	for i, p := range caughtWhileTraining {
-		if !due(i) {
+		if !cases.Due(i) {
 			continue
 		}
 		t.Run(p.fault+" "+p.name, func(t *testing.T) {
@@ -86,7 +81,7 @@ func TestPlantedInCheckpoints(t *testing.T) {
 	out, code := runs(t, verify, "checkpoint", dir)
 	require.Zero(t, code, "without a bug: %s", out)
 	for i, p := range caughtInCheckpoints {
-		if !due(i) {
+		if !cases.Due(i) {
 			continue
 		}
 		t.Run(p.fault+" "+p.name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/rundir"
 )
 
@@ -92,7 +93,7 @@ func TestShieldedPlanted(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	for i, p := range planted {
-		if !due(i) {
+		if !cases.Due(i) {
 			continue
 		}
 		t.Run(p.id, func(t *testing.T) {

@@ -11,11 +11,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/cases"
 )
 
 // Bugs planted in the simulator itself, one at a time, are caught by its tests: a checker that is wrong would bless what it should stop.
 func TestPlantedInSimulator(t *testing.T) {
-	for _, f := range []struct{ file, was, is string }{
+	for i, f := range []struct{ file, was, is string }{
 		{"collective.go", "row, col := l/4+8*(i%2), 4*(l%4)+16*(i/2)", "row, col := l/4+8*(i/2), 4*(l%4)+16*(i%2)"},
 		{"collective.go", "b[l/4][4*(l%4)+16*i+e] = int32", "b[l%8][4*(l/8)+16*i+e] = int32"},
 		{"collective.go", "a[l/4+8*(i%2)][2*(l%4)+8*(i/2)+e] = half", "a[l/4+8*(i/2)][2*(l%4)+8*(i%2)+e] = half"},
@@ -55,6 +57,9 @@ func TestPlantedInSimulator(t *testing.T) {
 		source, err := os.ReadFile(f.file)
 		require.NoError(t, err)
 		require.Equal(t, 1, strings.Count(string(source), f.was), "%s holds %q not once", f.file, f.was)
+		if !cases.Due(i) {
+			continue
+		}
 		dir := t.TempDir()
 		planted, overlay := filepath.Join(dir, f.file), filepath.Join(dir, "overlay.json")
 		require.NoError(t, os.WriteFile(planted, []byte(strings.Replace(string(source), f.was, f.is, 1)), 0o644))
