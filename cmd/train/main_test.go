@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	os.Setenv("GOGC", built.GOGC)
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)

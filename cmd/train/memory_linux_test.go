@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 func bounded(t *testing.T, gigabytes int, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`ulimit -v %d && exec "$0" "$@"`, gigabytes*1e6), binaryPath}, args...)...)
+	cmd.Env = append(os.Environ(), "GOGC=")
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	_ = cmd.Run()

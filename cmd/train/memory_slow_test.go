@@ -148,7 +148,7 @@ func TestMemoryOfSteps(t *testing.T) {
 	require.NoError(t, err)
 	for _, mode := range []string{"w8a16", "w8a16 again", "w8a8", "f32"} {
 		cmd := exec.Command(os.Args[0], "-test.v", "-test.run", "^TestStepsOnly$")
-		cmd.Env = append(os.Environ(), stepsOnly+"="+dir, stepsMode+"="+mode)
+		cmd.Env = append(os.Environ(), stepsOnly+"="+dir, stepsMode+"="+mode, "GOGC=")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, string(out))
 		_, after, ok := strings.Cut(string(out), "\npeak ")
@@ -174,12 +174,13 @@ func TestMemoryOfWeights(t *testing.T) {
 	require.Greater(t, 4*weights, int64(1e9))
 
 	cmd := exec.Command(os.Args[0], "-test.v", "-test.run", "^TestOpenOnly$")
-	cmd.Env = append(os.Environ(), openOnly+"="+dir)
+	cmd.Env = append(os.Environ(), openOnly+"="+dir, "GOGC=")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	t.Log(string(out))
 
 	cmd = exec.Command(binaryPath, "sample", "--model", dir, "--prompt-ids", "3,4,5", "--ids", "--tokens", "2")
+	cmd.Env = append(os.Environ(), "GOGC=")
 	out, err = cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	peak := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss * 1024

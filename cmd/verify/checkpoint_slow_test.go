@@ -58,6 +58,7 @@ func bf16Shards(t *testing.T, dir string) {
 func timed(t *testing.T, args ...string) (stdout string, wall time.Duration, peak int64, code int) {
 	t.Helper()
 	cmd := exec.Command(binaryPath, args...)
+	cmd.Env = append(os.Environ(), "GOGC=")
 	var out strings.Builder
 	cmd.Stdout = &out
 	start := time.Now()

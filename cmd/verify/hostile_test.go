@@ -137,7 +137,7 @@ func measure(t *testing.T, dir string, limit time.Duration, args ...string) (o o
 	defer r.Close()
 	cmd := exec.Command(self, append([]string{binaryPath}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), measuring+"="+limit.String(), "GOMAXPROCS=1") // each thread holds a block of 8 MiB
+	cmd.Env = append(os.Environ(), measuring+"="+limit.String(), "GOMAXPROCS=1", "GOGC=") // each thread holds a block of 8 MiB
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &out, &errs, []*os.File{w}
 	err = cmd.Run()

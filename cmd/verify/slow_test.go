@@ -58,7 +58,7 @@ func TestLargeBasis(t *testing.T) {
 	run := func(args ...string) (jsonForm, time.Duration, uint64) {
 		cmd := exec.Command(binaryPath, append([]string{"projection", "--basis", "q.npy", "--grad", "g.npy", "--projected", "g.npy", "--format", "json"}, args...)...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GODEBUG=gctrace=1", "GOMAXPROCS=2")
+		cmd.Env = append(os.Environ(), "GODEBUG=gctrace=1", "GOMAXPROCS=2", "GOGC=")
 		var out, trace strings.Builder
 		cmd.Stdout, cmd.Stderr = &out, &trace
 		started := time.Now()
