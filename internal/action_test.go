@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
+
+	"plumbline/internal/cases"
 )
 
 // action is a composite action of GitHub.
@@ -93,8 +95,12 @@ func TestAction(t *testing.T) {
 	dumps, err := filepath.Abs("../golden/dumps")
 	require.NoError(t, err)
 
-	dir := t.TempDir()
-	code, summary, output, log := runAction(t, &a, dir, map[string]string{"paths": dumps + "/trl-grpo/clean/bnpo_batch_std", "profile": "trl-grpo@1.16"})
+	dir, binary := t.TempDir(), filepath.Join(program(t), "plumbline")
+	clean := map[string]string{"paths": dumps + "/trl-grpo/clean/bnpo_batch_std", "profile": "trl-grpo@1.16"}
+	if !cases.All { // its own build compiles every package anew, with other flags than all other tests
+		clean["binary"] = binary
+	}
+	code, summary, output, log := runAction(t, &a, dir, clean)
 	require.Equal(t, 0, code, log)
 	require.Contains(t, summary, "## ✅ verify dump")
 	require.Equal(t, "exit-code=0\n", output)
@@ -104,9 +110,6 @@ func TestAction(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &report))
 	require.Zero(t, report.Exit)
 
-	binary := filepath.Join(t.TempDir(), "verify")
-	out, err := exec.Command("go", "build", "-o", binary, "plumbline/cmd/verify").CombinedOutput()
-	require.NoError(t, err, "%s", out)
 	code, summary, output, log = runAction(t, &a, dir, map[string]string{"paths": dumps + "/trl-grpo/faulty/clip_max_for_min/*", "binary": binary, "args": "--steps 1..2 -q", "report": "r.json"})
 	require.Equal(t, 1, code, log)
 	require.Contains(t, log, "::error title=verify dump")

@@ -54,9 +54,7 @@ func TestExamples(t *testing.T) {
 	read("gitlab/gitlab-ci.yml", &gitlab)
 	one := gitlab["plumbline"]
 	require.Equal(t, "always", one.Artifacts.When, "the report of a failure is what is wanted")
-	bin, dir := t.TempDir(), t.TempDir()
-	out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "plumbline"), "plumbline/cmd/verify").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	bin, dir := program(t), t.TempDir()
 	for folder, code := range map[string]int{"clean": 0, "pad_in_denominator": 1} {
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "run")))
 		require.NoError(t, os.CopyFS(filepath.Join(dir, "run"), os.DirFS(filepath.Join("../golden/demo", folder))))

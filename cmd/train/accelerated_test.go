@@ -69,18 +69,17 @@ func lockstep(t *testing.T, args []string) {
 // TestSimulated demands that a trainer runs on the kernels of a GPU, interpreted, that its checkpoints say so and that a run which goes on ends in
 // the same bytes; and that a run in lockstep stays together with the reference.
 func TestSimulated(t *testing.T) {
-	whole, broken := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "broken")
+	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
 	sim := []string{"--policy", "sim", "sft.steps=2", "sft.eval_samples=0"}
-	out := trains(t, accelerated["sft"](whole, sim...)...)
+	out := trains(t, accelerated["sft"](run, sim...)...)
 	require.Contains(t, out, "policy: sim w8a16 on PTX simulator")
-	c, err := rundir.Verify(filepath.Join(whole, "final"))
+	c, err := rundir.Verify(filepath.Join(run, "final"))
 	require.NoError(t, err)
 	require.Equal(t, "sim w8a16", c.Manifest.Variant)
-	trains(t, accelerated["sft"](broken, sim...)...)
-	require.NoError(t, os.RemoveAll(filepath.Join(broken, "final")))
-	require.NoError(t, os.RemoveAll(filepath.Join(broken, "step_2")))
-	trains(t, accelerated["sft"](broken, sim...)...)
-	sameFolder(t, filepath.Join(whole, "final"), filepath.Join(broken, "final"))
+	require.NoError(t, os.Rename(filepath.Join(run, "final"), whole))
+	require.NoError(t, os.RemoveAll(filepath.Join(run, "step_2")))
+	trains(t, accelerated["sft"](run, sim...)...)
+	sameFolder(t, whole, filepath.Join(run, "final"))
 	if cases.All {
 		lockstep(t, accelerated["sft"](filepath.Join(t.TempDir(), "run"), "--lockstep", "--policy", "sim", "sft.steps=3", "sft.eval_samples=0"))
 	}

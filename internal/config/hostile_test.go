@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/metrics"
@@ -11,15 +12,21 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/cases"
 	"plumbline/internal/config"
 )
 
-// size is that of the texts: of the largest configuration, with -short an eighth of it.
+// size is that of the texts: with the tag slow of the largest configuration, by default an eighth of it.
 func size() int {
-	if testing.Short() {
+	if testing.Short() || !cases.All {
 		return 1 << 17
 	}
 	return 1 << 20
+}
+
+// patience is a minute for the largest configuration, and shrinks with the square of the size, as does the time of what would pass it.
+func patience() time.Duration {
+	return max(2*time.Second, time.Duration(math.Pow(float64(size())/(1<<20), 2)*float64(time.Minute)))
 }
 
 // full repeats text up to that size, between head and tail.
@@ -100,7 +107,7 @@ func TestHostile(t *testing.T) {
 			metrics.Read(s)
 			got := s[0].Value.Uint64() - before
 			t.Logf("%d MiB, %v, %.80v", got>>20, took, err)
-			require.Less(t, took, time.Minute)
+			require.Less(t, took, patience())
 			require.Less(t, got, uint64(1<<30+512*size())) // what variables stand for is bounded by 8 MiB however small the file; the pools of a race build forget
 		})
 	}

@@ -27,8 +27,14 @@ type packages map[string]*pkg
 
 const module = "plumbline/"
 
+var lists = map[string]packages{} // of go list, which takes a second, by its arguments
+
 // list is go list of all packages and their tests.
 func list(args ...string) (packages, error) {
+	key := strings.Join(args, " ")
+	if p := lists[key]; p != nil {
+		return p, nil
+	}
 	cmd := exec.Command("go", append(append([]string{"list", "-deps", "-test", "-json=ImportPath,ForTest,Dir,GoFiles,CgoFiles,SFiles,TestGoFiles,XTestGoFiles,Deps,Standard"},
 		args...), module+"...")...)
 	var stderr bytes.Buffer
@@ -41,6 +47,7 @@ func list(args ...string) (packages, error) {
 	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
 		var one pkg
 		if err := dec.Decode(&one); errors.Is(err, io.EOF) {
+			lists[key] = p
 			return p, nil
 		} else if err != nil {
 			return nil, err
