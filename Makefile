@@ -66,7 +66,7 @@ race:           ## the short tests of packages that start goroutines, and of tho
 	$(AGAIN) -race -short $(TESTED) race)
 
 slow:           ## laws with 10,000 cases each, and the tests of the tag slow: large bases, time and memory
-	$(AGAIN) ./reference/linalg ./reference/optim ./reference/rl ./verify/stage -rapid.checks=$(CHECKS)
+	$(AGAIN) $(TESTED) laws) -rapid.checks=$(CHECKS)
 	CHECKS=$(CHECKS) PLANTS=$(PLANTS) $(AGAIN) -tags slow -timeout 60m $(TESTED) slow)
 
 LAWS = $$(grep -rlE '^\s"pgregory.net/rapid"$$' --include='*_test.go' . | xargs -n 1 dirname | sort -u)

@@ -3,7 +3,6 @@
 package accel_test
 
 import (
-	"cmp"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -124,8 +123,7 @@ func TestPlantedInKernels(t *testing.T) {
 
 // No correct kernel is accused: 10,000 cases of every op and variant, or as many as the variable CHECKS says.
 func TestTenThousandCases(t *testing.T) {
-	number := cmp.Or(os.Getenv("CHECKS"), "10000")
-	log, err := exec.Command("go", "test", "-count=1", "-timeout=60m", "-run", "^Test(Row)?Ops$", "-v", ".", "-cases", number).CombinedOutput()
+	log, err := exec.Command("go", "test", "-count=1", "-timeout=60m", "-run", "^Test(Row)?Ops$", "-v", ".", "-cases", strconv.Itoa(part.Checks())).CombinedOutput()
 	require.NoError(t, err, "%s", log)
 	t.Logf("%s", log)
 }

@@ -2,16 +2,20 @@
 
 package dump_test
 
-import "testing"
+import (
+	"testing"
 
-// TestTenThousandHealthyAreSilent judges 10,000 batches that declare every option.
+	"plumbline/internal/cases"
+)
+
+// TestTenThousandHealthyAreSilent judges 10,000 batches, or as many as CHECKS says, that declare every option.
 func TestTenThousandHealthyAreSilent(t *testing.T) {
-	const n = 10_000
+	n := cases.Checks()
 	judgeHealthy(t, declaring{}, 3, n).silent(t, n)
 }
 
 // TestHealthyWithoutProfileIsSilent judges batches that declare what applies to them: what does not is searched.
 func TestHealthyWithoutProfileIsSilent(t *testing.T) {
-	const n = 1000
+	n := cases.Checks() / 10 // each search takes as long as ten of them
 	judgeHealthy(t, bareOnly, 4, n).silent(t, n)
 }

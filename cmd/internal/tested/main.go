@@ -3,6 +3,7 @@
 // there the step would try again what the default tests have tried.
 //
 //	tested slow      tests that stand in a file with the tag slow, or use a name of one
+//	tested laws      tests of the rooms of formulas that draw random cases
 //	tested purego    packages whose tests are compiled from other files of this module under the tag purego
 //	tested v3        packages in which the compiler fuses multiplications with additions for GOAMD64=v3
 //	tested race      packages that start goroutines, in their tests or themselves, and all tests that run such a package
@@ -16,9 +17,9 @@ import (
 )
 
 func main() {
-	steps := map[string]func(packages) ([]string, error){"slow": slow, "purego": purego, "v3": v3, "race": race}
+	steps := map[string]func(packages) ([]string, error){"slow": slow, "laws": laws, "purego": purego, "v3": v3, "race": race}
 	if len(os.Args) != 2 || steps[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: tested slow|purego|v3|race")
+		fmt.Fprintln(os.Stderr, "usage: tested slow|laws|purego|v3|race")
 		os.Exit(2)
 	}
 	args, err := run(os.Args[1], steps[os.Args[1]])

@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,17 +36,25 @@ func read(dir string, names []string) (files []source, err error) {
 
 // slow are the tests of the tag slow. A test of another file is one when it uses, at any depth, a name that a file of the tag declares, or
 // one of package cases: a number of cases that is larger there.
-func slow(p packages) ([]string, error) {
+func slow(p packages) ([]string, error) { return those(p, p.paths(), changed) }
+
+// laws are the tests of the rooms of formulas that draw cases with rapid, of which make slow wants more.
+func laws(p packages) ([]string, error) {
+	return those(p, []string{module + "reference/linalg", module + "reference/optim", module + "reference/rl", module + "verify/stage"}, drawing)
+}
+
+// those are the tests that pick finds in packages, and the packages in which it finds any.
+func those(p packages, among []string, pick func([]source) []string) ([]string, error) {
 	var paths []string
 	tests := map[string]bool{}
-	for _, path := range p.paths() {
+	for _, path := range among {
 		found := false
 		for _, names := range [][]string{p[path].TestGoFiles, p[path].XTestGoFiles} {
 			files, err := read(p[path].Dir, names)
 			if err != nil {
 				return nil, err
 			}
-			for _, name := range changed(files) {
+			for _, name := range pick(files) {
 				found, tests[name] = true, true
 			}
 		}
@@ -57,13 +66,19 @@ func slow(p packages) ([]string, error) {
 }
 
 // changed are the tests that a tag of the build changes.
-func changed(files []source) (tests []string) {
+func changed(files []source) []string { return using(files, module+"internal/cases", true) }
+
+// drawing are the tests that draw cases.
+func drawing(files []source) []string { return using(files, "pgregory.net/rapid", false) }
+
+// using are the tests that use, at any depth, a package or a name of a file with a tag.
+func using(files []source, imported string, tagged bool) (tests []string) {
 	hit := map[string]bool{}
 	uses := map[string]map[string]bool{} // of a function or a variable: the names of the package that it uses
 	for _, f := range files {
 		for _, i := range f.Imports {
-			if i.Path.Value == `"`+module+`internal/cases"` {
-				name := "cases"
+			if i.Path.Value == `"`+imported+`"` {
+				name := path.Base(imported)
 				if i.Name != nil {
 					name = i.Name.Name
 				}
@@ -75,7 +90,7 @@ func changed(files []source) (tests []string) {
 			free[id] = true
 		}
 		declare := func(name string, body ast.Node) {
-			hit[name] = hit[name] || f.tagged
+			hit[name] = hit[name] || tagged && f.tagged
 			if uses[name] == nil {
 				uses[name] = map[string]bool{}
 			}

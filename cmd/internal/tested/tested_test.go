@@ -21,6 +21,7 @@ func TestSteps(t *testing.T) {
 		{"slow", slow, "accel cmd/train cmd/verify internal/rundir verify/dump", "internal/dataset reference/rl",
 			// the last three stand in files without the tag, and use a number of a file with it
 			"TestPlantedInKernels TestLargeBasis TestTenThousandHealthyAreSilent TestKilledAtRandom TestPowerLoss TestKernelFaults", "TestProjectionCases TestImportLaw"},
+		{"laws", laws, "reference/linalg reference/optim reference/rl verify/stage", "verify/dump verify/update", "TestPolicyLaws TestAggregateLaws", "TestFormsOfBareLosses"},
 		{"purego", purego, "accel accel/f32 accel/model internal/bind", "internal/tokenizer verify/dump reference/rl cmd/verify accel/cuda", "", ""},
 		{"race", race, "accel/cpu internal/cluster internal/format/npy verify/fault verify/dump verify/projection verify/checkpoint reference/rl", "internal/config verify/tol cmd/verify", "", ""},
 	} {

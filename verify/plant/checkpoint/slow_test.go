@@ -2,8 +2,12 @@
 
 package checkpoint
 
-import "testing"
+import (
+	"testing"
 
-func TestTenThousandHealthyFolders(t *testing.T) { alarms(t, 11, 10_000) }
+	"plumbline/internal/cases"
+)
 
-func TestFaultsOfManySeeds(t *testing.T) { plantAll(t, 100, 150) }
+func TestTenThousandHealthyFolders(t *testing.T) { alarms(t, 11, cases.Checks()) }
+
+func TestFaultsOfManySeeds(t *testing.T) { plantAll(t, 100, 100+uint64(50/cases.Planted())) }
