@@ -74,7 +74,7 @@ laws:           ## every law with CHECKS new cases, drawn anew at every call (ho
 	RAPID_SEED=0 $(GO) test -tags slow -timeout 0 $(LAWS) -rapid.checks=$(CHECKS)
 
 learn:          ## three seeds of every trainer learn, where make slow tries one; the embedded models are made again (an hour)
-	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|Toy|Reproducible' ./cmd/train
+	$(GO) test -tags 'slow learn' -timeout 90m -v -run 'Learns|IsRight|Toy|Reproducible' ./cmd/train
 
 # A time can end in "context deadline exceeded" where nothing failed (a race in Go's coordinator); a number of runs, 20000x, cannot.
 # Of every package one program, with the coverage that guides a fuzzer compiled in.

@@ -29,8 +29,12 @@ func TestPPOLearns(t *testing.T) {
 }
 
 // It learns to be right, too: asked for the answer, the share of right answers to questions that were never trained on rises by three
-// standard errors, for the seed of the configuration and others.
+// standard errors, for the seed of the configuration and others. That the shipped configuration's answers are right more often, and that
+// the kernels step as the reference does, is tried at every make slow.
 func TestPPOIsRight(t *testing.T) {
+	if seeds == 1 {
+		t.Skip("a hundred steps, minutes: make learn")
+	}
 	for _, seed := range []int{42, 1, 2}[:seeds] {
 		right := held(t, seed, "ppo", "--config", "config_right", "--policy", "accel:f32")["right"]
 		require.Greater(t, right.mean, 3*right.deviation)
