@@ -65,9 +65,10 @@ v3:             ## the short tests of packages in which the compiler fuses multi
 race:           ## the short tests of packages that start goroutines, and of those above them, under the race detector
 	$(AGAIN) -race -short $(TESTED) race)
 
+# The hostile cases are those of make hostile.
 slow:           ## laws with 10,000 cases each, and the tests of the tag slow: large bases, time and memory
 	$(AGAIN) $(TESTED) laws) -rapid.checks=$(CHECKS)
-	CHECKS=$(CHECKS) PLANTS=$(PLANTS) $(AGAIN) -tags slow -timeout 60m $(TESTED) slow)
+	CHECKS=$(CHECKS) PLANTS=$(PLANTS) $(AGAIN) -tags slow -timeout 60m -skip '^TestHostile(Faults|Files|Large)$$' $(TESTED) slow)
 
 LAWS = $$(grep -rlE '^\s"pgregory.net/rapid"$$' --include='*_test.go' . | xargs -n 1 dirname | sort -u)
 laws:           ## every law with CHECKS new cases, drawn anew at every call (hours)

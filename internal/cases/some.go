@@ -4,7 +4,7 @@
 package cases
 
 // Every: one in so many cases of a table whose cases each run a program, judge a dump or take seconds.
-const Every = 8
+const Every = 6
 
 // All: whether sizes, seeds and numbers of cases are the full ones.
 const All = false

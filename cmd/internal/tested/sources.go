@@ -6,7 +6,6 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -78,7 +77,7 @@ func using(files []source, imported string, tagged bool) (tests []string) {
 	for _, f := range files {
 		for _, i := range f.Imports {
 			if i.Path.Value == `"`+imported+`"` {
-				name := path.Base(imported)
+				name := filepath.Base(imported)
 				if i.Name != nil {
 					name = i.Name.Name
 				}
