@@ -357,7 +357,7 @@ func (t *track) decide(closed bool) {
 		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return rounding(f, u) })
 	}
 	if slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
-		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return fitted(f) || t.unlisted(f) || t.anyBaseline(f) })
+		t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return fitted(f) || t.unlisted(f) || t.anyBaseline(f) || t.saysLess(f) })
 	}
 	if len(t.why.fits) > 0 && several(t.why.fits[0]) && slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
 		t.why.fits = nil
@@ -385,7 +385,7 @@ func rounding(f stage.Fit, u float64) bool {
 // fitted reports whether a fit is a coefficient of a number that nobody writes, to four digits: it was solved for, and a bug that gives the same
 // numbers has none to choose.
 func fitted(f stage.Fit) bool {
-	if len(f.Changes) != 1 || f.Changes[0].To.Kind() != convention.Number || !slices.Contains([]string{"kl.beta", "entropy.coef", "value.coef"}, f.Changes[0].Option) {
+	if len(f.Changes) != 1 || f.Changes[0].To.Kind() != convention.Number || !slices.Contains([]string{"kl.beta", "entropy.coef", "value.coef", "tis.high", "tis.low"}, f.Changes[0].Option) {
 		return false
 	}
 	x := f.Changes[0].To.Num()

@@ -322,7 +322,7 @@ func scoreForms() []*Hypothesis {
 		list = append(list, &Hypothesis{ID: "REWARD-PLACE", Checks: []string{"reward/token"},
 			Title: f.title,
 			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				with, kl := under(sameInput, c, ch), under(constant("scores", 0), c, ch)
+				with, kl := under(sameInput, c, ch), under(noScore, c, ch)
 				score := combined(1, with, -1, kl)
 				if score == nil || len(score.Want) != len(c.B.Mask) {
 					return nil

@@ -291,6 +291,19 @@ var aggregateFaults = []*Hypothesis{
 				With("agg.div_batch", parsed("agg.div_batch", "true"), "hypothesis").
 				WithFact("loss_scale_factor", float64(c.B.Files[f].Cols))
 		})},
+	{ID: "AGG-PAD-DENOMINATOR", Checks: aggregates,
+		Title: "the sum is divided by the padded width of the batch, not by the declared constant",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			declared := c.FactOr("loss_denominator", 0)
+			if c.EnumOr("agg.denominator", "micro") != "constant" || !(declared > 0) {
+				return nil
+			}
+			by := make([]float64, c.B.Rows)
+			for r := range by {
+				by[r] = declared / float64(width(c.B, r))
+			}
+			return weighted(c.B, c, ch, by)
+		}},
 	{ID: "AGG-LOCAL-DENOMINATOR", Checks: aggregates,
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			v := c.Set.Value("agg.denominator")

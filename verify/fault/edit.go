@@ -39,8 +39,8 @@ func editsOf(o *stage.Outcome) (list []edit) {
 		advantageEdits, opoEdits, multiEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, toGoEdits, scoreEdits,
 		rewardSumEdits, mixedEdits, rewardWhiteEdits, scoreFormEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, partEdits, afterEdits, klEdits, klWeightEdits,
 		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits,
-		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, entropyEdits,
-		reductionEdits, columnEdits, policyReductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, preferenceEdits,
+		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, termPartEdits, entropyEdits,
+		reductionEdits, columnEdits, policyReductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, preferenceEdits, halfLossEdits,
 	}
 	if strings.HasPrefix(o.Check.Output, "scalars/") {
 		families = []func(*stage.Outcome) []edit{scalarEdits} // one number of a file, often a fraction of few tokens, fits too much

@@ -39,6 +39,12 @@ var functions = []function{
 	{"e to the x", math.Exp, 1, false},
 	{"x without its fraction", math.Trunc, 1, false},
 	{"x rounded to whole numbers", math.RoundToEven, 1, false},
+	{"x rounded to one decimal", func(x float64) float64 { return math.RoundToEven(10*x) / 10 }, 1, false},
+	{"x rounded to two decimals", func(x float64) float64 { return math.RoundToEven(100*x) / 100 }, 1, false},
+	{"x, halved below 0,", func(x float64) float64 { return max(x, 0) + min(x, 0)/2 }, 1, false},
+	{"x, doubled below 0,", func(x float64) float64 { return max(x, 0) + 2*min(x, 0) }, 2, false},
+	{"x, halved above 0,", func(x float64) float64 { return max(x, 0)/2 + min(x, 0) }, 1, false},
+	{"x, doubled above 0,", func(x float64) float64 { return 2*max(x, 0) + min(x, 0) }, 2, false},
 	{"1 − x", func(x float64) float64 { return 1 - x }, 1, false},
 	{"1/x", func(x float64) float64 { return 1 / x }, 1, false},
 }

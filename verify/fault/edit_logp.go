@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -141,7 +142,7 @@ func logpEdits(o *stage.Outcome) []edit {
 	switch o.Check.ID {
 	case "logp/new":
 	case "logp/entropy":
-		what, forms = "entropy", entropyForms
+		what, forms = "entropy", slices.Concat(entropyForms, largestLogits(o))
 	default:
 		return nil
 	}

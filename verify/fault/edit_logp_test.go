@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,6 +60,7 @@ func TestLogpEdits(t *testing.T) {
 		z := lse(x, k)
 		return sum(x, func(v float64) float64 { return -math.Exp(k*v-z) * (k*v - z) })
 	}
+	sorted := func(x []float64) []float64 { return slices.Sorted(slices.Values(x)) }
 	const k = 1 / temperature
 	for _, output := range []string{"logp_new", "entropy"} {
 		id := map[string]string{"logp_new": "logp/new", "entropy": "logp/entropy"}[output]
@@ -86,6 +88,11 @@ func TestLogpEdits(t *testing.T) {
 			{"entropy", "ENTROPY-FORM", "of the token that was sampled", func(x []float64, id int, _ []float64) float64 { return lse(x, k) - k*x[id] }},
 			{"entropy", "ENTROPY-FORM", "not the sum", func(x []float64, _ int, _ []float64) float64 { return entropy(x, k) / float64(len(x)) }},
 			{"entropy", "ENTROPY-TEMPERATURE", "multiplied by the temperature", func(x []float64, _ int, _ []float64) float64 { return entropy(x, temperature) }},
+			{"entropy", "ENTROPY-FORM", "its 4 largest logits", func(x []float64, _ int, _ []float64) float64 { return entropy(sorted(x)[7:], k) }},
+			{"entropy", "ENTROPY-FORM", "its 5 likeliest tokens", func(x []float64, _ int, _ []float64) float64 {
+				z := lse(x, k)
+				return sum(sorted(x)[6:], func(v float64) float64 { return -math.Exp(k*v-z) * (k*v - z) })
+			}},
 			{"entropy", "ENTROPY-FORM", "perplexity", func(x []float64, _ int, _ []float64) float64 { return math.Exp(entropy(x, k)) }},
 		} {
 			if f.output == output {

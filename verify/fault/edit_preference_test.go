@@ -87,3 +87,43 @@ func TestPerPaddedToken(t *testing.T) {
 	require.Equal(t, "DPO-PER-TOKEN", found[0].Hypothesis.ID)
 	require.Contains(t, found[0].Hypothesis.Title, "padded width")
 }
+
+// A margin that is held within ±½ before the loss, and means over the pairs that are divided by another number: of the accumulation steps twice or not at
+// all, or of the pairs out of order.
+func TestPairMeans(t *testing.T) {
+	const rows = 8
+	x, list := drawnPairs(7, rows, .2, 0)
+	set := pairOptions(t, "sigmoid", .2, 0)
+	of := func(held bool, by float64) *dump.Batch {
+		y := map[string][]float64{}
+		for name, v := range x {
+			y[name] = slices.Clone(v)
+		}
+		losses, mean := lossOf(list, func(p pairOf) float32 {
+			if held {
+				return right["sigmoid"](pairOf{c: max(min(p.h()*p.beta, .5), -.5) / p.beta, beta: p.beta})
+			}
+			return right["sigmoid"](p)
+		})
+		y["loss"] = []float64{mean * by}
+		if y["pair_loss"] = losses; by != 1 {
+			delete(y, "pair_loss")
+		}
+		b := written("dpo", rows, 1, slices.Repeat([]bool{true}, rows), y)
+		b.Meta.MicroBatches = 3
+		return b
+	}
+	requireFault(t, "DPO-MARGIN-HELD", "preference/pair_loss", of(true, 1), set, of(false, 1))
+	wrong := 0.0
+	for _, p := range list {
+		if p.h() < 0 {
+			wrong++
+		}
+	}
+	requireFault(t, "AGG-DENOMINATOR", "preference/dpo_loss", of(false, rows/wrong), set, of(false, 1))
+	v, err := convention.Parse("agg.div_ga", "true")
+	require.NoError(t, err)
+	set = set.With("agg.div_ga", v, "test")
+	requireFault(t, "AGG-GA-TWICE", "preference/dpo_loss", of(false, 1./9), set, of(false, 1./3))
+	requireFault(t, "AGG-GA-MISSING", "preference/dpo_loss", of(false, 1+1e-9), set, of(false, 1./3))
+}

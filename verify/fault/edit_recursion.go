@@ -37,6 +37,9 @@ type recursionForm struct {
 	short     bool                                 // what is carried is δ_{t+1}, not A_{t+1}
 	ownBy     func(gamma, lambda float64) float64  // what V is multiplied by; nil: 1
 	scale     func(gamma, lambda float64) float64  // what A is multiplied by; nil: 1
+	rewardBy  func(gamma, lambda float64) float64  // what r is multiplied by; nil: 1
+	boots     func(ended, declared bool) bool      // whether next_values stand behind a response, by whether it ended and whether they are declared to; nil: as declared
+	cutOnly   bool                                 // start is fitted for responses that were cut off, and 0 for the others
 	begin     func(s recursionStart) float64       // A behind the last token, which is carried; nil: 0
 	from      func(t, n int) int                   // of n columns, the one whose A stands in t, −1 for none, which leaves 0; nil: their own
 }
@@ -152,6 +155,9 @@ func recursionForms() []recursionForm {
 		with("GAE-RECURSION", "λ multiplies δ, too: A = λ·(δ + γ·A_{t+1})", func(f *recursionForm) { f.scale = func(_, l float64) float64 { return l } }),
 		with("GAE-RECURSION", "γ multiplies δ, too: every A is γ times the right one", func(f *recursionForm) { f.scale = onlyGamma }),
 		with("GAE-RECURSION", "γλ multiplies δ, too: every A is γλ times the right one", func(f *recursionForm) { f.scale = both2 }),
+		with("GAE-RECURSION", "γ multiplies the reward, too: δ = γ·(r + V_{t+1}) − V", func(f *recursionForm) { f.rewardBy = onlyGamma }),
+		with("GAE-RECURSION", "γλ multiplies the reward: δ = γλ·r + γ·V_{t+1} − V", func(f *recursionForm) { f.rewardBy = both2 }),
+		with("GAE-RECURSION", "the reward is left out: δ = γ·V_{t+1} − V", func(f *recursionForm) { f.rewardBy = func(float64, float64) float64 { return 0 } }),
 		with("GAE-HOLE", "the value of a masked column is taken as the next value, where it should be passed by", func(f *recursionForm) { f.hole = holeRule{all: true, value: true} }),
 		with("GAE-HOLE", "the recursion is cut at masked columns: A_{t+1} is 0 there, where it should be carried over", func(f *recursionForm) {
 			f.hole = holeRule{all: true, zero: true}
@@ -241,8 +247,8 @@ func recursionEdits(o *stage.Outcome) []edit {
 		}
 	}
 	var list []edit
-	for _, f := range append(forms[1:], startForms()...) {
-		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved), predict: f.predict})
+	for _, f := range slices.Concat(forms[1:], startForms(o.Case), bootForms(o.Case)) {
+		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly), predict: f.predict})
 	}
 	return list
 }
@@ -282,7 +288,7 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	for r := range b.Rows {
 		var cells []int
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] || (dense || f.behindEnd) && (b.Origin[r].Cols == 0 || i-r*b.Cols < b.Origin[r].Cols) {
+			if b.Mask[i] || (dense && (f.boots == nil || i < lastOf(b, r)) || f.behindEnd) && (b.Origin[r].Cols == 0 || i-r*b.Cols < b.Origin[r].Cols) {
 				cells = append(cells, i)
 			}
 		}
@@ -310,10 +316,17 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 			done = f.doneOf(c, cells, dones)
 		}
 		bootstrap := bootstrapOf(bootstrap, b.Rows, r)
+		if !f.bootsRow(c, r) {
+			bootstrap = 0
+		}
+		if f.rewardBy != nil {
+			by := f.rewardBy(gamma, lambda)
+			rewards = mapped(rewards, func(x float64) float64 { return by * x })
+		}
 		rounding := func(i int, size float64) float64 { return 8*c.Unit*size + reward.E(i) + value.E(i) }
 		g := f
 		switch {
-		case f.solved:
+		case f.solved && !(f.cutOnly && ended(c, r)):
 			f.overCells(&zero, cells, v, rewards, done, behind, bootstrap, step, k, rounding)
 			last := len(cells) - 1
 			for last > 0 && !b.Mask[cells[last]] {

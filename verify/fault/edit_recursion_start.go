@@ -14,7 +14,7 @@ type recursionStart struct {
 }
 
 // startForms are recursions whose accumulator is not 0 behind the last token of a response.
-func startForms() []recursionForm {
+func startForms(c *stage.Case) []recursionForm {
 	right := recursionForms()[0]
 	var list []recursionForm
 	for _, f := range []struct {
@@ -34,8 +34,59 @@ func startForms() []recursionForm {
 		list = append(list, g)
 	}
 	g := right
+	if finished, cut := endsOf(c); finished && cut {
+		g.id, g.solved, g.cutOnly = "GAE-TRUNCATED-BOOTSTRAP", true, true
+		g.title = "behind responses that were cut off there is another number in each, which nothing of the dump is, and 0 behind those that ended: they are bootstrapped"
+		list = append(list, g)
+	}
+	g = right
 	g.id, g.title, g.solved = "GAE-NOT-RESET", "A behind the last token is not 0, in every row another number: all tokens before it carry it on", true
 	return append(list, g)
+}
+
+// endsOf reports whether a batch has several responses that ended with EOS, and several that did not.
+func endsOf(c *stage.Case) (finished, cut bool) {
+	const several = 2
+	var n [2]int
+	if c.FactList("eos_token_id") == nil || c.B.Cols == 0 {
+		return false, false
+	}
+	for r := range c.B.Rows {
+		n[boolToInt(ended(c, r))]++
+	}
+	return n[1] >= several, n[0] >= several
+}
+
+// bootForms are recursions in which next_values stand behind other responses than declared.
+func bootForms(c *stage.Case) []recursionForm {
+	if len(c.B.Row("next_values")) != c.B.Rows {
+		return nil
+	}
+	var list []recursionForm
+	for _, f := range []struct {
+		title string
+		boots func(ended, declared bool) bool
+	}{
+		{"the value behind the last token is taken for every response, for those that ended with EOS, too", func(bool, bool) bool { return true }},
+		{"the value behind the last token is taken for the responses that ended with EOS, and not for those that were cut off", func(ended, _ bool) bool { return ended }},
+		{"the value behind the last token is taken for the responses that were cut off", func(ended, _ bool) bool { return !ended }},
+		{"the value behind the last token is not taken for the responses that were cut off", func(bool, bool) bool { return false }},
+	} {
+		g := recursionForms()[0]
+		g.id, g.title, g.boots = "GAE-TRUNCATED-BOOTSTRAP", f.title, f.boots
+		list = append(list, g)
+	}
+	return list
+}
+
+// bootsRow reports whether next_values stand behind a response. Where they are declared to, and EOS is known, they stand behind those without it.
+func (f recursionForm) bootsRow(c *stage.Case, r int) bool {
+	end := c.FactList("eos_token_id") != nil && ended(c, r)
+	declared := c.EnumOr("gae.truncated_bootstrap", "none") == "value"
+	if f.boots != nil {
+		return f.boots(end, declared)
+	}
+	return declared && !end
 }
 
 // rawAdvantages returns the advantages before whitening that a dump shows: its returns less the values, or advantages that nothing is done to.

@@ -111,6 +111,7 @@ func shapedScores() []shapedScore {
 			return y
 		}
 	}
+	list = append(list, endingScores()...)
 	return append(list,
 		shapedScore{"OTHER-FORM", "the score of a response is divided by the number of its tokens", perToken(false)},
 		shapedScore{"OTHER-FORM", "the score of a response is multiplied by the number of its tokens", perToken(true)},

@@ -40,9 +40,26 @@ var sliceMoves = []sliceMove{
 			return f.Step == files[i].Step && f.MicroBatch == files[i].MicroBatch && f.Rank == 0
 		})
 	}},
+	{"the same micro-batch of the next rank, of the last one that of the first", func(files []dump.FileInfo, i int) int { return ofRank(files, i, 1) }},
+	{"the same micro-batch of the rank before, of the first one that of the last", func(files []dump.FileInfo, i int) int { return ofRank(files, i, -1) }},
 	{"the first micro-batch of the rollout", func(files []dump.FileInfo, i int) int {
 		return slices.IndexFunc(files, func(f dump.FileInfo) bool { return f.Rank == files[i].Rank })
 	}},
+}
+
+// ofRank returns the file of the same step and micro-batch whose rank is by ranks on, round the end, −1 where there is none but its own.
+func ofRank(files []dump.FileInfo, i, by int) int {
+	world := 0
+	for _, f := range files {
+		world = max(world, f.Rank+1)
+	}
+	rank := (files[i].Rank + by + world) % world
+	if rank == files[i].Rank {
+		return -1
+	}
+	return slices.IndexFunc(files, func(f dump.FileInfo) bool {
+		return f.Step == files[i].Step && f.MicroBatch == files[i].MicroBatch && f.Rank == rank
+	})
 }
 
 // fileAmong returns the file whose place among those of the step and rank of file i is that which place makes of the place k of n of i.
@@ -97,6 +114,9 @@ func sliceEdits(o *stage.Outcome) []edit {
 			id := "SLICE-OF-OTHERS"
 			if o.Check.Output == "advantages" {
 				id = "ADV-ROWS-OF-OTHERS"
+			}
+			if o.Check.Output == "is_weights" {
+				id = "IS-ROWS"
 			}
 			list = append(list, edit{id: id, title: fmt.Sprintf("%s are those of %s", o.Check.Output, m.title), changes: 1,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {

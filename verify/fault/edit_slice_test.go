@@ -57,3 +57,12 @@ func TestSlices(t *testing.T) {
 	require.Equal(t, "OLD-ROWS-ROLLED", found[0].Hypothesis.ID)
 	require.Contains(t, found[0].Hypothesis.Title, "one micro-batch of the rollout")
 }
+
+// The file of another rank stands in its own step and micro-batch.
+func TestOfRank(t *testing.T) {
+	files := []dump.FileInfo{{Rank: 0}, {Rank: 1}, {Rank: 2}, {MicroBatch: 1, Rank: 0}, {MicroBatch: 1, Rank: 1}, {MicroBatch: 1, Rank: 2}}
+	require.Equal(t, []int{1, 2, 0, 4, 5, 3}, []int{ofRank(files, 0, 1), ofRank(files, 1, 1), ofRank(files, 2, 1), ofRank(files, 3, 1), ofRank(files, 4, 1), ofRank(files, 5, 1)})
+	require.Equal(t, 5, ofRank(files, 3, -1))
+	require.Equal(t, -1, ofRank(files[:1], 0, 1))
+	require.Equal(t, -1, ofRank([]dump.FileInfo{{Rank: 0}, {MicroBatch: 1, Rank: 1}}, 0, 1))
+}

@@ -73,6 +73,24 @@ func TestTermEdits(t *testing.T) {
 	}
 	requireName(t, judge("aggregate/loss", mean, sums, own), "ENTROPY-AGGREGATION", "the mean of the sums of the responses")
 	requireName(t, judge("aggregate/loss", mean, mean, func(_, lp float64) float64 { return -lp }), "ENTROPY-FORM", "−logp_new")
+	// A KL of the tokens whose advantage is above 0 alone, and a loss that was reduced in bfloat16 by several roundings; one that was rounded once has no name.
+	of := judge("aggregate/loss", mean, mean, own).Case.B
+	part, whole := *of.Tensors["loss"], of.Tensors["loss"].Data[0]
+	x := whole
+	for i, m := range of.Mask {
+		if m && of.Row("advantages")[i/of.Cols] <= 0 {
+			x -= beta * of.Token("kl")[i] / count(of.Mask)
+		}
+	}
+	lossOf := func(x float64) *stage.Outcome {
+		part.Data = []float64{float64(float32(x))}
+		of.Tensors["loss"] = &part
+		return stage.Judge(stage.Find("aggregate/loss"), of, set)
+	}
+	requireName(t, lossOf(x), "KL-PART", "above 0")
+	require.Equal(t, check.Pass, lossOf(whole).Verdict)
+	requireName(t, lossOf(inHalf(inHalf(whole)*(1+0x1p-7))), "LOSS-BF16", "in bfloat16")
+	requireNoName(t, lossOf(inHalf(whole)*(1+0x1p-7)+1e-6))
 	// Where the loss is its KL alone, a sum of n terms of one sign, it is off by n roundings of itself.
 	b := judge("aggregate/loss", mean, mean, own).Case.B
 	alone := stage.NewCase(b.With("token_loss", make([]float64, len(b.Mask))), set.With("entropy.coef", convention.NumberValue(0), "test"), tol.U32)

@@ -25,6 +25,24 @@ var weightForms = []struct {
 	{"IS-BF16", "e to the d, both in bfloat16", func(d float64) float64 { return inHalf(math.Exp(inHalf(d))) }},
 }
 
+// eachInHalf are log-ratios of which both log-probs, and the difference, are taken in bfloat16.
+func eachInHalf(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	old, gen := c.B.Token("logp_old"), c.B.Token("logp_gen")
+	if old == nil {
+		old = c.B.Token("logp_new")
+	}
+	if old == nil || gen == nil {
+		return nil, nil, false
+	}
+	y := slices.Clone(gen)
+	for i, m := range c.B.Mask {
+		if m {
+			y[i] = old[i] - inHalf(inHalf(old[i])-inHalf(gen[i]))
+		}
+	}
+	return c.B.With("logp_gen", y), c.Set, true
+}
+
 // inHalf returns a float32 number in bfloat16.
 func inHalf(x float64) float64 { return format.Round(float64(float32(x)), format.BF16) }
 
@@ -214,6 +232,12 @@ var weightBounds = []struct {
 	{"at most 1 + tis.high", func(x, _, hi float64) float64 { return min(x, 1+hi) }},
 	{"at most ln tis.high", func(x, _, hi float64) float64 { return min(x, math.Log(hi)) }},
 	{"at most e to the tis.high", func(x, _, hi float64) float64 { return min(x, math.Exp(hi)) }},
+	{"at most e to the tis.high − 1: the log-ratio is held at what the weight may have more than 1", func(x, _, hi float64) float64 { return min(x, math.Exp(hi-1)) }},
+	{"at most e to the tis.high − 1, and at least e to the tis.low − 1: the bounds are those of the log-ratio", func(x, lo, hi float64) float64 {
+		return min(max(x, math.Exp(lo-1)), math.Exp(hi-1))
+	}},
+	{"held at most at tis.high, and not bounded from below", func(x, _, hi float64) float64 { return min(x, hi) }},
+	{"held at least at tis.low, and not bounded from above", func(x, lo, _ float64) float64 { return max(x, lo) }},
 }
 
 // boundedBy predicts weights under another rule. Of one that jumps, the other side is right, too, where the weight is on the edge within its error.
@@ -273,12 +297,14 @@ func weightEdits(o *stage.Outcome) []edit {
 				return roughly(under(ofScope(weightScope{log: log}), c, ch))
 			}})
 	}
+	list = append(list, edit{id: "IS-BF16", title: "the importance weight is e to the d, of d = logp_old − logp_gen in bfloat16", changes: 1,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(eachInHalf, c, ch)) }})
 	for i, s := range weightScopes {
 		list = append(list, edit{id: "IS-LEVEL", title: "the importance weight of a response is " + s.title, changes: 1, own: i >= len(strayScopes),
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(s), c, ch)) }})
 	}
 	for _, b := range weightBounds {
-		list = append(list, edit{id: "IS-CLAMP-MISSING", title: "importance weights are " + b.title, changes: 1,
+		list = append(list, edit{id: "IS-BOUND-FORM", title: "importance weights are " + b.title, changes: 1,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return boundedBy(b.of, c, ch) }})
 	}
 	return list

@@ -92,8 +92,10 @@ func TestWeightEdits(t *testing.T) {
 		of        func(d []float64, mask []bool) []float64
 	}{
 		{token, "", "", eachWeight(func(d float64) float64 { return math.Min(math.Exp(d), 1.6) })},
-		{token, "IS-CLAMP-MISSING", "at least 1, and at most tis.high", eachWeight(func(d float64) float64 { return math.Min(math.Max(math.Exp(d), 1), 1.6) })},
-		{token, "IS-CLAMP-MISSING", "at least 1/tis.high", eachWeight(func(d float64) float64 { return math.Min(math.Max(math.Exp(d), 1/1.6), 1.6) })},
+		{token, "IS-BOUND-FORM", "at least 1, and at most tis.high", eachWeight(func(d float64) float64 { return math.Min(math.Max(math.Exp(d), 1), 1.6) })},
+		{token, "IS-BOUND-FORM", "at least 1/tis.high", eachWeight(func(d float64) float64 { return math.Min(math.Max(math.Exp(d), 1/1.6), 1.6) })},
+		{token, "IS-BOUND-FORM", "tis.high − 1", eachWeight(func(d float64) float64 { return math.Exp(math.Min(d, 1.6-1)) })},
+		{band, "IS-BOUND-FORM", "not bounded from above", eachWeight(func(d float64) float64 { return math.Exp(d) * float64(boolToInt(math.Exp(d) >= 0.8)) })},
 		{token, "IS-LEVEL", "the mean of those of its tokens", wholeWeight(func(d []float64) float64 { return math.Min(meanOf(mapped(d, math.Exp)), 1.6) })},
 		{token, "IS-LEVEL", "up to the token", func(d []float64, mask []bool) []float64 {
 			y, at := make([]float64, len(d)), 0.0
@@ -106,10 +108,10 @@ func TestWeightEdits(t *testing.T) {
 			return y
 		}},
 		{band, "", "", eachWeight(func(d float64) float64 { return zeroAbove(math.Exp(d), 1.3) * float64(boolToInt(math.Exp(d) >= 0.8)) })},
-		{band, "IS-CLAMP-MISSING", "inverted", eachWeight(func(d float64) float64 {
+		{band, "IS-BOUND-FORM", "inverted", eachWeight(func(d float64) float64 {
 			return math.Exp(d) * float64(boolToInt(math.Exp(d) < 0.8 || math.Exp(d) > 1.3))
 		})},
-		{band, "IS-CLAMP-MISSING", "1 outside", eachWeight(func(d float64) float64 {
+		{band, "IS-BOUND-FORM", "1 outside", eachWeight(func(d float64) float64 {
 			if x := math.Exp(d); x >= 0.8 && x <= 1.3 {
 				return x
 			}

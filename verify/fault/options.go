@@ -112,6 +112,8 @@ var named = []struct {
 	{"reward.clip_range", "", "", "REWARD-CLIP-MISSING"},
 	{"whiten.shift_mean", "", "", "WHITEN-FORM"},
 	{"whiten.eps", "", "", "ADV-EPS"},
+	{"whiten.eps_place", "no_std", "", "ADV-SPREAD"},
+	{"whiten.eps_place", "", "no_std", "ADV-NOT-SCALED"},
 	{"whiten.eps_place", "", "", "ADV-EPS"},
 	{"entropy.coef", "", "", "ENTROPY-COEF"},
 	{"loss.top_entropy", "", "none", "TOP-ENTROPY-QUANTILE"},

@@ -182,6 +182,9 @@ func (c *Case) otherCounts() []count {
 			empty++
 		}
 	}
+	if written := c.writtenTokens(); written != tokens && written > 0 {
+		list = append(list, count{"AGG-COUNTS-MASKED", "the responses as they were sampled, up to EOS, before some of them were masked out", written})
+	}
 	if longest := c.FactOr("max_completion_length", float64(b.Cols)); empty > 0 { // a response that was cut off is as long as may be
 		list = append(list, count{"AGG-COUNTS-MASKED", "the responses before those that were cut off were masked out", tokens + empty*longest})
 	}
@@ -289,4 +292,42 @@ func (c *Case) notFinite(x []float64, f int, in bool) int {
 		}
 	}
 	return -1
+}
+
+// writtenTokens counts the tokens of responses as they were sampled, whatever the mask has of them: up to EOS, else all columns. Where no EOS is declared it
+// is the token that ends every response that does not fill its columns. It is 0 where the ids do not say.
+func (c *Case) writtenTokens() float64 {
+	b, eos := c.B, c.eosIDs()
+	if b.Token("response_ids") == nil || b.Cols == 0 {
+		return 0
+	}
+	if eos == nil {
+		for r := range b.Rows {
+			last := c.last(r)
+			if last < 0 || last+1 >= c.width(r) {
+				continue
+			}
+			id, ok := b.TokenID(r, last)
+			if !ok || eos != nil && !eos[id] {
+				return 0
+			}
+			eos = map[int]bool{id: true}
+		}
+	}
+	if eos == nil {
+		return 0
+	}
+	n := 0.0
+	for r := range b.Rows {
+		for t := range c.width(r) {
+			id, ok := b.TokenID(r, t)
+			if !ok {
+				return 0
+			}
+			if n++; eos[id] {
+				break
+			}
+		}
+	}
+	return n
 }
