@@ -59,7 +59,11 @@ func (t *track) undeclared(res *check.Result, s *session) {
 			res.Reason += "; some of it is outside response_mask, where no option puts any"
 			return
 		}
-		if open := t.openNumbers(); len(open) > 0 {
+		if !t.readsDeclared() && stage.LacksOtherSteps(t.first) {
+			res.Verdict = check.Undetermined
+			res.Reason += "; the dump has a part of this rollout, and under some options the rest of it is in these numbers"
+			res.Fix = "dump all steps of a rollout, or declare what the run was configured with"
+		} else if open := t.openNumbers(); len(open) > 0 {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s, and a number has more values than a search can try", strings.Join(open, ", "))
 			res.Fix = declaring(open)

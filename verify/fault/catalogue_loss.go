@@ -318,7 +318,7 @@ var aggregateFaults = []*Hypothesis{
 			p := under(sameInput, c, ch)
 			return combined(0, p, 0, p)
 		}},
-	{ID: "AGG-GA-MISSING", Checks: aggregates,
+	{ID: "AGG-GA-MISSING", Checks: aggregates, Configured: []string{"agg.div_ga"},
 		Input: option("agg.div_ga", "false")},
 	{ID: "AGG-GA-TWICE", Checks: aggregates,
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {

@@ -71,3 +71,9 @@ const otherSteps = "the other steps of the rollout batch, over which the statist
 func LacksSteps(o *Outcome) bool {
 	return o.Case != nil && slices.ContainsFunc(o.Case.Absent, func(text string) bool { return strings.HasPrefix(text, otherSteps) })
 }
+
+// LacksOtherSteps reports whether some value of an option that o was judged with, which nobody declares, cannot be tried for want of steps: the batch is a part of a
+// rollout whose rest is not there.
+func LacksOtherSteps(o *Outcome) bool {
+	return slices.ContainsFunc(Untried(o), func(text string) bool { return strings.Contains(text, otherSteps) })
+}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 )
 
@@ -33,4 +34,16 @@ func TestUpdates(t *testing.T) {
 		require.Equal(t, c.want, Updates(set), "%v", c.facts)
 		require.Equal(t, 1.0, Updates(AsOneStep(set)), "%v", c.facts)
 	}
+}
+
+// Of a part of a rollout some estimators cannot be tried: their statistics are over steps that are not there.
+func TestLacksOtherSteps(t *testing.T) {
+	g := newGrid(1, 1, 1, 1, 1).row("group_id", 0, 0, 1, 1).row("scores", 1, 0, 2, 0).row("advantages", .7, -.5, .5, -.5)
+	open := set(t, plainGroup+"adv.center=mean adv.scale=none").With("adv.kind", mustParse(t, "adv.kind", "raw"), "search")
+	whole := Judge(Find("advantage/group"), g.Batch, open.WithFact("num_mini_batches", 1.0))
+	require.Equal(t, check.Fail, whole.Verdict)
+	require.False(t, LacksOtherSteps(whole))
+	part := Judge(Find("advantage/group"), g.Batch, open.WithFact("num_mini_batches", 4.0))
+	require.Equal(t, check.Fail, part.Verdict)
+	require.True(t, LacksOtherSteps(part))
 }
