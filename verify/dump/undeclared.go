@@ -418,11 +418,8 @@ func (t *track) ruledOut(name string) bool {
 // wide to judge, as those of numbers in 16 bits may be. A formula near the right one fits these, while the right one, whose numbers nobody
 // declares, was not found: the failure then says that a search was incomplete. What no bug explains is not decided here. Of a logged number
 // one explanation that is relative is enough: what a log averages is what its program says it does. That a loss has importance weights at all,
-// where none were dumped, a declaration alone says. A KL after the baseline is one of OpenRLHF 0.11.2 (kl.place sequence_reward_after), and its gradient is the
-// same on average. That a loss has a KL at all, and that rewards have a baseline of their group where REINFORCE has one of the batch, a declaration alone
-// says, too.
+// where none were dumped, a declaration alone says.
 func (t *track) convicted() bool {
-	set := t.first.Case.Set
 	bugs := slices.DeleteFunc(slices.Clone(t.why.faults), func(e fault.Explanation) bool { return e.Lead || e.Hypothesis == nil })
 	if groupOf(t.check.ID) == "scalars" && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative }) {
 		return false
@@ -432,20 +429,26 @@ func (t *track) convicted() bool {
 	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
-		id := e.Hypothesis.ID
-		unsaid := strings.HasPrefix(id, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil
-		unsaid = unsaid || id == "AGG-COUNTS-MASKED" && stage.Rejected(t.first.Case.B)
-		unsaid = unsaid || id == "KL-AFTER-BASELINE" && !isDeclared(set, "kl.place")
-		unsaid = unsaid || id == "KL-ABSENT" && !isDeclared(set, "kl.place") && !isDeclared(set, "kl.beta")
-		unsaid = unsaid || id == "ADV-ONE-GROUP" && !isDeclared(set, "adv.kind")
+		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil
 		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
 	})
 }
 
 // configurable reports whether a configuration that nobody declares makes of a bug a right program. Token losses that have the KL in them say its coefficient,
-// so that the rest of the loss has no other.
+// so that the rest of the loss has no other. A KL after the baseline is one of OpenRLHF 0.11.2 (kl.place sequence_reward_after), and its gradient is the same on
+// average. That a loss has a KL at all, and that rewards have a baseline of their group where REINFORCE has one of the batch, a declaration alone says.
 func (t *track) configurable(h *fault.Hypothesis) bool {
 	c := t.first.Case
+	switch h.ID {
+	case "AGG-COUNTS-MASKED":
+		return stage.Rejected(c.B)
+	case "KL-AFTER-BASELINE":
+		return !isDeclared(c.Set, "kl.place")
+	case "KL-ABSENT":
+		return !isDeclared(c.Set, "kl.place") && !isDeclared(c.Set, "kl.beta")
+	case "ADV-ONE-GROUP":
+		return !isDeclared(c.Set, "adv.kind")
+	}
 	includes := c.B.Meta.TokenLossIncludesKL
 	return slices.ContainsFunc(h.Configured, func(option string) bool {
 		return slices.Contains(c.Read, option) && !isDeclared(c.Set, option) &&

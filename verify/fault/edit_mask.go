@@ -105,7 +105,7 @@ func maskEdits(o *stage.Outcome) []edit {
 	}
 	onlyKL := numberOr(c, "kl.beta", 0) != 0 && numberOr(c, "entropy.coef", 0) == 0 && numberOr(c, "value.coef", 0) == 0
 	forms := slices.Clone(maskForms)
-	read, drawn := maskOfGradient(o, c)
+	read, filters := maskOfGradient(o, c)
 	if read != nil {
 		forms = append(forms, *read)
 	}
@@ -141,8 +141,8 @@ func maskEdits(o *stage.Outcome) []edit {
 					changes = mostChanges
 				}
 				var configured []string
-				if drawn && k == len(forms)-1 && part.title == "in the sum alone " {
-					configured = []string{"loss.kind"}
+				if read != nil && k == len(forms)-1 && part.title == "in the sum alone " {
+					configured = filters
 				}
 				list = append(list, edit{id: id, title: term + part.title + "another mask: " + m.title, changes: changes, configured: configured,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {

@@ -14,23 +14,23 @@ import (
 const fewestCells = 20
 
 // maskOfGradient returns the mask by which a program computed its loss where that shows: a cell that does not count has the gradient 0, one
-// that counts another, unless the right gradient is 0 there. It is nil where nothing says that the mask is another one. What it lacks is drawn where
-// nothing tells it from the rest: clip_cov leaves such tokens out.
-func maskOfGradient(o *stage.Outcome, c *stage.Case) (f *maskForm, drawn bool) {
+// that counts another, unless the right gradient is 0 there. It is nil where nothing says that the mask is another one. configured are the options under
+// which a loss leaves such tokens out.
+func maskOfGradient(o *stage.Outcome, c *stage.Case) (f *maskForm, configured []string) {
 	if !slices.Contains([]string{"gradient/dlogp", "aggregate/loss", "aggregate/pg_loss", "preference/sft_loss"}, o.Check.ID) {
-		return nil, false
+		return nil, nil
 	}
 	now, known := readOff(c)
 	if now == nil {
-		return nil, false
+		return nil, nil
 	}
 	if o.Check.ID == "gradient/dlogp" && slices.ContainsFunc([]string{"aggregate/loss", "preference/sft_loss"}, func(id string) bool {
 		return stage.Judge(stage.Find(id), c.B, c.Set).Verdict == check.Pass
 	}) {
-		return nil, false // the loss has the right mask
+		return nil, nil // the loss has the right mask
 	}
 	if c.B.Tensors["token_loss"] != nil && stage.Judge(stage.Find("token_loss/policy"), c.B, c.Set).Verdict == check.Fail || clipped(c, now, known) {
-		return nil, false // a token without a gradient may be one that another clip cuts off
+		return nil, nil // a token without a gradient may be one that another clip cuts off
 	}
 	was := c.B.Mask
 	var fits []cellSet
@@ -52,7 +52,7 @@ func maskOfGradient(o *stage.Outcome, c *stage.Case) (f *maskForm, drawn bool) {
 				m[i] = c.B.Mask[i] && !in
 			}
 			return m
-		}}, false
+		}}, nil
 	}
 	id := "LOSS-MASK-OTHER"
 	if inHoles(c.B, was, now) {
@@ -61,24 +61,32 @@ func maskOfGradient(o *stage.Outcome, c *stage.Case) (f *maskForm, drawn bool) {
 	return &maskForm{id, otherCells(c, was, now) + ", by the gradients", func(c *stage.Case) []bool {
 		m, _ := readOff(c)
 		return m
-	}}, id == "LOSS-MASK-OTHER" && scattered(c.B, was, now)
+	}}, filtersOf(c, was, now)
 }
 
-// scattered reports whether another mask lacks tokens, has no more, and has some of every response.
-func scattered(b *dump.Batch, was, now []bool) bool {
-	for r := range b.Rows {
-		lacks, has := false, false
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+// filtersOf are the options that leave out of a loss what another mask has less than the right one, where it has no more: tokens of responses that keep others, which
+// clip_cov draws (Cui et al. 2025), or whole responses of advantages below 0, which are far from the policy (DeepSeek-AI 2025, off-policy sequence masking).
+func filtersOf(c *stage.Case, was, now []bool) []string {
+	tokens, rows := true, true
+	for r := range c.B.Rows {
+		lacks, has, above := false, false, false
+		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
 			if now[i] && !was[i] {
-				return false
+				return nil
 			}
 			lacks, has = lacks || was[i] && !now[i], has || now[i]
+			above = above || was[i] && signOf(c, "advantages", i) >= 0
 		}
-		if lacks && !has {
-			return false
-		}
+		tokens = tokens && !(lacks && !has)
+		rows = rows && !(lacks && (has || above))
 	}
-	return true
+	switch {
+	case tokens:
+		return []string{"loss.kind"}
+	case rows:
+		return []string{"loss.off_policy_max"}
+	}
+	return nil
 }
 
 // clipped reports whether the tokens that lack a gradient are, of each sign of the advantage, those of the largest ratios, or of the smallest.

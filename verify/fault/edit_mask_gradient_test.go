@@ -111,22 +111,26 @@ func TestMaskOfGradient(t *testing.T) {
 	require.False(t, slices.ContainsFunc(Explain(stage.Judge(c, b, set)), func(e Explanation) bool { return e.Hypothesis.ID == "LOSS-MASK-OTHER" && !e.Lead }))
 }
 
-// A loss may draw tokens that it leaves out, of rows that keep others; whole responses, and what a rule tells, it does not draw.
-func TestDrawnTokens(t *testing.T) {
+// A loss may draw tokens that it leaves out, of rows that keep others, and leave out responses whose advantage is below 0; what a rule tells it does not.
+func TestFiltersOfAMask(t *testing.T) {
 	set := ofGradients(t)
 	c := stage.Find("gradient/dlogp")
+	adv := trainedOn(func(_, _ int, _ float64, m bool) bool { return m }, false).Row("advantages")
+	below, above := slices.IndexFunc(adv, func(a float64) bool { return a < 0 }), slices.IndexFunc(adv, func(a float64) bool { return a > 0 })
 	for name, k := range map[string]struct {
 		counts func(r, t int, loss float64, in bool) bool
-		drawn  bool
+		want   []string
 	}{
-		"scattered":   {func(r, t int, _ float64, m bool) bool { return m && (r*7+t*5)%11 != 3 }, true},
-		"a response":  {func(r, _ int, _ float64, m bool) bool { return m && r != 2 }, false},
-		"first token": {func(_, t int, _ float64, m bool) bool { return m && t > 0 }, false},
+		"scattered":                         {func(r, t int, _ float64, m bool) bool { return m && (r*7+t*5)%11 != 3 }, []string{"loss.kind"}},
+		"a response that is worse":          {func(r, _ int, _ float64, m bool) bool { return m && r != below }, []string{"loss.off_policy_max"}},
+		"a response that is better":         {func(r, _ int, _ float64, m bool) bool { return m && r != above }, nil},
+		"a response and a token of another": {func(r, t int, _ float64, m bool) bool { return m && r != below && !(r == above && t == 1) }, nil},
+		"first token":                       {func(_, t int, _ float64, m bool) bool { return m && t > 0 }, nil},
 	} {
 		b := trainedOn(k.counts, false)
-		f, drawn := maskOfGradient(stage.Judge(c, b, set), stage.NewCase(b, set, 0x1p-24))
+		f, configured := maskOfGradient(stage.Judge(c, b, set), stage.NewCase(b, set, 0x1p-24))
 		require.NotNil(t, f, name)
-		require.Equal(t, k.drawn, drawn, "%s: %s", name, f.title)
+		require.Equal(t, k.want, configured, "%s: %s", name, f.title)
 	}
 }
 
