@@ -277,11 +277,11 @@ var preferenceFaults = slices.Concat(tokenFaults(), answerRowFaults(), pairHypot
 	{ID: "DPO-GRADIENT", Checks: pairGradients, Title: "the gradient is that of the other answer", Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return under(sameInput, c, otherAnswer(ch))
 	}},
-}, preferenceMeans, preferenceMetricFaults)
+}, preferenceMeans, exchangedAnswers, preferenceMetricFaults)
 
 func pairHypotheses() []*Hypothesis {
 	var list []*Hypothesis
-	for _, l := range slices.Concat(pairLosses, termLosses, sideLosses, lengthLosses, smoothedAnyway(), heldMargins()) {
+	for _, l := range slices.Concat(pairLosses, termLosses, sideLosses, lengthLosses, smoothedAnyway(), heldMargins(), marginSlips()) {
 		list = append(list, l.hypothesis())
 	}
 	return list

@@ -15,6 +15,10 @@ var pairMeans = []string{"preference/dpo_loss", "preference/dlogp_chosen", "pref
 var preferenceMeans = []*Hypothesis{
 	{ID: "AGG-GA-TWICE", Checks: pairMeans, Predict: timesAccumulation(-1)},
 	{ID: "AGG-GA-MISSING", Checks: pairMeans, Predict: timesAccumulation(1)},
+	{ID: "AGG-NO-BATCH", Checks: pairMeans, Title: "the losses of the pairs are summed, not averaged", Predict: overPairs(nil)},
+	{ID: "AGG-KIND", Checks: pairMeans, Title: "the mean over the pairs is weighted by the tokens of the chosen answers", Predict: weightedPairs("chosen_tokens")},
+	{ID: "AGG-KIND", Checks: pairMeans, Title: "the mean over the pairs is weighted by the tokens of the rejected answers", Predict: weightedPairs("rejected_tokens")},
+	{ID: "AGG-KIND", Checks: pairMeans, Title: "the mean over the pairs is weighted by the tokens of both answers", Predict: weightedPairs("chosen_tokens", "rejected_tokens")},
 	{ID: "AGG-DENOMINATOR", Checks: pairMeans, Title: "the sum over the pairs is divided by the number of those whose margin is below 0",
 		Predict: overPairs(func(o rl.DPOOptions, p stage.Pair) bool { return rlMargin(o, p) < 0 })},
 	{ID: "AGG-DENOMINATOR", Checks: pairMeans, Title: "the sum over the pairs is divided by the number of those whose margin is above 0",
@@ -35,7 +39,51 @@ func timesAccumulation(power float64) func(*stage.Case, *stage.Check) *stage.Pre
 	}
 }
 
-// overPairs predicts a loss, or its gradient, whose sum is divided by the number of some of the pairs of the file, 1 where there are none.
+// weightedPairs predicts a loss, or its gradient, that is Σ n·l/Σ n over the pairs of a file with the tokens n of some answers.
+func weightedPairs(tokens ...string) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		b, p, pairs := c.B, under(sameInput, c, ch), under(sameInput, c, stage.Find("preference/pair_loss"))
+		n := make([]float64, b.Rows)
+		for _, name := range tokens {
+			x := b.Row(name)
+			if len(x) != b.Rows {
+				return nil
+			}
+			for r := range n {
+				n[r] += x[r]
+			}
+		}
+		perFile := ch.Output == "loss"
+		if p == nil || numberOr(c, "dpo.nll_weight", 0) != 0 || !perFile && len(p.Want) != b.Rows || perFile && (pairs == nil || len(pairs.Want) != b.Rows || len(p.Want) != len(b.Files)) {
+			return nil
+		}
+		y := *p
+		y.Want, y.Bound, y.Alt = make([]float64, len(p.Want)), make([]float64, len(p.Want)), nil
+		for f, file := range b.Files {
+			var all, plain, sum, e float64
+			for r := file.Lo; r < file.Hi; r++ {
+				all += n[r]
+			}
+			for r := file.Lo; r < file.Hi; r++ {
+				k := n[r] * float64(file.Hi-file.Lo) / all
+				if !perFile {
+					y.Want[r], y.Bound[r] = k*p.Want[r], k*p.Bound[r]+8*c.Unit*math.Abs(k*p.Want[r])
+					continue
+				}
+				plain += pairs.Want[r]
+				sum += k * pairs.Want[r]
+				e += k * (pairs.Bound[r] + 16*c.Unit*math.Abs(pairs.Want[r]))
+			}
+			if perFile {
+				scale := p.Want[f] / plain // of the mean, and of what is accumulated
+				y.Want[f], y.Bound[f] = scale*sum, math.Abs(scale)*e+p.Bound[f]
+			}
+		}
+		return &y
+	}
+}
+
+// overPairs predicts a loss, or its gradient, whose sum is divided by the number of some of the pairs of the file, 1 where there are none, or counts is nil.
 func overPairs(counts func(o rl.DPOOptions, p stage.Pair) bool) func(*stage.Case, *stage.Check) *stage.Prediction {
 	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		b, q, p := c.B, onlyPart(c), under(sameInput, c, ch)
@@ -50,7 +98,7 @@ func overPairs(counts func(o rl.DPOOptions, p stage.Pair) bool) func(*stage.Case
 		for f, file := range b.Files {
 			n := 0.0
 			for r := file.Lo; r < file.Hi; r++ {
-				n += float64(boolToInt(counts(q.Options, stage.Pair{Chosen: lp[r], Rejected: lr[r], RefChosen: rc[r], RefRejected: rr[r]})))
+				n += float64(boolToInt(counts != nil && counts(q.Options, stage.Pair{Chosen: lp[r], Rejected: lr[r], RefChosen: rc[r], RefRejected: rr[r]})))
 			}
 			k := float64(file.Hi-file.Lo) / max(n, 1)
 			lo, hi := file.Lo, file.Hi

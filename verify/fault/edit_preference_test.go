@@ -1,6 +1,7 @@
 package fault_test
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -121,9 +122,44 @@ func TestPairMeans(t *testing.T) {
 		}
 	}
 	requireFault(t, "AGG-DENOMINATOR", "preference/dpo_loss", of(false, rows/wrong), set, of(false, 1))
+	requireFault(t, "AGG-NO-BATCH", "preference/dpo_loss", of(false, rows+1e-9), set, of(false, 1))
+	var sum, tokens float64
+	for _, p := range list {
+		sum, tokens = sum+float64(p.nc)*float64(right["sigmoid"](p)), tokens+float64(p.nc)
+	}
+	mean := of(false, 1+1e-9)
+	byTokens := mean.With("loss", []float64{float64(float32(sum / tokens))})
+	requireFault(t, "AGG-KIND", "preference/dpo_loss", byTokens, set, mean)
 	v, err := convention.Parse("agg.div_ga", "true")
 	require.NoError(t, err)
 	set = set.With("agg.div_ga", v, "test")
 	requireFault(t, "AGG-GA-TWICE", "preference/dpo_loss", of(false, 1./9), set, of(false, 1./3))
 	requireFault(t, "AGG-GA-MISSING", "preference/dpo_loss", of(false, 1+1e-9), set, of(false, 1./3))
+}
+
+// Pairs in order that have no loss, a number beside the sigmoid, the length of answers in the margin, and sums of the other answer.
+func TestMarginSlips(t *testing.T) {
+	const rows = 8
+	x, list := drawnPairs(9, rows, .2, 0)
+	set := pairOptions(t, "sigmoid", .2, 0)
+	of := func(loss scorer) *dump.Batch {
+		y := map[string][]float64{}
+		for name, v := range x {
+			y[name] = slices.Clone(v)
+		}
+		losses, mean := lossOf(list, loss)
+		y["loss"], y["pair_loss"] = []float64{mean}, losses
+		return written("dpo", rows, 1, slices.Repeat([]bool{true}, rows), y)
+	}
+	healthy := of(right["sigmoid"])
+	requireFault(t, "DPO-WEIGHTING", "preference/pair_loss", of(func(p pairOf) float32 {
+		if p.h() > 0 {
+			return 0
+		}
+		return right["sigmoid"](p)
+	}), set, healthy)
+	requireFault(t, "DPO-SIGMOID", "preference/pair_loss", of(func(p pairOf) float32 { return float32(-math.Log(float64(sigmoid32(p.beta*p.h()) + 0.01))) }), set, healthy)
+	requireFault(t, "DPO-TERMS", "preference/pair_loss", of(func(p pairOf) float32 {
+		return right["sigmoid"](pairOf{c: p.h() - 0.05*(p.nc-p.nr), beta: p.beta})
+	}), set, healthy)
 }

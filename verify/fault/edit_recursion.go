@@ -38,6 +38,7 @@ type recursionForm struct {
 	ownBy     func(gamma, lambda float64) float64  // what V is multiplied by; nil: 1
 	scale     func(gamma, lambda float64) float64  // what A is multiplied by; nil: 1
 	rewardBy  func(gamma, lambda float64) float64  // what r is multiplied by; nil: 1
+	held      float64                              // what |δ| is at most; 0: anything
 	boots     func(ended, declared bool) bool      // whether next_values stand behind a response, by whether it ended and whether they are declared to; nil: as declared
 	cutOnly   bool                                 // start is fitted for responses that were cut off, and 0 for the others
 	begin     func(s recursionStart) float64       // A behind the last token, which is carried; nil: 0
@@ -222,14 +223,6 @@ func recursionForms() []recursionForm {
 	}
 }
 
-// behindOr returns the column behind t of n, last for the last one.
-func behindOr(t, n, last int) int {
-	if t == n-1 {
-		return last
-	}
-	return t + 1
-}
-
 // recursionEdits returns edits of generalised advantage estimation.
 func recursionEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "gae/advantage" && o.Check.ID != "gae/returns" {
@@ -247,7 +240,7 @@ func recursionEdits(o *stage.Outcome) []edit {
 		}
 	}
 	var list []edit
-	for _, f := range slices.Concat(forms[1:], startForms(o.Case), bootForms(o.Case)) {
+	for _, f := range slices.Concat(forms[1:], startForms(o.Case), bootForms(o.Case), heldForms()) {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly), predict: f.predict})
 	}
 	return list

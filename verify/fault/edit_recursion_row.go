@@ -86,6 +86,9 @@ func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []
 			next = 0
 		}
 		delta := f.reward(rewards, t) + gamma*next - f.own(v, t)
+		if f.held > 0 {
+			delta = min(max(delta, -f.held), f.held)
+		}
 		size := math.Abs(rewards[t]) + math.Abs(gamma*next) + math.Abs(v[t]) + math.Abs(k*a)
 		a, e = delta+k*a, math.Abs(k)*e+rounding(i, size)
 		p.Want[i], p.Bound[i] = a, e
@@ -156,4 +159,12 @@ func turned(p *stage.Prediction, mask []bool, cols, r, w int, steps bool) {
 	}
 	slices.Reverse(p.Want[lo:hi])
 	slices.Reverse(p.Bound[lo:hi])
+}
+
+// behindOr returns the column behind t of n, last for the last one.
+func behindOr(t, n, last int) int {
+	if t == n-1 {
+		return last
+	}
+	return t + 1
 }

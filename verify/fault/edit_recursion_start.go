@@ -1,6 +1,8 @@
 package fault
 
 import (
+	"fmt"
+
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -74,6 +76,17 @@ func bootForms(c *stage.Case) []recursionForm {
 	} {
 		g := recursionForms()[0]
 		g.id, g.title, g.boots = "GAE-TRUNCATED-BOOTSTRAP", f.title, f.boots
+		list = append(list, g)
+	}
+	return list
+}
+
+// heldForms are recursions whose δ is held within bounds that people write.
+func heldForms() []recursionForm {
+	var list []recursionForm
+	for _, bound := range []float64{0.1, 0.2, 0.5, 1, 2, 3, 5, 10} {
+		g := recursionForms()[0]
+		g.id, g.title, g.held = "GAE-RECURSION", fmt.Sprintf("δ is held within ±%g", bound), bound
 		list = append(list, g)
 	}
 	return list

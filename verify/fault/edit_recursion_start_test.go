@@ -1,6 +1,7 @@
 package fault_test
 
 import (
+	"math"
 	"testing"
 
 	"plumbline/internal/format/dump"
@@ -24,13 +25,14 @@ func TestBootstrappedResponses(t *testing.T) {
 			rewards[i], values[i] = float64((7*i)%11)/8-0.5, float64((5*i)%13)/8-0.625
 		}
 	}
+	held := math.Inf(1)
 	of := func(behind func(r int) float64, reward float64, dumped bool) *dump.Batch {
 		ret := make([]float64, len(mask))
 		for r := range rows {
 			a, v := 0.0, behind(r)
 			for c := length[r] - 1; c >= 0; c-- {
 				i := r*cols + c
-				a = reward*rewards[i] + gamma*v - values[i] + gamma*lambda*a
+				a = max(min(reward*rewards[i]+gamma*v-values[i], held), -held) + gamma*lambda*a
 				ret[i], v = a+values[i], values[i]
 			}
 		}
@@ -55,6 +57,10 @@ func TestBootstrappedResponses(t *testing.T) {
 	requireFault(t, "GAE-TRUNCATED-BOOTSTRAP", "gae/returns", of(func(r int) float64 { return next[r] - cut(r) }, 1, true), set, healthy)
 	requireFault(t, "GAE-RECURSION", "gae/returns", of(cut, gamma, true), set, healthy)
 	requireFault(t, "GAE-RECURSION", "gae/returns", of(cut, 0, true), set, healthy)
+	held = 0.5
+	clamped := of(cut, 1, true)
+	held = math.Inf(1)
+	requireFault(t, "GAE-RECURSION", "gae/returns", clamped, set, healthy)
 	options["gae.truncated_bootstrap"] = "none"
 	set = declared(t, options).WithFact("eos_token_id", float64(eos))
 	requireFault(t, "GAE-TRUNCATED-BOOTSTRAP", "gae/returns", of(cut, 1, true), set, of(zero, 1, true))

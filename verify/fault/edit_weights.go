@@ -299,6 +299,8 @@ func weightEdits(o *stage.Outcome) []edit {
 	}
 	list = append(list, edit{id: "IS-BF16", title: "the importance weight is e to the d, of d = logp_old − logp_gen in bfloat16", changes: 1,
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(eachInHalf, c, ch)) }})
+	list = append(list, edit{id: "IS-NORMALISED", title: "the importance weights of a file are the right ones times one number, as where they are divided by a mean over other tokens than its own", changes: mostChanges,
+		own: true, predict: normalisedWeights})
 	for i, s := range weightScopes {
 		list = append(list, edit{id: "IS-LEVEL", title: "the importance weight of a response is " + s.title, changes: 1, own: i >= len(strayScopes),
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(s), c, ch)) }})

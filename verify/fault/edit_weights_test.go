@@ -96,6 +96,7 @@ func TestWeightEdits(t *testing.T) {
 		{token, "IS-BOUND-FORM", "at least 1/tis.high", eachWeight(func(d float64) float64 { return math.Min(math.Max(math.Exp(d), 1/1.6), 1.6) })},
 		{token, "IS-BOUND-FORM", "tis.high − 1", eachWeight(func(d float64) float64 { return math.Exp(math.Min(d, 1.6-1)) })},
 		{band, "IS-BOUND-FORM", "not bounded from above", eachWeight(func(d float64) float64 { return math.Exp(d) * float64(boolToInt(math.Exp(d) >= 0.8)) })},
+		{token, "IS-NORMALISED", "times one number", eachWeight(func(d float64) float64 { return math.Min(math.Exp(d), 1.6) * 0.973 })},
 		{token, "IS-LEVEL", "the mean of those of its tokens", wholeWeight(func(d []float64) float64 { return math.Min(meanOf(mapped(d, math.Exp)), 1.6) })},
 		{token, "IS-LEVEL", "up to the token", func(d []float64, mask []bool) []float64 {
 			y, at := make([]float64, len(d)), 0.0

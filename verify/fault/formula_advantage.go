@@ -373,6 +373,7 @@ func onePass(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if p == nil || len(p.Want) != len(got.Data) || len(r) != len(got.Data) {
 		return nil
 	}
+	ddof := numberOr(c, "adv.ddof", 1)
 	q := *p
 	q.Want, q.Bound = slices.Clone(p.Want), slices.Clone(p.Bound)
 	rows := map[float64][]int{}
@@ -395,11 +396,11 @@ func onePass(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		if square == 0 {
 			continue
 		}
-		variance = square / (n - 1)
+		variance = square / (n - ddof)
 		factor := cross / square
 		std := max(1/factor-eps.Num(), 0)
 		centre := mean - adv/factor
-		if !(factor > 0) || !(math.Abs(std*std-variance) <= (3*n+3)*0x1p-24*moment/(n-1)) || !(math.Abs(centre-mean) <= (n+1)*0x1p-24*math.Sqrt(moment/n)) {
+		if !(factor > 0) || !(math.Abs(std*std-variance) <= (3*n+3)*0x1p-24*moment/(n-ddof)) || !(math.Abs(centre-mean) <= (n+1)*0x1p-24*math.Sqrt(moment/n)) {
 			return nil
 		}
 		for _, i := range of {
