@@ -20,7 +20,9 @@ func (t *track) saysLess(f stage.Fit) bool {
 			return c.From.Known() && c.To.String() == "seq_sum_const" && told("AGG-PAD-DENOMINATOR")
 		case "tis.high", "tis.low":
 			unseen := c.To.Kind() != convention.Number || c.Option == "tis.high" && slices.Max(t.first.Got) < c.To.Num() // no weight is held at it
-			return len(f.Changes) == 1 && c.From.Kind() == convention.Number && unseen && told("IS-BOUND-FORM")
+			other := map[string]string{"tis.high": "tis.low", "tis.low": "tis.high"}[c.Option]
+			both := c.From.Kind() == convention.Number && t.first.Case.Set.Value(other).Kind() == convention.Number // else that the only one is gone says it
+			return len(f.Changes) == 1 && both && unseen && told("IS-BOUND-FORM")
 		}
 		return false
 	})

@@ -19,8 +19,9 @@ func TestWhatSaysLess(t *testing.T) {
 		require.NoError(t, err)
 		return stage.Fit{Changes: []stage.Change{{Option: option, From: a, To: b}}}
 	}
+	set := (&convention.Set{}).With("tis.low", convention.NumberValue(0.8), "test")
 	of := func(id string) *track {
-		return &track{first: &stage.Outcome{Got: []float64{0.5, 1.7}}, why: explanation{faults: []fault.Explanation{{Hypothesis: hypothesis(id)}}}}
+		return &track{first: &stage.Outcome{Got: []float64{0.5, 1.7}, Case: &stage.Case{Set: set}}, why: explanation{faults: []fault.Explanation{{Hypothesis: hypothesis(id)}}}}
 	}
 	pads, bound := of("AGG-PAD-DENOMINATOR"), of("IS-BOUND-FORM")
 	require.True(t, pads.saysLess(fit("agg.kind", "token", "seq_sum_const")))
@@ -30,4 +31,6 @@ func TestWhatSaysLess(t *testing.T) {
 	require.True(t, bound.saysLess(fit("tis.high", "1.4", "2")))
 	require.False(t, bound.saysLess(fit("tis.high", "1.4", "1.7")), "a weight is held at it")
 	require.False(t, pads.saysLess(fit("tis.high", "1.4", "none")))
+	set = &convention.Set{}
+	require.False(t, of("IS-BOUND-FORM").saysLess(fit("tis.high", "1.4", "none")), "the only bound")
 }
