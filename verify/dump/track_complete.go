@@ -53,6 +53,13 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 			}
 			return nil, all
 		},
+		func() ([]stage.Fit, bool) {
+			if starts := t.ofGradient(b, set, s); len(starts) > 0 {
+				fits, _ := stage.CompleteFrom(t.check, b, set, starts, holds)
+				return fits, all
+			}
+			return nil, all
+		},
 	}
 	var here []stage.Fit // what is right in b alone
 	allHere := false
@@ -154,6 +161,24 @@ func (t *track) ofSteps(u unit, found []stage.Change, s *session) (starts [][]st
 	shown := stage.ShownTogether(t.check, s.solving(t, u))
 	for _, changes := range shown[:min(most, len(shown))] {
 		starts = append(starts, merge(changes, found, u.set))
+	}
+	return starts
+}
+
+// ofGradient is what makes the gradient of a policy loss right in all steps that are tried, where neither the losses of tokens nor their terms were dumped: it
+// tells of every token, and the loss of a file is one number.
+func (t *track) ofGradient(b *dump.Batch, set *convention.Set, s *session) (starts [][]stage.Change) {
+	const most = 6
+	i := slices.IndexFunc(s.tracks, func(u *track) bool { return u.check.ID == "gradient/dlogp" })
+	if s.profile != nil || !stage.TellsByGradient(t.check, b) || i < 0 {
+		return nil
+	}
+	fits := s.tracks[i].fits
+	if !s.tracks[i].searched {
+		fits, _ = s.tracks[i].complete(b, set, s)
+	}
+	for _, f := range fits[:min(most, len(fits))] {
+		starts = append(starts, f.Changes)
 	}
 	return starts
 }

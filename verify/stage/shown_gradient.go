@@ -14,12 +14,12 @@ func gradientForms(b *dump.Batch) (lists [][]assign) {
 	if b.Token("token_loss") != nil {
 		return nil
 	}
-	lists = slices.Concat(sapoGates(b), scoreForms(b), rowForms(b))
-	if clips := gradientClips(b, nil); len(clips) > 0 {
+	lists = slices.Concat(sapoGates(b), scoreForms(b), rowForms(b), gradientWeights(b))
+	if clips := gradientClips(b, nil, nil); len(clips) > 0 {
 		lists = append(lists, clips)
 	}
 	for _, kl := range klSlopes(b) {
-		lists = append(lists, append(kl.list, gradientClips(b, &kl)...))
+		lists = append(lists, append(kl.list, gradientClips(b, &kl, nil)...))
 	}
 	return lists
 }
@@ -32,19 +32,25 @@ func rareGradients(b *dump.Batch) [][]assign {
 	}
 	list := []assign{word("kl.place", "loss"), word("kl.grad", "straight_through_k2"), word("kl.is_cap", "10")}
 	if b.Token("token_loss") == nil {
-		list = append(list, gradientClips(b, nil)...)
+		list = append(list, gradientClips(b, nil, nil)...)
 	}
 	return [][]assign{list}
 }
 
 // gradientClips proposes the bounds of a clipped surrogate of tokens, whose gradient is −w·A·ρ, and 0 beyond its bounds: for A > 0 above 1 + high,
 // for A < 0 below 1 − low and above the dual clip, beside the slope of a KL term if one is given. What is below a quarter of it counts as 0, since a
-// KL term may stand beside it; w is the median of a row, which shares its weight under every aggregation.
-func gradientClips(b *dump.Batch, kl *klSlope) (list []assign) {
+// KL term may stand beside it; w is the median of a row, which shares its weight under every aggregation. Advantages are times weights if some are given.
+func gradientClips(b *dump.Batch, kl *klSlope, weights []float64) (list []assign) {
 	lp, old, g := b.Token("logp_new"), b.Token("logp_old"), b.Token("dlogp")
 	adv := NewCase(b, &convention.Set{}, 0).Optional("advantages").X
 	if lp == nil || old == nil || g == nil || adv == nil {
 		return nil
+	}
+	if weights != nil {
+		adv = slices.Clone(adv)
+		for i, w := range weights {
+			adv[i] *= w
+		}
 	}
 	type side struct{ kept, cut float64 }
 	if kl == nil {

@@ -223,7 +223,7 @@ func clipped(seed uint64, of func(x float64) float64) *dump.Batch {
 func TestGradientClipsAreShown(t *testing.T) {
 	for _, of := range []func(x float64) float64{unchanged, func(x float64) float64 { return math.Copysign(1, x) }} {
 		got := map[string]float64{}
-		for _, a := range gradientClips(clipped(4, of), nil) {
+		for _, a := range gradientClips(clipped(4, of), nil, nil) {
 			got[a.option] = a.value.Num()
 		}
 		require.InDelta(t, 0.177, got["clip.high"], 0.02)

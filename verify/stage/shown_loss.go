@@ -64,9 +64,9 @@ func ShownTogether(ch *Check, steps []Step) [][]Change {
 		lists = valueClips(b, steps[0].Set, valueForms[0])
 	case ch.ID == "gradient/dlogp" && steps[0].B.Token("token_loss") == nil || TellsByGradient(ch, steps[0].B):
 		b := dump.Join(list...)
-		lists = append(lists, gradientClips(b, nil))
+		lists = append(gradientWeights(b), gradientClips(b, nil, nil))
 		for _, kl := range klSlopes(b) {
-			lists = append(lists, append(kl.list, gradientClips(b, &kl)...))
+			lists = append(lists, append(kl.list, gradientClips(b, &kl, nil)...))
 		}
 	}
 	return openOf(lists, steps[0].Set)

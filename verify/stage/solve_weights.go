@@ -54,6 +54,10 @@ func ofEngine(b *dump.Batch, old, gen []float64, mask []bool) func(i int) engine
 	}
 }
 
+// offDivergence is what a divergence of two probabilities may be off in float32: it is a sum of terms of up to 1, each of a logarithm that is a rounding
+// or two of its argument off.
+const offDivergence = 8 * tol.U32
+
 // seenWeight is a weight x, known to e, and what the log-probs make of its token: the weight w if it is kept, and the number that decides.
 type seenWeight struct{ x, e, w, by float64 }
 
@@ -62,6 +66,7 @@ type seenWeight struct{ x, e, w, by float64 }
 func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by float64) float64) {
 	const least = 8 // weights that a rule is read from
 	var plain, odd int
+	zero := false // a divergence of 0 is below its bound
 	below, above := math.Inf(-1), math.Inf(1) // of what decides: the largest left out below 1, the smallest above
 	low, high := math.Inf(1), math.Inf(-1)    // the smallest and the largest kept
 	var stopLow, stopLowE, stopHigh, stopHighE []float64
@@ -70,6 +75,8 @@ func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by flo
 		case math.Abs(c.x-c.w) <= c.e:
 			low, high = min(low, c.by), max(high, c.by)
 			plain++
+		case c.x == 0 && m.gate != "" && c.by <= offDivergence: // rounding has made it less than 0
+			zero = true
 		case c.x == 0 && c.by < 1 && m.gate == "":
 			below = max(below, c.by)
 		case c.x == 0:
@@ -83,8 +90,12 @@ func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by flo
 		}
 	}
 	stops := len(stopLow) + len(stopHigh)
-	dropped := !math.IsInf(below, 0) || !math.IsInf(above, 0)
-	split := odd+stops == 0 && dropped && plain >= least && below < low && high < above // all are whole or 0, by what decides alone
+	dropped := zero || !math.IsInf(below, 0) || !math.IsInf(above, 0)
+	slack := 0.0
+	if m.gate != "" {
+		slack = offDivergence
+	}
+	split := odd+stops == 0 && dropped && plain >= least && below < low && high < above+slack // all are whole or 0, by what decides alone
 	if len(seen) < least || 4*plain < len(seen) && !split || 20*odd > len(seen) || stops > 0 && dropped || m.gate != "" && !dropped {
 		return nil, nil
 	}
@@ -101,6 +112,9 @@ func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by flo
 		return a.value.Num()
 	}
 	between := func(lo, hi float64) interval {
+		if m.gate != "" && lo >= hi && lo-hi <= offDivergence { // the program rounds what decides
+			lo, hi = hi-offDivergence, lo+offDivergence
+		}
 		if math.IsInf(lo, 0) || math.IsInf(hi, 0) || !(lo < hi) {
 			return interval{}
 		}
@@ -112,7 +126,13 @@ func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by flo
 			rule = "zero_outside"
 		}
 		list = append(list, word("tis.rule", rule))
-		lower, upper := limit("tis.low", between(below, low)), limit("tis.high", between(high, above))
+		lower := math.NaN()
+		if zero {
+			list = append(list, amount("tis.low", 0))
+		} else {
+			lower = limit("tis.low", between(below, low))
+		}
+		upper := limit("tis.high", between(high, above))
 		return list, func(w, by float64) float64 {
 			if by < lower || by > upper {
 				return 0
