@@ -64,10 +64,12 @@ type lossForms struct {
 	entropy bool
 	kl      bool
 	acts    [2][]bool // by side and bound: it is another loss than without bounds somewhere
+	solver  boundTokens
 
-	tried bool
-	fit   *wholeFit
-	form  lossForm
+	tried  bool
+	fit    *wholeFit
+	form   lossForm
+	beside []assign // options of the form besides
 }
 
 // add takes the files of a batch.
@@ -138,6 +140,7 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 		}
 	}
 	l.bend(c, files, adv)
+	l.solver.add(c, loss, adv, w.unit)
 	if h != nil {
 		for f, of := range c.aggregated(h) {
 			files[f].entropy = of
@@ -277,6 +280,10 @@ func (l *lossForms) best() (*wholeFit, lossForm) {
 	l.tried = true
 	list := l.candidates()
 	if l.among(list); l.fit == nil {
+		if fit, form := l.solver.solved(); fit != nil {
+			l.fit, l.form, l.beside = fit, form.lossForm, form.options()
+			return l.fit, l.form
+		}
 		l.among(l.bent())
 		return l.fit, l.form
 	}
@@ -405,6 +412,7 @@ func (l *Losses) Form() []Change {
 			list = append(list, amount(of.option, of.bound))
 		}
 	}
+	list = append(list, l.forms.beside...)
 	if shown := openOf([][]assign{list}, &convention.Set{}); len(shown) > 0 {
 		return shown[0]
 	}

@@ -66,7 +66,7 @@ type seenWeight struct{ x, e, w, by float64 }
 func (m engineMode) shows(seen []seenWeight) (list []assign, made func(w, by float64) float64) {
 	const least = 8 // weights that a rule is read from
 	var plain, odd int
-	zero := false // a divergence of 0 is below its bound
+	zero := false                             // a divergence of 0 is below its bound
 	below, above := math.Inf(-1), math.Inf(1) // of what decides: the largest left out below 1, the smallest above
 	low, high := math.Inf(1), math.Inf(-1)    // the smallest and the largest kept
 	var stopLow, stopLowE, stopHigh, stopHighE []float64

@@ -1,0 +1,253 @@
+package stage
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"plumbline/verify/tol"
+)
+
+// settle replaces what was solved for by numbers that people write, and reports whether these leave no more of the losses than limit. A number of three
+// digits that a wrong form needs leaves more.
+func (t *boundTokens) settle(f *boundForm, terms map[[2]int][]float64, limit float64) bool {
+	for _, near := range []float64{1e-2, 1e-3} {
+		g := *f
+		short := func(x float64) float64 {
+			for digits := range 3 {
+				unit := math.Pow(10, math.Floor(math.Log10(x))-float64(digits))
+				if to := math.Round(x/unit) * unit; math.Abs(to-x) <= near*x {
+					return written(to, 1e-9)
+				}
+			}
+			return math.NaN()
+		}
+		for _, k := range g.uses {
+			if !g.idle[k] {
+				g.at[k] = short(g.at[k])
+			}
+		}
+		for _, k := range g.terms {
+			if !(g.coef[k] > 0) {
+				return false
+			}
+			g.coef[k] = short(g.coef[k])
+		}
+		if g.kind >= ofSums {
+			g.scale = 1 / math.Round(1/g.scale)
+		}
+		list, y := t.columns(&g, terms)
+		x := make([]float64, len(list))
+		shows := true
+		for j, c := range list {
+			switch {
+			case c.term == -2:
+				x[j] = g.scale
+			case c.term >= 0:
+				x[j] = g.coef[c.term]
+				shows = shows && x[j]*maxAbs(c.x) > 64*limit
+			}
+		}
+		left := residual(list, y, x)
+		if math.IsInf(g.scale, 0) || !shows || !(left <= limit) {
+			continue
+		}
+		g.left = left / g.sizeOf()
+		*f = g
+		return true
+	}
+	return false
+}
+
+func maxAbs(x []float64) (largest float64) {
+	for _, v := range x {
+		largest = max(largest, math.Abs(v))
+	}
+	return largest
+}
+
+// unknowns is the number of what was solved for.
+func (f *boundForm) unknowns() int {
+	n := len(f.terms)
+	for _, k := range f.uses {
+		if !f.idle[k] {
+			n++
+		}
+	}
+	return n
+}
+
+// boundSets are the parameters that forms have, the fewest first, without those of values and weights.
+var boundSets = [][]int{{paramBoth}, {paramLow, paramHigh}, {paramBoth, paramDual}, {paramLow, paramHigh, paramDual}}
+
+// mostTokenSteps bounds the work of a search, in tokens.
+const mostTokenSteps = 150e6
+
+// search returns the forms that explain the losses of all files with the fewest unknowns, the likeliest first.
+func (t *boundTokens) search() []boundForm {
+	if t.over || !t.hasOld || len(t.files) < 4 || len(t.lp) > mostBound {
+		return nil
+	}
+	type stage struct {
+		uses   []int
+		weight []string
+	}
+	var stages []stage
+	for _, uses := range boundSets {
+		stages = append(stages, stage{uses, []string{""}})
+	}
+	if t.hasEngine {
+		for _, uses := range boundSets {
+			stages = append(stages, stage{uses, []string{"token", "seq_geo", "seq_sum"}}, stage{append(slices.Clone(uses), paramCap), []string{"token", "seq_geo", "seq_sum"}})
+		}
+	}
+	slices.SortStableFunc(stages, func(a, b stage) int { return cmp.Compare(len(a.uses), len(b.uses)) })
+	terms := map[[2]int][]float64{}
+	spent := 0.0
+	for _, s := range stages {
+		var found []boundForm
+		for _, weights := range s.weight {
+			for _, level := range levelsOfRatios {
+				for _, base := range t.bases() {
+					base.level, base.weights, base.uses = level, weights, append(slices.Clone(s.uses), base.uses...)
+					for k := range boundStarts[0] {
+						if spent += 6 * float64(len(t.lp)); spent > mostTokenSteps {
+							return found
+						}
+						f := base
+						for _, p := range f.uses {
+							f.at[p] = boundStarts[p][k]
+						}
+						if t.solve(&f, terms) {
+							found = append(found, f)
+							break
+						}
+					}
+				}
+			}
+		}
+		if len(found) > 0 {
+			slices.SortStableFunc(found, func(a, b boundForm) int { return cmp.Compare(a.unknowns(), b.unknowns()) })
+			return found
+		}
+	}
+	return nil
+}
+
+// bases are the forms that have the terms and the aggregations that the files can tell apart.
+func (t *boundTokens) bases() (list []boundForm) {
+	var kinds []int
+	for k := range aggregations {
+		if !slices.ContainsFunc(kinds, func(o int) bool {
+			sameWay := (o >= ofRows && o < ofSums) == (k >= ofRows && k < ofSums) && (o >= ofSums) == (k >= ofSums)
+			return sameWay && !slices.ContainsFunc(t.files, func(f boundFile) bool { return f.factor[o] != f.factor[k] })
+		}) {
+			kinds = append(kinds, k)
+		}
+	}
+	for _, kind := range kinds {
+		plain := boundForm{kind: kind}
+		list = append(list, plain)
+		var entropies [][]int
+		entropies = append(entropies, nil)
+		if t.hasEntropy {
+			entropies = append(entropies, []int{1})
+		}
+		for _, e := range entropies {
+			f := plain
+			if f.terms = e; e != nil {
+				list = append(list, f)
+			}
+			if t.hasRef {
+				for k := range 2 * len(klForms) {
+					f := plain
+					f.terms, f.estimate = append([]int{0}, e...), k
+					f.kl, f.corrected = klForms[k%len(klForms)].kind, k >= len(klForms)
+					list = append(list, f)
+				}
+			}
+			if t.hasValue {
+				for k := range valueMasks {
+					f := plain
+					f.terms, f.mask = append(slices.Clone(e), 2), k
+					list = append(list, f)
+					f.uses = []int{paramClip}
+					list = append(list, f)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// solved returns what the forms say together: the first, less what another of them that leaves as little says otherwise.
+func (t *boundTokens) solved() (*wholeFit, *boundForm) {
+	found := t.search()
+	if len(found) == 0 {
+		return nil, nil
+	}
+	f := found[0]
+	low, high, dual, limit := f.bounds()
+	idle := func(k int, x float64) float64 {
+		if both := k == paramLow || k == paramHigh; f.idle[k] || math.IsInf(x, 0) || both && f.has(paramBoth) && f.idle[paramBoth] {
+			return math.NaN()
+		}
+		return x
+	}
+	f.low, f.high = idle(paramLow, low), idle(paramHigh, high)
+	f.at[paramDual], f.at[paramCap], f.at[paramClip] = idle(paramDual, dual), idle(paramCap, limit), idle(paramClip, f.clip())
+	for _, g := range found[1:] {
+		if g.unknowns() > f.unknowns() || g.left > max(16*f.left, 64*tol.U32) {
+			continue
+		}
+		if g.level != f.level {
+			f.level = ""
+		}
+		if g.kl != f.kl {
+			f.kl = anyKL
+		}
+		if g.corrected != f.corrected {
+			f.corrected = false
+		}
+		if g.mask != f.mask {
+			f.mask = -1
+		}
+		if g.weights != f.weights {
+			f.weights = anyKL
+		}
+	}
+	fit := &wholeFit{coefficients: map[string]float64{}, left: f.left}
+	for _, k := range f.terms {
+		fit.coefficients[[3]string{"kl.beta", "entropy.coef", "value.coef"}[k]] = f.coef[k]
+	}
+	if f.kind >= ofSums {
+		fit.constant = 1 / f.scale
+	}
+	return fit, &f
+}
+
+// options are those of the form that [lossForm] has not.
+func (f *boundForm) options() (list []assign) {
+	number := func(option string, x float64) {
+		if !math.IsNaN(x) {
+			list = append(list, amount(option, x))
+		}
+	}
+	number("clip.dual", f.at[paramDual])
+	if number("value.clip", f.at[paramClip]); slices.Contains(f.terms, 2) {
+		list = append(list, amount("value.factor", 0.5))
+		if f.mask >= 0 {
+			list = append(list, word("value.mask", valueMasks[f.mask]))
+		}
+	}
+	if f.weights == "" || f.weights == anyKL {
+		return list
+	}
+	list = append(list, word("tis.level", f.weights), word("tis.rule", "truncate_upper"))
+	if x := f.at[paramCap]; math.IsNaN(x) {
+		list = append(list, word("tis.high", "none"))
+	} else {
+		list = append(list, amount("tis.high", x))
+	}
+	return list
+}
