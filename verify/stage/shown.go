@@ -16,7 +16,7 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 	var lists [][]assign
 	switch {
 	case ch.Output == "returns":
-		lists = decays(b)
+		lists = append(decays(b), impliedRewardForms(b, set)...)
 	case ch.ID == "gae/advantage":
 		if lists = decays(b); len(lists) > 0 {
 			for i, white := 0, whitening(b); i < len(lists) && white != nil; i++ {
@@ -25,9 +25,14 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 				}
 				lists[i] = append(lists[i], white...)
 			}
+		} else {
+			lists = impliedRewardForms(b, set)
 		}
 	case ch.ID == "advantage/group" || ch.ID == "advantage/return":
 		lists = estimators(b)
+		if ch.ID == "advantage/return" {
+			lists = append(impliedRewardForms(b, set), lists...)
+		}
 	case ch.ID == "kl/token":
 		lists = klBounds(b)
 	case ch.ID == "ratio/is_weights":

@@ -281,11 +281,12 @@ func (t rewardTerm) heldAfterBaseline(b *dump.Batch, r []float64) (lists [][]ass
 				shaped[row] *= n[g] / (n[g] - 1)
 			}
 		}
-		rule := heldWithin(y, shaped, 1)
-		if rule == nil {
+		list := []assign{word("kl.place", "sequence_reward_after"), word("adv.center", center)}
+		if rule := heldWithin(y, shaped, 1); rule != nil {
+			list = append(list, word("reward.clip", "after_baseline"), rule[1])
+		} else if !nearAll(y, shaped) {
 			continue
 		}
-		list := []assign{word("kl.place", "sequence_reward_after"), word("adv.center", center), word("reward.clip", "after_baseline"), rule[1]}
 		if k := slices.IndexFunc(t.list, func(a assign) bool { return a.option == "kl.kind" }); k >= 0 {
 			list = append(list, t.list[k])
 		}
@@ -296,6 +297,21 @@ func (t rewardTerm) heldAfterBaseline(b *dump.Batch, r []float64) (lists [][]ass
 		}
 	}
 	return lists
+}
+
+// nearAll reports whether x are y but for rounding, where they are known, as they are of three rows.
+func nearAll(x, y []float64) bool {
+	known := 0
+	size := maxAbs(y)
+	for i := range x {
+		if math.IsNaN(x[i]) {
+			continue
+		}
+		if known++; math.Abs(x[i]-y[i]) > 1e-5*size {
+			return false
+		}
+	}
+	return known >= 3
 }
 
 // heldIn are the options of scores that are held in a range, nil where it is none.

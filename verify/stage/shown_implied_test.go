@@ -1,0 +1,70 @@
+package stage
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/convention"
+)
+
+// Returns and values tell γ, λ and what stands in rewards that were not dumped; returns of another rule, and those of a declared reward, show nothing.
+func TestImpliedRewardsAreShown(t *testing.T) {
+	for seed := range uint64(4) {
+		for _, of := range []struct{ gamma, lambda, beta float64 }{{1, 0.95, 0.05}, {0.98, 0.9, 0.02}, {0.99, 1, 0.1}} {
+			b := ppoBatch(seed, rewardsOf(of.beta, 0), gaeOf(of.gamma, of.lambda))
+			delete(b.Tensors, "token_rewards")
+			b.Tensors["advantages"] = b.Tensors["raw"]
+			lists := Shown(Find("gae/returns"), b, &convention.Set{})
+			require.NotEmpty(t, lists)
+			got := map[string]float64{}
+			for _, c := range lists[0] {
+				if c.To.Kind() == convention.Number {
+					got[c.Option] = c.To.Num()
+				}
+			}
+			require.Equal(t, map[string]float64{"gae.gamma": of.gamma, "gae.lambda": of.lambda, "kl.beta": of.beta}, got)
+		}
+		b := ppoBatch(seed, rewardsOf(0.05, 0), func(r, v []float64) []float64 {
+			a := gaeOf(0.98, 0.9)(r, v)
+			for i := range a {
+				a[i] *= a[i]
+			}
+			return a
+		})
+		delete(b.Tensors, "token_rewards")
+		b.Tensors["advantages"] = b.Tensors["raw"]
+		require.Empty(t, impliedRewardForms(b, &convention.Set{}), "another rule")
+		b = ppoBatch(seed, rewardsOf(0.05, 0), gaeOf(1, 0.95))
+		b.Tensors["advantages"] = b.Tensors["raw"]
+		require.Empty(t, impliedRewardForms(b, &convention.Set{}), "the rewards are there")
+	}
+}
+
+// Of responses without values the sums of rewards from each token on tell γ and β, and the scores what their baseline is.
+func TestImpliedRewardsWithoutValues(t *testing.T) {
+	for seed := range uint64(4) {
+		groups := []float64{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2}
+		scores := ppoBatch(seed, rewardsOf(0, 0), gaeOf(1, 1)).Row("scores")
+		sum := map[float64]float64{}
+		for r, g := range groups {
+			sum[g] += scores[r]
+		}
+		b := ppoBatch(seed, func(row int, score float64, kl []float64, last int) []float64 {
+			return rewardsOf(0.02, 0)(row, score-(sum[groups[row]]-score)/3, kl, last)
+		}, func(r, _ []float64) []float64 { return gaeOf(1, 1)(r, make([]float64, len(r))) })
+		for _, name := range []string{"token_rewards", "values", "returns"} {
+			delete(b.Tensors, name)
+		}
+		b.Tensors["advantages"] = b.Tensors["raw"]
+		id := *b.Tensors["scores"]
+		id.Data = groups
+		b.Tensors["group_id"] = &id
+		lists := Shown(Find("advantage/return"), b, &convention.Set{})
+		require.NotEmpty(t, lists)
+		got := texts(lists[0])
+		require.Equal(t, "0.02", got["kl.beta"])
+		require.Equal(t, "loo", got["adv.center"])
+		require.Equal(t, "sequence_reward_after", got["kl.place"])
+	}
+}
