@@ -9,6 +9,9 @@ import (
 // bound that holds it, so that the losses of the files are linear in bounds, caps of weights and coefficients together as long as the same tokens are
 // held, and Gauss–Newton steps from one set of these to the next end in few. Numbers that people write then leave nothing of the losses.
 
+// ofPlain is a sum over tokens that a constant divides.
+const ofPlain = aggregations
+
 // Parameters of a form that are no coefficients: bounds of the ratio, one for both sides or each its own, the dual clip, the cap of the engine's weights,
 // and the clip of values.
 const (
@@ -28,9 +31,10 @@ type boundRow struct{ lo, hi int }
 
 // boundFile is a file with what aggregations make of sums over its tokens and of sums of means over its rows: one factor for each; see [Case.aggregated].
 type boundFile struct {
-	loss   float64
-	rows   []boundRow
-	factor [aggregations]float64
+	loss         float64
+	cols, height float64
+	rows         []boundRow
+	factor       [aggregations + 1]float64
 }
 
 // boundCells are the cells of files, without those outside a mask.
@@ -60,14 +64,17 @@ type boundTokens struct {
 	unit                                  float64
 }
 
-// add takes the files of a batch with the advantages of their tokens.
-func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64) {
+// add takes the files of a batch with the advantages of their tokens, and with the terms beside the policy loss that a loss may have.
+func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool) {
 	b := c.B
 	if t.over = t.over || len(t.lp)+len(b.Mask) > 4*mostBound; t.over {
 		return
 	}
 	lp, old, ref, h, gen := b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref"), b.Token("entropy"), b.Token("logp_gen")
 	value, rollout, target := b.Token("values_new"), b.Token("values"), b.Token("returns")
+	if !terms {
+		ref, h, value = nil, nil, nil
+	}
 	if b.PerFile("value_loss") != nil || value == nil || rollout == nil || target == nil {
 		value = nil
 	}
@@ -126,7 +133,7 @@ func (t *boundCells) cells(c *Case, loss []float64, mask []bool, take func(i int
 	}
 	world, steps := c.worldSize(), c.accumulation()
 	for f, of := range b.Files {
-		file := boundFile{loss: loss[f]}
+		file := boundFile{loss: loss[f], cols: float64(of.Cols), height: float64(of.Hi - of.Lo)}
 		var own, ownRows float64
 		for r := of.Lo; r < of.Hi; r++ {
 			if n[r] == 0 {
@@ -143,7 +150,7 @@ func (t *boundCells) cells(c *Case, loss []float64, mask []bool, take func(i int
 			row.hi = t.n
 			file.rows = append(file.rows, row)
 		}
-		file.factor = [aggregations]float64{1 / own, 1 / own / steps, world / tokens, 1 / ownRows, 1 / ownRows / steps, world / rows, 1 / ownRows, world / rows}
+		file.factor = [aggregations + 1]float64{1 / own, 1 / own / steps, world / tokens, 1 / ownRows, 1 / ownRows / steps, world / rows, 1 / ownRows, world / rows, 1}
 		t.files = append(t.files, file)
 	}
 }
@@ -365,7 +372,7 @@ func (t *boundTokens) columns(f *boundForm, terms map[[2]int][]float64) (list []
 		f.idle[k] = true
 		for i := range x {
 			x[i] *= times
-			f.idle[k] = f.idle[k] && math.Abs(x[i]) <= 1e-4*f.size
+			f.idle[k] = f.idle[k] && math.Abs(x[i]) <= 1e-4*f.sizeOf()
 		}
 		if !f.idle[k] {
 			list = append(list, column{x, -1, k})
@@ -435,7 +442,7 @@ func (t *boundTokens) solve(f *boundForm, terms map[[2]int][]float64) bool {
 	stays := false
 	for step := range steps {
 		list, y := t.columns(f, terms)
-		if len(y) < len(list)+2 {
+		if len(y) < len(list)+1 {
 			return false
 		}
 		x := squares(list, y)

@@ -18,6 +18,14 @@ type boundToken struct{ adv, rho, weight, kl, value, rollout, target float64 }
 // boundRun is a run of eight files with a loss of their tokens each, a mean of what of makes of them, and nothing of what is between.
 func boundRun(seed uint64, engine, values bool, of func(x boundToken) float64) *Losses {
 	l := &Losses{}
+	for _, b := range boundBatches(seed, engine, values, of) {
+		l.Add(b)
+	}
+	return l
+}
+
+// boundBatches are the steps of boundRun.
+func boundBatches(seed uint64, engine, values bool, of func(x boundToken) float64) (list []*dump.Batch) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	single := func(v float64) float64 { return float64(float32(v)) }
 	for step := range 8 {
@@ -60,9 +68,9 @@ func boundRun(seed uint64, engine, values bool, of func(x boundToken) float64) *
 			}
 		}
 		b.Tensors["loss"] = &dump.Tensor{Data: []float64{single(sum / tokens)}, Layout: dump.PerFile, Type: format.F32}
-		l.Add(b)
+		list = append(list, b)
 	}
-	return l
+	return list
 }
 
 // held is −min(ρA, clip(ρ)A), at most −A·dual for A < 0.
@@ -108,6 +116,25 @@ func TestBoundsAreSolved(t *testing.T) {
 			}
 		}
 	}
+	for _, c := range []struct{ name, beside string }{{"pg_loss", "loss"}} { // a policy loss whose other terms are another matter
+		l := &Losses{}
+		for _, b := range boundBatches(1, false, false, func(x boundToken) float64 { return held(x, 0.13, 0.24, none) }) {
+			b.Tensors[c.name] = b.Tensors[c.beside]
+			l.Add(b)
+		}
+		var has []string
+		for _, change := range l.Form() {
+			has = append(has, fmt.Sprintf("%s=%v", change.Option, change.To))
+		}
+		require.Subset(t, has, []string{"clip.low=0.13", "clip.high=0.24"})
+	}
+	l := &Losses{}
+	for _, b := range boundBatches(1, false, false, func(x boundToken) float64 { return held(x, 0.13, 0.24, none) }) { // sums over a constant
+		b.Tensors["loss"].Data[0] = float64(float32(b.Tensors["loss"].Data[0] * 73 / 500))
+		l.Add(b)
+	}
+	require.NotEmpty(t, l.Form())
+	require.InDelta(t, 500, l.Divisor(), 0)
 	for name, of := range map[string]func(x boundToken) float64{
 		"the larger of both":  func(x boundToken) float64 { return -max(x.rho*x.adv, min(max(x.rho, 0.83), 1.23)*x.adv) },
 		"a bound of no digit": func(x boundToken) float64 { return held(x, 0.17123, 0.23456, none) },

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/tol"
@@ -55,9 +56,16 @@ func (d *divisors) add(b *dump.Batch) {
 }
 
 // Divisor solves loss = Σ ℓ/C for C, a whole number and the same in all files: 0 unless there are four of them, not all of one token count, and C
-// is not the cells of each.
+// is not the cells of each. Where the losses of tokens were not dumped it is solved for with their form.
 func (l *Losses) Divisor() float64 {
 	d := &l.divisors
+	if f := l.fitted(); f != nil && f.divisor > 0 {
+		return f.divisor
+	} else if f != nil && f.constant > 0 && l.constantOfWhole() == 0 {
+		if c := l.forms.solver.ofAll(f.constant); c > 0 {
+			return c
+		}
+	}
 	if d.no || len(d.quotients) < 4 || len(d.tokens) < 2 || d.padded {
 		return 0
 	}
@@ -66,6 +74,20 @@ func (l *Losses) Divisor() float64 {
 		if !(c >= 2) || !(math.Abs(q-c) <= d.rounding[i]*c) {
 			return 0
 		}
+	}
+	return c
+}
+
+// ofAll returns the whole number that a constant beside the rows of a file is with them, where all files have as many; 0 where it is none, or the cells of
+// a file.
+func (t *boundTokens) ofAll(constant float64) float64 {
+	if len(t.files) < 4 {
+		return 0
+	}
+	rows := len(t.files[0].rows)
+	c := math.Round(constant * float64(rows))
+	if c < 2 || math.Abs(constant*float64(rows)-c) > 1e-5*c || slices.ContainsFunc(t.files, func(f boundFile) bool { return len(f.rows) != rows || f.cols*f.height == c }) {
+		return 0
 	}
 	return c
 }

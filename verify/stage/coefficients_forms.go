@@ -65,6 +65,7 @@ type lossForms struct {
 	kl      bool
 	acts    [2][]bool // by side and bound: it is another loss than without bounds somewhere
 	solver  boundTokens
+	policy  bool // the files have their policy losses
 
 	tried  bool
 	fit    *wholeFit
@@ -81,15 +82,16 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 		adv = c.spread(row)
 	}
 	if first {
+		l.policy = b.PerFile("pg_loss") != nil
 		l.ratios, l.kl, l.entropy, l.whole.value = old != nil, ref != nil, h != nil, b.PerFile("value_loss") != nil
 		l.acts = [2][]bool{make([]bool, len(usualBounds)), make([]bool, len(usualBounds))}
 	}
-	l.no = l.no || loss == nil || lp == nil || adv == nil || b.Token("token_loss") != nil || b.Token("kl") != nil || b.PerFile("pg_loss") != nil || len(b.Missing) > 0 ||
+	l.no = l.no || loss == nil || lp == nil || adv == nil || b.Token("token_loss") != nil || l.policy != (b.PerFile("pg_loss") != nil) || b.Token("kl") != nil && !l.policy || len(b.Missing) > 0 ||
 		b.Tensors["is_weights"] != nil || l.ratios != (old != nil) || l.kl != (ref != nil) || l.entropy != (h != nil) || l.whole.value != (b.PerFile("value_loss") != nil)
 	if l.no {
 		return
 	}
-	for _, x := range [][]float64{lp, adv, old, ref, h} {
+	for _, x := range [][]float64{lp, old, ref, h} { // advantages of scores without a division have few digits
 		if x == nil {
 			continue
 		}
@@ -97,6 +99,10 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 			l.no = true
 			return
 		}
+	}
+	if l.policy { // what stands beside it is another matter
+		l.solver.add(c, b.PerFile("pg_loss"), adv, l.whole.unit, false)
+		return
 	}
 	w := &l.whole
 	if n := len(w.steps); n > 0 && b.Meta.Step != w.steps[n-1]+1 {
@@ -140,7 +146,7 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 		}
 	}
 	l.bend(c, files, adv)
-	l.solver.add(c, loss, adv, w.unit)
+	l.solver.add(c, loss, adv, w.unit, true)
 	if h != nil {
 		for f, of := range c.aggregated(h) {
 			files[f].entropy = of
@@ -274,10 +280,16 @@ func (f *formFile) surrogate(level, high, low int) (sum [aggregations]float64) {
 // best returns the form that explains the losses of all files best, with few digits, and its coefficients: one that a configuration has, else one with
 // a bug in it; nil where none does.
 func (l *lossForms) best() (*wholeFit, lossForm) {
-	if l.no || l.tried || len(l.files) < 3 {
+	if l.no || l.tried || len(l.files) < 3 && !l.policy {
 		return l.fit, l.form
 	}
 	l.tried = true
+	if l.policy {
+		if fit, form := l.solver.solved(); fit != nil {
+			l.fit, l.form, l.beside = fit, form.lossForm, form.options()
+		}
+		return l.fit, l.form
+	}
 	list := l.candidates()
 	if l.among(list); l.fit == nil {
 		if fit, form := l.solver.solved(); fit != nil {
@@ -380,7 +392,7 @@ func (f *wholeFit) written() bool { return f.digits() <= 4*len(f.coefficients) }
 // Form returns the options of the loss that the losses of the files show where they are all that says of its terms, the bounds where they act.
 func (l *Losses) Form() []Change {
 	fit, form := l.forms.best()
-	if fit == nil || l.parts || len(l.pairs.loss) > 0 {
+	if fit == nil || l.parts && !l.forms.policy || len(l.pairs.loss) > 0 {
 		return nil
 	}
 	var list []assign

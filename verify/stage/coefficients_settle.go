@@ -35,6 +35,9 @@ func (t *boundTokens) settle(f *boundForm, terms map[[2]int][]float64, limit flo
 		}
 		if g.kind >= ofSums {
 			g.scale = 1 / math.Round(1/g.scale)
+			if t.padded(&g) {
+				return false
+			}
 		}
 		list, y := t.columns(&g, terms)
 		x := make([]float64, len(list))
@@ -59,6 +62,17 @@ func (t *boundTokens) settle(f *boundForm, terms map[[2]int][]float64, limit flo
 	return false
 }
 
+// padded reports whether the constant of a form is the width of all files, or their cells: a mean over padding has it, too.
+func (t *boundTokens) padded(f *boundForm) bool {
+	return !slices.ContainsFunc(t.files, func(of boundFile) bool {
+		n := of.cols
+		if f.kind == ofPlain {
+			n *= of.height
+		}
+		return math.Round(1/f.scale) != n
+	})
+}
+
 func maxAbs(x []float64) (largest float64) {
 	for _, v := range x {
 		largest = max(largest, math.Abs(v))
@@ -69,6 +83,9 @@ func maxAbs(x []float64) (largest float64) {
 // unknowns is the number of what was solved for.
 func (f *boundForm) unknowns() int {
 	n := len(f.terms)
+	if f.kind >= ofSums {
+		n++
+	}
 	for _, k := range f.uses {
 		if !f.idle[k] {
 			n++
@@ -137,7 +154,7 @@ func (t *boundTokens) search() []boundForm {
 // bases are the forms that have the terms and the aggregations that the files can tell apart.
 func (t *boundTokens) bases() (list []boundForm) {
 	var kinds []int
-	for k := range aggregations {
+	for k := range aggregations + 1 {
 		if !slices.ContainsFunc(kinds, func(o int) bool {
 			sameWay := (o >= ofRows && o < ofSums) == (k >= ofRows && k < ofSums) && (o >= ofSums) == (k >= ofSums)
 			return sameWay && !slices.ContainsFunc(t.files, func(f boundFile) bool { return f.factor[o] != f.factor[k] })
@@ -220,7 +237,10 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 	for _, k := range f.terms {
 		fit.coefficients[[3]string{"kl.beta", "entropy.coef", "value.coef"}[k]] = f.coef[k]
 	}
-	if f.kind >= ofSums {
+	switch {
+	case f.kind == ofPlain:
+		fit.divisor = 1 / f.scale
+	case f.kind >= ofSums:
 		fit.constant = 1 / f.scale
 	}
 	return fit, &f
@@ -228,6 +248,9 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 
 // options are those of the form that [lossForm] has not.
 func (f *boundForm) options() (list []assign) {
+	if f.kind == ofPlain {
+		list = append(list, word("agg.kind", "token"), word("agg.denominator", "constant"))
+	}
 	number := func(option string, x float64) {
 		if !math.IsNaN(x) {
 			list = append(list, amount(option, x))

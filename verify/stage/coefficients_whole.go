@@ -196,13 +196,14 @@ func (c *Case) highMean(f int, loss, kl, h []float64) float64 {
 }
 
 // wholeFit is what the files of a run say of their losses: the coefficients of the terms, the aggregation of a bonus of its own, the steps of a generation
-// batch whose tokens are counted, 0 where they are those of the step, the constant that sums are divided by, 0 where they are divided by none, and what
+// batch whose tokens are counted, 0 where they are those of the step, the constant that sums of rows are divided by, 0 where they are divided by none, and what
 // is left of the largest loss.
 type wholeFit struct {
 	coefficients map[string]float64
 	entropy      string
 	span         int
 	constant     float64
+	divisor      float64 // of sums over tokens; 0: none
 	left         float64
 }
 
