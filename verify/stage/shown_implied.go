@@ -105,7 +105,11 @@ func withRewards(b *dump.Batch, ret, v []float64, gamma, lambda float64) *dump.B
 	}
 	of := *b
 	of.Tensors = maps.Clone(b.Tensors)
-	t := &dump.Tensor{Data: r, Layout: dump.PerToken, Width: 1, Type: b.Tensors["advantages"].Type, Shape: []int{b.Rows, b.Cols}}
+	from := b.Tensors["returns"]
+	if from == nil {
+		from = b.Tensors["advantages"]
+	}
+	t := &dump.Tensor{Data: r, Layout: dump.PerToken, Width: 1, Type: from.Type, Shape: []int{b.Rows, b.Cols}}
 	for i := range r { // what a difference of rounded numbers leaves of 0
 		if math.Abs(r[i]) <= 1e-7 {
 			r[i] = 0
