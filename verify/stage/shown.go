@@ -180,10 +180,7 @@ func (o *observations) solve() (w []float64, left float64) {
 //	A_t = a·(r_t − V_t) + aγ·V_{t+1} + γλ·A_{t+1} + (1 − γλ)·b
 func decays(b *dump.Batch) (lists [][]assign) {
 	r, v, ret, adv := b.Token("token_rewards"), b.Token("values"), b.Token("returns"), b.Token("advantages")
-	if r == nil {
-		return decaysAlone(b)
-	}
-	if v == nil || ret == nil && adv == nil {
+	if r == nil || v == nil || ret == nil && adv == nil {
 		return nil
 	}
 	done := b.Token("dones")
