@@ -29,9 +29,10 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 			lists = impliedRewardForms(b, set)
 		}
 	case ch.ID == "advantage/group" || ch.ID == "advantage/return":
-		lists = estimators(b)
-		if ch.ID == "advantage/return" {
+		if lists = estimators(b); ch.ID == "advantage/return" {
 			lists = append(impliedRewardForms(b, set), lists...)
+		} else {
+			lists = append(heldAdvantages(b), lists...)
 		}
 	case ch.ID == "kl/token":
 		lists = klBounds(b)

@@ -140,6 +140,30 @@ func TestPenaltiesBeforeTheBaselineAreShown(t *testing.T) {
 	}
 }
 
+// Advantages of which several are one bound are what a baseline leaves of scores, held in a range (OpenRLHF 0.11.2, compute_reward, reward.clip_range).
+func TestRangesOfAdvantagesAreShown(t *testing.T) {
+	held := func(c, factor float64) func(s []float64) []float64 {
+		return func(s []float64) (a []float64) {
+			for _, x := range s {
+				a = append(a, min(max(factor*(x-(s[0]+s[1]+s[2]+s[3])/4), -c), c))
+			}
+			return a
+		}
+	}
+	shown := func(c, factor float64) map[string]string {
+		for _, list := range Shown(Find("advantage/group"), groupsOf(3, held(c, factor)), &convention.Set{}) {
+			if got := texts(list); got["reward.clip"] == "after_baseline" {
+				return got
+			}
+		}
+		return nil
+	}
+	require.Equal(t, "-0.4,0.4", shown(0.4, 1)["reward.clip_range"])
+	require.Equal(t, "mean", shown(0.4, 1)["adv.center"])
+	require.Equal(t, "loo", shown(0.4, 4./3)["adv.center"])
+	require.Nil(t, shown(99, 1), "nothing is held")
+}
+
 // One baseline for all rows is the mean of the batch, which is proposed, or that of a rollout of which the step is a part, which cannot be tried; of
 // baselines of groups neither is said.
 func TestBaselinesOfBatches(t *testing.T) {

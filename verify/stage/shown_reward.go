@@ -256,64 +256,6 @@ func heldWithin(y, score []float64, a float64) []assign {
 	return heldIn(lo, hi)
 }
 
-// heldAfterBaseline proposes the range that what a baseline leaves of scores is held in, before the KL is subtracted (OpenRLHF 0.11.2, make_experience
-// and compute_reward, reward.clip_range): of the mean of the group, or of its other responses.
-func (t rewardTerm) heldAfterBaseline(b *dump.Batch, r []float64) (lists [][]assign) {
-	id, score := b.Row("group_id"), b.Row("scores")
-	if len(id) != b.Rows || len(score) != b.Rows || t.white {
-		return nil
-	}
-	sum, n := map[float64]float64{}, map[float64]float64{}
-	for row, g := range id {
-		sum[g], n[g] = sum[g]+score[row], n[g]+1
-	}
-	c := NewCase(b, &convention.Set{}, 0)
-	for _, center := range []string{"mean", "loo"} {
-		y, shaped := make([]float64, b.Rows), make([]float64, b.Rows)
-		for row, g := range id {
-			y[row] = math.NaN()
-			if last := c.last(row); last >= 0 && n[g] > 1 {
-				i := row*b.Cols + last
-				y[row] = r[i] - t.slope*t.k[i]
-			}
-			shaped[row] = score[row] - sum[g]/n[g]
-			if center == "loo" {
-				shaped[row] *= n[g] / (n[g] - 1)
-			}
-		}
-		list := []assign{word("kl.place", "sequence_reward_after"), word("adv.center", center)}
-		if rule := heldWithin(y, shaped, 1); rule != nil {
-			list = append(list, word("reward.clip", "after_baseline"), rule[1])
-		} else if !nearAll(y, shaped) {
-			continue
-		}
-		if k := slices.IndexFunc(t.list, func(a assign) bool { return a.option == "kl.kind" }); k >= 0 {
-			list = append(list, t.list[k])
-		}
-		for _, tol := range []float64{1e-5, 1e-3} {
-			if beta := written(-t.slope, tol); beta > 0 && !math.IsInf(beta, 0) {
-				lists = append(lists, append(slices.Clone(list), amount("kl.beta", beta)))
-			}
-		}
-	}
-	return lists
-}
-
-// nearAll reports whether x are y but for rounding, where they are known, as they are of three rows.
-func nearAll(x, y []float64) bool {
-	known := 0
-	size := maxAbs(y)
-	for i := range x {
-		if math.IsNaN(x[i]) {
-			continue
-		}
-		if known++; math.Abs(x[i]-y[i]) > 1e-5*size {
-			return false
-		}
-	}
-	return known >= 3
-}
-
 // heldIn are the options of scores that are held in a range, nil where it is none.
 func heldIn(lo, hi float64) []assign {
 	v, err := convention.Parse("reward.clip_range", fmt.Sprintf("%g,%g", lo, hi))

@@ -1,0 +1,100 @@
+package stage
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+)
+
+// heldAfterBaseline proposes the range that what a baseline leaves of scores is held in, before the KL is subtracted (OpenRLHF 0.11.2, make_experience
+// and compute_reward, reward.clip_range): of the mean of the group, or of its other responses.
+func (t rewardTerm) heldAfterBaseline(b *dump.Batch, r []float64) (lists [][]assign) {
+	if t.white {
+		return nil
+	}
+	c, y := NewCase(b, &convention.Set{}, 0), make([]float64, b.Rows)
+	for row := range y {
+		y[row] = math.NaN()
+		if last := c.last(row); last >= 0 {
+			i := row*b.Cols + last
+			y[row] = r[i] - t.slope*t.k[i]
+		}
+	}
+	for _, center := range []string{"mean", "loo"} {
+		shaped := centredScores(b, center)
+		if shaped == nil {
+			return nil
+		}
+		list := []assign{word("kl.place", "sequence_reward_after"), word("adv.center", center)}
+		if rule := heldWithin(y, shaped, 1); rule != nil {
+			list = append(list, word("reward.clip", "after_baseline"), rule[1])
+		} else if !nearAll(y, shaped) {
+			continue
+		}
+		if k := slices.IndexFunc(t.list, func(a assign) bool { return a.option == "kl.kind" }); k >= 0 {
+			list = append(list, t.list[k])
+		}
+		for _, tol := range []float64{1e-5, 1e-3} {
+			if beta := written(-t.slope, tol); beta > 0 && !math.IsInf(beta, 0) {
+				lists = append(lists, append(slices.Clone(list), amount("kl.beta", beta)))
+			}
+		}
+	}
+	return lists
+}
+
+// heldAdvantages is [rewardTerm.heldAfterBaseline] of advantages that have no KL in them and are one number of a row.
+func heldAdvantages(b *dump.Batch) (lists [][]assign) {
+	y := rowAdvantages(b)
+	if len(y) != b.Rows || variesInRow(b, "advantages") {
+		return nil
+	}
+	for _, center := range []string{"mean", "loo"} {
+		shaped := centredScores(b, center)
+		if shaped == nil {
+			return nil
+		}
+		if rule := heldWithin(y, shaped, 1); rule != nil {
+			lists = append(lists, []assign{word("adv.kind", "group"), word("adv.center", center), word("adv.scale", "none"), word("whiten.scope", "none"),
+				word("reward.clip", "after_baseline"), rule[1]})
+		}
+	}
+	return lists
+}
+
+// centredScores are scores less the mean of their group, or of its other rows, NaN where there are none; nil where the batch has no scores of groups.
+func centredScores(b *dump.Batch, center string) []float64 {
+	id, score := b.Row("group_id"), b.Row("scores")
+	if len(id) != b.Rows || len(score) != b.Rows {
+		return nil
+	}
+	sum, n := map[float64]float64{}, map[float64]float64{}
+	for row, g := range id {
+		sum[g], n[g] = sum[g]+score[row], n[g]+1
+	}
+	left := make([]float64, b.Rows)
+	for row, g := range id {
+		left[row] = score[row] - sum[g]/n[g]
+		if center == "loo" {
+			left[row] *= n[g] / (n[g] - 1) // NaN of a row alone
+		}
+	}
+	return left
+}
+
+// nearAll reports whether x are y but for rounding, where they are known, as they are of three rows.
+func nearAll(x, y []float64) bool {
+	known := 0
+	size := maxAbs(y)
+	for i := range x {
+		if math.IsNaN(x[i]) {
+			continue
+		}
+		if known++; math.Abs(x[i]-y[i]) > 1e-5*size {
+			return false
+		}
+	}
+	return known >= 3
+}
