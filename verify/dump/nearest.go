@@ -35,8 +35,11 @@ const leastShared = 8
 
 // nearest leaves a check undecided whose numbers are right only under a value that no configuration of a framework can have, where all the rest of a
 // run that declares nothing is that framework's: it may be meant, and it is what a program written after the framework has where one thing went wrong.
+// Numbers that nothing explains are no framework's.
 func (s *session) nearest(r *Report) {
-	if s.profile != nil || s.o.Leading || slices.ContainsFunc(r.Results, func(res check.Result) bool { return res.Verdict == check.Fail || res.Verdict == check.Convention }) {
+	if s.profile != nil || s.o.Leading || slices.ContainsFunc(r.Results, func(res check.Result) bool {
+		return res.Verdict == check.Fail || res.Verdict == check.Convention || res.Verdict == check.Undetermined && res.Steps != nil && res.Steps.Bad > 0
+	}) {
 		return
 	}
 	var searched []*track

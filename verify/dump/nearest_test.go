@@ -49,6 +49,20 @@ func TestOneDepartureFromAFrameworkIsUndecided(t *testing.T) {
 	}
 }
 
+// A run of which a loss is of no formula is like no framework in all else, so that nothing of it is a departure from one.
+func TestNoDepartureBesideALossThatNothingExplains(t *testing.T) {
+	for _, r := range silent(t, func(b *dumpfile.Batch) {
+		scaledOnly(b)
+		lp, old := b.Token("logp_new"), b.Token("logp_old")
+		x := b.Token("token_loss")
+		cells(b, func(i, _, col int) { x[i] = single(math.Sin(float64(i*i)) + lp[i]*old[i]) })
+	}, "advantage/group", "token_loss/policy") {
+		if r.Check == "advantage/group" {
+			require.Equal(t, check.Pass, r.Verdict, r.Reason)
+		}
+	}
+}
+
 // A coefficient of the KL in rewards that a controller changes from one batch to the next is no number of the run, and no bug.
 func TestCoefficientsOfAController(t *testing.T) {
 	judged := false
