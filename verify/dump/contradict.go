@@ -38,7 +38,7 @@ func (t *track) contradicted(res *check.Result, s *session) {
 		}
 		for _, mine := range t.decided() {
 			for _, its := range loss.decided() {
-				if mine.Option != its.Option || t.reducedBy(mine) == loss.reducedBy(its) || !strings.HasPrefix(mine.Option, "agg.") {
+				if mine.Option != its.Option || t.reducedBy(mine) == loss.reducedBy(its) || !strings.HasPrefix(mine.Option, "agg.") || s.rescaled(loss, mine) {
 					continue
 				}
 				res.Verdict = check.Fail
@@ -56,6 +56,32 @@ func (t *track) contradicted(res *check.Result, s *session) {
 			}
 		}
 	}
+}
+
+// rescaled reports whether a loss is right with and without a division by the accumulation steps: where nobody declares the coefficients of its terms they are
+// solved for under the one that is tried first, and c·H/G is (c/G)·H.
+func (s *session) rescaled(loss *track, c stage.Change) bool {
+	if c.Option != "agg.div_ga" || loss.check.ID != "aggregate/loss" || loss.worst == nil {
+		return false
+	}
+	u, err := s.unit(s.ctx, loss, loss.worstStep)
+	if err != nil {
+		s.fail(err)
+		return false
+	}
+	set := changed(loss.worst.Case.Set, []stage.Change{c})
+	steps := stage.NewCase(u.b, set, tol.U32).FactOr("gradient_accumulation_steps", float64(max(u.b.Meta.MicroBatches, 1)))
+	free := false
+	for _, name := range []string{"kl.beta", "entropy.coef", "value.coef"} {
+		if v := set.Value(name); v.Kind() == convention.Number && v.Num() != 0 && !isDeclared(set, name) {
+			k := steps
+			if c.To.String() == "false" {
+				k = 1 / steps
+			}
+			set, free = set.With(name, convention.NumberValue(k*v.Num()), "search"), true
+		}
+	}
+	return free && stage.Judge(loss.check, u.b, set).Verdict == check.Pass
 }
 
 // unclipped makes a failure of a loss or gradient that is right only where the ratio is 1 for ever, although a clip range is declared and the

@@ -1,10 +1,15 @@
 package dump
 
 import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
@@ -96,4 +101,50 @@ func TestRewardsOfAnotherBeta(t *testing.T) {
 	require.True(t, judged(0.3, "search", true).Explanations[0].Lead, "the losses are of no β")
 	require.Equal(t, check.Convention, judged(1, "search", false).Verdict, "log-ratios are logged")
 	require.Equal(t, check.Convention, judged(0.3, "--set", false).Verdict, "a declared β is what the log is held against")
+}
+
+// The mean of the entropies of a loss that is divided by the accumulation steps has half the coefficient of one that is not, and nobody declares either.
+func TestCoefficientsThatAGradientDecides(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var steps Batches
+	for step := range 3 {
+		const rows, cols = 8, 6
+		b := &dumpfile.Batch{Rows: rows, Cols: cols, Mask: slices.Repeat([]bool{true}, rows*cols), Origin: make([]dumpfile.Origin, rows), Tensors: map[string]*dumpfile.Tensor{},
+			Files: []dumpfile.FileInfo{{Name: "a", Hi: 4, Cols: cols}, {Name: "b", MicroBatch: 1, Lo: 4, Hi: rows, Cols: cols}}}
+		b.Meta.Step, b.Meta.MicroBatches, b.Meta.WorldSize, b.Meta.DLogpScale = step+1, 2, 1, 1
+		x := map[string][]float64{}
+		for _, name := range []string{"logp_new", "logp_old", "entropy", "dlogp"} {
+			x[name] = make([]float64, rows*cols)
+		}
+		pg, loss, h, adv := make([]float64, 2), make([]float64, 2), make([]float64, 2), make([]float64, rows)
+		for i := range rows * cols {
+			if i%cols == 0 {
+				adv[i/cols] = float64(float32(rng.NormFloat64()))
+			}
+			a, f, n := adv[i/cols], i/cols/4, float64(rows*cols/2)
+			old := float64(float32(-1 - rng.Float64()))
+			lp := float64(float32(old + 0.05*rng.NormFloat64()))
+			x["logp_old"][i], x["logp_new"][i], x["entropy"][i] = old, lp, float64(float32(1+rng.Float64()))
+			r := math.Exp(lp - old)
+			x["dlogp"][i] = -a * r / n / 2
+			pg[f] -= a * r / n / 2
+			h[f] += x["entropy"][i] / n
+		}
+		for f := range loss {
+			loss[f] = pg[f] - 0.02*h[f]/2
+		}
+		for name, data := range x {
+			b.Tensors[name] = &dumpfile.Tensor{Name: name, Data: data, Layout: dumpfile.PerToken, Width: 1, Type: format.F32, Shape: []int{rows, cols}}
+		}
+		for name, data := range map[string][]float64{"loss": loss, "pg_loss": pg, "entropy_loss": h} {
+			b.Tensors[name] = &dumpfile.Tensor{Name: name, Data: data, Layout: dumpfile.PerFile, Width: 1, Type: format.F32, Shape: []int{1}}
+		}
+		b.Tensors["advantages"] = &dumpfile.Tensor{Name: "advantages", Data: adv, Layout: dumpfile.PerRow, Width: 1, Type: format.F32, Shape: []int{rows}}
+		steps = append(steps, b)
+	}
+	r, err := Judge(context.Background(), steps, Options{Set: []string{"loss.kind=ppo", "kl.place=none", "agg.kind=token", "agg.denominator=micro"}, Profile: "none"})
+	require.NoError(t, err)
+	for _, res := range r.Results {
+		require.NotContains(t, []check.Verdict{check.Fail, check.Convention}, res.Verdict, "%s: %s", res.Check, res.Reason)
+	}
 }
