@@ -64,6 +64,8 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	require.False(t, (&track{check: stage.Find("aggregate/loss"), first: twice, why: explanation{faults: []fault.Explanation{known("KL-TWICE", check.Pass, false)}}}).convicted(), "twice what?")
 	twice.Case.Read = []string{"agg.div_ga"}
 	require.False(t, (&track{check: stage.Find("gradient/dlogp"), first: twice, why: explanation{faults: []fault.Explanation{known("AGG-GA-MISSING", check.Pass, false)}}}).convicted(), "a loss may be logged before it is divided")
+	twice.Case.Read = []string{"reward.clip"}
+	require.False(t, (&track{check: stage.Find("advantage/group"), first: twice, why: explanation{faults: []fault.Explanation{known("ADV-CLIPPED", check.Pass, false)}}}).convicted(), "rewards are clipped behind a baseline")
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
 	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())

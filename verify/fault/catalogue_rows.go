@@ -189,7 +189,7 @@ var groupFaults = []*Hypothesis{
 			}
 			return &q
 		}},
-	{ID: "ADV-CLIPPED", Checks: []string{"advantage", "gae/advantage"},
+	{ID: "ADV-CLIPPED", Checks: []string{"advantage", "gae/advantage"}, Configured: []string{"reward.clip"}, // after a baseline that is the advantage
 		Predict: cutOff},
 }
 
