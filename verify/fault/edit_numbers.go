@@ -86,7 +86,7 @@ func ExplainRows(o *stage.Outcome, beside func(step int) []*dump.Batch) []Explan
 	if _, row := o.Case.B.Tensors[o.Check.Output]; row && len(o.Got) == len(o.Case.B.Mask) {
 		list = rowEditsAmong(o, beside)
 	}
-	return newTrial(o).fitting(slices.Concat(slicesAmong(o, beside), staleEdits(o, beside), list))
+	return newTrial(o).fitting(slices.Concat(staleEdits(o, beside), slicesAmong(o, beside), list))
 }
 
 // sourceRow is a row of a tensor, per token, with the cells that it has numbers for.

@@ -17,7 +17,8 @@ type staleRow struct {
 }
 
 // rowsBefore returns the rows of the rollout before that of a batch in the order of its own: as many rows, the last that were sampled before all of
-// the batch's. Rows without sample_id are in the order of steps, and those of the steps before it. It is nil where there are fewer.
+// the batch's. Rows without sample_id are in the order of steps, and those of the steps before it that have no group of the batch: these are of an epoch
+// before. It is nil where there are fewer.
 func rowsBefore(b *dump.Batch, beside []*dump.Batch) (rows []staleRow, own []int) {
 	id := b.Row("sample_id")
 	own = make([]int, b.Rows)
@@ -29,7 +30,7 @@ func rowsBefore(b *dump.Batch, beside []*dump.Batch) (rows []staleRow, own []int
 		slices.SortStableFunc(own, func(i, j int) int { return cmp.Compare(id[i], id[j]) })
 		first = id[own[0]]
 	}
-	seen := map[float64]bool{}
+	seen, group := map[float64]bool{}, b.Row("group_id")
 	at := 0.0
 	for _, other := range beside {
 		if other.Meta.Step >= b.Meta.Step {
@@ -39,7 +40,11 @@ func rowsBefore(b *dump.Batch, beside []*dump.Batch) (rows []staleRow, own []int
 		if (len(ids) == other.Rows) != (len(id) == b.Rows) {
 			return nil, nil
 		}
+		of := other.Row("group_id")
 		for r := range other.Rows {
+			if len(id) != b.Rows && len(of) == other.Rows && slices.Contains(group, of[r]) {
+				continue
+			}
 			rank := at
 			if at++; len(ids) == other.Rows {
 				if rank = ids[r]; rank >= first || seen[rank] {

@@ -48,3 +48,24 @@ func TestRewardsOfTheRolloutBefore(t *testing.T) {
 	healthy := stage.Judge(stage.Find("advantage/group"), rewarded(of), set)
 	require.Empty(t, ExplainRows(healthy, func(int) []*dump.Batch { return []*dump.Batch{before} }))
 }
+
+// The steps of a second epoch are no rollout before that of the first one.
+func TestTheRolloutBeforeHasOtherGroups(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p).WithFact("num_generations", 4)
+	of := func(r []float64, group []int, i int) float64 {
+		return (r[i] - centreOf("mean", r, group, i)) / (spreadOf("std1", r, group) + 1e-4)
+	}
+	before := rewarded(of)
+	slices.Reverse(before.Tensors["scores"].Data)
+	stale := func(_ []float64, group []int, i int) float64 { return of(before.Row("scores"), group, i) }
+	first, second := rewarded(stale), rewarded(stale)
+	for i := range before.Tensors["group_id"].Data {
+		before.Tensors["group_id"].Data[i] += 100
+	}
+	before.Meta.Step, first.Meta.Step, second.Meta.Step = 1, 2, 3
+	found := ExplainRows(stage.Judge(stage.Find("advantage/group"), second, set), func(int) []*dump.Batch { return []*dump.Batch{before, first} })
+	require.NotEmpty(t, found)
+	require.Equal(t, "REWARDS-STALE", found[0].Hypothesis.ID)
+}
