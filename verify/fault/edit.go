@@ -38,7 +38,7 @@ func editsOf(o *stage.Outcome) (list []edit) {
 	families := []func(*stage.Outcome) []edit{
 		advantageEdits, opoEdits, multiEdits, baselineEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, toGoEdits, scoreEdits,
 		rewardSumEdits, mixedEdits, rewardWhiteEdits, scoreFormEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, partEdits, afterEdits, klEdits, klWeightEdits,
-		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits,
+		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, scoreOrderEdits,
 		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, termPartEdits, entropyEdits,
 		reductionEdits, columnEdits, policyReductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, preferenceEdits, halfLossEdits,
 	}

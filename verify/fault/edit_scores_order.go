@@ -1,0 +1,224 @@
+package fault
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"plumbline/verify/stage"
+)
+
+// byPlace returns the rows of a batch in the order in which they were sampled, their own where the dump does not number them.
+func byPlace(c *stage.Case) []int {
+	rows := make([]int, c.B.Rows)
+	for k := range rows {
+		rows[k] = k
+	}
+	if of := c.B.Row("sample_id"); len(of) == len(rows) {
+		slices.SortStableFunc(rows, func(i, j int) int { return cmp.Compare(of[i], of[j]) })
+	}
+	return rows
+}
+
+// A scoreOrder says whose score a response is given: that of the row from[k] of the rollout for the k-th that was sampled; nil where it says nothing.
+type scoreOrder struct {
+	title string
+	from  func(c *stage.Case, rows []int) []int
+}
+
+// scoreOrders are orders in which scores come back: that of the lengths, by which workers balance their load and an engine finishes, and those of tables that are
+// flattened along their columns, as parts of several ranks that are stacked along the wrong axis.
+func scoreOrders(c *stage.Case) []scoreOrder {
+	lengths := func(longestFirst bool) func(c *stage.Case, rows []int) []int {
+		return func(c *stage.Case, rows []int) []int {
+			n := tokensOf(c.B, c.B.Mask)
+			from := slices.Clone(rows)
+			slices.SortStableFunc(from, func(i, j int) int {
+				if longestFirst {
+					i, j = j, i
+				}
+				return cmp.Compare(n[i], n[j])
+			})
+			return from
+		}
+	}
+	back := func(of func(c *stage.Case, rows []int) []int) func(c *stage.Case, rows []int) []int {
+		return func(c *stage.Case, rows []int) []int {
+			from, place, at := of(c, rows), make([]int, len(rows)), make([]int, len(rows))
+			for k, r := range rows {
+				place[r] = k
+			}
+			for k, r := range from {
+				at[place[r]] = rows[k]
+			}
+			return at
+		}
+	}
+	list := []scoreOrder{
+		{"the scores stand in the order of the lengths of their responses, the shortest first", lengths(false)},
+		{"the scores stand in the order of the lengths of their responses, the longest first", lengths(true)},
+		{"the scores are put back in order once too often: that of the lengths of their responses, the shortest first", back(lengths(false))},
+		{"the scores are put back in order once too often: that of the lengths of their responses, the longest first", back(lengths(true))},
+	}
+	words := map[int]string{}
+	if n, same := groupSize(c.B.Row("group_id")); same && n > 1 {
+		words[n], words[c.B.Rows/n] = "the responses to a prompt", "the prompts"
+	}
+	if w := c.B.Meta.WorldSize; w > 1 {
+		words[w] = "the ranks"
+	}
+	for d := 2; d <= c.B.Rows/2; d++ {
+		if c.B.Rows%d != 0 {
+			continue
+		}
+		what := fmt.Sprintf("%d parts", d)
+		if words[d] != "" {
+			what += ", as many as " + words[d]
+		}
+		list = append(list, scoreOrder{"the scores are dealt out to the rows in turn from " + what + ": they are stacked, or flattened, along the wrong axis",
+			func(c *stage.Case, rows []int) []int {
+				from := make([]int, len(rows))
+				for k := range from {
+					from[k] = rows[k%d*(len(rows)/d)+k/d]
+				}
+				return from
+			}})
+	}
+	return list
+}
+
+// scoreOrderEdits returns edits in which responses have the scores of others of their rollout, by the order that these came back in, or by one that the
+// advantages show.
+func scoreOrderEdits(o *stage.Outcome) []edit {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	score := c.B.Row("scores")
+	if o.Check.ID != "advantage/group" && o.Check.ID != "reward/token" && o.Check.ID != "advantage/return" || len(score) != c.B.Rows || c.B.Rows < 4 {
+		return nil
+	}
+	var list []edit
+	for _, order := range scoreOrders(c) {
+		list = append(list, edit{id: "REWARD-OF-OTHER-ROW", title: order.title, changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				rows := byPlace(c)
+				return scoresOf(rows, order.from(c, rows), c, ch)
+			}})
+	}
+	return append(list, edit{id: "REWARD-OF-OTHER-ROW", title: "the scores are those of other rows of the rollout, each of one row", changes: mostChanges, foreign: true,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			from := shownScores(c, ch)
+			if from == nil {
+				return nil
+			}
+			rows := make([]int, c.B.Rows)
+			for r := range rows {
+				rows[r] = r
+			}
+			return scoresOf(rows, from, c, ch)
+		}})
+}
+
+// scoresOf predicts an output for the scores of other rows, rows[k] that of from[k].
+func scoresOf(rows, from []int, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	score := c.B.Row("scores")
+	if len(from) != len(rows) || len(score) != len(rows) {
+		return nil
+	}
+	x := make([]float64, len(rows))
+	for k, r := range rows {
+		x[r] = score[from[k]]
+	}
+	if slices.Equal(x, score) {
+		return nil
+	}
+	return under(token("scores", func(*stage.Case, []float64) []float64 { return x }), c, ch)
+}
+
+// shownScores returns, of each row, the row whose score its advantage is made of. The advantages of a group are a line in its scores, A = q·(s − m), and two of
+// its rows that have the scores of two rows of the rollout give the line; where each of the others is the score of some row, these are a candidate for the
+// group. It is for candidates of which no row is used twice, one for each group that has one alone. Nil where groups have fewer than four rows, scores are few
+// numbers, or a group has none or several candidates.
+func shownScores(c *stage.Case, ch *stage.Check) []int {
+	const most, least, near = 256, 4, 2e-6
+	b := c.B
+	id, score, adv := b.Row("group_id"), b.Row("scores"), firstAdvantages(b, ch.Output)
+	n, same := groupSize(id)
+	if ch.ID != "advantage/group" || !same || n < least || len(adv) != len(score) || len(score) > most || len(id) != len(score) || c.Set.Value("adv.kind").String() != "group" {
+		return nil
+	}
+	order := make([]int, len(score)) // rows by their scores
+	for k := range order {
+		order[k] = k
+		if math.IsNaN(score[k]-score[k]) || math.IsNaN(adv[k]-adv[k]) {
+			return nil
+		}
+	}
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(score[i], score[j]) })
+	size := max(math.Abs(score[order[0]]), math.Abs(score[order[len(order)-1]]))
+	slack := near * size
+	for k := 1; k < len(order); k++ {
+		if score[order[k]]-score[order[k-1]] <= 4*slack {
+			return nil // whose score it is cannot be told
+		}
+	}
+	nearest := func(x float64) int {
+		k, _ := slices.BinarySearchFunc(order, x-slack, func(r int, x float64) int { return cmp.Compare(score[r], x) })
+		if k < len(order) && score[order[k]] <= x+slack {
+			return order[k]
+		}
+		return -1
+	}
+	members := map[float64][]int{}
+	for r, g := range id {
+		members[g] = append(members[g], r)
+	}
+	from, used := slices.Repeat([]int{-1}, len(score)), make([]bool, len(score))
+	for _, rows := range members {
+		low, high := rows[0], rows[0]
+		for _, r := range rows {
+			if adv[r] < adv[low] {
+				low = r
+			}
+			if adv[r] > adv[high] {
+				high = r
+			}
+		}
+		if !(adv[high] > adv[low]) {
+			return nil
+		}
+		found := false
+		for i, u := range order {
+			for _, v := range order[i+1:] {
+				by := (score[v] - score[u]) / (adv[high] - adv[low])
+				at := make([]int, 0, len(rows))
+				for _, r := range rows {
+					k := nearest(score[u] + by*(adv[r]-adv[low]))
+					if k < 0 || slices.Contains(at, k) {
+						break
+					}
+					at = append(at, k)
+				}
+				if len(at) < len(rows) {
+					continue
+				}
+				if found {
+					return nil
+				}
+				found = true
+				for k, r := range rows {
+					from[r] = at[k]
+				}
+			}
+		}
+		if !found {
+			return nil
+		}
+	}
+	for _, k := range from {
+		if used[k] {
+			return nil
+		}
+		used[k] = true
+	}
+	return from
+}
