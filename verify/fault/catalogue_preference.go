@@ -281,7 +281,7 @@ var preferenceFaults = slices.Concat(tokenFaults(), answerRowFaults(), pairHypot
 
 func pairHypotheses() []*Hypothesis {
 	var list []*Hypothesis
-	for _, l := range slices.Concat(pairLosses, termLosses, sideLosses, lengthLosses, smoothedAnyway(), heldMargins(), marginSlips()) {
+	for _, l := range slices.Concat(pairLosses, termLosses, apoLosses(), sideLosses, lengthLosses, smoothedAnyway(), heldMargins(), marginSlips()) {
 		list = append(list, l.hypothesis())
 	}
 	return list

@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/stage"
@@ -58,12 +59,38 @@ var termLosses = []pairLoss{
 	{id: "DPO-TERMS", title: "the targets of sppo_hard are ±1/β, not ±1/(2β)", needs: ofKind(rl.DPOSPPO), of: answers(squared(1), squared(-1))},
 	{id: "DPO-TERMS", title: "sppo_hard is multiplied out by β: (βc − ½)² + (βr + ½)²", needs: ofKind(rl.DPOSPPO),
 		of: func(o rl.DPOOptions, p stage.Pair) float64 { return o.Beta * o.Beta * p.Loss(o) }},
-	{id: "DPO-TERMS", title: "the rejected answer has the sign of the chosen one in apo_zero: 1 − σ(βr)", needs: ofKind(rl.DPOAPOZero), of: answers(falling, falling)},
-	{id: "DPO-TERMS", title: "the chosen answer has the sign of apo_zero in apo_down: 1 − σ(βc)", needs: ofKind(rl.DPOAPODown),
-		of: func(o rl.DPOOptions, p stage.Pair) float64 {
-			return falling(o.Beta, p.Chosen-p.RefChosen) + falling(o.Beta, marginOf(p))
-		}},
-	{id: "DPO-TERMS", title: "apo_down has the rejected answer by itself, σ(βr), not against the chosen one", needs: ofKind(rl.DPOAPODown), of: answers(rising, rising)},
+}
+
+// apoLosses are the anchored losses whose terms are not their own. apo_zero is 1 − σ(βc) + σ(βr), apo_down is σ(βc) + 1 − σ(βh) (D'Oosterlinck et al.
+// 2024, Eq. 4 and 5): either has a term of the chosen answer, and one of the rejected answer, by itself or against the chosen one.
+func apoLosses() []pairLoss {
+	type form struct {
+		words string
+		of    func(beta, x float64) float64
+	}
+	forms := func(of string) []form {
+		return []form{{fmt.Sprintf("1 − σ(β%s)", of), falling}, {fmt.Sprintf("σ(β%s)", of), rising}}
+	}
+	var list []pairLoss
+	for i, first := range forms("c") {
+		for k, second := range slices.Concat(forms("r"), forms("h")) {
+			title := fmt.Sprintf(" is %s + %s", first.words, second.words)
+			of := func(o rl.DPOOptions, p stage.Pair) float64 {
+				x := p.Rejected - p.RefRejected
+				if k >= 2 {
+					x = marginOf(p)
+				}
+				return first.of(o.Beta, p.Chosen-p.RefChosen) + second.of(o.Beta, x)
+			}
+			zero, down := i == 0 && k == 1, i == 1 && k == 2
+			if zero || down {
+				continue // the other loss, which is an option
+			}
+			list = append(list, pairLoss{id: "DPO-TERMS", title: "apo_zero" + title + ", not 1 − σ(βc) + σ(βr)", needs: ofKind(rl.DPOAPOZero), of: of},
+				pairLoss{id: "DPO-TERMS", title: "apo_down" + title + ", not σ(βc) + 1 − σ(βh)", needs: ofKind(rl.DPOAPODown), of: of})
+		}
+	}
+	return list
 }
 
 // smoothedAnyway are losses of labels that are smoothed by a number that people write, where none is declared.

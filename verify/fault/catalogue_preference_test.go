@@ -40,6 +40,10 @@ var right = map[string]scorer{
 		return (-(1-p.eps)*logSigmoid(p.beta*p.h()) + p.eps*logSigmoid(-p.beta*p.h())) / (1 - 2*p.eps)
 	},
 	"ipo": func(p pairOf) float32 { return square(p.h() - 1/(2*p.beta)) },
+	"apo_zero": func(p pairOf) float32 {
+		return 1 - sigmoid32(p.beta*(p.c-p.rc)) + sigmoid32(p.beta*(p.r-p.rr))
+	},
+	"apo_down": func(p pairOf) float32 { return sigmoid32(p.beta*(p.c-p.rc)) + 1 - sigmoid32(p.beta*p.h()) },
 }
 
 var pairBugs = []struct {
@@ -88,6 +92,13 @@ var pairBugs = []struct {
 	{"target β/2", "ipo", "DPO-IPO", 0, func(p pairOf) float32 { return square(p.h() - p.beta/2) }},
 	{"margin times β", "ipo", "DPO-IPO", 0, func(p pairOf) float32 { return square(p.beta*p.h() - 1/(2*p.beta)) }},
 	{"no target", "ipo", "DPO-IPO", 0, func(p pairOf) float32 { return square(p.h()) }},
+	{"the chosen one pushed down", "apo_zero", "DPO-TERMS", 0, func(p pairOf) float32 {
+		return sigmoid32(p.beta*(p.c-p.rc)) + sigmoid32(p.beta*(p.r-p.rr))
+	}},
+	{"the margin of the other loss", "apo_zero", "DPO-TERMS", 0, func(p pairOf) float32 {
+		return 1 - sigmoid32(p.beta*(p.c-p.rc)) + 1 - sigmoid32(p.beta*p.h())
+	}},
+	{"the sign of the margin", "apo_down", "DPO-TERMS", 0, func(p pairOf) float32 { return sigmoid32(p.beta*(p.c-p.rc)) + sigmoid32(p.beta*p.h()) }},
 	{"per token", "sigmoid", "DPO-PER-TOKEN", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * ((p.c/p.nc - p.r/p.nr) - (p.rc/p.nc - p.rr/p.nr))) }},
 	{"policy per token", "sigmoid", "DPO-PER-TOKEN", 0, func(p pairOf) float32 { return -logSigmoid(p.beta * ((p.c/p.nc - p.r/p.nr) - (p.rc - p.rr))) }},
 }
