@@ -48,3 +48,44 @@ func TestReferenceOfPairs(t *testing.T) {
 	synced := preferences(3, true, dumpfile.Option{Name: "sync_ref_model", Value: true})
 	require.NotEqual(t, check.Fail, acrossVerdicts(t, synced)["across/pairs"], "as declared")
 }
+
+// The slope of a preference loss is not 0 where the reference is the policy, so that nobody needs to have dumped it.
+func TestReferenceOfPairsWithoutGradients(t *testing.T) {
+	for _, follows := range []bool{true, false} {
+		run := preferences(4, follows)
+		for _, b := range run {
+			delete(b.Tensors, "dlogp_chosen")
+			delete(b.Tensors, "dlogp_rejected")
+		}
+		require.Equal(t, follows, acrossVerdicts(t, run)["across/pairs"] == check.Fail)
+	}
+}
+
+// References that were computed once and joined in another order: of the pairs of the step.
+func TestReferenceOfOtherPairs(t *testing.T) {
+	put := func(b *dumpfile.Batch, of func(r int) (from *dumpfile.Batch, row int)) {
+		for _, answer := range []string{"chosen", "rejected"} {
+			x := make([]float64, b.Rows)
+			for r := range x {
+				from, row := of(r)
+				x[r] = from.Row("logp_" + answer)[row]
+			}
+			copy(b.Row("ref_"+answer), x)
+		}
+	}
+	run := preferences(2, false)
+	put(run[0], func(r int) (*dumpfile.Batch, int) { return run[0], (r + 3) % 8 })
+	require.Equal(t, check.Fail, acrossVerdicts(t, run)["across/pairs"])
+	run = preferences(2, false)
+	put(run[0], func(r int) (*dumpfile.Batch, int) { return run[1], r })
+	require.NotEqual(t, check.Fail, acrossVerdicts(t, run)["across/pairs"], "another model")
+	run = preferences(2, false)
+	chosen, rejected := run[0].Row("ref_chosen"), run[0].Row("ref_rejected")
+	for r := range chosen {
+		chosen[r], rejected[r] = rejected[r], chosen[r]
+	}
+	require.Equal(t, check.Fail, acrossVerdicts(t, run)["across/pairs"], "halves exchanged")
+	run = preferences(2, false) // two pairs alike
+	put(run[0], func(r int) (*dumpfile.Batch, int) { return run[0], max(r, 1) })
+	require.NotEqual(t, check.Fail, acrossVerdicts(t, run)["across/pairs"])
+}

@@ -158,20 +158,6 @@ func followsPolicy(c *stage.Case) *stage.Violation {
 		Reason: fmt.Sprintf("logp_ref is logp_new bit by bit in all %d tokens of rows that an earlier update used, and was another there (by up to %.3g): the reference is the policy, and the KL to it is 0 for ever", tokens, most)}
 }
 
-// referenceOfPairs demands that the reference of a preference loss, which is the policy at the first step, is another model after updates.
-func referenceOfPairs(c *stage.Case) *stage.Assertion {
-	begins, _ := c.Set.Fact("rollout_begins")
-	if begins != true || synced(c) || c.B.Row("ref_rejected") == nil {
-		return nil
-	}
-	a := &stage.Assertion{Checked: c.B.Rows}
-	if pairs, same := pairsAlike(c.B); same && suspected(c, 2*pairs, 12) {
-		a.Violations = []stage.Violation{{Row: -1, Col: -1, Fault: "REF-IS-POLICY",
-			Reason: fmt.Sprintf("ref_chosen and ref_rejected are the policy's log-probs bit by bit in all %d pairs, in this step as in earlier ones after the first, whose gradients were not 0: the reference is the policy, and every margin is 0", pairs)}}
-	}
-	return a
-}
-
 // synced reports whether the reference is declared to follow the policy.
 func synced(c *stage.Case) bool {
 	return slices.ContainsFunc(c.B.Meta.Options, func(o dump.Option) bool {

@@ -162,6 +162,9 @@ func look(b *dump.Batch) *StepNotes {
 			break
 		}
 	}
+	if _, same := pairsAlike(b); same && b.Tensors["dlogp_chosen"] == nil {
+		n.Learnt = true // every preference loss has a slope at the margin 0
+	}
 	if d, ok := c.Discrepant("logp_old", "logp_gen"); ok {
 		n.Engine = engineOf(d)
 	}
