@@ -14,7 +14,7 @@ func answerTokensCheck() *Check {
 	return &Check{
 		ID: "preference/tokens", Stage: convention.LogP, Output: "",
 		Title:   "every token of an answer has its log-prob",
-		Formula: "no log-prob is exactly 0 at the last, or the first, tokens of all answers and at no other; none has the bits of a 16-bit format alone where their sums have more",
+		Formula: "no log-prob is exactly 0 at the last, or the first, tokens of all answers and at no other, in both passes or in one where the other's are not; none has the bits of a 16-bit format alone where their sums have more",
 		Source:  "Rafailov et al. 2023, Eq. 7: π(y|x) of the whole answer, its EOS among it; TRL selective_log_softmax",
 		Fix:     "sum over the mask of the answer, first token and EOS included, and take the log-softmax of logits.float()",
 		Applies: func(c *Case) bool { return c.preference() && !c.unpaired() },
@@ -25,6 +25,7 @@ func answerTokensCheck() *Check {
 func answersAgree(c *Case) *Assertion {
 	a := &Assertion{}
 	silent := map[string][]Violation{}
+	ends := map[string]edges{}
 	seen := 0
 	for _, s := range answerSums {
 		x, mask, cols := c.AnswerTokens(s.output)
@@ -33,6 +34,7 @@ func answersAgree(c *Case) *Assertion {
 		}
 		seen++
 		e := edgesOf(x, mask, cols)
+		ends[s.output] = e
 		a.Checked += e.rows
 		if at := e.silent(); at != "" {
 			silent[at] = append(silent[at], Violation{Row: -1, Col: -1, Fault: "DPO-TOKENS",
@@ -47,10 +49,27 @@ func answersAgree(c *Case) *Assertion {
 			a.Violations = append(a.Violations, list...)
 		}
 	}
+	a.Violations = append(a.Violations, silentPasses(ends)...)
 	if v, found := c.formsDiffer(); found {
 		a.Violations = append(a.Violations, v)
 	}
 	return a
+}
+
+// silentPasses finds a pass, of the policy or of the reference, whose log-probs of the last, or first, tokens of both answers are exactly 0 where the other
+// pass has none that is near 0: a model that is certain of a token of every answer is not one that was, or becomes, uncertain of all of them.
+func silentPasses(ends map[string]edges) (list []Violation) {
+	for pass, other := range map[string]string{"logp_": "ref_", "ref_": "logp_"} {
+		chosen, rejected := ends[pass+"chosen"], ends[pass+"rejected"]
+		at := chosen.silent()
+		if at == "" || rejected.silent() != at || !(ends[other+"chosen"].nearest(at) < certainMost && ends[other+"rejected"].nearest(at) < certainMost) {
+			continue
+		}
+		list = append(list, Violation{Row: -1, Col: -1, Fault: "DPO-TOKENS",
+			Reason: fmt.Sprintf("the token log-probs that %schosen and %srejected sum are exactly 0 at the %s token of all %d answers, where those of %schosen and %srejected are not: it is in the mask, and one pass leaves it out",
+				pass, pass, at, chosen.rows+rejected.rows, other, other)})
+	}
+	return list
 }
 
 // formsDiffer finds log-probs of answers some of which are sums over their tokens and some of which are means: whatever the loss is of, it subtracts one from the other.
@@ -108,7 +127,20 @@ func (c *Case) answerForm(output string) string {
 // edges are the ends of answers: of how many the first and the last log-prob are exactly 0, and the log-probs between them.
 type edges struct {
 	rows, first, last int
+	firsts, lasts     []float64
 	inner             []float64
+}
+
+// nearest returns the largest log-prob at the first or last tokens, 0 where there are no answers.
+func (e edges) nearest(at string) float64 {
+	x := e.lasts
+	if at == "first" {
+		x = e.firsts
+	}
+	if len(x) == 0 {
+		return 0
+	}
+	return slices.Max(x)
 }
 
 func edgesOf(x []float64, mask []bool, cols int) (e edges) {
@@ -129,6 +161,7 @@ func edgesOf(x []float64, mask []bool, cols int) (e edges) {
 		if row[len(row)-1] == 0 {
 			e.last++
 		}
+		e.firsts, e.lasts = append(e.firsts, row[0]), append(e.lasts, row[len(row)-1])
 		e.inner = append(e.inner, row[1:len(row)-1]...)
 	}
 	return e

@@ -98,6 +98,34 @@ func TestTokensOfAnswersThatWereNotSummed(t *testing.T) {
 	require.Greater(t, seen, 3)
 }
 
+// One pass leaves the EOS of every answer out and the other one does not: no model is certain of them all that another one doubts.
+func TestTokensOfAnswersThatOnePassLeavesOut(t *testing.T) {
+	seen := 0
+	for seed := range uint64(20) {
+		for pass, want := range map[string]check.Verdict{"": check.Fail, "ref_": check.Fail, "chosen": check.Pass} {
+			tr := answers(seed, func(lp float64, _, _ bool) float64 { return lp })
+			if !enough(tr) {
+				continue
+			}
+			seen++
+			for _, answer := range []string{"chosen", "rejected"} {
+				x, mask := tr.b.Tensors[pass+answer+"_token_logps"], tr.b.Tensors[answer+"_mask"]
+				if pass == "chosen" { // one answer of the policy alone
+					x = tr.b.Tensors["chosen_token_logps"]
+				}
+				sum := tr.b.Row(map[string]string{"": "logp_", "ref_": "ref_", "chosen": "logp_"}[pass] + answer)
+				for i, m := range mask.Data {
+					if m == 1 && ((i+1)%mask.Width == 0 || mask.Data[i+1] == 0) && x.Data[i] != 0 && (pass != "chosen" || answer == "chosen") {
+						sum[i/mask.Width], x.Data[i] = sum[i/mask.Width]-x.Data[i], 0
+					}
+				}
+			}
+			require.Equal(t, want, stage.Judge(stage.Find("preference/tokens"), tr.b, &convention.Set{}).Verdict, pass)
+		}
+	}
+	require.Greater(t, seen, 3)
+}
+
 func TestTokensOfAnswersRoundedBeforeTheirSum(t *testing.T) {
 	half := func(lp float64, _, _ bool) float64 {
 		return float64(math.Float32frombits(math.Float32bits(float32(lp)) &^ 0xffff))
