@@ -51,7 +51,7 @@ func declared(t *testing.T, texts map[string]string) *convention.Set {
 }
 
 // requireFault judges a batch whose output is wrong and demands that the first explanation is the bug, and that the right output passes.
-func requireFault(t *testing.T, id, ch string, b *dump.Batch, set *convention.Set, right *dump.Batch) {
+func requireFault(t *testing.T, id, ch string, b *dump.Batch, set *convention.Set, right *dump.Batch) []fault.Explanation {
 	t.Helper()
 	require.Equal(t, check.Pass, stage.Judge(stage.Find(ch), right, set).Verdict)
 	o := stage.Judge(stage.Find(ch), b, set)
@@ -59,6 +59,7 @@ func requireFault(t *testing.T, id, ch string, b *dump.Batch, set *convention.Se
 	list := fault.Explain(o)
 	require.NotEmpty(t, list)
 	require.Equal(t, id, names(list)[0])
+	return list
 }
 
 // Margins of 1 and −2 at β = ½; with the policy for its reference every margin is 0 and the loss ln 2.

@@ -89,6 +89,58 @@ func TestPerPaddedToken(t *testing.T) {
 	require.Contains(t, found[0].Hypothesis.Title, "padded width")
 }
 
+// Log-probs that the width of each micro-batch divides, of 27 and of 31 columns of tokens, whose log-probs have one less.
+func TestPerPaddedTokenOfMicroBatches(t *testing.T) {
+	const rows, cols = 8, 32
+	x, list := drawnPairs(8, rows, .5, 0)
+	v, err := convention.Parse("dpo.per_token", "true")
+	require.NoError(t, err)
+	set := pairOptions(t, "sigmoid", .5, 0).With("dpo.per_token", v, "test")
+	ends := []int{26, 30}
+	of := func(width bool) *dump.Batch {
+		y := map[string][]float64{"loss": {1, 1}, "chosen_mask": make([]float64, rows*cols), "rejected_mask": make([]float64, rows*cols)}
+		for name, v := range x {
+			y[name] = slices.Clone(v)
+		}
+		for i, p := range list {
+			n, m := p.nc, p.nr
+			if width {
+				n, m = float32(ends[i/4]+1), float32(ends[i/4]+1)
+			}
+			y["pair_loss"] = append(y["pair_loss"], float64(right["sigmoid"](pairOf{c: p.c / n, r: p.r / m, rc: p.rc / n, rr: p.rr / m, beta: p.beta})))
+			y["rejected_mask"][i*cols+ends[i/4]-1] = 1
+		}
+		b := written("dpo", rows, 1, slices.Repeat([]bool{true}, rows), y)
+		b.Tensors["chosen_mask"].Width, b.Tensors["rejected_mask"].Width = cols, cols
+		b.Files = []dump.FileInfo{{Lo: 0, Hi: 4}, {Lo: 4, Hi: 8}}
+		return b
+	}
+	requireFault(t, "DPO-PER-TOKEN", "preference/pair_loss", of(true), set, of(false))
+}
+
+// Weights of a sum of losses that never reach it, are left out for one of them, or are in the other order.
+func TestWeightsOfSummedLosses(t *testing.T) {
+	x, list := drawnPairs(9, 6, .2, 0)
+	set := pairOptions(t, "sigmoid", .2, 0)
+	mix, err := convention.Parse("dpo.mix", "0.8*sigmoid+0.3*bco_pair")
+	require.NoError(t, err)
+	of := func(a, b float32) *dump.Batch {
+		y := map[string][]float64{}
+		for name, v := range x {
+			y[name] = slices.Clone(v)
+		}
+		_, mean := lossOf(list, func(p pairOf) float32 {
+			return a*right["sigmoid"](p) - b*(logSigmoid(p.beta*(p.c-p.rc))+logSigmoid(-p.beta*(p.r-p.rr)))
+		})
+		y["loss"] = []float64{mean}
+		return written("dpo", 6, 1, slices.Repeat([]bool{true}, 6), y)
+	}
+	for words, w := range map[string][2]float32{"each counts 1": {1, 1}, "averaged": {.5, .5}, "reverse": {.3, .8}, "sigmoid has no weight": {1, .3}, "bco_pair is left out": {.8, 0}} {
+		found := requireFault(t, "DPO-TERMS", "preference/dpo_loss", of(w[0], w[1]), set.With("dpo.mix", mix, "test"), of(.8, .3))
+		require.Contains(t, found[0].Hypothesis.Title, words)
+	}
+}
+
 // A margin that is held within ±½ before the loss, and means over the pairs that are divided by another number: of the accumulation steps twice or not at
 // all, or of the pairs out of order.
 func TestPairMeans(t *testing.T) {
