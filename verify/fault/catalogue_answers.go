@@ -1,6 +1,8 @@
 package fault
 
 import (
+	"strings"
+
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
@@ -153,7 +155,7 @@ func tokenFaults() []*Hypothesis {
 	} {
 		list = append(list, &Hypothesis{ID: "DPO-TOKENS", Title: f.title, Checks: answerOutputs, Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			x, mask, cols := c.AnswerTokens(ch.Output)
-			if x == nil || cols == 0 {
+			if x == nil || cols == 0 || maskOfOther(c, ch.Output) != nil {
 				return nil
 			}
 			m := append([]bool(nil), mask...)
@@ -163,7 +165,44 @@ func tokenFaults() []*Hypothesis {
 			return c.AnswerSum(x, m, cols, f.mean, nil)
 		}})
 	}
+	for _, output := range answerOutputs {
+		id, whose := "DPO-SWAPPED", "the policy's"
+		if strings.Contains(output, "ref_") {
+			id, whose = "DPO-REFERENCE-SIGN", "the reference's"
+		}
+		list = append(list, &Hypothesis{ID: id, Title: whose + " log-probs of the answer are those of the other one, with its mask: the halves of the batch are exchanged", Checks: []string{output},
+			Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				x, _, cols := c.AnswerTokens(ch.Output)
+				other := maskOfOther(c, ch.Output)
+				if other == nil {
+					return nil
+				}
+				return c.AnswerSum(x, other, cols, false, nil)
+			}})
+	}
 	return list
+}
+
+// maskOfOther returns the mask of the other answer of each pair where the log-probs of tokens are 0 outside it and not within, as those that were
+// multiplied by it are, and it is not that of the answer; nil else.
+func maskOfOther(c *stage.Case, output string) []bool {
+	other := map[string]string{"logp_chosen": "logp_rejected", "logp_rejected": "logp_chosen", "ref_chosen": "ref_rejected", "ref_rejected": "ref_chosen"}[output]
+	x, mask, cols := c.AnswerTokens(output)
+	_, m, width := c.AnswerTokens(other)
+	if x == nil || m == nil || cols != width {
+		return nil
+	}
+	differ := false
+	for i, on := range m {
+		if on != (x[i] != 0) {
+			return nil
+		}
+		differ = differ || on != mask[i]
+	}
+	if !differ {
+		return nil
+	}
+	return m
 }
 
 // answerFaults makes the bugs of answers hypotheses.

@@ -382,6 +382,20 @@ func TestTokensOfAnswers(t *testing.T) {
 	}
 }
 
+// The reference's half of the batch is that of the other answers, whose mask has zeroed its log-probs.
+func TestTokensOfTheOtherAnswer(t *testing.T) {
+	batch := func(tokens, sums []float64) *dump.Batch {
+		b := written("dpo", 2, 1, []bool{true, true}, map[string][]float64{"ref_chosen": sums, "ref_rejected": {-1, -1}, "logp_chosen": {-1, -1}, "logp_rejected": {-1, -1},
+			"ref_chosen_token_logps": tokens, "chosen_mask": {0, 1, 1, 0, 0, 1, 1, 1}, "ref_rejected_token_logps": make([]float64, 8), "rejected_mask": {0, 1, 1, 1, 0, 1, 0, 0}})
+		for _, name := range []string{"ref_chosen_token_logps", "chosen_mask", "ref_rejected_token_logps", "rejected_mask"} {
+			b.Tensors[name].Width = 4
+		}
+		return b
+	}
+	requireFault(t, "DPO-REFERENCE-SIGN", "preference/ref_chosen", batch([]float64{0, -2, -4, -8, 0, -33, 0, 0}, []float64{-14, -33}), pairOptions(t, "sigmoid", .1, 0),
+		batch([]float64{0, -2, -4, 0, 0, -33, -1, -5}, []float64{-6, -39}))
+}
+
 // A token's loss that is a function of its probability, in the loss and in its gradient.
 func TestFunctionsOfSupervisedTokens(t *testing.T) {
 	lp := []float64{-.25, -1.5, -3, 0, -.75, -2.25, 0, 0}
