@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -57,39 +58,165 @@ func eachNormalised(c *stage.Case, ch *stage.Check, weight func(float64) float64
 	return sum
 }
 
-// multiWeights are what programs make of the weights of several reward functions.
-var multiWeights = []struct {
-	title string
-	of    func(w []float64) []float64
-}{
-	{"in the reverse order of the functions", func(w []float64) []float64 { x := slices.Clone(w); slices.Reverse(x); return x }},
-	{"those of the functions before", func(w []float64) []float64 { return append(slices.Clone(w[len(w)-1:]), w[:len(w)-1]...) }},
-	{"those of the functions behind", func(w []float64) []float64 { return append(slices.Clone(w[1:]), w[0]) }},
-	{"1 for all functions", func(w []float64) []float64 { return mapped(w, func(float64) float64 { return 1 }) }},
-	{"squared", func(w []float64) []float64 { return mapped(w, func(x float64) float64 { return x * x }) }},
+// A weighting is what a program makes of the weights of several reward functions.
+type weighting struct {
+	id, title string
+	w         []float64
 }
 
-// multiEdits returns edits of the weights of rewards that are normalised each before they are added.
+// weightings are those of w: in every order, of single functions, without one, without weights, and squared.
+func weightings(w []float64) []weighting {
+	reversed := slices.Clone(w)
+	slices.Reverse(reversed)
+	const id = "REWARD-WEIGHTS"
+	list := []weighting{
+		{id, "in the reverse order of the functions", reversed},
+		{id, "those of the functions before", append(slices.Clone(w[len(w)-1:]), w[:len(w)-1]...)},
+		{id, "those of the functions behind", append(slices.Clone(w[1:]), w[0])},
+	}
+	const most = 5 // functions, of 120 orders
+	if len(w) <= most {
+		for _, p := range permutations(w) {
+			list = append(list, weighting{id, "in another order: " + fewNumbers(p), p})
+		}
+	}
+	for k, x := range w {
+		alone, without := make([]float64, len(w)), slices.Clone(w)
+		alone[k], without[k] = x, 0
+		list = append(list, weighting{"REWARD-ONE-FUNCTION", fmt.Sprintf("that of function %d of %d, and 0 for the others", k+1, len(w)), alone})
+		if len(w) > 2 {
+			list = append(list, weighting{id, fmt.Sprintf("0 for function %d of %d", k+1, len(w)), without})
+		}
+	}
+	list = append(list, weighting{id, "1 for all functions", mapped(w, func(float64) float64 { return 1 })}, weighting{id, "squared", mapped(w, func(x float64) float64 { return x * x })})
+	var other []weighting
+	for _, f := range list {
+		if !slices.Equal(f.w, w) && !slices.ContainsFunc(other, func(g weighting) bool { return slices.Equal(f.w, g.w) }) {
+			other = append(other, f)
+		}
+	}
+	return other
+}
+
+// permutations are all orders of some numbers.
+func permutations(x []float64) (list [][]float64) {
+	if len(x) < 2 {
+		return [][]float64{slices.Clone(x)}
+	}
+	for i := range x {
+		for _, p := range permutations(append(slices.Clone(x[:i]), x[i+1:]...)) {
+			list = append(list, append([]float64{x[i]}, p...))
+		}
+	}
+	return list
+}
+
+// multiEdits returns edits of the weights of several reward functions in advantages whose scores are right, and of rewards that are normalised each before
+// they are added.
 func multiEdits(o *stage.Outcome) []edit {
-	w := o.Case.FactList("reward_weights")
-	if o.Check.ID != "advantage/group" || o.Case.Set.Value("adv.multi").String() != "normalize_then_sum" || len(w) < 2 {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	w, t := c.FactList("reward_weights"), c.B.Tensors["rewards_per_func"]
+	if o.Check.Stage != convention.Advantage || t == nil || t.Width < 2 || len(t.Data) != c.B.Rows*t.Width {
 		return nil
 	}
 	var list []edit
-	for _, f := range multiWeights {
-		if slices.Equal(f.of(w), w) {
-			continue
-		}
-		list = append(list, edit{id: "REWARD-WEIGHTS", title: "the normalised rewards have other weights: " + f.title, changes: 1,
-			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				var weights []any
-				for _, x := range f.of(c.FactList("reward_weights")) {
-					weights = append(weights, x)
-				}
-				return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-					return c.B, c.Set.WithFact("reward_weights", weights), true
-				}, c, ch)
-			}})
+	for _, f := range chosenRewards {
+		list = append(list, edit{id: f.id, title: "of the rewards of a row " + f.title + " makes its advantage, not their sum", changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return chosenOf(f.of, c, ch) }})
+	}
+	if len(w) != t.Width {
+		return list
+	}
+	what := "the rewards in the advantages"
+	if c.Set.Value("adv.multi").String() == "normalize_then_sum" {
+		what = "the normalised rewards"
+	}
+	for _, f := range weightings(w) {
+		list = append(list, edit{id: f.id, title: what + " have other weights: " + f.title, changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(withWeights(f.w), c, ch) }})
 	}
 	return list
+}
+
+// withWeights returns the input with other weights of the reward functions, and with the scores that they make.
+func withWeights(w []float64) input {
+	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		b, t := c.B, c.B.Tensors["rewards_per_func"]
+		if t == nil || t.Width != len(w) || len(t.Data) != b.Rows*len(w) {
+			return nil, nil, false
+		}
+		facts := make([]any, len(w))
+		for k, x := range w {
+			facts[k] = x
+		}
+		if b.Row("scores") != nil {
+			sums := make([]float64, b.Rows)
+			for i, x := range t.Data {
+				if !math.IsNaN(x) {
+					sums[i/len(w)] += w[i%len(w)] * x
+				}
+			}
+			b = b.With("scores", sums)
+		}
+		return b, c.Set.WithFact("reward_weights", facts), true
+	}
+}
+
+// chosenRewards are single numbers of the rewards of a row, one of each function, as of each turn of a dialogue, that stand for their sum. A turn that a row
+// has not got has 0.
+var chosenRewards = []struct {
+	id, title string
+	of        func(x []float64) float64
+}{
+	{"REWARD-ONE-FUNCTION", "the last one that is not 0", func(x []float64) float64 { return lastOtherThan0(x) }},
+	{"REWARD-ONE-FUNCTION", "the first one that is not 0", func(x []float64) float64 {
+		y := slices.Clone(x)
+		slices.Reverse(y)
+		return lastOtherThan0(y)
+	}},
+	{"ADV-REWARDS", "the largest", func(x []float64) float64 { return slices.Max(x) }},
+	{"ADV-REWARDS", "the least", func(x []float64) float64 { return slices.Min(x) }},
+	{"ADV-REWARDS", "the mean of those that are not 0", func(x []float64) float64 {
+		var sum, n float64
+		for _, v := range x {
+			sum, n = sum+v, n+float64(boolToInt(v != 0))
+		}
+		return sum / max(n, 1)
+	}},
+	{"ADV-REWARDS", "the product", func(x []float64) float64 {
+		y := 1.0
+		for _, v := range x {
+			y *= v
+		}
+		return y
+	}},
+}
+
+func lastOtherThan0(x []float64) (y float64) {
+	for _, v := range x {
+		if v != 0 {
+			y = v
+		}
+	}
+	return y
+}
+
+// chosenOf predicts an output for scores that are one number of the rewards of their rows. It is nil where that is the same function of all rows.
+func chosenOf(of func(x []float64) float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	t, b := c.B.Tensors["rewards_per_func"], c.B
+	if t == nil || b.Row("scores") == nil || slices.ContainsFunc(t.Data, math.IsNaN) || len(t.Data) != b.Rows*t.Width {
+		return nil
+	}
+	x, functions := make([]float64, b.Rows), make([]bool, t.Width)
+	for r := range x {
+		row := t.Data[r*t.Width : (r+1)*t.Width]
+		x[r] = of(row)
+		for k, v := range row {
+			functions[k] = functions[k] || v != x[r]
+		}
+	}
+	if slices.Contains(functions, false) {
+		return nil
+	}
+	return under(token("scores", func(*stage.Case, []float64) []float64 { return x }), c, ch)
 }

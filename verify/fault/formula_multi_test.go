@@ -65,4 +65,61 @@ func TestSumOfNormalisedRewards(t *testing.T) {
 	requireName(t, judge(weights, false), "ADV-MULTI", "the sum of the normalised rewards is not normalised over the batch")
 	requireName(t, judge([]float64{1, 1}, false), "ADV-MULTI", "without their weights")
 	requireName(t, judge([]float64{0.5, 1}, true), "REWARD-WEIGHTS", "in the reverse order of the functions")
+	requireName(t, judge([]float64{0, 0.5}, true), "REWARD-ONE-FUNCTION", "that of function 2 of 2, and 0 for the others")
+}
+
+// Weights of other functions are named in the advantages of scores that are right.
+func TestAdvantagesOfOtherWeights(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	for words, weights := range map[string][]float64{"": {1, 0.5, 2}, "in the reverse order": {2, 0.5, 1}, "in another order: 1, 2, 0.5": {1, 2, 0.5}, "0 for function 2 of 3": {1, 0, 2}} {
+		var per []float64
+		sums := func(r []float64, w []float64) (sum []float64) {
+			per = per[:0]
+			for i, x := range r {
+				y, z := float64(float32(math.Sin(float64(i*i)))), float64(float32(math.Cos(float64(i*i))))
+				per, sum = append(per, x, y, z), append(sum, float64(float32(w[0]*x+w[1]*y+w[2]*z)))
+			}
+			return sum
+		}
+		var scores []float64
+		b := rewarded(func(r []float64, group []int, i int) float64 {
+			x := sums(r, weights)
+			scores = sums(r, []float64{1, 0.5, 2})
+			return (x[i] - centreOf("mean", x, group, i)) / (spreadOf("std1", x, group) + 1e-4)
+		})
+		b.Tensors["scores"].Data = scores
+		b.Tensors["rewards_per_func"] = &dump.Tensor{Name: "rewards_per_func", Layout: dump.PerRow, Width: 3, Shape: []int{b.Rows, 3}, Data: per, Type: format.F32}
+		o := stage.Judge(stage.Find("advantage/group"), b, convention.FromProfile(p).WithFact("num_generations", 4).WithFact("reward_weights", []any{1.0, 0.5, 2.0}))
+		if words == "" {
+			require.Equal(t, check.Pass, o.Verdict, o.Lacking())
+			continue
+		}
+		requireName(t, o, "REWARD-WEIGHTS", words)
+	}
+}
+
+// One of the rewards of a dialogue's turns that stands for their sum is named.
+func TestAdvantagesOfOneTurn(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	for id, f := range map[string]func(first, second float64, two bool) float64{
+		"REWARD-ONE-FUNCTION": func(first, second float64, two bool) float64 { return map[bool]float64{true: second, false: first}[two] },
+		"ADV-REWARDS":         func(first, second float64, two bool) float64 { return (first + second) / map[bool]float64{true: 2, false: 1}[two] },
+	} {
+		var per, scores []float64
+		b := rewarded(func(r []float64, group []int, i int) float64 {
+			x := make([]float64, len(r))
+			per, scores = nil, nil
+			for j, first := range r {
+				second := map[bool]float64{true: float64(float32(math.Sin(float64(j * j)))), false: 0}[j%3 > 0]
+				x[j] = f(first, second, j%3 > 0)
+				per, scores = append(per, first, second), append(scores, float64(float32(first+second)))
+			}
+			return (x[i] - centreOf("mean", x, group, i)) / (spreadOf("std1", x, group) + 1e-4)
+		})
+		b.Tensors["scores"].Data = scores
+		b.Tensors["rewards_per_func"] = &dump.Tensor{Name: "rewards_per_func", Layout: dump.PerRow, Width: 2, Shape: []int{b.Rows, 2}, Data: per, Type: format.F32}
+		requireName(t, stage.Judge(stage.Find("advantage/group"), b, convention.FromProfile(p).WithFact("num_generations", 4)), id, "makes its advantage, not their sum")
+	}
 }
