@@ -14,14 +14,14 @@ var toGoForms = []struct {
 	id, title string
 	of        func(r []float64, gamma float64) []float64
 }{
-	{"ADV-FORM", "the loop runs from the first token on, not from the last one back: R_t = r_t + γ·R_{t−1}", func(r []float64, gamma float64) []float64 {
+	{"GAE-RECURSION", "the loop runs from the first token on, not from the last one back: R_t = r_t + γ·R_{t−1}", func(r []float64, gamma float64) []float64 {
 		y := make([]float64, len(r))
 		for t := range r {
 			y[t] = r[t] + gamma*at(y, t-1)
 		}
 		return y
 	}},
-	{"ADV-FORM", "the returns are in the reverse order: the list that grew from the last token back is not reversed", func(r []float64, gamma float64) []float64 {
+	{"GAE-RECURSION", "the returns are in the reverse order: the list that grew from the last token back is not reversed", func(r []float64, gamma float64) []float64 {
 		y := toGo(r, gamma)
 		slices.Reverse(y)
 		return y
@@ -32,16 +32,16 @@ var toGoForms = []struct {
 	{"GAE-SHIFT", "the returns stand one token late: R_{t−1} in place of R_t, of the first token 0", func(r []float64, gamma float64) []float64 {
 		return append([]float64{0}, toGo(r, gamma)[:len(r)-1]...)
 	}},
-	{"ADV-FORM", "the reward of the own token is left out: R_t = γ·R_{t+1}", func(r []float64, gamma float64) []float64 {
+	{"GAE-RECURSION", "the reward of the own token is left out: R_t = γ·R_{t+1}", func(r []float64, gamma float64) []float64 {
 		y := toGo(r, gamma)
 		for t := range y {
 			y[t] -= r[t]
 		}
 		return y
 	}},
-	{"ADV-FORM", "what follows is subtracted: R_t = r_t − γ·R_{t+1}", func(r []float64, gamma float64) []float64 { return toGo(r, -gamma) }},
-	{"ADV-FORM", "nothing is summed over the future: R_t = r_t", func(r []float64, _ float64) []float64 { return slices.Clone(r) }},
-	{"ADV-FORM", "the discount counts from the first token: R_t = Σ γ^s·r_s over s ≥ t", func(r []float64, gamma float64) []float64 {
+	{"GAE-RECURSION", "what follows is subtracted: R_t = r_t − γ·R_{t+1}", func(r []float64, gamma float64) []float64 { return toGo(r, -gamma) }},
+	{"GAE-RECURSION", "nothing is summed over the future: R_t = r_t", func(r []float64, _ float64) []float64 { return slices.Clone(r) }},
+	{"GAE-RECURSION", "the discount counts from the first token: R_t = Σ γ^s·r_s over s ≥ t", func(r []float64, gamma float64) []float64 {
 		y, g := slices.Clone(r), 1.0
 		for t := range y {
 			y[t] *= g
@@ -99,18 +99,19 @@ func toGoEdits(o *stage.Outcome) []edit {
 // returned predicts advantages of other returns: those of rewards without a future, whitened as declared. Returns of n tokens have n sums.
 func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	b := c.B
-	reward := b.Token("token_rewards")
-	if len(reward) != len(b.Mask) || b.Cols == 0 {
+	rewards := c.Token("token_rewards")
+	reward := rewards.X
+	if len(reward) != len(b.Mask) || b.Cols == 0 || !c.OK() {
 		return nil
 	}
 	x, most := make([]float64, len(reward)), 0.0
 	for r := range b.Rows {
 		var cells []int
 		var own []float64
-		size := 0.0
+		size, e := 0.0, 0.0
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
 			if b.Mask[i] {
-				cells, own, size = append(cells, i), append(own, reward[i]), size+math.Abs(reward[i])
+				cells, own, size, e = append(cells, i), append(own, reward[i]), size+math.Abs(reward[i]), e+rewards.E(i)
 			}
 		}
 		if len(own) == 0 {
@@ -119,11 +120,11 @@ func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *
 		for t, y := range of(own, numberOr(c, "gae.gamma", 1)) {
 			x[cells[t]] = y
 		}
-		most = max(most, 2*float64(len(own)+4)*c.Unit*size)
+		most = max(most, 2*float64(len(own)+4)*c.Unit*size+e)
 	}
-	rewards := perToken("token_rewards", x)
+	summed := perToken("token_rewards", x)
 	p := under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-		b, set, ok := rewards(c)
+		b, set, ok := summed(c)
 		return b, set.With("gae.gamma", convention.NumberValue(0), "hypothesis"), ok
 	}, c, ch)
 	if p == nil || len(p.Want) != len(x) {

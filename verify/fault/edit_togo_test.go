@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -15,10 +17,10 @@ func TestToGoEdits(t *testing.T) {
 	p, _, err := convention.Lookup("verl-ppo@0.9")
 	require.NoError(t, err)
 	set := convention.FromProfile(p)
-	for name, x := range map[string]string{"adv.kind": "rfpp", "rfpp.mode": "return_to_go", "gae.gamma": "0.97", "whiten.scope": "none"} {
+	for name, x := range map[string]string{"adv.kind": "rfpp", "rfpp.mode": "return_to_go", "gae.gamma": "0.97", "whiten.scope": "none", "kl.place": "token_reward", "kl.beta": "1"} {
 		set = set.With(name, parsed(name, x), "test")
 	}
-	empty := false // the first row has no token
+	empty, implied := false, false // the first row has no token; the rewards of tokens are those of scores and KL, and not in the dump
 	judge := func(of func(r []float64) []float64) *stage.Outcome {
 		b := rolledOut(true, func(r, _, m, _ []float64, _ float64) []float64 {
 			var own []float64
@@ -41,6 +43,11 @@ func TestToGoEdits(t *testing.T) {
 		for i := 0; i < b.Cols && empty; i++ {
 			b.Mask[i] = false
 		}
+		if implied {
+			b.Tensors["kl"] = b.With("kl", mapped(b.Token("token_rewards"), func(x float64) float64 { return -x })).Tensors["kl"]
+			b.Tensors["scores"] = &dump.Tensor{Name: "scores", Layout: dump.PerRow, Width: 1, Shape: []int{b.Rows}, Data: make([]float64, b.Rows), Type: format.F32}
+			delete(b.Tensors, "token_rewards")
+		}
 		return stage.Judge(stage.Find("advantage/return"), b, set)
 	}
 	right := func(r []float64) []float64 {
@@ -53,7 +60,7 @@ func TestToGoEdits(t *testing.T) {
 		return y
 	}
 	require.Equal(t, check.Pass, judge(right).Verdict)
-	requireName(t, judge(func(r []float64) []float64 {
+	forward := func(r []float64) []float64 {
 		y := make([]float64, len(r))
 		var g float64
 		for t := range r {
@@ -61,7 +68,8 @@ func TestToGoEdits(t *testing.T) {
 			y[t] = g
 		}
 		return y
-	}), "ADV-FORM", "from the first token on")
+	}
+	requireName(t, judge(forward), "GAE-RECURSION", "from the first token on")
 	requireName(t, judge(func(r []float64) []float64 { return append(right(r)[1:], 0) }), "GAE-SHIFT", "one token early")
 	requireName(t, judge(func(r []float64) []float64 { return toGo(r, testGamma*testGamma) }), "GAE-RECURSION", "γ²")
 	requireName(t, judge(func(r []float64) []float64 {
@@ -70,9 +78,11 @@ func TestToGoEdits(t *testing.T) {
 			y[i], y[j] = y[j], y[i]
 		}
 		return y
-	}), "ADV-FORM", "not reversed")
+	}), "GAE-RECURSION", "not reversed")
 	empty = true
 	requireName(t, judge(func(r []float64) []float64 { return toGo(r, 1) }), "GAE-NO-GAMMA", "")
+	empty, implied = false, true
+	requireName(t, judge(forward), "GAE-RECURSION", "from the first token on")
 }
 
 // Returns that were normalised are the right ones on a line.

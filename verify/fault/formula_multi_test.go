@@ -104,8 +104,12 @@ func TestAdvantagesOfOneTurn(t *testing.T) {
 	p, _, err := convention.Lookup("trl-grpo@1.16")
 	require.NoError(t, err)
 	for id, f := range map[string]func(first, second float64, two bool) float64{
-		"REWARD-ONE-FUNCTION": func(first, second float64, two bool) float64 { return map[bool]float64{true: second, false: first}[two] },
-		"ADV-REWARDS":         func(first, second float64, two bool) float64 { return (first + second) / map[bool]float64{true: 2, false: 1}[two] },
+		"REWARD-ONE-FUNCTION": func(first, second float64, two bool) float64 {
+			return map[bool]float64{true: second, false: first}[two]
+		},
+		"ADV-REWARDS": func(first, second float64, two bool) float64 {
+			return (first + second) / map[bool]float64{true: 2, false: 1}[two]
+		},
 	} {
 		var per, scores []float64
 		b := rewarded(func(r []float64, group []int, i int) float64 {
