@@ -49,6 +49,25 @@ func TestKLWeightEdits(t *testing.T) {
 	requireName(t, judge("kl/token", "is_corrected", inverse, -1), "RATIO-INVERTED", "the estimate of KL is multiplied by the inverse")
 }
 
+// The sum of two estimates of KL, and one that is multiplied by a ratio of other passes, are named by that, whatever the slope is declared to be.
+func TestKLPairs(t *testing.T) {
+	k2, k3 := func(x float64) float64 { return x * x / 2 }, func(x float64) float64 { return math.Exp(x) - x - 1 }
+	judge := func(kind, grad string, of func(lp, old, ref float64) float64) *stage.Outcome {
+		set := clippedLoss(t, "kl.beta", "0.1", "kl.kind", kind, "kl.place", "loss", "kl.grad", grad, "kl.agg", "same", "kl.is_cap", "none")
+		b := estimatedBy(k3)
+		for i, lp := range b.Token("logp_new") {
+			b.Token("kl")[i] = float64(float32(of(lp, b.Token("logp_old")[i], b.Token("logp_ref")[i])))
+		}
+		return stage.Judge(stage.Find("kl/token"), b, set)
+	}
+	for _, grad := range []string{"naive", "straight_through_k2"} {
+		require.Equal(t, check.Pass, judge("k3", grad, func(lp, _, ref float64) float64 { return k3(ref - lp) }).Verdict)
+		requireName(t, judge("k3", grad, func(lp, _, ref float64) float64 { return k2(ref-lp) + k3(ref-lp) }), "KL-FORMULA", "the sum of two: k2 = ½x² and k3")
+	}
+	require.Equal(t, check.Pass, judge("ratio_d", "naive", func(lp, old, ref float64) float64 { return math.Exp(lp-old) * (lp - ref) }).Verdict)
+	requireName(t, judge("ratio_d", "naive", func(lp, old, ref float64) float64 { return math.Exp(ref-old) * (lp - ref) }), "KL-GRAD", "(logp_ref − logp_old)")
+}
+
 // A policy term without a gradient beside a KL whose ratio is detached with it.
 func TestRatioDetachedBesideKL(t *testing.T) {
 	const beta = 0.1

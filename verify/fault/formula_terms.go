@@ -91,7 +91,7 @@ func estimatedOf(c *stage.Case, ch *stage.Check, value, slope func(lp, ref float
 		return nil
 	}
 	corrected := false
-	if v := c.Set.Value("kl.grad"); v.Kind() == convention.Enum && inLoss && v.Text() != "naive" {
+	if v := c.Set.Value("kl.grad"); v.Kind() == convention.Enum && inLoss && v.Text() != "naive" && (v.Text() == "is_corrected" || ch.Stage != convention.KL) { // the others change the slope alone
 		if corrected = v.Text() == "is_corrected"; !corrected || c.EnumOr("ratio.level", "token") != "token" {
 			return nil
 		}
