@@ -75,22 +75,30 @@ type rollout struct {
 	rows []int
 }
 
-// rolloutOf returns the answers of a batch in the order of their ids, or of the batch, nil where they are not whole groups of one size, one after the other,
-// or where advantages are not made of their scores alone.
-func rolloutOf(c *stage.Case, ch *stage.Check) *rollout {
-	b, id := c.B, c.B.Row("group_id")
-	score := c.B.Row("scores")
-	if ch.ID != "advantage/group" || len(id) != b.Rows || len(score) != b.Rows || b.Rows < 4 || c.Set.Value("adv.kind").String() != "group" ||
+// plainGroups reports whether advantages are made of the scores of groups, by their mean and deviation alone.
+func plainGroups(c *stage.Case, ch *stage.Check) bool {
+	id, score := c.B.Row("group_id"), c.B.Row("scores")
+	if ch.ID != "advantage/group" || len(id) != c.B.Rows || len(score) != c.B.Rows || c.B.Rows < 4 || c.Set.Value("adv.kind").String() != "group" ||
 		slices.ContainsFunc(score, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) {
-		return nil
+		return false
 	}
 	for _, v := range []struct {
 		option string
 		is     []string
 	}{{"adv.center", []string{"mean", "loo"}}, {"adv.scale", []string{"none", "group_std"}}, {"kl.place", []string{"loss", "none"}}, {"reward.clip", []string{"none", "–", "?", "after_baseline"}}, {"whiten.scope", []string{"none", "–"}}} {
 		if !slices.Contains(v.is, c.Set.Value(v.option).String()) {
-			return nil
+			return false
 		}
+	}
+	return true
+}
+
+// rolloutOf returns the answers of a batch in the order of their ids, or of the batch, nil where they are not whole groups of one size, one after the other,
+// or where advantages are not made of their scores alone.
+func rolloutOf(c *stage.Case, ch *stage.Check) *rollout {
+	b, id := c.B, c.B.Row("group_id")
+	if !plainGroups(c, ch) {
+		return nil
 	}
 	g, same := groupSize(id)
 	if !same || g < 2 || b.Rows%g != 0 || b.Rows == g {

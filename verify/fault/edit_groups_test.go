@@ -225,3 +225,28 @@ func TestTablesOfScoresWithTheirAxesExchanged(t *testing.T) {
 		return out
 	}), "ADV-ROWS-PERMUTED", "")
 }
+
+// Means or deviations of groups that are spread over rows in another order are found where the rows were shuffled, too.
+func TestStatisticsOfGroupsDealtOtherwise(t *testing.T) {
+	set, c := groupSet(t), stage.Find("advantage/group")
+	for words, part := range map[string][2]int{"the mean of another group is": {1, 0}, "the deviation of another group": {0, 1}, "mean and deviation are those": {1, 1}} {
+		b := grouped([]int{4, 4, 4, 4, 4}, func(r, id []float64) []float64 {
+			mean, std, n := make([]float64, 5), make([]float64, 5), make([]int, 5)
+			for i, g := range id {
+				mean[int(g)] += r[i] / 4
+			}
+			for i, g := range id {
+				std[int(g)] += (r[i] - mean[int(g)]) * (r[i] - mean[int(g)]) / 3
+			}
+			out := make([]float64, len(r))
+			for i, g := range id { // repeated as a block: that of group k%5 for the k-th row
+				own, other := int(g), (4*int(g)+n[int(g)])%5
+				n[own]++
+				of := [2]int{own, other}
+				out[i] = (r[i] - mean[of[part[0]]]) / (math.Sqrt(std[of[part[1]]]) + 1e-6)
+			}
+			return out
+		})
+		requireFirst(t, stage.Judge(c, b, set), "ADV-OTHER-GROUP", words)
+	}
+}
