@@ -50,7 +50,8 @@ var reductions = []struct {
 
 // termEdits returns edits in which a term of the loss is reduced in another way than declared, and the rest of the loss is right.
 func termEdits(o *stage.Outcome) []edit {
-	if o.Check.ID != "aggregate/loss" && o.Check.ID != "gradient/dlogp" {
+	alone := o.Check.ID == "aggregate/kl_loss" || o.Check.ID == "aggregate/entropy_loss"
+	if o.Check.ID != "aggregate/loss" && o.Check.ID != "gradient/dlogp" && !alone {
 		return nil
 	}
 	c := o.Case.Of(o.Case.B, o.Case.Set)
@@ -61,7 +62,7 @@ func termEdits(o *stage.Outcome) []edit {
 	}{{"", 1}, {", divided by the accumulation steps", 1 / ga}, {", times the number of ranks", world}, {", divided by the number of ranks", 1 / world}}
 	var list []edit
 	for _, t := range lossTerms {
-		if !t.apart(c, o.Check) {
+		if alone && o.Check.Output != t.tensor+"_loss" || !alone && !t.apart(c, o.Check) {
 			continue
 		}
 		for i := range reductions {
@@ -128,6 +129,9 @@ func (t lossTerm) reduced(at int, factor float64, c *stage.Case, ch *stage.Check
 	b, form := c.B, reductions[at]
 	coef := t.sign * numberOr(c, t.coefficient, 0)
 	rest := under(number(t.coefficient, func(float64) float64 { return 0 }), c, ch)
+	if ch.Output == t.tensor+"_loss" { // the term alone, without its coefficient
+		coef, rest = 1, &stage.Prediction{Want: make([]float64, len(b.Files)), Bound: make([]float64, len(b.Files)), Scale: 1}
+	}
 	if rest == nil || b.Cols == 0 {
 		return nil
 	}
@@ -181,6 +185,9 @@ func (t lossTerm) reduced(at int, factor float64, c *stage.Case, ch *stage.Check
 		}
 		p.Want[f] += coef * sum
 		p.Bound[f] += math.Abs(coef)*((n+4)*c.Unit*all+e) + 2*c.Unit*math.Abs(p.Want[f])
+	}
+	if beta := numberOr(c, t.coefficient, 0); ch.Output == "kl_loss" && beta != 0 { // it may be in it
+		p.Alt = mapped(p.Want, func(x float64) float64 { return beta * x })
 	}
 	return &p
 }

@@ -39,7 +39,7 @@ func TestTermEdits(t *testing.T) {
 		ref, k, h, g := make([]float64, len(lp)), make([]float64, len(lp)), make([]float64, len(lp)), make([]float64, len(lp))
 		n := tokensOf(b, b.Mask)
 		tokens, cells := count(b.Mask), float64(len(b.Mask))
-		var total float64
+		var total, klLoss, entropyLoss float64
 		for i := range lp {
 			ref[i] = float64(float32(lp[i] + 0.6*r.NormFloat64()))
 			x := ref[i] - lp[i]
@@ -50,6 +50,7 @@ func TestTermEdits(t *testing.T) {
 			row := i / b.Cols
 			wk, we := kl(n[row], float64(b.Rows), tokens, cells), entropy(n[row], float64(b.Rows), tokens, cells)
 			total += loss[i]/tokens + beta*wk*k[i] - coef*we*bonus(h[i], lp[i])
+			klLoss, entropyLoss = klLoss+wk*k[i], entropyLoss+we*h[i]
 			d, a := lp[i]-old[i], adv[row]
 			if c := math.Max(0.8, math.Min(math.Exp(d), 1.28)); !(-a*c > -a*math.Exp(d)) {
 				g[i] = -a * math.Exp(d) / tokens
@@ -59,7 +60,11 @@ func TestTermEdits(t *testing.T) {
 		for name, x := range map[string][]float64{"logp_ref": ref, "kl": k, "entropy": h, "dlogp": g} {
 			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
 		}
-		b.Tensors["loss"] = &dump.Tensor{Name: "loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(total))}, Type: format.F32}
+		for name, x := range map[string]float64{"loss": total, "kl_loss": klLoss, "entropy_loss": entropyLoss} {
+			if "aggregate/"+name == id || name == "loss" {
+				b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(x))}, Type: format.F32}
+			}
+		}
 		return stage.Judge(stage.Find(id), b, set)
 	}
 	mean := func(_, _, tokens, _ float64) float64 { return 1 / tokens }
@@ -71,7 +76,10 @@ func TestTermEdits(t *testing.T) {
 		requireName(t, judge(id, sums, mean, own), "KL-AGGREGATION", "the mean of the sums of the responses")
 		requireName(t, judge(id, means, mean, own), "KL-AGGREGATION", "the mean of the means of the responses")
 	}
-	requireName(t, judge("aggregate/loss", mean, sums, own), "ENTROPY-AGGREGATION", "the mean of the sums of the responses")
+	for _, id := range []string{"aggregate/loss", "aggregate/entropy_loss"} {
+		requireName(t, judge(id, mean, sums, own), "ENTROPY-AGGREGATION", "the mean of the sums of the responses")
+	}
+	requireName(t, judge("aggregate/kl_loss", sums, mean, own), "KL-AGGREGATION", "the mean of the sums of the responses")
 	requireName(t, judge("aggregate/loss", mean, mean, func(_, lp float64) float64 { return -lp }), "ENTROPY-FORM", "−logp_new")
 	// A KL of the tokens whose advantage is above 0 alone, and a loss that was reduced in bfloat16 by several roundings; one that was rounded once has no name.
 	of := judge("aggregate/loss", mean, mean, own).Case.B
