@@ -280,6 +280,9 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 		h.engine.add(n)
 		h.engine.corrected = h.engine.corrected || n.has("is_weights") || corrects(set)
 	}
+	if n.Update != nil {
+		h.engine.left = n.Update.discrepancy().Scale
+	}
 }
 
 // coarse reports whether the log-probs called name have no more bits than a 16-bit format.

@@ -3,6 +3,7 @@ package dump
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/verify/check"
@@ -28,11 +29,13 @@ type engineSizes struct {
 	waiting   stepSizes
 	rows      map[string]bool // of the steps that wait
 	corrected bool            // importance weights stand between engine and trainer
+	left      float64         // how far the step before had left its old log-probs
 }
 
 // stepSizes is the difference between engine and trainer at a step, or at n steps from first to last together.
 type stepSizes struct {
 	first, last, n int
+	begins         bool // a rollout: the policy is that of the old log-probs, bit by bit or as it was not at the step before
 	stage.Discrepancy
 }
 
@@ -47,7 +50,11 @@ func (x stepSizes) String() string {
 // be told from another, and no steps are put together.
 func (e *engineSizes) add(n *StepNotes) {
 	e.steps++
-	x := stepSizes{n.Step, n.Step, 1, n.Engine.discrepancy()}
+	x := stepSizes{n.Step, n.Step, 1, false, n.Engine.discrepancy()}
+	if n.Update != nil {
+		left := n.Update.discrepancy().Scale
+		x.begins = n.Update.Same || left < x.Scale/10 && left < e.left/4
+	}
 	if x.Tokens >= fewestTokens {
 		e.pools = append(e.pools, x)
 		return
@@ -90,7 +97,7 @@ func (x stepSizes) with(y stepSizes) stepSizes {
 	se := func(a, b, ea, eb float64) float64 {
 		return math.Sqrt(float64(p*p)*float64(ea*ea) + float64(q*q)*float64(eb*eb) + float64(p*q)*float64((a-b)*(a-b))/n)
 	}
-	return stepSizes{x.first, y.last, x.n + y.n, stage.Discrepancy{
+	return stepSizes{x.first, y.last, x.n + y.n, x.begins && y.begins, stage.Discrepancy{
 		Tokens:  x.Tokens + y.Tokens,
 		MeanAbs: mean(x.MeanAbs, y.MeanAbs), AbsSE: se(x.MeanAbs, y.MeanAbs, x.AbsSE, y.AbsSE),
 		K3: mean(x.K3, y.K3), K3SE: se(x.K3, y.K3, x.K3SE, y.K3SE),
@@ -148,8 +155,26 @@ func (s *session) engineOverSteps() (check.Result, bool) {
 		lead := best.first != pools[0].first || 2*bad < len(pools)-1 // what is right at first and then grows is a matter of weights; all else that differs does so from the start
 		res.Subject = fmt.Sprintf("%s (%d of %s)", begins, res.Steps.Bad, steps(res.Steps.Judged, "step"))
 		s.engineApart(&res, best, worst, lead)
+		if res.Verdict == check.Undetermined && s.profile == nil && lagsEvenly(pools, res.Limit) {
+			res.Verdict, res.Where, res.Explanations = check.Warn, "", nil
+			res.Reason = fmt.Sprintf("from %s on the engine stays about as far behind (%s: %s; %s: %s): its weights are a rollout older, and no older with time, as those of an asynchronous engine are, for which the importance weights of this run may correct",
+				begins, begins, begins.Discrepancy, last, last.Discrepancy)
+		}
 	}
 	return res, true
+}
+
+// lagsEvenly reports whether an engine that was near at first is no further behind at the begin of the last rollout than at the begin of the first at which
+// it was not. Updates of one size in directions that do not oppose each other lead √2 as far or further in two rollouts than in one, so that weights
+// that are never sent fall behind; ⁴√2 lies between.
+func lagsEvenly(pools []stepSizes, limit float64) bool {
+	behind := slices.DeleteFunc(slices.Clone(pools), func(x stepSizes) bool { return !x.begins })
+	first := slices.IndexFunc(behind, func(x stepSizes) bool { return x.Scale > limit })
+	if first < 1 || first == len(behind)-1 {
+		return false
+	}
+	behind = behind[first:]
+	return !slices.ContainsFunc(behind[1:], func(x stepSizes) bool { return x.Scale > math.Sqrt(math.Sqrt2)*behind[0].Scale })
 }
 
 // sizeError is the factor that six standard errors of the sizes of two differences make, of so many tokens each.

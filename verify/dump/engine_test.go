@@ -73,7 +73,7 @@ func TestEngineFrozenFromTheFirstStepInSmallSteps(t *testing.T) {
 		if rollout < 2 {
 			return 0.007 // the first weights, in bfloat16
 		}
-		return 1.2
+		return 0.6 * float64(rollout-1)
 	}
 	b := smallSteps(8, 1, frozen)
 	res := engineOf(t, b)
@@ -100,6 +100,27 @@ func TestEngineFrozenFromTheFirstStepInSmallSteps(t *testing.T) {
 		s.Meta.Options = []dumpfile.Option{{Name: "max_staleness", Value: 1.0}}
 	}
 	require.Nil(t, engineOf(t, b), "the lag is declared")
+}
+
+// An engine that is a rollout behind is no further behind later, where the weights of it that are never sent are.
+func TestEngineThatLagsEvenly(t *testing.T) {
+	behind := func(rollout int) float64 {
+		if rollout < 2 {
+			return 0.007
+		}
+		return 1.2
+	}
+	b := smallSteps(8, 1, behind)
+	weights := []string{"tis.level=token", "tis.rule=truncate_upper", "tis.high=2"}
+	require.Equal(t, check.Warn, engineOf(t, b, weights...).Verdict)
+	require.Equal(t, check.Fail, engineOf(t, b).Verdict, "nothing corrects for it")
+	for _, step := range b[6:] { // a step of rollout 3, and all of those behind it, are of a rollout that began at the step before
+		lp := step.Token("logp_new")
+		for i := range lp {
+			lp[i] += 0.1 * float64(1-2*(i%2))
+		}
+	}
+	require.Equal(t, check.Undetermined, engineOf(t, b, weights...).Verdict, "the lag of one rollout says nothing of the next")
 }
 
 func TestHealthyEngineInSmallSteps(t *testing.T) {
