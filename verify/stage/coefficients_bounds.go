@@ -13,168 +13,20 @@ import (
 const ofPlain = aggregations
 
 // Parameters of a form that are no coefficients: bounds of the ratio, one for both sides or each its own, the dual clip, the cap of the engine's weights,
-// and the clip of values.
+// the clip of values, and the temperatures of SAPO for either sign of the advantage.
 const (
 	paramBoth, paramLow, paramHigh = 0, 1, 2
 	paramDual, paramCap, paramClip = 3, 4, 5
-	params                         = 6
+	paramTauPos, paramTauNeg       = 6, 7
+	params                         = 8
 )
 
 // boundStarts are the values from which parameters are solved.
-var boundStarts = [params][]float64{{0.2, 0.05, 3e-3}, {0.2, 0.05, 3e-3}, {0.2, 0.05, 3e-3}, {2, 1.2, 4}, {1.5, 1.05, 3}, {0.2, 0.05, 0.02}}
+var boundStarts = [params][]float64{{0.2, 0.05, 3e-3}, {0.2, 0.05, 3e-3}, {0.2, 0.05, 3e-3}, {2, 1.2, 4}, {1.5, 1.05, 3}, {0.2, 0.05, 0.02},
+	{1, 3, 0.3}, {1, 3, 0.3}}
 
 // mostBound is the most tokens whose bounds are solved for.
 const mostBound = 1 << 14
-
-// boundRow is a row of tokens from lo to hi.
-type boundRow struct{ lo, hi int }
-
-// boundFile is a file with what aggregations make of sums over its tokens and of sums of means over its rows: one factor for each; see [Case.aggregated].
-type boundFile struct {
-	loss         float64
-	cols, height float64
-	rows         []boundRow
-	factor       [aggregations + 1]float64
-}
-
-// boundCells are the cells of files, without those outside a mask.
-type boundCells struct {
-	files []boundFile
-	n     int
-}
-
-// valueMasks are the cells that a value loss may have (value.mask).
-var valueMasks = []string{"response", "p1"}
-
-// boundValues are the cells of a value loss.
-type boundValues struct {
-	boundCells
-	value, rollout, target []float64
-}
-
-// boundTokens are the tokens of files.
-type boundTokens struct {
-	boundCells
-	values                                [2]boundValues // by mask
-	lp, old, ref, adv, entropy            []float64
-	engine                                [3][]float64 // weights by level
-	hasOld, hasRef, hasEntropy, hasEngine bool
-	hasValue, over                        bool
-	ratios                                map[string][]float64
-	unit                                  float64
-}
-
-// add takes the files of a batch with the advantages of their tokens, and with the terms beside the policy loss that a loss may have.
-func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool) {
-	b := c.B
-	if t.over = t.over || len(t.lp)+len(b.Mask) > 4*mostBound; t.over {
-		return
-	}
-	lp, old, ref, h, gen := b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref"), b.Token("entropy"), b.Token("logp_gen")
-	value, rollout, target := b.Token("values_new"), b.Token("values"), b.Token("returns")
-	if !terms {
-		ref, h, value = nil, nil, nil
-	}
-	if b.PerFile("value_loss") != nil || value == nil || rollout == nil || target == nil {
-		value = nil
-	}
-	if len(t.files) == 0 {
-		t.hasOld, t.hasRef, t.hasEntropy, t.hasEngine, t.hasValue = old != nil, ref != nil, h != nil, gen != nil, value != nil
-	}
-	t.unit = max(t.unit, unit)
-	if t.over = t.hasOld != (old != nil) || t.hasRef != (ref != nil) || t.hasEntropy != (h != nil) || t.hasEngine != (gen != nil) || t.hasValue != (value != nil); t.over {
-		return
-	}
-	if old == nil {
-		old = lp
-	}
-	var weights func(i int) engineStats
-	if gen != nil {
-		weights = ofEngine(b, old, gen, b.Mask)
-	}
-	t.cells(c, loss, b.Mask, func(i int) {
-		t.lp, t.old, t.adv = append(t.lp, lp[i]), append(t.old, old[i]), append(t.adv, adv[i])
-		if ref != nil {
-			t.ref = append(t.ref, ref[i])
-		}
-		if h != nil {
-			t.entropy = append(t.entropy, h[i])
-		}
-		if weights != nil {
-			w := weights(i)
-			for k := range t.engine {
-				t.engine[k] = append(t.engine[k], w[k])
-			}
-		}
-	})
-	for k, name := range valueMasks {
-		if v := &t.values[k]; value != nil {
-			v.cells(c, loss, c.valueMask(name), func(i int) {
-				v.value, v.rollout, v.target = append(v.value, value[i]), append(v.rollout, rollout[i]), append(v.target, target[i])
-			})
-		}
-	}
-}
-
-// cells adds the cells of a mask.
-func (t *boundCells) cells(c *Case, loss []float64, mask []bool, take func(i int)) {
-	b := c.B
-	n := make([]float64, b.Rows)
-	var tokens, rows float64
-	for r := range n {
-		for _, on := range mask[r*b.Cols : (r+1)*b.Cols] {
-			if on {
-				n[r]++
-			}
-		}
-		if tokens += n[r]; n[r] > 0 {
-			rows++
-		}
-	}
-	world, steps := c.worldSize(), c.accumulation()
-	for f, of := range b.Files {
-		file := boundFile{loss: loss[f], cols: float64(of.Cols), height: float64(of.Hi - of.Lo)}
-		var own, ownRows float64
-		for r := of.Lo; r < of.Hi; r++ {
-			if n[r] == 0 {
-				continue
-			}
-			own, ownRows = own+n[r], ownRows+1
-			row := boundRow{lo: t.n}
-			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-				if mask[i] {
-					take(i)
-					t.n++
-				}
-			}
-			row.hi = t.n
-			file.rows = append(file.rows, row)
-		}
-		file.factor = [aggregations + 1]float64{1 / own, 1 / own / steps, world / tokens, 1 / ownRows, 1 / ownRows / steps, world / rows, 1 / ownRows, world / rows, 1}
-		t.files = append(t.files, file)
-	}
-}
-
-// of returns what an aggregation makes of numbers of the cells, a number of every file.
-func (t *boundCells) of(x []float64, kind int) []float64 {
-	list := make([]float64, len(t.files))
-	for f := range t.files {
-		file := &t.files[f]
-		var all float64
-		for _, row := range file.rows {
-			var sum float64
-			for _, v := range x[row.lo:row.hi] {
-				sum += v
-			}
-			if kind >= ofRows && kind < ofSums {
-				sum /= float64(row.hi - row.lo)
-			}
-			all += sum
-		}
-		list[f] = all * file.factor[kind]
-	}
-	return list
-}
 
 // ratio returns the ratios of the tokens of a level.
 func (t *boundTokens) ratio(level string) []float64 {
@@ -208,6 +60,7 @@ func (t *boundTokens) ratio(level string) []float64 {
 // boundForm is a form whose parameters are solved for.
 type boundForm struct {
 	lossForm
+	kindOf   string  // loss.kind: "" for ppo, cispo or sapo
 	weights  string  // level of the engine's weights, "" where there are none
 	kind     int     // aggregation
 	terms    []int   // 0 for the KL, 1 for the entropy, 2 for the value loss
@@ -260,8 +113,18 @@ func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64
 		engine = t.engine[k]
 	}
 	for i, a := range t.adv {
+		if f.kindOf == "cispo" { // the bounded ratio is a weight of the log-prob
+			a *= t.lp[i]
+		}
 		x, held, slope := -a*ratio[i], -1, 0.0
 		switch {
+		case f.kindOf == "sapo":
+			x, slope, held = sapoLoss(ratio[i], a, f.at[paramTauPos], f.at[paramTauNeg])
+		case f.kindOf == "cispo" && ratio[i] > 1+high:
+			x, held, slope = -a*(1+high), paramHigh, -a
+		case f.kindOf == "cispo" && ratio[i] < 1-low:
+			x, held, slope = -a*(1-low), paramLow, a
+		case f.kindOf == "cispo":
 		case a > 0 && ratio[i] > 1+high:
 			x, held, slope = -a*(1+high), paramHigh, -a
 		case a < 0 && ratio[i] < 1-low:
@@ -279,12 +142,22 @@ func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64
 		if loss[i] = w * x; held < 0 {
 			continue
 		}
-		if held != paramDual && f.has(paramBoth) {
+		if (held == paramLow || held == paramHigh) && f.has(paramBoth) {
 			held = paramBoth
 		}
 		by[held][i] = w * slope
 	}
 	return loss, by
+}
+
+// sapoLoss returns −4Aσ(τ(ρ − 1))/τ, how it changes with τ, and which τ that is.
+func sapoLoss(rho, a, pos, neg float64) (x, slope float64, which int) {
+	tau, which := neg, paramTauNeg
+	if a > 0 {
+		tau, which = pos, paramTauPos
+	}
+	sigma := 1 / (1 + math.Exp(-tau*(rho-1)))
+	return -4 * a * sigma / tau, 4 * a * (sigma/tau - sigma*(1-sigma)*(rho-1)) / tau, which
 }
 
 // losses returns the value losses of the cells, ½ of the larger square, and how they change with the clip.
@@ -307,7 +180,12 @@ func (t *boundValues) losses(clip float64) (loss, by []float64) {
 func (t *boundTokens) kl(k int) []float64 {
 	x := make([]float64, len(t.lp))
 	for i := range x {
-		if x[i] = klForms[k%len(klForms)].of(t.lp[i] - t.ref[i]); k >= len(klForms) {
+		if t.given != nil {
+			x[i] = t.given[i]
+		} else {
+			x[i] = klForms[k%len(klForms)].of(t.lp[i] - t.ref[i])
+		}
+		if k >= len(klForms) {
 			x[i] *= math.Exp(t.lp[i] - t.old[i])
 		}
 	}
@@ -438,10 +316,19 @@ func residual(list []column, y, x []float64) (left float64) {
 func (t *boundTokens) solve(f *boundForm, terms map[[2]int][]float64) bool {
 	const steps, near = 14, 2e-6
 	const early, far = 4, 1e-3 // a form that is right leaves no more by then
+	const halvings = 4         // of a step
 	f.scale, f.coef = 1, [3]float64{1, 1, 1}
 	stays := false
+	from := f.at
 	for step := range steps {
 		list, y := t.columns(f, terms)
+		for range halvings {
+			if !f.nearer(from) {
+				break
+			}
+			list, y = t.columns(f, terms)
+		}
+		from = f.at
 		if len(y) < len(list)+1 {
 			return false
 		}
@@ -484,6 +371,16 @@ func (t *boundTokens) solve(f *boundForm, terms map[[2]int][]float64) bool {
 		return false
 	}
 	return t.settle(f, terms, limit)
+}
+
+// nearer takes back half of the step of each bound that holds no token behind it, and reports whether there is one: nothing brings it back.
+func (f *boundForm) nearer(from [params]float64) (any bool) {
+	for _, k := range f.uses {
+		if f.idle[k] && f.at[k] != from[k] {
+			f.at[k], any = (f.at[k]+from[k])/2, true
+		}
+	}
+	return any
 }
 
 // sizeOf is that of the losses.

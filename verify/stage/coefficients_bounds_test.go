@@ -13,7 +13,7 @@ import (
 )
 
 // boundToken is a token of which a loss is made.
-type boundToken struct{ adv, rho, weight, kl, value, rollout, target float64 }
+type boundToken struct{ adv, lp, rho, weight, kl, value, rollout, target float64 }
 
 // boundRun is a run of eight files with a loss of their tokens each, a mean of what of makes of them, and nothing of what is between.
 func boundRun(seed uint64, engine, values bool, of func(x boundToken) float64) *Losses {
@@ -54,7 +54,7 @@ func boundBatches(seed uint64, engine, values bool, of func(x boundToken) float6
 				x["logp_old"][i] = single(-0.2 - 3*rng.Float64())
 				x["logp_new"][i] = single(x["logp_old"][i] + 0.12*float64(step%4)*rng.NormFloat64())
 				x["logp_ref"][i] = single(x["logp_old"][i] + 0.2*rng.NormFloat64())
-				token := boundToken{adv: a, rho: math.Exp(x["logp_new"][i] - x["logp_old"][i]), weight: 1, kl: k3(x["logp_new"][i] - x["logp_ref"][i])}
+				token := boundToken{adv: a, lp: x["logp_new"][i], rho: math.Exp(x["logp_new"][i] - x["logp_old"][i]), weight: 1, kl: k3(x["logp_new"][i] - x["logp_ref"][i])}
 				if engine {
 					x["logp_gen"][i] = single(x["logp_old"][i] + 0.05*rng.NormFloat64())
 					token.weight = math.Exp(x["logp_old"][i] - x["logp_gen"][i])
@@ -99,6 +99,15 @@ func TestBoundsAreSolved(t *testing.T) {
 			[]string{"clip.low=0.2", "clip.high=0.2", "clip.dual=1.35"}, "", 0},
 		"weights": {true, false, func(x boundToken) float64 { return min(x.weight, 1.06) * held(x, 0.2, 0.26, none) },
 			[]string{"clip.low=0.2", "clip.high=0.26", "tis.level=token", "tis.rule=truncate_upper", "tis.high=1.06"}, "", 0},
+		"cispo": {false, false, func(x boundToken) float64 { return -min(x.rho, 1.17)*x.adv*x.lp + 0.02*x.kl },
+			[]string{"loss.kind=cispo", "clip.high=0.17", "ratio.level=token", "kl.kind=k3"}, "kl.beta", 0.02},
+		"sapo": {false, false, func(x boundToken) float64 {
+			tau := 1.3
+			if x.adv > 0 {
+				tau = 0.9
+			}
+			return -x.adv * 4 / tau / (1 + math.Exp(-tau*(x.rho-1)))
+		}, []string{"loss.kind=sapo", "sapo.tau_pos=0.9", "sapo.tau_neg=1.3"}, "", 0},
 		"values": {false, true, func(x boundToken) float64 {
 			v := min(max(x.value, x.rollout-0.13), x.rollout+0.13)
 			return held(x, 0.2, 0.2, none) + 0.3*max((x.value-x.target)*(x.value-x.target), (v-x.target)*(v-x.target))/2
@@ -142,4 +151,33 @@ func TestBoundsAreSolved(t *testing.T) {
 	} {
 		require.Empty(t, boundRun(1, false, false, of).Form(), name)
 	}
+}
+
+// Weights and KL that were dumped are known, so that the rest of the form is solved for beside them.
+func TestBoundsBesideKnownTerms(t *testing.T) {
+	single := func(v float64) float64 { return float64(float32(v)) }
+	l := &Losses{}
+	for _, b := range boundBatches(1, false, false, func(x boundToken) float64 { return 0 }) {
+		n := len(b.Mask)
+		w, kl := make([]float64, n), make([]float64, n)
+		lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Token("advantages")
+		var sum, tokens float64
+		for i, m := range b.Mask {
+			if m {
+				w[i], kl[i] = single(0.8+0.4*math.Abs(math.Sin(float64(7*i)))), single(math.Abs(math.Sin(float64(3*i*i))))
+				sum, tokens = sum+w[i]*held(boundToken{adv: adv[i], rho: math.Exp(lp[i] - old[i])}, 0.17, 0.23, math.Inf(1))+0.03*kl[i], tokens+1
+			}
+		}
+		for name, x := range map[string][]float64{"is_weights": w, "kl": kl} {
+			b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32}
+		}
+		b.Tensors["loss"].Data[0] = single(sum / tokens)
+		l.Add(b)
+	}
+	var has []string
+	for _, change := range l.Form() {
+		has = append(has, fmt.Sprintf("%s=%v", change.Option, change.To))
+	}
+	require.Subset(t, has, []string{"clip.low=0.17", "clip.high=0.23", "kl.place=loss"})
+	require.InDelta(t, 0.03, l.Coefficients()["kl.beta"], 0)
 }

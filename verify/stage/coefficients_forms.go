@@ -66,6 +66,7 @@ type lossForms struct {
 	acts    [2][]bool // by side and bound: it is another loss than without bounds somewhere
 	solver  boundTokens
 	policy  bool // the files have their policy losses
+	known   bool // or the KL of their tokens, or the weights between engine and trainer, so that fewer forms are left and the solver has them all
 
 	tried  bool
 	fit    *wholeFit
@@ -81,13 +82,14 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 	if row := b.Row("advantages"); adv == nil && len(row) == b.Rows {
 		adv = c.spread(row)
 	}
+	known := b.Tensors["is_weights"] != nil || b.Token("kl") != nil
 	if first {
-		l.policy = b.PerFile("pg_loss") != nil
+		l.policy, l.known = b.PerFile("pg_loss") != nil, known
 		l.ratios, l.kl, l.entropy, l.whole.value = old != nil, ref != nil, h != nil, b.PerFile("value_loss") != nil
 		l.acts = [2][]bool{make([]bool, len(usualBounds)), make([]bool, len(usualBounds))}
 	}
-	l.no = l.no || loss == nil || lp == nil || adv == nil || b.Token("token_loss") != nil || l.policy != (b.PerFile("pg_loss") != nil) || b.Token("kl") != nil && !l.policy || len(b.Missing) > 0 ||
-		b.Tensors["is_weights"] != nil || l.ratios != (old != nil) || l.kl != (ref != nil) || l.entropy != (h != nil) || l.whole.value != (b.PerFile("value_loss") != nil)
+	l.no = l.no || loss == nil || lp == nil || adv == nil || b.Token("token_loss") != nil || l.policy != (b.PerFile("pg_loss") != nil) || l.known != known || len(b.Missing) > 0 ||
+		l.ratios != (old != nil) || l.kl != (ref != nil) || l.entropy != (h != nil) || l.whole.value != (b.PerFile("value_loss") != nil)
 	if l.no {
 		return
 	}
@@ -100,8 +102,13 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 			return
 		}
 	}
-	if l.policy { // what stands beside it is another matter
+	adv = c.weighted(adv)
+	switch {
+	case l.policy: // what stands beside it is another matter
 		l.solver.add(c, b.PerFile("pg_loss"), adv, l.whole.unit, false)
+		return
+	case l.known:
+		l.solver.add(c, loss, adv, l.whole.unit, true)
 		return
 	}
 	w := &l.whole
@@ -152,6 +159,22 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 			files[f].entropy = of
 		}
 	}
+}
+
+// weighted returns advantages times the weights between engine and trainer that were dumped: a loss of tokens, which these multiply, is linear in both.
+func (c *Case) weighted(adv []float64) []float64 {
+	w := c.B.Token("is_weights")
+	if row := c.B.Row("is_weights"); w == nil && len(row) == c.B.Rows {
+		w = c.spread(row)
+	}
+	if w == nil {
+		return adv
+	}
+	adv = slices.Clone(adv)
+	for i := range adv {
+		adv[i] *= w[i]
+	}
+	return adv
 }
 
 // kls is the number of estimates of the KL: of each, and of each times the ratio of its token where there is one.
@@ -280,11 +303,11 @@ func (f *formFile) surrogate(level, high, low int) (sum [aggregations]float64) {
 // best returns the form that explains the losses of all files best, with few digits, and its coefficients: one that a configuration has, else one with
 // a bug in it; nil where none does.
 func (l *lossForms) best() (*wholeFit, lossForm) {
-	if l.no || l.tried || len(l.files) < 3 && !l.policy {
+	if l.no || l.tried || len(l.files) < 3 && !l.policy && !l.known {
 		return l.fit, l.form
 	}
 	l.tried = true
-	if l.policy {
+	if l.policy || l.known {
 		if fit, form := l.solver.solved(); fit != nil {
 			l.fit, l.form, l.beside = fit, form.lossForm, form.options()
 		}

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 
@@ -94,8 +95,15 @@ func (f *boundForm) unknowns() int {
 	return n
 }
 
-// boundSets are the parameters that forms have, the fewest first, without those of values and weights.
-var boundSets = [][]int{{paramBoth}, {paramLow, paramHigh}, {paramBoth, paramDual}, {paramLow, paramHigh, paramDual}}
+// boundSets are the parameters that forms of a kind of loss have, the fewest first, without those of values and weights.
+var boundSets = []struct {
+	kind string
+	uses [][]int
+}{
+	{"", [][]int{{paramBoth}, {paramLow, paramHigh}, {paramBoth, paramDual}, {paramLow, paramHigh, paramDual}}},
+	{"cispo", [][]int{{paramHigh}, {paramBoth}, {paramLow, paramHigh}}},
+	{"sapo", [][]int{{paramTauPos, paramTauNeg}}},
+}
 
 // mostTokenSteps bounds the work of a search, in tokens.
 const mostTokenSteps = 150e6
@@ -106,16 +114,18 @@ func (t *boundTokens) search() []boundForm {
 		return nil
 	}
 	type stage struct {
+		kind   string
 		uses   []int
 		weight []string
 	}
 	var stages []stage
-	for _, uses := range boundSets {
-		stages = append(stages, stage{uses, []string{""}})
-	}
-	if t.hasEngine {
-		for _, uses := range boundSets {
-			stages = append(stages, stage{uses, []string{"token", "seq_geo", "seq_sum"}}, stage{append(slices.Clone(uses), paramCap), []string{"token", "seq_geo", "seq_sum"}})
+	for _, s := range boundSets {
+		for _, uses := range s.uses {
+			stages = append(stages, stage{s.kind, uses, []string{""}})
+			if t.hasEngine {
+				levels := []string{"token", "seq_geo", "seq_sum"}
+				stages = append(stages, stage{s.kind, uses, levels}, stage{s.kind, append(slices.Clone(uses), paramCap), levels})
+			}
 		}
 	}
 	slices.SortStableFunc(stages, func(a, b stage) int { return cmp.Compare(len(a.uses), len(b.uses)) })
@@ -126,7 +136,7 @@ func (t *boundTokens) search() []boundForm {
 		for _, weights := range s.weight {
 			for _, level := range levelsOfRatios {
 				for _, base := range t.bases() {
-					base.level, base.weights, base.uses = level, weights, append(slices.Clone(s.uses), base.uses...)
+					base.kindOf, base.level, base.weights, base.uses = s.kind, level, weights, append(slices.Clone(s.uses), base.uses...)
 					for k := range boundStarts[0] {
 						if spent += 6 * float64(len(t.lp)); spent > mostTokenSteps {
 							return found
@@ -149,6 +159,17 @@ func (t *boundTokens) search() []boundForm {
 		}
 	}
 	return nil
+}
+
+// estimates yields those of the KL: each, and each times the ratio of its token; that which was dumped.
+func (t *boundTokens) estimates() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for k := range 2 * len(klForms) {
+			if (t.hasRef || t.given != nil) && (t.given == nil || k%len(klForms) == 0) && !yield(k) {
+				return
+			}
+		}
+	}
 }
 
 // bases are the forms that have the terms and the aggregations that the files can tell apart.
@@ -175,13 +196,13 @@ func (t *boundTokens) bases() (list []boundForm) {
 			if f.terms = e; e != nil {
 				list = append(list, f)
 			}
-			if t.hasRef {
-				for k := range 2 * len(klForms) {
-					f := plain
-					f.terms, f.estimate = append([]int{0}, e...), k
-					f.kl, f.corrected = klForms[k%len(klForms)].kind, k >= len(klForms)
-					list = append(list, f)
+			for k := range t.estimates() {
+				f := plain
+				f.terms, f.estimate = append([]int{0}, e...), k
+				if f.kl, f.corrected = klForms[k%len(klForms)].kind, k >= len(klForms); t.given != nil {
+					f.kl = anyKL
 				}
+				list = append(list, f)
 			}
 			if t.hasValue {
 				for k := range valueMasks {
@@ -213,6 +234,11 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 	}
 	f.low, f.high = idle(paramLow, low), idle(paramHigh, high)
 	f.at[paramDual], f.at[paramCap], f.at[paramClip] = idle(paramDual, dual), idle(paramCap, limit), idle(paramClip, f.clip())
+	for _, k := range []int{paramTauPos, paramTauNeg} {
+		if f.at[k] = idle(k, f.at[k]); !f.has(k) {
+			f.at[k] = math.NaN()
+		}
+	}
 	for _, g := range found[1:] {
 		if g.unknowns() > f.unknowns() || g.left > max(16*f.left, 64*tol.U32) {
 			continue
@@ -256,6 +282,14 @@ func (f *boundForm) options() (list []assign) {
 			list = append(list, amount(option, x))
 		}
 	}
+	if f.kindOf != "" {
+		list = append(list, word("loss.kind", f.kindOf))
+	}
+	if f.kindOf == "cispo" && !math.IsNaN(f.high) {
+		list = append(list, word("clip.high_is_absolute", "false"))
+	}
+	number("sapo.tau_pos", f.at[paramTauPos])
+	number("sapo.tau_neg", f.at[paramTauNeg])
 	number("clip.dual", f.at[paramDual])
 	if number("value.clip", f.at[paramClip]); slices.Contains(f.terms, 2) {
 		list = append(list, amount("value.factor", 0.5))

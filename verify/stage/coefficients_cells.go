@@ -1,0 +1,158 @@
+package stage
+
+// boundRow is a row of tokens from lo to hi.
+type boundRow struct{ lo, hi int }
+
+// boundFile is a file with what aggregations make of sums over its tokens and of sums of means over its rows: one factor for each; see [Case.aggregated].
+type boundFile struct {
+	loss         float64
+	cols, height float64
+	rows         []boundRow
+	factor       [aggregations + 1]float64
+}
+
+// boundCells are the cells of files, without those outside a mask.
+type boundCells struct {
+	files []boundFile
+	n     int
+}
+
+// valueMasks are the cells that a value loss may have (value.mask).
+var valueMasks = []string{"response", "p1"}
+
+// boundValues are the cells of a value loss.
+type boundValues struct {
+	boundCells
+	value, rollout, target []float64
+}
+
+// boundTokens are the tokens of files.
+type boundTokens struct {
+	boundCells
+	values                                [2]boundValues // by mask
+	lp, old, ref, adv, entropy            []float64
+	given                                 []float64    // the KL where it was dumped
+	engine                                [3][]float64 // weights by level
+	hasOld, hasRef, hasEntropy, hasEngine bool
+	hasValue, over                        bool
+	ratios                                map[string][]float64
+	unit                                  float64
+}
+
+// add takes the files of a batch with the advantages of their tokens, and with the terms beside the policy loss that a loss may have.
+func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool) {
+	b := c.B
+	if t.over = t.over || len(t.lp)+len(b.Mask) > 4*mostBound; t.over {
+		return
+	}
+	lp, old, ref, h, gen := b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref"), b.Token("entropy"), b.Token("logp_gen")
+	value, rollout, target, kl := b.Token("values_new"), b.Token("values"), b.Token("returns"), b.Token("kl")
+	if !terms {
+		ref, h, value, kl = nil, nil, nil, nil
+	}
+	if b.Tensors["is_weights"] != nil { // the advantages have them
+		gen = nil
+	}
+	if b.PerFile("value_loss") != nil || value == nil || rollout == nil || target == nil {
+		value = nil
+	}
+	if len(t.files) == 0 {
+		t.hasOld, t.hasRef, t.hasEntropy, t.hasEngine, t.hasValue = old != nil, ref != nil, h != nil, gen != nil, value != nil
+	}
+	t.unit = max(t.unit, unit)
+	if t.over = t.hasOld != (old != nil) || t.hasRef != (ref != nil) || t.hasEntropy != (h != nil) || t.hasEngine != (gen != nil) || t.hasValue != (value != nil); t.over {
+		return
+	}
+	if old == nil {
+		old = lp
+	}
+	var weights func(i int) engineStats
+	if gen != nil {
+		weights = ofEngine(b, old, gen, b.Mask)
+	}
+	t.cells(c, loss, b.Mask, func(i int) {
+		t.lp, t.old, t.adv = append(t.lp, lp[i]), append(t.old, old[i]), append(t.adv, adv[i])
+		if ref != nil {
+			t.ref = append(t.ref, ref[i])
+		}
+		if kl != nil {
+			t.given = append(t.given, kl[i])
+		}
+		if h != nil {
+			t.entropy = append(t.entropy, h[i])
+		}
+		if weights != nil {
+			w := weights(i)
+			for k := range t.engine {
+				t.engine[k] = append(t.engine[k], w[k])
+			}
+		}
+	})
+	for k, name := range valueMasks {
+		if v := &t.values[k]; value != nil {
+			v.cells(c, loss, c.valueMask(name), func(i int) {
+				v.value, v.rollout, v.target = append(v.value, value[i]), append(v.rollout, rollout[i]), append(v.target, target[i])
+			})
+		}
+	}
+}
+
+// cells adds the cells of a mask.
+func (t *boundCells) cells(c *Case, loss []float64, mask []bool, take func(i int)) {
+	b := c.B
+	n := make([]float64, b.Rows)
+	var tokens, rows float64
+	for r := range n {
+		for _, on := range mask[r*b.Cols : (r+1)*b.Cols] {
+			if on {
+				n[r]++
+			}
+		}
+		if tokens += n[r]; n[r] > 0 {
+			rows++
+		}
+	}
+	world, steps := c.worldSize(), c.accumulation()
+	for f, of := range b.Files {
+		file := boundFile{loss: loss[f], cols: float64(of.Cols), height: float64(of.Hi - of.Lo)}
+		var own, ownRows float64
+		for r := of.Lo; r < of.Hi; r++ {
+			if n[r] == 0 {
+				continue
+			}
+			own, ownRows = own+n[r], ownRows+1
+			row := boundRow{lo: t.n}
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if mask[i] {
+					take(i)
+					t.n++
+				}
+			}
+			row.hi = t.n
+			file.rows = append(file.rows, row)
+		}
+		file.factor = [aggregations + 1]float64{1 / own, 1 / own / steps, world / tokens, 1 / ownRows, 1 / ownRows / steps, world / rows, 1 / ownRows, world / rows, 1}
+		t.files = append(t.files, file)
+	}
+}
+
+// of returns what an aggregation makes of numbers of the cells, a number of every file.
+func (t *boundCells) of(x []float64, kind int) []float64 {
+	list := make([]float64, len(t.files))
+	for f := range t.files {
+		file := &t.files[f]
+		var all float64
+		for _, row := range file.rows {
+			var sum float64
+			for _, v := range x[row.lo:row.hi] {
+				sum += v
+			}
+			if kind >= ofRows && kind < ofSums {
+				sum /= float64(row.hi - row.lo)
+			}
+			all += sum
+		}
+		list[f] = all * file.factor[kind]
+	}
+	return list
+}
