@@ -9,6 +9,7 @@ import (
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/stage"
+	"plumbline/verify/tol"
 )
 
 const (
@@ -157,11 +158,33 @@ func weigh(h *Hypothesis, factor string, judge func(*stage.Outcome) *stage.Outco
 	}
 	fits = (q.Verdict == check.Pass || (h.Loose || o.Half()) && q.Tally.Failed == 0) && sees(q, o)
 	if !(e.Apart > least) || fits {
-		return e, fits, e.Apart > least
+		return e, fits, e.Apart > least || fits && !h.Loose && hit(q, o) > least
 	}
 	e.Lead = true
 	before := o.Tally.N - o.Tally.Failed
 	return e, false, q.Tally.N >= 20 && float64(e.Cells) >= leadShare*float64(q.Tally.N) && q.Tally.Failed*4 <= q.Tally.N-before
+}
+
+// hit returns by how many of its own errors a prediction is nearer to the output than the healthy one, in tenths: the bound of a sum of n terms is n roundings,
+// and its error hardly ever more than their root. A prediction that is right by chance is a thousand times nearer once in five hundred times, as one that
+// is apart by a hundred bounds is within one of them once in fifty. 0 where the healthy one is not clearly outside the bounds.
+func hit(q, o *stage.Outcome) float64 {
+	const clearly, tenth = 4, 0.1
+	if o.Half() || q.Pred.GotUnit > 0 || q.Tally.Failed > 0 {
+		return 0
+	}
+	var err, far float64
+	for i, w := range q.Pred.Want {
+		h, got := o.Pred.Want[i], o.Got[i]
+		if o.Pred.Judge != nil && !o.Pred.Judge[i] || q.Pred.Judge != nil && !q.Pred.Judge[i] || math.IsNaN(w) || math.IsNaN(h) {
+			continue
+		}
+		err = max(err, math.Abs(got-w), tol.U32*math.Abs(got))
+		if d := math.Abs(got - h); d > clearly*max(q.Pred.Bound[i], o.Limit(i)) {
+			far = max(far, d)
+		}
+	}
+	return tenth * far / (err + math.SmallestNonzeroFloat64)
 }
 
 // sees reports whether a prediction says something of most elements that are wrong: one that leaves them out, because it is of cells that the
