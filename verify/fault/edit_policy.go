@@ -29,6 +29,7 @@ type surrogate struct {
 	turned        bool                        // −A·dual holds the loss from below, not from above
 	wrongDual     bool                        // A·dual holds the loss, not −A·dual
 	delta         bool
+	turns         func(x, a, lo, hi float64) bool // losses whose sign is the other one; nil: none
 }
 
 // bounds of one token: clip.low and clip.high as numbers, clip.dual and clip.delta 0 for none.
@@ -80,6 +81,9 @@ func (s *surrogate) of(d, a float64, o tokenBounds) (loss, slope float64) {
 	}
 	if over := loss > most; o.dual > 0 && s.dual(a) && (over != s.turned || s.always) {
 		loss, slope = most, 0
+	}
+	if s.turns != nil && s.turns(x, a, s.lo(o.low, o.high), s.hi(o.low, o.high)) {
+		loss, slope = -loss, -slope
 	}
 	return loss, slope
 }
@@ -138,6 +142,9 @@ func surrogateForms() []surrogateForm {
 		{"the lower bound is 1/(1 + clip.low)", func(low, _ float64) float64 { return 1 / (1 + low) }, nil},
 		{"the upper bound is 1/(1 − clip.high)", nil, func(_, high float64) float64 { return 1 / (1 - high) }},
 		{"they are e to the −clip.low and e to the clip.high: the log-ratio is clipped", func(low, _ float64) float64 { return math.Exp(-low) }, func(_, high float64) float64 { return math.Exp(high) }},
+		{"they are e to the −clip.low/2 and e to the clip.high/2: the log-ratio is clipped to half of the bounds", func(low, _ float64) float64 { return math.Exp(-low / 2) }, func(_, high float64) float64 { return math.Exp(high / 2) }},
+		{"they are e to the −2·clip.low and e to the 2·clip.high: the log-ratio is clipped to twice the bounds", func(low, _ float64) float64 { return math.Exp(-2 * low) }, func(_, high float64) float64 { return math.Exp(2 * high) }},
+		{"they are 1 − clip.low/2 and 1 + clip.high/2", func(low, _ float64) float64 { return 1 - low/2 }, func(_, high float64) float64 { return 1 + high/2 }},
 		{"they are 1/(1 + clip.low) and 1/(1 − clip.high)", func(low, _ float64) float64 { return 1 / (1 + low) }, func(_, high float64) float64 { return 1 / (1 - high) }},
 		{"they are 1 ± the larger of clip.low and clip.high", func(low, high float64) float64 { return 1 - max(low, high) }, func(low, high float64) float64 { return 1 + max(low, high) }},
 		{"the upper bound is 1/(1 − clip.low), the inverse of the lower", nil, func(low, _ float64) float64 { return 1 / (1 - low) }},
@@ -201,6 +208,30 @@ func surrogateForms() []surrogateForm {
 	with("RATIO-FORM", "both sides are multiplied by the ratio once more, outside the clip", func(s *surrogate) { s.again = [2]bool{true, true} })
 	with("RATIO-INVERTED", "the ratio is inverted on the unclipped side: e to the (logp_old − logp_new)", func(s *surrogate) { s.inverted = 1 })
 	with("RATIO-INVERTED", "the ratio is inverted on the clipped side: e to the (logp_old − logp_new)", func(s *surrogate) { s.inverted = 2 })
+	for _, f := range []struct {
+		where string
+		is    func(x, lo, hi float64) bool
+	}{
+		{"is above its upper bound", func(x, _, hi float64) bool { return x > hi }},
+		{"is below its lower bound", func(x, lo, _ float64) bool { return x < lo }},
+		{"is beyond its bounds", func(x, lo, hi float64) bool { return x < lo || x > hi }},
+	} {
+		with("LOSS-SIGN", "the loss of a token whose ratio "+f.where+" has the wrong sign", func(s *surrogate) {
+			s.turns = func(x, _, lo, hi float64) bool { return f.is(x, lo, hi) }
+		})
+		with("LOSS-SIGN", "the loss of a negative advantage has the wrong sign where the ratio "+f.where+", as that of an objective's absolute value", func(s *surrogate) {
+			s.turns = func(x, a, lo, hi float64) bool { return a < 0 && f.is(x, lo, hi) }
+		})
+		with("LOSS-SIGN", "the loss of a positive advantage has the wrong sign where the ratio "+f.where+", as that of a loss's absolute value", func(s *surrogate) {
+			s.turns = func(x, a, lo, hi float64) bool { return a > 0 && f.is(x, lo, hi) }
+		})
+	}
+	with("LOSS-SIGN", "the loss of negative advantages has the wrong sign: it is that of the objective's absolute value", func(s *surrogate) {
+		s.turns = func(_, a, _, _ float64) bool { return a < 0 }
+	})
+	with("LOSS-SIGN", "the loss of positive advantages has the wrong sign: it is the absolute value of the loss", func(s *surrogate) {
+		s.turns = func(_, a, _, _ float64) bool { return a > 0 }
+	})
 	with("CLIP-BOUND", "clip.delta is left out", func(s *surrogate) { s.delta = false })
 	return list
 }

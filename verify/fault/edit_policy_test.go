@@ -92,6 +92,24 @@ func TestPolicyEdits(t *testing.T) {
 		{"RATIO-FORM", "the clipped side is multiplied by the ratio once more", func(d, a float64) float64 {
 			return dual(math.Max(-a*math.Exp(d), -a*math.Exp(d)*clamp(math.Exp(d), 1-low, 1+high)), a)
 		}},
+		{"LOSS-SIGN", "negative advantage has the wrong sign where the ratio is below", func(d, a float64) float64 {
+			l := right(d, a)
+			if a < 0 && math.Exp(d) < 1-low {
+				return -l
+			}
+			return l
+		}},
+		{"LOSS-SIGN", "token whose ratio is beyond its bounds", func(d, a float64) float64 {
+			if l := right(d, a); math.Exp(d) >= 1-low && math.Exp(d) <= 1+high {
+				return l
+			} else {
+				return -l
+			}
+		}},
+		{"LOSS-SIGN", "the objective's absolute value", func(d, a float64) float64 { return -math.Abs(right(d, a)) }},
+		{"CLIP-BOUND", "half of the bounds", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d), -a*math.Exp(clamp(d, -low/2, high/2))), a)
+		}},
 		{"RATIO-INVERTED", "inverted on the clipped side", func(d, a float64) float64 {
 			return dual(math.Max(-a*math.Exp(d), -a*clamp(math.Exp(-d), 1-low, 1+high)), a)
 		}},
