@@ -29,6 +29,9 @@ type reductionParts struct{ keep, length, count, factor []part }
 // lengthLimits are numbers that programs take for the shortest or the longest length that a response is divided by.
 var lengthLimits = []float64{2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 100, 128, 256, 512, 1024}
 
+// lengthConstants are facts of a run by which programs divide every response.
+var lengthConstants = []string{"max_completion_length", "loss_scale_factor", "loss_denominator"}
+
 // spreadFiles gives every row the number of its file.
 func spreadFiles(b *dump.Batch, of func(f int) float64) []float64 {
 	x := make([]float64, b.Rows)
@@ -91,6 +94,9 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	}
 	width := spreadFiles(b, func(f int) float64 { return float64(b.Files[f].Cols) })
 	add(&p.length, "1", ones)
+	for _, name := range lengthConstants {
+		add(&p.length, name, everyRow(b, c.FactOr(name, math.NaN())))
+	}
 	add(&p.length, "its own tokens", n)
 	add(&p.length, "its tokens + 1", moved(1))
 	add(&p.length, "its tokens − 1", moved(-1))
@@ -102,8 +108,11 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	add(&p.length, "the padded width of the step", everyRow(b, float64(b.Cols)))
 	add(&p.length, "the longest response of its micro-batch", spreadFiles(b, func(f int) float64 { return longest(inFile(f)) }))
 	add(&p.length, "the longest response of the step", everyRow(b, longest(all)))
-	add(&p.length, "max_completion_length", everyRow(b, c.FactOr("max_completion_length", math.NaN())))
-	add(&p.length, "loss_scale_factor", everyRow(b, c.FactOr("loss_scale_factor", math.NaN())))
+	add(&p.length, "the longest response of its micro-batch without its last token", spreadFiles(b, func(f int) float64 { return longest(inFile(f)) - 1 }))
+	add(&p.length, "the longest response of the step without its last token", everyRow(b, longest(all)-1))
+	mean := func(rows func(int) bool) float64 { return sumOf(n, rows) / max(sumOf(ones, rows), 1) }
+	add(&p.length, "the mean length of its micro-batch", spreadFiles(b, func(f int) float64 { return mean(inFile(f)) }))
+	add(&p.length, "the mean length of the step", everyRow(b, mean(all)))
 	add(&p.length, "√ of its tokens", func() []float64 {
 		x := make([]float64, len(n))
 		for r, v := range n {
@@ -376,91 +385,6 @@ func (p *reductionParts) find(other reductionParts, at choice) *choice {
 		return nil
 	}
 	return &then
-}
-
-// words says what an edit changes, and which bug of the registry is the nearest.
-func (p *reductionParts) words(from, to choice) (id, title string) {
-	var text []string
-	name := func(bug string) {
-		if id == "" {
-			id = bug
-		}
-	}
-	if from.keep != to.keep {
-		what := p.keep[to.keep].what
-		text = append(text, what+" have no loss, and are counted")
-		switch {
-		case strings.Contains(what, "cut off"):
-			name("LOSS-MASK-TRUNCATED")
-		case strings.Contains(what, "negative"), strings.Contains(what, "advantage 0"):
-			name("LOSS-MASK-NEGATIVE")
-		case strings.Contains(what, "single token"):
-			name("LOSS-MASK-OTHER")
-		}
-		name("LOSS-MASK-ADVANTAGES")
-	}
-	if from.length != to.length {
-		was, is := p.length[from.length].what, p.length[to.length].what
-		switch {
-		case was == "1":
-			text = append(text, "every response is divided by "+is+" besides")
-		case is == "1":
-			text = append(text, "the sum of a response is not divided by "+was)
-		default:
-			text = append(text, "every response is divided by "+is+", not by "+was)
-		}
-		switch {
-		case strings.Contains(is, "padded"), strings.Contains(is, "longest"):
-			name("AGG-PAD-DENOMINATOR")
-		case strings.Contains(is, "prompt"):
-			name("AGG-PROMPT-COUNTED")
-		case strings.Contains(is, " + 0."):
-			name("MEAN-EPS")
-		case strings.HasSuffix(is, "1") && is != "1":
-			name("AGG-LENGTH-OFF-BY-ONE")
-		}
-		name("AGG-KIND")
-	}
-	if from.count != to.count {
-		was, is := p.count[from.count].what, p.count[to.count].what
-		switch {
-		case was == "1":
-			text = append(text, "the sum is divided by "+is+" besides")
-		case is == "1":
-			text = append(text, "the sum is not divided by "+was)
-		default:
-			text = append(text, "the sum is divided by "+is+", not by "+was)
-		}
-		local := func(s string) bool { return strings.Contains(s, "micro-batch") || strings.Contains(s, "rank") }
-		switch {
-		case strings.Contains(is, "cells"):
-			name("AGG-PAD-DENOMINATOR")
-		case strings.Contains(is, "prompt"):
-			name("AGG-PROMPT-COUNTED")
-		case strings.Contains(is, " + 0."):
-			name("MEAN-EPS")
-		case strings.Contains(is, "of every response"):
-			name("AGG-LENGTH-OFF-BY-ONE")
-		case strings.HasPrefix(is, ofItsGroup):
-			name("AGG-KIND")
-		case local(is) && !local(was) && was != "1":
-			name("AGG-LOCAL-DENOMINATOR")
-		}
-		name("AGG-DENOMINATOR")
-	}
-	if from.factor != to.factor {
-		was, is := p.factor[from.factor].what, p.factor[to.factor].what
-		switch {
-		case was == "1":
-			text = append(text, "multiplied by "+is+" besides")
-		case is == "1":
-			text = append(text, "not multiplied by "+was)
-		default:
-			text = append(text, "multiplied by "+is+", not by "+was)
-		}
-		name("FACTOR")
-	}
-	return id, strings.Join(text, "; and ")
 }
 
 // rowWeights returns the weight that a token of every row has in the right reduction, nil where the tokens of a row have different ones.

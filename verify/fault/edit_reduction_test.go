@@ -62,6 +62,30 @@ func TestReductionEdits(t *testing.T) {
 	}
 }
 
+// A constant that responses are divided by is a number of the batch.
+func TestConstantOfBatch(t *testing.T) {
+	set := clippedLoss(t, "agg.kind", "seq_sum_const", "agg.div_batch", "true", "mean.eps", "0").WithFact("loss_denominator", 40.0)
+	judged := func(length func(longest, width float64) float64) *stage.Outcome {
+		b := summed(func(x []float64, mask []bool, rows, cols int) (sum float64) {
+			longest := 0.0
+			for r := range rows {
+				n := 0.0
+				for i := r * cols; i < (r+1)*cols; i++ {
+					if mask[i] {
+						sum, n = sum+x[i], n+1
+					}
+				}
+				longest = max(longest, n)
+			}
+			return sum / float64(rows) / length(longest, float64(cols))
+		})
+		b.Meta.DLogpScale = 1
+		return stage.Judge(stage.Find("aggregate/pg_loss"), b, set)
+	}
+	require.Equal(t, check.Pass, judged(func(_, _ float64) float64 { return 40 }).Verdict)
+	requireName(t, judged(func(longest, _ float64) float64 { return longest - 1 }), "AGG-CONSTANT-OF-BATCH", "without its last token, not by loss_denominator")
+}
+
 // A mask that loses its last token, or its first, where it says which responses have any, leaves out those of a single token and counts them.
 func TestSingleTokens(t *testing.T) {
 	p, _, err := convention.Lookup("trl-grpo@1.16")
