@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
@@ -52,6 +53,7 @@ type weightScope struct {
 	title string
 	log   func(d, attended []float64) []float64
 	cell  func(b *dump.Batch, row int) int // a cell whose log-ratio stands for the row, 0 outside the mask; nil: log says it
+	cells func(d []float64) []float64      // ln w of every cell of a row from the log-ratios of all of them, the mask unread; nil: log says it
 }
 
 // ofRow is a scope with one weight for the row.
@@ -89,6 +91,13 @@ var strayScopes = []weightScope{
 		}
 		return y
 	}},
+	{title: "e to the sum of the log-ratios of all cells up to the token, those outside the mask among them", cells: sumsUpTo},
+	{title: "e to the sum of the log-ratios of all cells before the token, those outside the mask among them", cells: func(d []float64) []float64 {
+		return append([]float64{0}, sumsUpTo(d)[:len(d)-1]...)
+	}},
+	{title: "e to the sum of the log-ratios before the token", log: func(d, _ []float64) []float64 {
+		return append([]float64{0}, sumsUpTo(d)[:len(d)-1]...)
+	}},
 	{title: "the mean of those of its tokens, not e to the mean of the log-ratios", log: ofRow(func(d []float64) float64 {
 		var sum float64
 		for _, x := range d {
@@ -101,20 +110,23 @@ var strayScopes = []weightScope{
 // chosenScopes are those that a program may mean: the product up to a step of per-decision importance sampling (Precup et al. 2000,
 // section 3), and what the tokens of tools are taken for.
 var chosenScopes = []weightScope{
-	{title: "e to the sum of the log-ratios up to the token", log: func(d, _ []float64) []float64 {
-		y, sum := make([]float64, len(d)), 0.0
-		for i, x := range d {
-			sum += x
-			y[i] = sum
-		}
-		return y
-	}},
+	{title: "e to the sum of the log-ratios up to the token", log: func(d, _ []float64) []float64 { return sumsUpTo(d) }},
 	{title: "e to the mean of the log-ratios of all that is attended to, tokens of tools included", log: func(d, attended []float64) []float64 {
 		return slices.Repeat([]float64{total(attended) / float64(max(len(attended), 1))}, len(d))
 	}},
 	{title: "e to the sum of the log-ratios of all that is attended to, tokens of tools included", log: func(d, attended []float64) []float64 {
 		return slices.Repeat([]float64{total(attended)}, len(d))
 	}},
+}
+
+// sumsUpTo are the sums of the numbers up to each.
+func sumsUpTo(d []float64) []float64 {
+	y, sum := make([]float64, len(d)), 0.0
+	for i, x := range d {
+		sum += x
+		y[i] = sum
+	}
+	return y
 }
 
 var weightScopes = slices.Concat(strayScopes, chosenScopes)
@@ -146,9 +158,20 @@ func ofScope(s weightScope) input {
 				continue
 			}
 			var l []float64
-			if s.cell == nil {
+			switch {
+			case s.cells != nil:
+				all := make([]float64, width(c.B, r))
+				for t := range all {
+					all[t] = old[r*c.B.Cols+t] - gen[r*c.B.Cols+t]
+				}
+				for t, x := range s.cells(all) {
+					if c.B.Mask[r*c.B.Cols+t] {
+						l = append(l, x)
+					}
+				}
+			case s.cell == nil:
 				l = s.log(d, attended)
-			} else {
+			default:
 				one := 0.0
 				if i := s.cell(c.B, r); c.B.Mask[i] {
 					one = old[i] - gen[i]
@@ -194,78 +217,6 @@ func attendedCells(b *dump.Batch) []bool {
 	return cells
 }
 
-// weightBounds are what programs make of a weight x and its bounds, lo of which is 0 and hi Inf where there is none.
-var weightBounds = []struct {
-	title string
-	of    func(x, lo, hi float64) float64
-}{
-	{"0 within the bounds, and kept outside: the condition is inverted", func(x, lo, hi float64) float64 { return x * float64(boolToInt(x < lo || x > hi)) }},
-	{"1 within the bounds, 0 outside", func(x, lo, hi float64) float64 { return float64(boolToInt(lo <= x && x <= hi)) }},
-	{"kept within the bounds, 1 outside", func(x, lo, hi float64) float64 {
-		if lo <= x && x <= hi {
-			return x
-		}
-		return 1
-	}},
-	{"0 above the upper bound, and not bounded from below", func(x, _, hi float64) float64 { return x * float64(boolToInt(x <= hi)) }},
-	{"0 below the lower bound, and not bounded from above", func(x, lo, _ float64) float64 { return x * float64(boolToInt(x >= lo)) }},
-	{"0 above the upper bound, held at the lower one", func(x, lo, hi float64) float64 { return max(x, lo) * float64(boolToInt(x <= hi)) }},
-	{"0 below the lower bound, held at the upper one", func(x, lo, hi float64) float64 { return min(x, hi) * float64(boolToInt(x >= lo)) }},
-	{"held at the lower bound where they are above the upper one, and at the upper one below", func(x, lo, hi float64) float64 {
-		switch {
-		case x > hi:
-			return lo
-		case x < lo:
-			return hi
-		}
-		return x
-	}},
-	{"at least 1, and at most tis.high", func(x, _, hi float64) float64 { return min(max(x, 1), hi) }},
-	{"at least 1", func(x, _, _ float64) float64 { return max(x, 1) }},
-	{"at most 1", func(x, _, _ float64) float64 { return min(x, 1) }},
-	{"at most 1, and at least tis.low", func(x, lo, _ float64) float64 { return max(min(x, 1), lo) }},
-	{"at most tis.high, and at least 1/tis.high", func(x, _, hi float64) float64 { return max(min(x, hi), 1/hi) }},
-	{"at least 1/tis.high", func(x, _, hi float64) float64 { return max(x, 1/hi) }},
-	{"0 below 1/tis.high and above tis.high", func(x, _, hi float64) float64 { return x * float64(boolToInt(1/hi <= x && x <= hi)) }},
-	{"at most 1/tis.low, and at least tis.low", func(x, lo, _ float64) float64 { return max(min(x, 1/lo), lo) }},
-	{"at most tis.low", func(x, lo, _ float64) float64 { return min(x, lo) }},
-	{"at most 1 + tis.high", func(x, _, hi float64) float64 { return min(x, 1+hi) }},
-	{"at most ln tis.high", func(x, _, hi float64) float64 { return min(x, math.Log(hi)) }},
-	{"at most e to the tis.high", func(x, _, hi float64) float64 { return min(x, math.Exp(hi)) }},
-	{"at most e to the tis.high − 1: the log-ratio is held at what the weight may have more than 1", func(x, _, hi float64) float64 { return min(x, math.Exp(hi-1)) }},
-	{"at most e to the tis.high − 1, and at least e to the tis.low − 1: the bounds are those of the log-ratio", func(x, lo, hi float64) float64 {
-		return min(max(x, math.Exp(lo-1)), math.Exp(hi-1))
-	}},
-	{"held at most at tis.high, and not bounded from below", func(x, _, hi float64) float64 { return min(x, hi) }},
-	{"held at least at tis.low, and not bounded from above", func(x, lo, _ float64) float64 { return max(x, lo) }},
-}
-
-// boundedBy predicts weights under another rule. Of one that jumps, the other side is right, too, where the weight is on the edge within its error.
-func boundedBy(of func(x, lo, hi float64) float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
-	if c.EnumOr("tis.gate", "ratio") != "ratio" || c.EnumOr("tis.rule", "clamp") == "seq_filter" || c.BoolOr("tis.normalize", false) {
-		return nil
-	}
-	lo, hi := numberOr(c, "tis.low", 0), numberOr(c, "tis.high", math.Inf(1))
-	p := under(unbounded, c, ch)
-	if p == nil {
-		return nil
-	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), slices.Repeat([]float64{math.NaN()}, len(p.Want))
-	for i, x := range p.Want {
-		e := 2*p.Bound[i] + 4*c.Unit*math.Abs(x)
-		y, below, above := of(x, lo, hi), of(x-e, lo, hi), of(x+e, lo, hi)
-		q.Want[i], q.Bound[i] = y, p.Bound[i]+4*c.Unit*math.Abs(y)
-		switch slack := 2 * (e + q.Bound[i]); {
-		case math.Abs(below-y) > slack:
-			q.Alt[i] = below
-		case math.Abs(above-y) > slack:
-			q.Alt[i] = above
-		}
-	}
-	return &q
-}
-
 // weightEdits returns edits of importance weights that are another function of their log-ratio, of another set of log-ratios, or under another rule.
 func weightEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "ratio/is_weights" {
@@ -305,7 +256,18 @@ func weightEdits(o *stage.Outcome) []edit {
 		list = append(list, edit{id: "IS-LEVEL", title: "the importance weight of a response is " + s.title, changes: 1, own: i >= len(strayScopes),
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(s), c, ch)) }})
 	}
+	for _, f := range filterForms {
+		list = append(list, edit{id: "IS-BOUND-FORM", title: "importance weights of tokens are " + f.title, changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return filteredBy(f.of, c, ch) }})
+	}
+	list = append(list, edit{id: "IS-CLAMP-MISSING", title: "importance weights are not bounded", changes: 1, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		return boundedBy(func(x, _, _ float64) float64 { return x }, c, ch)
+	}})
+	low := o.Case.Set.Value("tis.low").Kind() == convention.Number
 	for _, b := range weightBounds {
+		if !low && (strings.Contains(b.title, "lower") || strings.Contains(b.title, "below") || strings.Contains(b.title, "tis.low")) {
+			continue // of a bound that is not there
+		}
 		list = append(list, edit{id: "IS-BOUND-FORM", title: "importance weights are " + b.title, changes: 1,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return boundedBy(b.of, c, ch) }})
 	}

@@ -85,6 +85,16 @@ func TestWeightEdits(t *testing.T) {
 		}
 		return x
 	}
+	filter := weightSet(t, "tis.level", "seq_geo", "tis.rule", "seq_filter", "tis.high", "1.15", "tis.low", "0.9")
+	filtered := func(of func(w, x float64) float64) func(d []float64, mask []bool) []float64 {
+		return func(d []float64, mask []bool) []float64 {
+			x := wholeWeight(func(d []float64) float64 { return math.Exp(total(d) / float64(len(d))) })(d, mask)
+			for i := range x {
+				x[i] = of(math.Exp(d[i]), x[i])
+			}
+			return x
+		}
+	}
 	meanOf := func(x []float64) float64 { return total(x) / float64(len(x)) }
 	for _, c := range []struct {
 		set       *convention.Set
@@ -108,6 +118,18 @@ func TestWeightEdits(t *testing.T) {
 			}
 			return y
 		}},
+		{token, "IS-CLAMP-MISSING", "not bounded", eachWeight(math.Exp)},
+		{token, "IS-LEVEL", "all cells up to the token", func(d []float64, _ []bool) []float64 {
+			return mapped(sumsUpTo(d), func(x float64) float64 { return math.Min(math.Exp(x), 1.6) })
+		}},
+		{filter, "", "", filtered(func(w, x float64) float64 { return w * float64(boolToInt(0.9 <= x && x <= 1.15)) })},
+		{filter, "IS-BOUND-FORM", "inverted", filtered(func(w, x float64) float64 { return w * float64(boolToInt(x < 0.9 || x > 1.15)) })},
+		{filter, "IS-BOUND-FORM", "1 outside", filtered(func(w, x float64) float64 {
+			if 0.9 <= x && x <= 1.15 {
+				return w
+			}
+			return 1
+		})},
 		{band, "", "", eachWeight(func(d float64) float64 { return zeroAbove(math.Exp(d), 1.3) * float64(boolToInt(math.Exp(d) >= 0.8)) })},
 		{band, "IS-BOUND-FORM", "inverted", eachWeight(func(d float64) float64 {
 			return math.Exp(d) * float64(boolToInt(math.Exp(d) < 0.8 || math.Exp(d) > 1.3))
