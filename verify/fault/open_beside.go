@@ -30,8 +30,9 @@ func Beside(o *stage.Outcome, open func(option string) bool) (list [][]stage.Cha
 	to := func(option string, v convention.Value) stage.Change {
 		return stage.Change{Option: option, From: o.Case.Set.Value(option), To: v}
 	}
+	far := rightLimit(o.Case, adv, loss)
 	for _, f := range keepForms() {
-		if !open(f.option) || o.Case.Set.Value(f.option).Kind() == convention.Number {
+		if far && f.option == "loss.off_policy_max" || !open(f.option) || o.Case.Set.Value(f.option).Kind() == convention.Number {
 			continue
 		}
 		for _, x := range writtenLimits[f.option] {
@@ -49,6 +50,40 @@ func Beside(o *stage.Outcome, open func(option string) bool) (list [][]stage.Cha
 		}
 	}
 	return list
+}
+
+// rightLimit reports whether the tokens that are left out are those of the rows with A < 0 whose mean of gen − new is above some limit, as they should be.
+func rightLimit(c *stage.Case, adv, loss []float64) bool {
+	d := gaps(c.Of(c.B, c.Set), "")
+	if d == nil {
+		return false
+	}
+	kept, out := math.Inf(-1), math.Inf(1)
+	mean := make([]float64, c.B.Rows)
+	for r := range mean {
+		lo, hi := r*c.B.Cols, (r+1)*c.B.Cols
+		var sum, n float64
+		for i := lo; i < hi; i++ {
+			if c.B.Mask[i] {
+				sum, n = sum+d[i], n+1
+			}
+		}
+		mean[r] = sum / n
+		for i := lo; i < hi; i++ {
+			switch {
+			case !c.B.Mask[i] || !(adv[i] < 0):
+			case loss[i] == 0:
+				out = min(out, mean[r])
+			default:
+				kept = max(kept, mean[r])
+			}
+		}
+	}
+	keep := make([]bool, len(adv))
+	for i := range keep {
+		keep[i] = !(adv[i] < 0 && mean[i/c.B.Cols] > kept)
+	}
+	return kept < out && showsLeftOut(c.B.Mask, adv, loss, keep)
 }
 
 // showsLeftOut reports whether losses are 0 where they are not kept, and nowhere else, but for advantages of 0.

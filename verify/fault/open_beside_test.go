@@ -51,6 +51,8 @@ func TestWhatIsLeftOutUnderALimitThatNobodyDeclares(t *testing.T) {
 		return ids
 	}
 	require.Contains(t, named(leftOut(func(_, gap float64) bool { return gap > 0.02 }), set), "OFF-POLICY-FORM")
+	right := stage.Judge(stage.Find("token_loss/policy"), leftOut(func(a, gap float64) bool { return a < 0 && gap > 0.0237 }), set)
+	require.Empty(t, Beside(right, open), "the right rule with a limit leaves out the same rows")
 	whole := updated(func(d, a float64) float64 { return 1.1 * clip(d, a) })
 	require.Empty(t, Beside(stage.Judge(stage.Find("token_loss/policy"), whole, set), open), "nothing is left out")
 	gate := func(factor float64) *dump.Batch {

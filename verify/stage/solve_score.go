@@ -102,15 +102,7 @@ func (s *solver) detached(cells []lossCell, base []assign, place string, beta fl
 		return
 	}
 	list := append(withBeta(base, place, beta), word("loss.kind", "cispo"))
-	var extra [][]assign
-	if v.dropped > 0 {
-		if top := topEntropy(cells, beta, place); top.n > 0 {
-			for _, x := range top.candidates() {
-				extra = append(extra, []assign{amount("loss.top_entropy", x)})
-			}
-		}
-	}
-	for _, more := range append(extra, nil) {
+	for _, more := range leftOut(cells, beta, place, v.dropped) {
 		hit := false
 		for _, absolute := range []string{"true", "false"} {
 			from := -1.0
@@ -153,7 +145,6 @@ func (s *solver) sapo(cells []lossCell, base []assign, place string) {
 func (s *solver) gated(cells []lossCell, base []assign, place string, beta float64) {
 	gate := func(tau, rho float64) float64 { return 4 / tau / (1 + math.Exp(-tau*(rho-1))) }
 	var tau [2]interval
-	var top [][]assign
 	dropped := 0
 	for sign := range 2 {
 		var x, e []float64
@@ -186,13 +177,6 @@ func (s *solver) gated(cells []lossCell, base []assign, place string, beta float
 		}
 		tau[sign] = meet(x, e)
 	}
-	if dropped > 0 {
-		if v := topEntropy(cells, beta, place); v.n > 0 {
-			for _, x := range v.candidates() {
-				top = append(top, []assign{amount("loss.top_entropy", x)})
-			}
-		}
-	}
 	value := func(option string, v interval) []assign {
 		if v.n == 0 {
 			return []assign{word(option, "1")}
@@ -200,7 +184,7 @@ func (s *solver) gated(cells []lossCell, base []assign, place string, beta float
 		list := []assign{amount(option, written(v.mid, 1e-3))}
 		return append(list, numbers(option, v)...)
 	}
-	for _, more := range append(top, nil) {
+	for _, more := range leftOut(cells, beta, place, dropped) {
 		for _, pos := range value("sapo.tau_pos", tau[0]) {
 			for _, neg := range value("sapo.tau_neg", tau[1]) {
 				if s.try(slices.Concat(withBeta(base, place, beta), more, []assign{word("loss.kind", "sapo"), pos, neg})) {

@@ -30,26 +30,13 @@ func (s *solver) surrogate(cells []lossCell, base []assign, level, place string,
 	if level == "seq_mean" {
 		kinds = append(kinds, "gspo")
 	}
-	var extra [][]assign
-	if v.dropped > 0 {
-		if top := topEntropy(cells, beta, place); top.n > 0 {
-			for _, x := range top.candidates() {
-				extra = append(extra, []assign{amount("loss.top_entropy", x)})
-			}
-		}
-		if far := offPolicy(cells, func(c *lossCell) bool { return c.kept(beta, place) }); far.n > 0 {
-			for _, x := range far.candidates() {
-				extra = append(extra, []assign{amount("loss.off_policy_max", x)})
-			}
-		}
-		if level == "token" {
-			kinds = append(kinds, "clip_cov")
-		}
+	if v.dropped > 0 && level == "token" {
+		kinds = append(kinds, "clip_cov")
 	}
 	if level == "token" {
 		s.klCov(cells, base, beta, place)
 	}
-	extra = append(extra, nil)
+	extra := leftOut(cells, beta, place, v.dropped)
 	for _, kind := range kinds {
 		list := append(slices.Clone(base), word("loss.kind", kind))
 		if kind == "clip_cov" {
@@ -57,6 +44,19 @@ func (s *solver) surrogate(cells []lossCell, base []assign, level, place string,
 		}
 		s.firstOf(list, extra, v)
 	}
+}
+
+// leftOut are the numbers of what leaves some tokens out of a loss, tokens of low entropy or rows that went too far, and none, which is last.
+func leftOut(cells []lossCell, beta float64, place string, dropped int) (list [][]assign) {
+	if dropped > 0 {
+		for _, x := range topEntropy(cells, beta, place).candidates() {
+			list = append(list, []assign{amount("loss.top_entropy", x)})
+		}
+		for _, x := range offPolicy(cells, func(c *lossCell) bool { return c.kept(beta, place) }).candidates() {
+			list = append(list, []assign{amount("loss.off_policy_max", x)})
+		}
+	}
+	return append(list, nil)
 }
 
 // kept reports whether the policy term of a token is in the loss.

@@ -137,6 +137,37 @@ func TestLossesAreSolved(t *testing.T) {
 	}
 }
 
+// Rows that went too far are left out of any kind of loss (TRL 1.16, off_policy_mask_threshold).
+func TestLimitsOfRowsAreSolvedBesideAGate(t *testing.T) {
+	steps := stepsOf(1, false, func(_, d, adv, _, _ float64) float64 { return -adv * 4 / (1 + math.Exp(-(math.Exp(d) - 1))) })
+	out := 0
+	for _, s := range steps {
+		lp, old, adv, loss := s.B.Token("logp_new"), s.B.Token("logp_old"), s.B.Token("advantages"), s.B.Token("token_loss")
+		if gen := s.B.Token("logp_gen"); gen != nil {
+			old = gen
+		}
+		for r := range s.B.Rows {
+			var gap, n float64
+			for i := r * s.B.Cols; i < (r+1)*s.B.Cols; i++ {
+				if s.B.Mask[i] {
+					gap, n = gap+old[i]-lp[i], n+1
+				}
+			}
+			for i := r * s.B.Cols; gap/n > 0.003 && i < (r+1)*s.B.Cols; i++ {
+				if adv[i] < 0 && s.B.Mask[i] {
+					loss[i] = 0
+					out++
+				}
+			}
+		}
+	}
+	require.NotZero(t, out)
+	fits := Solve(Find("token_loss/policy"), steps)
+	require.NotEmpty(t, fits)
+	require.Equal(t, "sapo", texts(fits[0].Changes)["loss.kind"])
+	require.NotEmpty(t, texts(fits[0].Changes)["loss.off_policy_max"])
+}
+
 // A run of one update a rollout has no old log-probs: the ratio is 1, and what is left over the policy term is the KL with its coefficient.
 func TestLossesWithoutOldLogProbsAreSolved(t *testing.T) {
 	steps := stepsOf(3, true, func(_, _, adv, kl, _ float64) float64 { return 0.0317*kl - adv })
