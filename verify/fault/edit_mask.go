@@ -99,8 +99,8 @@ func maskEdits(o *stage.Outcome) []edit {
 		return nil
 	}
 	c := o.Case.Of(o.Case.B, o.Case.Set)
-	terms := []string{""}
-	if in, any := otherTermsOff(c); any && (o.Check.ID == "aggregate/loss" || o.Check.ID == "gradient/dlogp") && under(in, c, o.Check) != nil {
+	terms, split := []string{""}, splitKL(c, o.Check)
+	if in, any := otherTermsOff(split); any && (o.Check.ID == "aggregate/loss" || o.Check.ID == "gradient/dlogp") && under(in, split, o.Check) != nil {
 		terms = []string{"", "of the policy term alone ", "of the terms beside the policy's "}
 	}
 	onlyKL := numberOr(c, "kl.beta", 0) != 0 && numberOr(c, "entropy.coef", 0) == 0 && numberOr(c, "value.coef", 0) == 0
@@ -149,6 +149,7 @@ func maskEdits(o *stage.Outcome) []edit {
 						if i == 0 {
 							return part.predict(c, ch)
 						}
+						c = splitKL(c, ch)
 						in, _ := otherTermsOff(c)
 						b, set, ok := in(c)
 						if !ok {

@@ -174,6 +174,7 @@ func TestReductionsOfLossesThatWereNotDumped(t *testing.T) {
 		mask       []bool
 		rows, cols int
 	}
+	held := false // the token losses of the dump hold the KL
 	judge := func(of func(s step) float64) *stage.Outcome {
 		b := updated(func(d, a float64) float64 { return -min(math.Exp(d)*a, max(0.8, min(math.Exp(d), 1.28))*a) })
 		for i := range b.Mask {
@@ -195,8 +196,16 @@ func TestReductionsOfLossesThatWereNotDumped(t *testing.T) {
 		}
 		b.Tensors["group_id"] = &dump.Tensor{Name: "group_id", Layout: dump.PerRow, Width: 1, Shape: []int{b.Rows}, Data: groups, Type: format.F32}
 		b.Tensors["loss"] = &dump.Tensor{Name: "loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(of(s)))}, Type: format.F32}
-		delete(b.Tensors, "token_loss")
-		b.Meta.DLogpScale = 1
+		if b.Meta.DLogpScale = 1; held {
+			kl := *b.Tensors["logp_new"]
+			kl.Name, kl.Data = "kl", mapped(s.kl, func(x float64) float64 { return float64(float32(x)) })
+			b.Tensors["kl"], b.Meta.TokenLossIncludesKL = &kl, &held
+			for i := range s.policy {
+				s.policy[i] = float64(float32(s.policy[i] + 0.1*kl.Data[i]))
+			}
+		} else {
+			delete(b.Tensors, "token_loss")
+		}
 		return stage.Judge(stage.Find("aggregate/loss"), b, set)
 	}
 	mean := func(s step, x func(i int) float64, in func(i int) bool) float64 {
@@ -224,12 +233,15 @@ func TestReductionsOfLossesThatWereNotDumped(t *testing.T) {
 		}
 		return sum
 	}), "AGG-KIND", "the number of groups times the tokens of its own")
-	requireName(t, judge(func(s step) (sum float64) {
-		for i := range s.kl {
-			sum += 0.1 * s.kl[i] / float64(len(s.kl))
-		}
-		return sum + mean(s, func(i int) float64 { return s.policy[i] }, all)
-	}), "KL-OUTSIDE-MASK", "padding included")
+	for _, held = range []bool{true, false} {
+		require.Equal(t, check.Pass, judge(right).Verdict)
+		requireName(t, judge(func(s step) (sum float64) {
+			for i := range s.kl {
+				sum += 0.1 * s.kl[i] / float64(len(s.kl))
+			}
+			return sum + mean(s, func(i int) float64 { return s.policy[i] }, all)
+		}), "KL-OUTSIDE-MASK", "padding included")
+	}
 	requireName(t, judge(func(s step) float64 {
 		n := make([]float64, s.rows)
 		for i, m := range s.mask {

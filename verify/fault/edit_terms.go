@@ -54,7 +54,7 @@ func termEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "aggregate/loss" && o.Check.ID != "gradient/dlogp" && !alone {
 		return nil
 	}
-	c := o.Case.Of(o.Case.B, o.Case.Set)
+	c := splitKL(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
 	ga, world := c.FactOr("gradient_accumulation_steps", float64(max(c.B.Meta.MicroBatches, 1))), max(float64(c.B.Meta.WorldSize), 1)
 	factors := []struct {
 		title string
@@ -75,7 +75,7 @@ func termEdits(o *stage.Outcome) []edit {
 					id = "KL-OUTSIDE-MASK"
 				}
 				list = append(list, edit{id: id, title: fmt.Sprintf("the %s term is reduced in its own way: %s%s", t.word, reductions[i].title, f.title), changes: 1,
-					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return t.reduced(i, f.k, c, ch) }})
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return t.reduced(i, f.k, splitKL(c, ch), ch) }})
 			}
 		}
 	}
@@ -95,6 +95,24 @@ func (t lossTerm) apart(c *stage.Case, ch *stage.Check) bool {
 		return false
 	}
 	return ch.Stage == convention.Gradient || !c.Has("token_loss") || includes != nil && !*includes
+}
+
+// splitKL returns a case of a loss whose token losses have no KL in them, where they have and that of the tokens was dumped: then a term can be told from the
+// rest of the loss.
+func splitKL(c *stage.Case, ch *stage.Check) *stage.Case {
+	b, beta := c.B, numberOr(c, "kl.beta", 0)
+	includes, place := b.Meta.TokenLossIncludesKL, c.Set.Value("kl.place")
+	tl, kl := b.Token("token_loss"), b.Token("kl")
+	if ch.ID != "aggregate/loss" || beta == 0 || includes == nil || !*includes || len(tl) != len(b.Mask) || len(kl) != len(b.Mask) || place.Kind() != convention.Enum || place.Text() != "loss" {
+		return c
+	}
+	policy, no := make([]float64, len(tl)), false
+	for i := range policy {
+		policy[i] = tl[i] - beta*kl[i]
+	}
+	apart := *b.With("token_loss", policy)
+	apart.Meta.TokenLossIncludesKL = &no
+	return c.Of(&apart, c.Set)
 }
 
 // sizesOf returns what reductions count for every row.

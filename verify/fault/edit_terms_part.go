@@ -35,7 +35,7 @@ func advantageAt(c *stage.Case, i int) float64 {
 
 // termPartEdits returns edits of a loss, or of its gradient, whose KL is that of some of the tokens, and the rest of which is right.
 func termPartEdits(o *stage.Outcome) []edit {
-	c := o.Case.Of(o.Case.B, o.Case.Set)
+	c := splitKL(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
 	if o.Check.ID != "aggregate/loss" && o.Check.ID != "gradient/dlogp" || c.B.Cols == 0 || !lossTerms[0].apart(c, o.Check) {
 		return nil
 	}
@@ -43,6 +43,7 @@ func termPartEdits(o *stage.Outcome) []edit {
 	for _, part := range termParts {
 		list = append(list, edit{id: "KL-PART", title: "the KL term is that " + part.title + " alone", changes: 1, foreign: true,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				c = splitKL(c, ch)
 				if ch.Stage == convention.Gradient {
 					all, rest := under(sameInput, c, ch), under(noKL, c, ch)
 					term := combined(1, all, -1, rest)
