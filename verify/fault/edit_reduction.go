@@ -110,6 +110,9 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	add(&p.length, "the longest response of the step", everyRow(b, longest(all)))
 	add(&p.length, "the longest response of its micro-batch without its last token", spreadFiles(b, func(f int) float64 { return longest(inFile(f)) - 1 }))
 	add(&p.length, "the longest response of the step without its last token", everyRow(b, longest(all)-1))
+	if wide := columnsWithPrompts(b); wide > 0 {
+		add(&p.length, "the padded width of prompt and response", everyRow(b, float64(wide)))
+	}
 	mean := func(rows func(int) bool) float64 { return sumOf(n, rows) / max(sumOf(ones, rows), 1) }
 	add(&p.length, "the mean length of its micro-batch", spreadFiles(b, func(f int) float64 { return mean(inFile(f)) }))
 	add(&p.length, "the mean length of the step", everyRow(b, mean(all)))

@@ -80,9 +80,14 @@ func TestConstantOfBatch(t *testing.T) {
 			return sum / float64(rows) / length(longest, float64(cols))
 		})
 		b.Meta.DLogpScale = 1
+		wide := b.Cols + 17
+		b.Tensors["input_ids"] = &dump.Tensor{Name: "input_ids", Layout: dump.PerRow, Width: wide, Shape: []int{b.Rows, wide}, Data: make([]float64, b.Rows*wide), Type: format.I64}
 		return stage.Judge(stage.Find("aggregate/pg_loss"), b, set)
 	}
 	require.Equal(t, check.Pass, judged(func(_, _ float64) float64 { return 40 }).Verdict)
+	whole := Explain(judged(func(_, width float64) float64 { return width + 17 }))
+	require.NotEmpty(t, whole)
+	require.Contains(t, whole[0].Factor, "loss_denominator/(columns of prompt and response)")
 	requireName(t, judged(func(longest, _ float64) float64 { return longest - 1 }), "AGG-CONSTANT-OF-BATCH", "without its last token, not by loss_denominator")
 }
 

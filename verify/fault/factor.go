@@ -46,6 +46,12 @@ func (t *trial) factors(told bool) []Explanation {
 		{"number of micro-batches", float64(len(b.Files))}, {"num_generations", group}, {"columns", float64(b.Cols)}, {"rows", float64(b.Rows)},
 		{"tokens of the step", count(b.Mask)}, {"the square of the tokens of the step", count(b.Mask) * count(b.Mask)},
 		{"accumulation × world size", ga * world}, {"(accumulation steps + 1)/accumulation steps", (ga + 1) / ga}, {"n/(n−1) of the group", group / (group - 1)}, {"√(n/(n−1)) of the group", math.Sqrt(group / (group - 1))}}
+	if s := o.Check.Stage; s == convention.Aggregate || s == convention.Gradient {
+		for _, name := range lengthConstants { // by which responses are divided, and what else is as wide as they are
+			k := c.FactOr(name, math.NaN())
+			list = slices.Insert(list, 0, named{name + "/(columns of prompt and response)", k / float64(columnsWithPrompts(b))}, named{name + "/columns", k / float64(b.Cols)})
+		}
+	}
 	if beta.Kind() == convention.Number {
 		list = append(list, named{"kl.beta", beta.Num()})
 	}
@@ -104,6 +110,14 @@ func (t *trial) tryFactor(name string, k float64, alt bool) (Explanation, bool) 
 	return t.try(factorHypothesis, name, func(o *stage.Outcome) *stage.Outcome {
 		return stage.Compare(o.Check, o.Case, scaled(o), o.Arithmetic)
 	})
+}
+
+// columnsWithPrompts is the width of the ids of prompts and responses, 0 where they were not dumped.
+func columnsWithPrompts(b *dump.Batch) int {
+	if ids := b.Tensors["input_ids"]; ids != nil && ids.Layout == dump.PerRow {
+		return ids.Width
+	}
+	return 0
 }
 
 func rowsOfFile(b *dump.Batch) float64 {
