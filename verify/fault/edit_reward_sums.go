@@ -31,6 +31,10 @@ func rewardSumEdits(o *stage.Outcome) []edit {
 				return &q
 			}})
 	}
+	for _, f := range spreadRewards {
+		list = append(list, edit{id: "REWARD-PLACE", title: f.title, changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return ofRowRewards(f.of, c, ch) }})
+	}
 	return append(list, edit{id: "KL-TWICE", title: "the KL of the whole row is subtracted from its score, and that of every token from its reward", changes: 1, foreign: true, predict: chargedTwice},
 		edit{id: "REWARD-PLACE", title: "every row has its score in the columns where any row has one: an index for each row is used for all", changes: 1, foreign: true, predict: placedForAll})
 }
@@ -183,4 +187,51 @@ func leastSquares(x, y []float64, n int) []float64 {
 		w[i] = a[i][n] / a[i][i]
 	}
 	return w
+}
+
+// spreadRewards are what programs make of the rewards of the tokens of a response, the score among them.
+var spreadRewards = []struct {
+	title string
+	of    func(r []float64, sum float64, t int) float64
+}{
+	{"the rewards of a response, its score among them, are summed and spread evenly over its tokens", func(r []float64, sum float64, _ int) float64 { return sum / float64(len(r)) }},
+	{"every token has the sum of the rewards of its response, its score among them", func(_ []float64, sum float64, _ int) float64 { return sum }},
+	{"the last token has the sum of the rewards of its response, and the others 0", func(r []float64, sum float64, t int) float64 {
+		return sum * float64(boolToInt(t == len(r)-1))
+	}},
+	{"the first token has the sum of the rewards of its response, and the others 0", func(_ []float64, sum float64, t int) float64 { return sum * float64(boolToInt(t == 0)) }},
+	{"the rewards of a response are summed up from its last token back: returns, of which the returns are made", func(r []float64, _ float64, t int) float64 { return sumOf(r[t:]) }},
+	{"the rewards of a response stand in the reverse order", func(r []float64, _ float64, t int) float64 { return r[len(r)-1-t] }},
+}
+
+func sumOf(x []float64) (sum float64) {
+	for _, v := range x {
+		sum += v
+	}
+	return sum
+}
+
+// ofRowRewards predicts the rewards of tokens that are functions of those of their response: of n rewards, (n + 4)·u of the sum of their sizes more.
+func ofRowRewards(of func(r []float64, sum float64, t int) float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b, p := c.B, under(sameInput, c, ch)
+	if p == nil || len(p.Want) != len(b.Mask) || c.EnumOr("rewards.whiten", "no") != "no" {
+		return nil
+	}
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	for r := range b.Rows {
+		var cells []int
+		var own []float64
+		var size, e float64
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if b.Mask[i] {
+				cells, own, size, e = append(cells, i), append(own, p.Want[i]), size+math.Abs(p.Want[i]), e+p.Bound[i]
+			}
+		}
+		sum := sumOf(own)
+		for t, i := range cells {
+			q.Want[i], q.Bound[i] = of(own, sum, t), e+float64(len(own)+4)*c.Unit*size
+		}
+	}
+	return &q
 }

@@ -43,6 +43,8 @@ func TestRewardSums(t *testing.T) {
 	set := declared(t, options)
 	requireFault(t, "KL-TWICE", "reward/token", of(func(r, col int, k float64) float64 { return at(col == last(r), scores[r]-0.5*rowKL(r)) - 0.5*k }), set, healthy)
 	requireFault(t, "REWARD-PLACE", "reward/token", of(func(r, col int, k float64) float64 { return at(col >= 2, scores[r]) - 0.5*k }), set, healthy)
+	requireFault(t, "REWARD-PLACE", "reward/token", of(func(r, col int, k float64) float64 { return (scores[r] - 0.5*rowKL(r)) / float64(last(r)+1) }), set, healthy)
+	requireFault(t, "REWARD-PLACE", "reward/token", of(func(r, col int, k float64) float64 { return at(col == last(r), scores[r]-0.5*rowKL(r)) }), set, healthy)
 
 	options["reward.clip"], options["reward.clip_range"] = "before_baseline", "-1,2"
 	clip := func(x, lo, hi float64) float64 { return min(max(x, lo), hi) }

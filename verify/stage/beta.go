@@ -17,8 +17,12 @@ func (c *Case) betaWithin() (beta, e float64) {
 	if !moved || c.B.Meta.Step <= 0 {
 		return c.Num("kl.beta"), 0
 	}
-	if beta, e, ok := c.betaShown(); ok {
+	beta, e, ok, shared := c.betaShown()
+	if ok && (shared || c.Set.Value("kl.beta").Kind() != convention.Number) {
 		return beta, e
+	}
+	if ok { // no number explains the rewards: they are wrong under any, and the declared one is the nearest to what ran
+		return c.Num("kl.beta"), 0
 	}
 	if c.B.Meta.Step == 1 && kind != "adaptive" { // the first of those that count from 1
 		return c.Num("kl.beta"), 0
@@ -35,13 +39,14 @@ func (c *Case) beta() float64 {
 
 // betaShown reads β off the rewards of a batch, r_t = −β·kl_t but for the one token of a response that has the score: the median of −r/kl over the tokens
 // whose KL is above the median in size. Each of these is off by β·(e_kl/|kl| + 4u) where nothing else is in the reward, e_kl being the error of the KL, and so
-// is their median by the largest of that. It is false where rewards are whitened, or fewer than eight tokens tell.
-func (c *Case) betaShown() (beta, e float64, ok bool) {
+// is their median by the largest of that. It is not ok where rewards are whitened, or fewer than eight tokens tell, and
+// not shared where less than half of these say the same.
+func (c *Case) betaShown() (beta, e float64, ok, shared bool) {
 	const enough = 8
 	b := c.B
 	r, kl := b.Token("token_rewards"), c.Token("kl")
 	if len(r) != len(b.Mask) || len(kl.X) != len(r) || c.EnumOr("rewards.whiten", "no") != "no" {
-		return 0, 0, false
+		return 0, 0, false, false
 	}
 	var sizes, ratios []float64
 	for i, m := range b.Mask {
@@ -50,7 +55,7 @@ func (c *Case) betaShown() (beta, e float64, ok bool) {
 		}
 	}
 	if len(sizes) < enough {
-		return 0, 0, false
+		return 0, 0, false, false
 	}
 	slices.Sort(sizes)
 	least := sizes[len(sizes)/2]
@@ -62,17 +67,23 @@ func (c *Case) betaShown() (beta, e float64, ok bool) {
 		}
 	}
 	if len(ratios) < enough {
-		return 0, 0, false
+		return 0, 0, false, false
 	}
 	slices.Sort(ratios)
 	beta = ratios[len(ratios)/2]
-	return beta, e * beta, beta > 0 && !math.IsInf(beta, 0)
+	same := 0
+	for _, x := range ratios {
+		if math.Abs(x-beta) <= max(1e-3, 2*e)*beta {
+			same++
+		}
+	}
+	return beta, e * beta, beta > 0 && !math.IsInf(beta, 0), 2*same >= len(ratios)
 }
 
 // loggedBeta returns what a controller's coefficient is by the rewards of a rollout.
 func loggedBeta(c *Case, rows []span) (x, e []float64) {
 	beta, off := c.betaWithin()
-	if shown, within, ok := c.betaShown(); ok {
+	if shown, within, ok, _ := c.betaShown(); ok {
 		beta, off = shown, within
 	}
 	if !c.OK() || math.IsNaN(beta) {

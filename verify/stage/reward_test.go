@@ -164,6 +164,14 @@ func TestCoefficientOfAController(t *testing.T) {
 	right := of(func([]float64) {})
 	require.Equal(t, check.Pass, Judge(Find("reward/token"), right, s).Verdict)
 	fails(t, "reward/token", of(func(x []float64) { x[3] *= 1.01 }), s)
+	spread := of(func(x []float64) { // what no number explains is told from the declared one
+		for i := range x {
+			x[i] = 0.1 * float64(1+i/5)
+		}
+	})
+	o := Judge(Find("reward/token"), spread, s)
+	require.Equal(t, check.Fail, o.Verdict)
+	require.InDelta(t, -s.Value("kl.beta").Num()*spread.Token("kl")[0], o.Pred.Want[0], 1e-9)
 	declared := set(t, plainReward+"score.index=last_response") // nothing says that it moves
 	fails(t, "reward/token", right, declared)
 	for logged, verdict := range map[float64]check.Verdict{moved: check.Pass, 1.02 * moved: check.Fail} {
