@@ -24,6 +24,7 @@ type recursionForm struct {
 	carry     func(gamma, lambda float64) float64
 	reward    func(r []float64, t int) float64
 	cut       func(done bool) (next, carried bool) // whether V' and A_{t+1} count for a token after which an episode ends
+	some      []float64                            // advantages that tell of every end of an episode whether the recursion is cut there; nil: it is, or not, at all alike
 	cutLast   bool                                 // whether cut decides of the last token, too, behind which next_values stands
 	doneEarly bool                                 // done is that of the token behind; of the last token none
 	doneLate  bool                                 // done is that of the token before; of the last token it is right
@@ -240,8 +241,8 @@ func recursionEdits(o *stage.Outcome) []edit {
 		}
 	}
 	var list []edit
-	for _, f := range slices.Concat(forms[1:], startForms(o.Case), bootForms(o.Case), heldForms()) {
-		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly), predict: f.predict})
+	for _, f := range slices.Concat(forms[1:], startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case)) {
+		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly || f.some != nil), predict: f.predict})
 	}
 	return list
 }
@@ -270,6 +271,11 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	counts := b.Mask
 	if hole.Kind() == convention.Enum && hole.Text() == "none" { // every column is a step; values and rewards are those of the response, and of the token behind it where values have one
 		dense, counts = true, rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, boolToInt(c.EnumOr("gae.value_mask", "response") == "p1"))
+	}
+	if f.some != nil {
+		if f.some = rawAdvantages(c); f.some == nil || dones == nil {
+			return nil
+		}
 	}
 	var shown []float64       // advantages before whitening, of a form that begins with what they show
 	var zero stage.Prediction // of that form, what its rows are if they begin with 0

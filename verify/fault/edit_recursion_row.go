@@ -59,7 +59,7 @@ func (f recursionForm) moved(p *stage.Prediction, cells []int, r int, b *dump.Ba
 
 // overCells fills in the advantages of the cells of one row, from the last one back.
 func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []float64, done []bool, behind, bootstrap, gamma, k float64, rounding func(i int, size float64) float64) {
-	a, e := f.start, 8*0x1p-24*math.Abs(f.start) // it is read off rounded numbers
+	a, e, uncut := f.start, 8*0x1p-24*math.Abs(f.start), k // it is read off rounded numbers
 	for s := range cells {
 		t := len(cells) - 1 - s
 		if f.fromFirst {
@@ -72,6 +72,7 @@ func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []
 				next = bootstrap
 			}
 		}
+		over := next
 		switch {
 		case done == nil:
 		case t+1 < len(cells) || f.cutLast:
@@ -88,6 +89,11 @@ func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []
 		delta := f.reward(rewards, t) + gamma*next - f.own(v, t)
 		if f.held > 0 {
 			delta = min(max(delta, -f.held), f.held)
+		}
+		if f.some != nil && done[t] {
+			if d := f.reward(rewards, t) + gamma*over - f.own(v, t); math.Abs(d+uncut*a-f.some[i]) < math.Abs(delta+k*a-f.some[i]) {
+				next, delta, k = over, d, uncut
+			}
 		}
 		size := math.Abs(rewards[t]) + math.Abs(gamma*next) + math.Abs(v[t]) + math.Abs(k*a)
 		a, e = delta+k*a, math.Abs(k)*e+rounding(i, size)

@@ -46,6 +46,16 @@ func startForms(c *stage.Case) []recursionForm {
 	return append(list, g)
 }
 
+// someEnds is the recursion that is cut at some of the ends of episodes alone.
+func someEnds(c *stage.Case) []recursionForm {
+	if !c.Has("dones") {
+		return nil
+	}
+	f := recursionForms()[0]
+	f.id, f.title, f.some = "GAE-DONES", "the recursion goes on over some ends of episodes, and is cut at the others: those that a time limit ends count as none, say", []float64{}
+	return []recursionForm{f}
+}
+
 // endsOf reports whether a batch has several responses that ended with EOS, and several that did not.
 func endsOf(c *stage.Case) (finished, cut bool) {
 	const several = 2

@@ -104,6 +104,7 @@ func TestRecursionEdits(t *testing.T) {
 	reset := func(own, _, m float64) float64 { return own * m }
 	right := func(d []float64, t int) float64 { return d[t] }
 	none := func([]float64, int) float64 { return 0 }
+	someOf := func(d []float64, t int) float64 { return d[t] * float64(t%2) }
 	before := func(d []float64, t int) float64 {
 		switch {
 		case t == len(d)-1:
@@ -199,6 +200,7 @@ func TestRecursionEdits(t *testing.T) {
 		{"flag of the step behind", "cleanrl@020cf0e", "GAE-DONES", "one token early", false, overEnds(behindIt, behindIt)},
 		{"not in δ", "cleanrl@020cf0e", "GAE-DONES", "the next value is taken over the end", false, overEnds(none, right)},
 		{"not carried", "cleanrl@020cf0e", "GAE-DONES", "A_{t+1} is carried over", false, overEnds(right, none)},
+		{"over every other end", "cleanrl@020cf0e", "GAE-DONES", "over some ends of episodes", false, overEnds(someOf, someOf)},
 		{"γ not before the next value", "cleanrl@020cf0e", "GAE-NO-GAMMA", "γ is missing before the next value", false, steps(1, testGamma*testLambda, own)},
 		{"γ nowhere", "cleanrl@020cf0e", "GAE-NO-GAMMA", "in both", false, steps(1, testLambda, own)},
 		{"the next value subtracted", "cleanrl@020cf0e", "GAE-RECURSION", "the sign of the next value", false, func(r, v, _, d []float64, behind float64) []float64 {

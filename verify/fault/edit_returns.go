@@ -22,6 +22,16 @@ var returnForms = []struct {
 	{"the values are added without their fractions", func(_ *stage.Case, v []float64, i int) (float64, bool) { return math.Trunc(v[i]), true }},
 	{"the value of the token before is added", func(c *stage.Case, v []float64, i int) (float64, bool) { return neighbour(c, v, i, 0, -1) }},
 	{"the value of the token behind is added", func(c *stage.Case, v []float64, i int) (float64, bool) { return neighbour(c, v, i, 0, 1) }},
+	{"the value of the next state is added, behind the last token that of next_values", func(c *stage.Case, v []float64, i int) (float64, bool) {
+		r, next := i/c.B.Cols, c.B.Row("next_values")
+		if len(next) != c.B.Rows {
+			return 0, false
+		}
+		if t := i + 1; t < (r+1)*c.B.Cols && c.B.Mask[t] {
+			return v[t], true
+		}
+		return next[r], true
+	}},
 	{"the value of the row before is added", func(c *stage.Case, v []float64, i int) (float64, bool) { return neighbour(c, v, i, -1, 0) }},
 	{"the value of the row behind is added", func(c *stage.Case, v []float64, i int) (float64, bool) { return neighbour(c, v, i, 1, 0) }},
 	{"the rewards are added, not the values: R = A + r", func(c *stage.Case, _ []float64, i int) (float64, bool) {

@@ -144,3 +144,24 @@ func TestRecursionFromFirst(t *testing.T) {
 	})
 	requireName(t, stage.Judge(stage.Find("gae/returns"), b, set), "GAE-RECURSION", "A and V of the token before")
 }
+
+// Returns A + V' of the values of the next states are told by these, that of the last token included.
+func TestReturnsOfTheNextValues(t *testing.T) {
+	p, _, err := convention.Lookup("cleanrl@020cf0e")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9", "whiten.scope": "none"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	right := func(d []float64, t int) float64 { return d[t] }
+	b := rolledOut(false, overEnds(right, right))
+	v, ret, next := b.Token("values"), b.Token("returns"), b.Row("next_values")
+	for i := range ret {
+		behind := next[i/b.Cols]
+		if (i+1)%b.Cols > 0 {
+			behind = v[i+1]
+		}
+		ret[i] = float64(float32(ret[i] - v[i] + behind))
+	}
+	requireName(t, stage.Judge(stage.Find("gae/returns"), b, set), "OTHER-FORM", "the value of the next state")
+}
