@@ -64,7 +64,7 @@ func functionEdits(o *stage.Outcome) []edit {
 		id = "KL-FORMULA"
 	}
 	var list []edit
-	for _, f := range functions {
+	for _, f := range append(slices.Clone(functions), steppedBy(gridStep(o))...) {
 		list = append(list, edit{id: id, title: fmt.Sprintf("%s are %s of the right x", o.Check.Output, f.of("x")), changes: 1,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				p := under(sameInput, c, ch)
