@@ -265,7 +265,7 @@ func (t *track) unrefuted(s *session, looked []unit) {
 // sameTerm reports whether two checks must agree on the options of a fit. The terms of a loss, which are judged side by side, may be
 // reduced each in its own way; a gradient is reduced as its loss is.
 func sameTerm(a, b *stage.Check, f stage.Fit) bool {
-	if derived(a, b) {
+	if derived(a, b) || a.ID == "gae/returns" && b.ID == "gae/advantage" { // returns are made of the advantages
 		return true
 	}
 	return a.Stage != b.Stage && !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {

@@ -147,3 +147,24 @@ func TestEngineThatAgreedHasOtherWeightsLater(t *testing.T) {
 	require.Equal(t, check.Warn, worst(1))
 	require.NotContains(t, []check.Verdict{check.Fail, check.Warn}, worst(1, dumpfile.Option{Name: "async_rollout", Value: true}))
 }
+
+// Returns of whitened advantages are right with advantages that are not whitened, too, which the advantages beside them refute.
+func TestReturnsOfWhitenedAdvantages(t *testing.T) {
+	run, err := dumpfile.Open(context.Background(), []string{"../../golden/dumps/openrlhf/clean/ppo"})
+	require.NoError(t, err)
+	var steps dump.Batches
+	for b, err := range run.Batches(context.Background()) {
+		require.NoError(t, err)
+		ret, adv, v := slices.Clone(b.Token("returns")), b.Token("advantages"), b.Token("values")
+		for i := range ret {
+			ret[i] = single(adv[i] + v[i])
+		}
+		steps = append(steps, b.With("returns", ret).Without("token_rewards"))
+	}
+	r, err := dump.Judge(context.Background(), steps, dump.Options{Profile: "openrlhf-ppo@0.11", Selection: check.Selection{Select: []string{"gae/returns", "gae/advantage"}}})
+	require.NoError(t, err)
+	require.Len(t, bad(r), 1, describe(bad(r)))
+	require.Equal(t, "gae/returns", bad(r)[0].Check)
+	require.Equal(t, "GAE-RETURNS-AFTER-WHITENING", bad(r)[0].Explanations[0].Fault)
+	require.NotContains(t, describe(bad(r)), "WHITEN-MISSING")
+}
