@@ -70,6 +70,10 @@ func OldIsNew(c *Case) *Assertion {
 		}
 		return a
 	}
+	if v := c.otherActions(lp, old); v != nil {
+		a.Violations = append(a.Violations, *v)
+		return a
+	}
 	// Nothing but rounding is between the two, so that fewer tokens tell a temperature.
 	d.Slope, d.Explains, d.SlopeZ = c.tilt(old, lp, fewest)
 	tilted := d.surely() && d.Explains > 0.9
