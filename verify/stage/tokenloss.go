@@ -3,6 +3,7 @@ package stage
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -209,11 +210,13 @@ func (c *Case) klTerm(p *policy, gradient bool) {
 	}
 }
 
-// underWeight reports whether importance weights multiply the KL term. Two options say it.
+// underWeight reports whether importance weights multiply the KL term. Two options say it: what a run declares of one is not searched by the other.
 func (c *Case) underWeight() bool {
-	if c.Set.Value("kl.under_is_weight").Kind() != convention.Enum {
-		if v := c.Set.Value("tis.applies_to_kl"); v.Kind() == convention.Bool {
-			return c.Bool("tis.applies_to_kl")
+	const one, other = "kl.under_is_weight", "tis.applies_to_kl"
+	if v := c.Set.Value(other); v.Kind() == convention.Bool {
+		searched := c.Set.Origin(one) == "search" && c.Set.Origin(other) != "search" && !strings.Contains(c.Set.Origin(other), "@")
+		if c.Set.Value(one).Kind() != convention.Enum || searched {
+			return c.Bool(other)
 		}
 	}
 	return c.inapplicable("kl.under_is_weight", "outside") == "inside"
