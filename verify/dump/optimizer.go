@@ -54,6 +54,13 @@ func (o *optimizer) see(v *view, n *StepNotes, set *convention.Set) error {
 // stepOf returns the tensors of parameters of a batch, and what it logged of them.
 func stepOf(b *dump.Batch) *update.Step {
 	s := &update.Step{Number: b.Meta.Step, Norm: logged(b, "grad_norm"), Rate: logged(b, "lr", "learning_rate")}
+	if t := b.Tensors["dvalues"]; t != nil && len(t.Data) == len(b.Mask) {
+		for i, m := range b.Mask {
+			if m {
+				s.Slope, s.SlopeSize = s.Slope+t.Data[i], s.SlopeSize+math.Abs(t.Data[i])
+			}
+		}
+	}
 	ranks := map[int]bool{}
 	for _, f := range b.Files {
 		ranks[f.Rank] = true

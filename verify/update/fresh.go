@@ -21,10 +21,7 @@ func fresh(r *Run, d Declared) *check.Result {
 		if b.number != a.number+1 || a.parts > 1 || b.parts > 1 {
 			continue
 		}
-		c := 1.0
-		if norm := max(a.whole, a.norm); norm > d.Clip*(1+1e-3) {
-			c = d.Clip / (norm + 1e-6)
-		}
+		c := a.clipped(d)
 		same, other := 0, 0
 		for _, name := range r.names {
 			x, y := a.of[name], b.of[name]
@@ -66,4 +63,16 @@ func fresh(r *Run, d Declared) *check.Result {
 	named(res, "OPTIM-GRAD-KEPT", reason)
 	res.Reason = reason
 	return res
+}
+
+// clipped is what clipping multiplies the gradients of a step by, 1 where no bound is declared.
+func (r *record) clipped(d Declared) float64 {
+	norm := r.whole
+	if r.norm > norm { // some tensors may not have been dumped
+		norm = r.norm
+	}
+	if norm > d.Clip*(1+1e-3) {
+		return d.Clip / (norm + 1e-6)
+	}
+	return 1
 }

@@ -25,7 +25,7 @@ var Infos = []check.Info{
 		Source: "torch.optim.Optimizer.param_groups@2.15.0", Fix: "give the optimiser every parameter that is trained, after adapters are in place, and call its step"},
 	{Name: sumID, Doc: "the update is what the weights change by\n\nW(t+1) = W(t) + U(t), up to the rounding of both", Source: "dump.md, Tensors",
 		Fix: "take weights and update at the same parameters, before and behind optimizer.step()"},
-	{Name: freshID, Doc: "a gradient does not hold the one of the step before\n\nelements to which a batch adds nothing are 0, and not what clipping left of the last gradient", Source: "torch.optim.Optimizer.zero_grad@2.15.0",
+	{Name: freshID, Doc: "a gradient does not hold the one of the step before\n\nelements to which a batch adds nothing are 0, and not what clipping left of the last gradient; the bias of a value head has the sum of dvalues", Source: "torch.optim.Optimizer.zero_grad@2.15.0",
 		Fix: "call zero_grad once per step of the optimiser"},
 	{Name: normID, Doc: "the logged norm is that before clipping\n\n‖g‖ over all trained tensors, as torch.nn.utils.clip_grad_norm_ returns it", Source: "torch.nn.utils.clip_grad_norm_@2.15.0",
 		Fix: "log what clip_grad_norm_ returns, not the norm that is left"},
@@ -42,7 +42,13 @@ func Judge(r *Run, d Declared) []check.Result {
 	}
 	var out []check.Result
 	moved, still := moves(r)
-	for _, res := range []*check.Result{moved, sum(r), fresh(r, d), norm(r, d)} {
+	held := fresh(r, d)
+	if held == nil || held.Verdict != check.Fail {
+		if of := freshHead(r, d); of != nil {
+			held = of
+		}
+	}
+	for _, res := range []*check.Result{moved, sum(r), held, norm(r, d)} {
 		if res != nil {
 			out = append(out, *res)
 		}

@@ -39,6 +39,8 @@ type Step struct {
 	Tensors []Tensor
 	Norm    float64 // logged, of the gradient; NaN
 	Rate    float64 // logged, NaN
+
+	Slope, SlopeSize float64 // of the loss by a number that is added to all values of the step, and the sum of its terms' magnitudes; 0 where nobody says
 }
 
 // Declared is what is known of the optimiser. NaN stands for what nobody says.
@@ -79,6 +81,7 @@ type Run struct {
 type record struct {
 	number     int
 	norm, rate float64
+	slope      [2]float64 // and the size of its terms
 	of         map[string]*kept
 	whole      float64 // norm of the gradients of all tensors that have one
 	norms      float64 // sum of the norms of these tensors
@@ -108,7 +111,7 @@ func (r *Run) Add(s *Step) bool {
 	if r.index == nil {
 		r.choose(s)
 	}
-	rec := &record{number: s.Number, norm: s.Norm, rate: s.Rate, of: map[string]*kept{}}
+	rec := &record{number: s.Number, norm: s.Norm, rate: s.Rate, slope: [2]float64{s.Slope, s.SlopeSize}, of: map[string]*kept{}}
 	var sum float64
 	for i := range s.Tensors {
 		t := &s.Tensors[i]
