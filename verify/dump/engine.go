@@ -155,10 +155,15 @@ func (s *session) engineOverSteps() (check.Result, bool) {
 		lead := best.first != pools[0].first || 2*bad < len(pools)-1 // what is right at first and then grows is a matter of weights; all else that differs does so from the start
 		res.Subject = fmt.Sprintf("%s (%d of %s)", begins, res.Steps.Bad, steps(res.Steps.Judged, "step"))
 		s.engineApart(&res, best, worst, lead)
-		if res.Verdict == check.Undetermined && s.profile == nil && lagsEvenly(pools, res.Limit) {
-			res.Verdict, res.Where, res.Explanations = check.Warn, "", nil
-			res.Reason = fmt.Sprintf("from %s on the engine stays about as far behind (%s: %s; %s: %s): its weights are a rollout older, and no older with time, as those of an asynchronous engine are, for which the importance weights of this run may correct",
+		if s.profile == nil && lagsEvenly(pools, res.Limit) {
+			res.Reason = fmt.Sprintf("from %s on the engine stays about as far behind (%s: %s; %s: %s): its weights are a rollout older, and no older with time, as those of an asynchronous engine are",
 				begins, begins, begins.Discrepancy, last, last.Discrepancy)
+			if res.Fix = declareLag; res.Verdict == check.Undetermined {
+				res.Verdict, res.Where, res.Explanations = check.Warn, "", nil
+				res.Reason += ", for which the importance weights of this run may correct"
+			} else {
+				res.Verdict, res.Explanations[0].Lead = check.Undetermined, true
+			}
 		}
 	}
 	return res, true
@@ -182,6 +187,8 @@ func sizeError(n, m int) float64 {
 	return math.Exp(6 * 1.2 * math.Sqrt(1/float64(2*n)+1/float64(2*m)))
 }
 
+const declareLag = "if rollouts are asynchronous, say so (async_rollout: true or max_staleness: N among the options); else send the weights to the engine after every update"
+
 // engineApart says that the engine is further from the trainer than at its best.
 func (s *session) engineApart(res *check.Result, best, worst stepSizes, lead bool) {
 	limit := max(stage.OrdinaryScale, 4*best.Scale)
@@ -196,7 +203,7 @@ func (s *session) engineApart(res *check.Result, best, worst stepSizes, lead boo
 		res.Verdict, named.Lead = check.Undetermined, true
 		res.Reason = apart + ": older weights, which an asynchronous engine has by design and the importance weights of this run may correct for; no number tells them from weights that are never sent"
 		named.Evidence = fmt.Sprintf("logit noise %.2g at %s, and %.2g at %s", best.Scale, best, worst.Scale, worst)
-		res.Fix = "if rollouts are asynchronous, say so (async_rollout: true or max_staleness: N among the options); else send the weights to the engine after every update"
+		res.Fix = declareLag
 	}
 	res.Explanations = []check.Explanation{named}
 }
