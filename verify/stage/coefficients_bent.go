@@ -77,6 +77,11 @@ func (l *lossForms) bend(c *Case, files []formFile, adv []float64) {
 		each(func(i int) float64 { return clippedLoss(adv[i], math.Exp(lp[i]-old[i]), bound) })
 		apart(0)
 	}
+	if given := b.Token("kl"); given != nil {
+		each(func(i int) float64 { return given[i] })
+		apart(1)
+		return
+	}
 	if ref == nil {
 		return
 	}
@@ -110,8 +115,8 @@ func meanOfMeans(mask []bool, x []float64, lo, hi, cols int, key func(row, col i
 // bent returns the forms with a bug in them. The options that they give are those beside the bug.
 func (l *lossForms) bent() (list []candidate) {
 	level := l.levels()[0]
-	kinds := klForms
-	if !l.kl {
+	kinds, given := klForms, l.known[1]
+	if !l.kl || given {
 		kinds = kinds[:1]
 	}
 	for k, bound := range usualBounds[:bentBounds] {
@@ -127,7 +132,9 @@ func (l *lossForms) bent() (list []candidate) {
 		}
 		plain := func(f *formFile) [aggregations]float64 { return f.surrogate(0, k, k) }
 		for j, kl := range kinds {
-			form.kl = kl.kind
+			if form.kl = kl.kind; given {
+				form.kl = anyKL
+			}
 			estimate := func(f *formFile) [aggregations]float64 { return f.kl[j] }
 			for i := range bentShapes {
 				add(func(f *formFile) [aggregations]float64 { return f.bent.shapes[i*bentBounds+k] }, estimate)
@@ -150,7 +157,7 @@ func (l *lossForms) bent() (list []candidate) {
 			}
 		}
 		for j := range bentKLs {
-			if !l.kl {
+			if !l.kl || given {
 				break
 			}
 			form.kl = "k3"

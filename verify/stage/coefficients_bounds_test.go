@@ -153,31 +153,47 @@ func TestBoundsAreSolved(t *testing.T) {
 	}
 }
 
-// Weights and KL that were dumped are known, so that the rest of the form is solved for beside them.
+// Weights and KL that were dumped are known, so that the rest of the form is solved for beside them: of a form with a bug in it, too.
 func TestBoundsBesideKnownTerms(t *testing.T) {
 	single := func(v float64) float64 { return float64(float32(v)) }
-	l := &Losses{}
-	for _, b := range boundBatches(1, false, false, func(x boundToken) float64 { return 0 }) {
-		n := len(b.Mask)
-		w, kl := make([]float64, n), make([]float64, n)
-		lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Token("advantages")
-		var sum, tokens float64
-		for i, m := range b.Mask {
-			if m {
-				w[i], kl[i] = single(0.8+0.4*math.Abs(math.Sin(float64(7*i)))), single(math.Abs(math.Sin(float64(3*i*i))))
-				sum, tokens = sum+w[i]*held(boundToken{adv: adv[i], rho: math.Exp(lp[i] - old[i])}, 0.17, 0.23, math.Inf(1))+0.03*kl[i], tokens+1
+	run := func(of func(x boundToken) float64) *Losses {
+		l := &Losses{}
+		for _, b := range boundBatches(1, false, false, func(x boundToken) float64 { return 0 }) {
+			n := len(b.Mask)
+			w, kl := make([]float64, n), make([]float64, n)
+			lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Token("advantages")
+			var sum, tokens float64
+			for i, m := range b.Mask {
+				if m {
+					w[i], kl[i] = single(0.8+0.4*math.Abs(math.Sin(float64(7*i)))), single(math.Abs(math.Sin(float64(3*i*i))))
+					sum, tokens = sum+w[i]*of(boundToken{adv: adv[i], rho: math.Exp(lp[i] - old[i])})+0.03*kl[i], tokens+1
+				}
 			}
+			for name, x := range map[string][]float64{"is_weights": w, "kl": kl} {
+				b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32}
+			}
+			b.Tensors["loss"].Data[0] = single(sum / tokens)
+			l.Add(b)
 		}
-		for name, x := range map[string][]float64{"is_weights": w, "kl": kl} {
-			b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32}
+		return l
+	}
+	for name, of := range map[string]func(x boundToken) float64{
+		"right": func(x boundToken) float64 { return held(x, 0.17, 0.23, math.Inf(1)) },
+		"bent": func(x boundToken) float64 {
+			x.rho = 1 / x.rho
+			return held(x, 0.2, 0.2, math.Inf(1))
+		},
+	} {
+		l := run(of)
+		var has []string
+		for _, change := range l.Form() {
+			has = append(has, fmt.Sprintf("%s=%v", change.Option, change.To))
 		}
-		b.Tensors["loss"].Data[0] = single(sum / tokens)
-		l.Add(b)
+		want := []string{"clip.low=0.17", "clip.high=0.23", "kl.place=loss"}
+		if name == "bent" {
+			want = []string{"clip.low=0.2", "clip.high=0.2", "kl.place=loss"}
+		}
+		require.Subset(t, has, want, name)
+		require.InDelta(t, 0.03, l.Coefficients()["kl.beta"], 0, name)
 	}
-	var has []string
-	for _, change := range l.Form() {
-		has = append(has, fmt.Sprintf("%s=%v", change.Option, change.To))
-	}
-	require.Subset(t, has, []string{"clip.low=0.17", "clip.high=0.23", "kl.place=loss"})
-	require.InDelta(t, 0.03, l.Coefficients()["kl.beta"], 0)
 }

@@ -65,8 +65,8 @@ type lossForms struct {
 	kl      bool
 	acts    [2][]bool // by side and bound: it is another loss than without bounds somewhere
 	solver  boundTokens
-	policy  bool // the files have their policy losses
-	known   bool // or the KL of their tokens, or the weights between engine and trainer, so that fewer forms are left and the solver has them all
+	policy  bool    // the files have their policy losses
+	known   [2]bool // or the weights between engine and trainer, or the KL of their tokens
 
 	tried  bool
 	fit    *wholeFit
@@ -82,14 +82,14 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 	if row := b.Row("advantages"); adv == nil && len(row) == b.Rows {
 		adv = c.spread(row)
 	}
-	known := b.Tensors["is_weights"] != nil || b.Token("kl") != nil
+	known := [2]bool{b.Tensors["is_weights"] != nil, b.Token("kl") != nil}
 	if first {
 		l.policy, l.known = b.PerFile("pg_loss") != nil, known
-		l.ratios, l.kl, l.entropy, l.whole.value = old != nil, ref != nil, h != nil, b.PerFile("value_loss") != nil
+		l.ratios, l.kl, l.entropy, l.whole.value = old != nil, ref != nil || known[1], h != nil, b.PerFile("value_loss") != nil
 		l.acts = [2][]bool{make([]bool, len(usualBounds)), make([]bool, len(usualBounds))}
 	}
 	l.no = l.no || loss == nil || lp == nil || adv == nil || b.Token("token_loss") != nil || l.policy != (b.PerFile("pg_loss") != nil) || l.known != known || len(b.Missing) > 0 ||
-		l.ratios != (old != nil) || l.kl != (ref != nil) || l.entropy != (h != nil) || l.whole.value != (b.PerFile("value_loss") != nil)
+		l.ratios != (old != nil) || l.kl != (ref != nil || known[1]) || l.entropy != (h != nil) || l.whole.value != (b.PerFile("value_loss") != nil)
 	if l.no {
 		return
 	}
@@ -103,12 +103,8 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 		}
 	}
 	adv = c.weighted(adv)
-	switch {
-	case l.policy: // what stands beside it is another matter
+	if l.policy { // what stands beside it is another matter
 		l.solver.add(c, b.PerFile("pg_loss"), adv, l.whole.unit, false)
-		return
-	case l.known:
-		l.solver.add(c, loss, adv, l.whole.unit, true)
 		return
 	}
 	w := &l.whole
@@ -142,9 +138,14 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 			l.surrogates(c, files, ratiosOf(b, lp, old, level), adv, true)
 		}
 	}
-	for k := range l.kls() {
+	for _, k := range l.kls() {
 		for i := range x {
-			if x[i] = klForms[k%len(klForms)].of(lp[i] - ref[i]); k >= len(klForms) {
+			if l.known[1] {
+				x[i] = b.Token("kl")[i]
+			} else {
+				x[i] = klForms[k%len(klForms)].of(lp[i] - ref[i])
+			}
+			if k >= len(klForms) {
 				x[i] *= math.Exp(lp[i] - old[i])
 			}
 		}
@@ -177,15 +178,14 @@ func (c *Case) weighted(adv []float64) []float64 {
 	return adv
 }
 
-// kls is the number of estimates of the KL: of each, and of each times the ratio of its token where there is one.
-func (l *lossForms) kls() int {
-	switch {
-	case !l.kl:
-		return 0
-	case !l.ratios:
-		return len(klForms)
+// kls are the estimates of the KL, by their index among klForms: each, and each times the ratio of its token where there is one; that which was dumped.
+func (l *lossForms) kls() (list []int) {
+	for k := range 2 * len(klForms) {
+		if l.kl && (k < len(klForms) || l.ratios) && !(l.known[1] && k%len(klForms) > 0) {
+			list = append(list, k)
+		}
 	}
-	return 2 * len(klForms)
+	return list
 }
 
 // levels are those that make a difference.
@@ -279,12 +279,19 @@ func (l *lossForms) candidates() (list []candidate) {
 			if name == logLevel && i > 0 {
 				break
 			}
-			for k := range max(1, l.kls()) {
+			kls := l.kls()
+			for at := range max(1, len(kls)) {
+				form := lossForm{level: name, high: l.boundOf(name, 0, p.high), low: l.boundOf(name, 1, p.low)}
+				if at < len(kls) {
+					if form.kl, form.corrected = klForms[kls[at]%len(klForms)].kind, kls[at] >= len(klForms); l.known[1] {
+						form.kl = anyKL
+					}
+				}
 				list = append(list, candidate{
-					form:      lossForm{level: name, high: l.boundOf(name, 0, p.high), low: l.boundOf(name, 1, p.low), kl: klForms[k%len(klForms)].kind, corrected: k >= len(klForms)},
+					form:      form,
 					level:     level,
 					surrogate: func(f *formFile) [aggregations]float64 { return f.surrogate(level, p.high, p.low) },
-					kl:        func(f *formFile) [aggregations]float64 { return f.kl[k] },
+					kl:        func(f *formFile) [aggregations]float64 { return f.kl[at] },
 				})
 			}
 		}
@@ -303,11 +310,11 @@ func (f *formFile) surrogate(level, high, low int) (sum [aggregations]float64) {
 // best returns the form that explains the losses of all files best, with few digits, and its coefficients: one that a configuration has, else one with
 // a bug in it; nil where none does.
 func (l *lossForms) best() (*wholeFit, lossForm) {
-	if l.no || l.tried || len(l.files) < 3 && !l.policy && !l.known {
+	if l.no || l.tried || len(l.files) < 3 && !l.policy {
 		return l.fit, l.form
 	}
 	l.tried = true
-	if l.policy || l.known {
+	if l.policy {
 		if fit, form := l.solver.solved(); fit != nil {
 			l.fit, l.form, l.beside = fit, form.lossForm, form.options()
 		}
@@ -321,6 +328,12 @@ func (l *lossForms) best() (*wholeFit, lossForm) {
 		}
 		l.among(l.bent())
 		return l.fit, l.form
+	}
+	if l.fit.left > 64*tol.U32 { // a bound of no table may hold a few tokens
+		if fit, form := l.solver.solved(); fit != nil && fit.left < l.fit.left/8 {
+			l.fit, l.form, l.beside = fit, form.lossForm, form.options()
+			return l.fit, l.form
+		}
 	}
 	l.undecide(list)
 	return l.fit, l.form
