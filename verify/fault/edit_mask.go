@@ -35,6 +35,17 @@ func rollRow(by int) func(row []bool) {
 	}
 }
 
+// moveHoles moves what is masked between the first and the last token of a row, as the tokens of tools, by some columns.
+func moveHoles(by int) func(row []bool) {
+	return func(row []bool) {
+		was := slices.Clone(row)
+		first, last := firstLast(row)
+		for t := max(first, 0); t <= last; t++ {
+			row[t] = t-by < first || t-by > last || was[t-by]
+		}
+	}
+}
+
 var maskForms = []maskForm{
 	{"LOSS-MASK-PADS", "the mask is inverted: padding counts, and the response does not", rowByRow(func(row []bool) {
 		for t := range row {
@@ -54,6 +65,8 @@ var maskForms = []maskForm{
 		}
 	})},
 	{"LOSS-MASK-TOOL", byIDs, beforePadding},
+	{"LOSS-MASK-SHIFT", "the holes of the mask are one token late", rowByRow(moveHoles(1))},
+	{"LOSS-MASK-EARLY", "the holes of the mask are one token early", rowByRow(moveHoles(-1))},
 	{"LOSS-MASK-SHIFT", "the mask is one token late", rowByRow(moveRight(1))},
 	{"LOSS-MASK-SHIFT", "the mask is two tokens late", rowByRow(moveRight(2))},
 	{"LOSS-MASK-EARLY", "the mask is one token early", rowByRow(moveRight(-1))},

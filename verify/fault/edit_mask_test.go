@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +37,30 @@ func TestAdvantagesForTheMask(t *testing.T) {
 		}
 	}
 	require.NotNil(t, overAdvantages(stage.NewCase(b, set, 0), stage.Find("aggregate/pg_loss")))
+}
+
+// What tools wrote is masked a column late or early, the ends of the responses are right.
+func TestHolesOfTheMask(t *testing.T) {
+	set := clippedLoss(t, "mean.eps", "0")
+	judged := func(by int) *stage.Outcome {
+		return stage.Judge(stage.Find("aggregate/pg_loss"), summed(func(x []float64, mask []bool, rows, cols int) (sum float64) {
+			n := 0.0
+			for r := range rows {
+				row := mask[r*cols : (r+1)*cols]
+				row[1] = r%4 == 3
+				moved := slices.Clone(row)
+				moveHoles(by)(moved)
+				for i, m := range moved {
+					if m {
+						sum, n = sum+x[r*cols+i], n+1
+					}
+				}
+			}
+			return sum / n
+		}), set)
+	}
+	require.Equal(t, check.Pass, judged(0).Verdict)
+	requireName(t, judged(1), "LOSS-MASK-SHIFT", "the holes of the mask are one token late")
 }
 
 // A token mean whose mask is another one, in the sum, in the count or in both, is named by the mask.
