@@ -150,6 +150,7 @@ func (o *optimizer) results(s *session) []check.Result {
 		d.Schedule = o.set.Value("optim.schedule").String()
 		d.Constant = d.Schedule == "constant"
 	}
+	d.Falls = s.profile != nil && strings.HasPrefix(s.profile.Name, "cleanrl@") // ppo.py: frac = 1 − (iteration − 1)/num_iterations
 	if !ofProfile("optim.lr") {
 		number("optim.lr", &d.Rate)
 	}

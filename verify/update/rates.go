@@ -36,6 +36,12 @@ func rates(f *fit, list []*pair, d Declared) *check.Result {
 		named(res, "OPTIM-SCHEDULE", res.Reason)
 		return res
 	}
+	if d.Falls && d.Schedule != "constant" && d.Schedule != "" && d.Rate > 0 && list[0].step <= 1 && f.rates[0] < d.Rate-slack(0, d.Rate) && f.rates[0] >= hi-slack(0, hi) {
+		res.Steps.Bad, res.Steps.First = len(list), list[0].step
+		res.Reason = fmt.Sprintf("the schedule falls from the declared rate %.4g, and the first step has %.4g: it was stepped before the first step of the optimiser", d.Rate, f.rates[0])
+		named(res, "OPTIM-SCHEDULE", res.Reason)
+		return res
+	}
 	if id, what, ok := uncounted(f, list, d); ok {
 		res.Steps.Bad, res.Steps.First = len(list), list[0].step
 		res.Reason = what

@@ -28,6 +28,20 @@ func TestLoggedRate(t *testing.T) {
 	require.Equal(t, check.Fail, verdicts(Judge(r, d))[rateID])
 }
 
+// A schedule that only falls begins with the declared rate; of one that may have a warm-up nobody knows.
+func TestScheduleThatFalls(t *testing.T) {
+	for ahead, want := range map[int]check.Verdict{0: check.Pass, 1: check.Fail} {
+		p := healthy()
+		p.schedule = func(step int) float64 { return 1 - float64((step-1)/2+ahead)/4 }
+		r := p.run(rand.New(rand.NewPCG(3, 8)), 6, "weights")
+		d := Undeclared()
+		d.Rate, d.Schedule = p.lr, "linear"
+		require.Equal(t, check.Pass, verdicts(Judge(r, d))[rateID])
+		d.Falls = true
+		require.Equal(t, want, verdicts(Judge(r, d))[rateID])
+	}
+}
+
 // A norm that stands at the bound while the gradients are larger was taken behind the clipping.
 func TestNorm(t *testing.T) {
 	p := healthy()

@@ -58,6 +58,8 @@ type Declared struct {
 	From  map[string]string
 	Fixed map[string]bool
 
+	Falls bool // the schedule begins with the declared rate: it has no warm-up
+
 	Micro         float64 // micro-batches of a step, 0: nobody says
 	Schedule      string  // linear, cosine, constant; "": nobody says
 	Steps, WarmUp float64 // of the schedule; NaN
