@@ -13,17 +13,18 @@ import (
 const ofPlain = aggregations
 
 // Parameters of a form that are no coefficients: bounds of the ratio, one for both sides or each its own, the dual clip, the cap of the engine's weights,
-// the clip of values, and the temperatures of SAPO for either sign of the advantage.
+// the clip of values, the temperatures of SAPO for either sign of the advantage, and what the weights are at least.
 const (
 	paramBoth, paramLow, paramHigh = 0, 1, 2
 	paramDual, paramCap, paramClip = 3, 4, 5
 	paramTauPos, paramTauNeg       = 6, 7
-	params                         = 8
+	paramFloor                     = 8
+	params                         = 9
 )
 
 // boundStarts are the values from which parameters are solved.
 var boundStarts = [params][]float64{{0.2, 0.05, 3e-3}, {0.2, 0.05, 3e-3}, {0.2, 0.05, 3e-3}, {2, 1.2, 4}, {1.5, 1.05, 3}, {0.2, 0.05, 0.02},
-	{1, 3, 0.3}, {1, 3, 0.3}}
+	{1, 3, 0.3}, {1, 3, 0.3}, {0.5, 0.9, 0.98}}
 
 // mostBound is the most tokens whose bounds are solved for.
 const mostBound = 1 << 14
@@ -109,7 +110,7 @@ func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64
 	}
 	low, high, dual, limit := f.bounds()
 	var engine []float64
-	if k := slices.Index([]string{"token", "seq_sum", "seq_geo"}, f.weights); k >= 0 {
+	if k := slices.Index(engineLevels, f.weights); k >= 0 {
 		engine = t.engine[k]
 	}
 	for i, a := range t.adv {
@@ -134,9 +135,13 @@ func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64
 		}
 		w := 1.0
 		if engine != nil {
-			if w = engine[i]; w > limit {
+			switch w = engine[i]; {
+			case w > limit:
 				w = limit
 				by[paramCap][i] = x
+			case f.has(paramFloor) && w < f.at[paramFloor]:
+				w = f.at[paramFloor]
+				by[paramFloor][i] = x
 			}
 		}
 		if loss[i] = w * x; held < 0 {

@@ -99,6 +99,8 @@ func TestBoundsAreSolved(t *testing.T) {
 			[]string{"clip.low=0.2", "clip.high=0.2", "clip.dual=1.35"}, "", 0},
 		"weights": {true, false, func(x boundToken) float64 { return min(x.weight, 1.06) * held(x, 0.2, 0.26, none) },
 			[]string{"clip.low=0.2", "clip.high=0.26", "tis.level=token", "tis.rule=truncate_upper", "tis.high=1.06"}, "", 0},
+		"weights within bounds": {true, false, func(x boundToken) float64 { return min(max(x.weight, 0.96), 1.05) * held(x, 0.2, 0.2, none) },
+			[]string{"clip.low=0.2", "clip.high=0.2", "tis.level=token", "tis.rule=clamp", "tis.low=0.96", "tis.high=1.05"}, "", 0},
 		"cispo": {false, false, func(x boundToken) float64 { return -min(x.rho, 1.17)*x.adv*x.lp + 0.02*x.kl },
 			[]string{"loss.kind=cispo", "clip.high=0.17", "ratio.level=token", "kl.kind=k3"}, "kl.beta", 0.02},
 		"sapo": {false, false, func(x boundToken) float64 {

@@ -95,6 +95,9 @@ func (f *boundForm) unknowns() int {
 	return n
 }
 
+// engineLevels are the levels of [boundTokens.engine] (tis.level).
+var engineLevels = []string{"token", "seq_sum", "seq_geo"}
+
 // boundSets are the parameters that forms of a kind of loss have, the fewest first, without those of values and weights.
 var boundSets = []struct {
 	kind string
@@ -123,8 +126,9 @@ func (t *boundTokens) search() []boundForm {
 		for _, uses := range s.uses {
 			stages = append(stages, stage{s.kind, uses, []string{""}})
 			if t.hasEngine {
-				levels := []string{"token", "seq_geo", "seq_sum"}
-				stages = append(stages, stage{s.kind, uses, levels}, stage{s.kind, append(slices.Clone(uses), paramCap), levels})
+				levels := engineLevels
+				capped := append(slices.Clone(uses), paramCap)
+				stages = append(stages, stage{s.kind, uses, levels}, stage{s.kind, capped, levels}, stage{s.kind, append(slices.Clone(capped), paramFloor), levels})
 			}
 		}
 	}
@@ -143,7 +147,7 @@ func (t *boundTokens) search() []boundForm {
 						}
 						f := base
 						for _, p := range f.uses {
-							f.at[p] = boundStarts[p][k]
+							f.at[p] = t.start(&f, p, k)
 						}
 						if t.solve(&f, terms) {
 							found = append(found, f)
@@ -159,6 +163,37 @@ func (t *boundTokens) search() []boundForm {
 		}
 	}
 	return nil
+}
+
+// start returns the k-th value from which a parameter is solved. A bound of weights that holds none of them, or a dual clip of ratios, has no slope to
+// follow, so that one which holds a part of them takes its place.
+func (t *boundTokens) start(f *boundForm, p, k int) float64 {
+	at := boundStarts[p][k]
+	var x []float64
+	switch level := slices.Index(engineLevels, f.weights); {
+	case (p == paramCap || p == paramFloor) && level >= 0:
+		x = slices.Clone(t.engine[level])
+	case p == paramDual:
+		for i, a := range t.adv {
+			if r := t.ratio(f.level)[i]; a < 0 && r > 1 {
+				x = append(x, r)
+			}
+		}
+	}
+	if len(x) == 0 {
+		return at
+	}
+	slices.Sort(x)
+	share := []float64{0.8, 0.6, 0.95}[k]
+	if p == paramFloor {
+		share = 1 - share
+		if at <= x[0] {
+			return x[int(share*float64(len(x)))]
+		}
+	} else if at >= x[len(x)-1] {
+		return x[int(share*float64(len(x)))]
+	}
+	return at
 }
 
 // estimates yields those of the KL: each, and each times the ratio of its token; that which was dumped.
@@ -234,7 +269,7 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 	}
 	f.low, f.high = idle(paramLow, low), idle(paramHigh, high)
 	f.at[paramDual], f.at[paramCap], f.at[paramClip] = idle(paramDual, dual), idle(paramCap, limit), idle(paramClip, f.clip())
-	for _, k := range []int{paramTauPos, paramTauNeg} {
+	for _, k := range []int{paramTauPos, paramTauNeg, paramFloor} {
 		if f.at[k] = idle(k, f.at[k]); !f.has(k) {
 			f.at[k] = math.NaN()
 		}
@@ -300,7 +335,12 @@ func (f *boundForm) options() (list []assign) {
 	if f.weights == "" || f.weights == anyKL {
 		return list
 	}
-	list = append(list, word("tis.level", f.weights), word("tis.rule", "truncate_upper"))
+	list = append(list, word("tis.level", f.weights))
+	if x := f.at[paramFloor]; math.IsNaN(x) {
+		list = append(list, word("tis.rule", "truncate_upper"))
+	} else {
+		list = append(list, word("tis.rule", "clamp"), amount("tis.low", x))
+	}
 	if x := f.at[paramCap]; math.IsNaN(x) {
 		list = append(list, word("tis.high", "none"))
 	} else {
