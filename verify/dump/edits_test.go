@@ -270,8 +270,11 @@ var edits = []edit{
 		}
 	}, "advantage/group", "ADV-EPS", "adv.eps 0.01"},
 	{"other bounds", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
+		policyTerm(b, func(r, a float64) float64 { return -min(r*a, min(max(r, 0.9), 1.15)*a) })
+	}, "token_loss/policy", "CLIP-BOUND", "at least 0.9, where 0.8 is declared; at most 1.15"},
+	{"half of the bounds", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
 		policyTerm(b, func(r, a float64) float64 { return -min(r*a, min(max(r, 0.9), 1.14)*a) })
-	}, "token_loss/policy", "CLIP-BOUND", "at least 0.9, where 0.8 is declared; at most 1.14"},
+	}, "token_loss/policy", "CLIP-BOUND", "1 − clip.low/2 and 1 + clip.high/2"},
 	{"no min", trlGRPO, "trl-grpo@1.16", func(b *dumpfile.Batch) {
 		policyTerm(b, func(r, a float64) float64 { return -min(max(r, 0.8), 1.28) * a })
 	}, "token_loss/policy", "CLIP-WITHOUT-MIN", ""},
@@ -336,7 +339,7 @@ var edits = []edit{
 		losses(b, func(row int) float64 { return rowSum(b, row, marked(b, row)) / (n[row] + b.Row("prompt_len")[row]) / 8 })
 	}, "aggregate/loss", "AGG-PROMPT-COUNTED", ""},
 	{"λ of the returns", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0.99, 0.99*0.7) }, "gae/returns", "", "gae.lambda 0.7"},
-	{"no γ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 1, 0.95) }, "gae/returns", "GAE-NO-GAMMA", "gae.gamma 1"},
+	{"no γ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 1, 0.95) }, "gae/returns", "GAE-NO-GAMMA", "γ is missing"}, // the advantages have it
 	{"no γ behind δ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0.99, 0.95) }, "gae/returns", "GAE-NO-GAMMA", "γ is missing behind it"},
 	{"no γ in δ", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 1, 0.99*0.95) }, "gae/returns", "GAE-NO-GAMMA", "before the next value"},
 	{"γ and λ exchanged", verlPPO, "verl-ppo@0.9", func(b *dumpfile.Batch) { returns(b, 0.95, 0.99*0.95) }, "gae/returns", "GAE-GAMMA-LAMBDA-EXCHANGED", ""},
