@@ -42,9 +42,7 @@ def functions(bug):
         if bug in PATCH and PATCH[bug][0] in src:
             src = src.replace(*PATCH[bug])
             ns["patched"] = True
-        tmp = f"/tmp/c2_{os.getpid()}.py"
-        open(tmp, "w").write(src)
-        return cut(tmp, names, ns)
+        return cut(src, names, ns)
 
     g = dict(globals())
     f = cutp(VERL + "/utils/torch_functional.py", {"masked_sum", "masked_mean", "masked_var", "masked_whiten", "clip_by_value"}, dict(g))

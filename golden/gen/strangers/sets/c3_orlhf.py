@@ -56,9 +56,7 @@ def functions(bug):
         if bug in PATCH and PATCH[bug][0] in s:
             done.append(1)
             s = s.replace(*PATCH[bug])
-        tmp = f"/tmp/c3_{os.getpid()}.py"
-        open(tmp, "w").write(s)
-        return tmp
+        return s
 
     ns = dict(
         globals(),
@@ -69,7 +67,7 @@ def functions(bug):
     cut(src("models/utils.py"), {"compute_approx_kl", "compute_reward", "masked_mean", "KL_IS_WEIGHT_CLIP"}, ns)
     cut(src("models/loss.py"), {"aggregate_loss", "PolicyLoss", "ValueLoss"}, ns)
     cut(src("trainer/ppo_utils/length_penalty.py"), {"apply_stop_properly_penalty", "apply_length_penalties"}, ns)
-    tree = ast.parse(open(src("trainer/ppo_utils/experience_maker.py")).read())
+    tree = ast.parse(src("trainer/ppo_utils/experience_maker.py"))
     for k in ast.walk(tree):
         if isinstance(k, ast.ClassDef):
             for f in k.body:

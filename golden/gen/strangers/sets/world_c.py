@@ -101,9 +101,9 @@ def write(root, step, rank, mb, tensors, meta):
     save_file(t, f"{root}/step_{step:04d}_r{rank}_mb{mb}.safetensors", {"plumbline": json.dumps(meta)})
 
 
-def cut(path, names, ns):
-    """functions and classes of a released source, without its imports"""
-    tree = ast.parse(open(path).read())
+def cut(text, names, ns):
+    """functions and classes of the text of a released source, without its imports"""
+    tree = ast.parse(text)
     got = []
     for n in tree.body:
         nm = getattr(n, "name", None) or (n.targets[0].id if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) else None)
@@ -111,7 +111,7 @@ def cut(path, names, ns):
             if hasattr(n, "decorator_list"):
                 n.decorator_list = []
             got.append(n)
-    exec(compile(ast.Module(got, []), path, "exec"), ns)
+    exec(compile(ast.Module(got, []), "<release>", "exec"), ns)
     return ns
 
 
