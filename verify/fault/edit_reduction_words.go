@@ -28,14 +28,7 @@ func (p *reductionParts) words(from, to choice) (id, title string) {
 	}
 	if from.length != to.length {
 		was, is := p.length[from.length].what, p.length[to.length].what
-		switch {
-		case was == "1":
-			text = append(text, "every response is divided by "+is+" besides")
-		case is == "1":
-			text = append(text, "the sum of a response is not divided by "+was)
-		default:
-			text = append(text, "every response is divided by "+is+", not by "+was)
-		}
+		text = append(text, replaced("every response is divided by ", "the sum of a response is not divided by ", was, is))
 		ofBatch := strings.Contains(is, "padded") || strings.Contains(is, "longest") || strings.Contains(is, "mean length")
 		switch {
 		case ofBatch && slices.Contains(lengthConstants, was):
@@ -53,14 +46,7 @@ func (p *reductionParts) words(from, to choice) (id, title string) {
 	}
 	if from.count != to.count {
 		was, is := p.count[from.count].what, p.count[to.count].what
-		switch {
-		case was == "1":
-			text = append(text, "the sum is divided by "+is+" besides")
-		case is == "1":
-			text = append(text, "the sum is not divided by "+was)
-		default:
-			text = append(text, "the sum is divided by "+is+", not by "+was)
-		}
+		text = append(text, replaced("the sum is divided by ", "the sum is not divided by ", was, is))
 		local := func(s string) bool { return strings.Contains(s, "micro-batch") || strings.Contains(s, "rank") }
 		switch {
 		case strings.Contains(is, "cells"):
@@ -80,15 +66,19 @@ func (p *reductionParts) words(from, to choice) (id, title string) {
 	}
 	if from.factor != to.factor {
 		was, is := p.factor[from.factor].what, p.factor[to.factor].what
-		switch {
-		case was == "1":
-			text = append(text, "multiplied by "+is+" besides")
-		case is == "1":
-			text = append(text, "not multiplied by "+was)
-		default:
-			text = append(text, "multiplied by "+is+", not by "+was)
-		}
+		text = append(text, replaced("multiplied by ", "not multiplied by ", was, is))
 		name("FACTOR")
 	}
 	return id, strings.Join(text, "; and ")
+}
+
+// replaced says that a number is in the place of another, by what is done with it and what is not; of 1, of which nothing is to be seen, it names the other alone.
+func replaced(does, leaves, was, is string) string {
+	switch {
+	case was == "1":
+		return does + is + " besides"
+	case is == "1":
+		return leaves + was
+	}
+	return does + is + ", not by " + was
 }

@@ -174,8 +174,8 @@ func (t *boundTokens) start(f *boundForm, p, k int) float64 {
 	case (p == paramCap || p == paramFloor) && level >= 0:
 		x = slices.Clone(t.engine[level])
 	case p == paramDual:
-		for i, a := range t.adv {
-			if r := t.ratio(f.level)[i]; a < 0 && r > 1 {
+		for i, r := range t.ratio(f.level) {
+			if t.adv[i] < 0 && r > 1 {
 				x = append(x, r)
 			}
 		}
