@@ -83,6 +83,9 @@ func functionEdits(o *stage.Outcome) []edit {
 	}
 	if o.Check.ID == "reward/token" && o.Case.B.Token("kl") != nil { // else its formula stands for it, and is edited
 		for _, f := range functions {
+			if multiplies(f.f, o.Case.B.Token("kl"), o.Case.B.Mask) {
+				continue // it is the coefficient that is another
+			}
 			id := "KL-FORMULA"
 			if f.cuts {
 				id = "KL-CUT-OFF"
@@ -128,6 +131,22 @@ func functionEdits(o *stage.Outcome) []edit {
 		}
 	}
 	return list
+}
+
+// multiplies reports whether f multiplies all masked numbers of x by the same number.
+func multiplies(f func(float64) float64, x []float64, mask []bool) bool {
+	by := math.NaN()
+	for i, in := range mask {
+		if !in || x[i] == 0 {
+			continue
+		}
+		if y := f(x[i]) / x[i]; math.IsNaN(by) {
+			by = y
+		} else if math.Abs(y-by) > 1e-12*math.Abs(by) {
+			return false
+		}
+	}
+	return true
 }
 
 // spans are the tokens that one mean is taken over where each should have its own number.

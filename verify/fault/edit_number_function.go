@@ -26,6 +26,24 @@ var numberFunctions = []struct {
 	{"ln %s", math.Log},
 }
 
+// coefficientEdits returns edits in which a multiple of a coefficient stands in its place, where what it multiplies is normalised afterwards, so that it cannot be solved
+// for. Of an estimate that is never below 0, as k3, half of the coefficient is half of the estimate.
+func coefficientEdits(o *stage.Outcome) []edit {
+	const name = "kl.beta"
+	if v := o.Case.Set.Value(name); o.Check.ID != "reward/token" || v.Kind() != convention.Number || v.Num() == 0 || !slices.Contains(o.Case.Read, name) {
+		return nil
+	}
+	var list []edit
+	for _, m := range []struct {
+		words string
+		by    float64
+	}{{"half of ", 0.5}, {"twice ", 2}, {"a tenth of ", 0.1}, {"ten times ", 10}} {
+		list = append(list, edit{id: optionID(name, "OTHER-OPTION"), title: m.words + name + " stands where " + name + " should", changes: 1, number: true,
+			predict: guarded(number(name, func(v float64) float64 { return m.by * v }))})
+	}
+	return list
+}
+
 // numberFunctionEdits returns edits in which a function of a number stands where the number itself should.
 func numberFunctionEdits(o *stage.Outcome) []edit {
 	switch o.Check.Stage {
@@ -33,7 +51,7 @@ func numberFunctionEdits(o *stage.Outcome) []edit {
 	default:
 		return nil
 	}
-	var list []edit
+	list := coefficientEdits(o)
 	for _, name := range o.Case.Read {
 		v := o.Case.Set.Value(name)
 		if v.Kind() != convention.Number || v.Num() == 0 || strings.HasSuffix(name, "eps") || strings.HasSuffix(name, "ddof") {

@@ -21,12 +21,13 @@ func TestSquareOfACoefficient(t *testing.T) {
 	for name, x := range map[string]string{"kl.place": "token_reward", "kl.kind": "k1", "kl.beta": "0.13", "kl.adaptive": "none"} {
 		set = set.With(name, parsed(name, x), "test")
 	}
+	drift := func(i int) float64 { return 0.4 * math.Sin(float64(3*i)) } // of the reference
 	of := func(penalty func(beta, kl float64) float64) *dump.Batch {
 		b := updated(func(float64, float64) float64 { return 0 })
 		old, n := b.Token("logp_old"), b.Rows*b.Cols
 		ref, kl, reward, score := make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, b.Rows)
 		for i, x := range old {
-			ref[i] = float64(float32(x + 0.4*math.Sin(float64(3*i))))
+			ref[i] = float64(float32(x + drift(i)))
 			kl[i] = float64(float32(x - ref[i]))
 			if score[i/b.Cols] = float64(i/b.Cols%3) - 0.5; i%b.Cols == b.Cols-1 {
 				reward[i] = score[i/b.Cols]
@@ -61,4 +62,11 @@ func TestSquareOfACoefficient(t *testing.T) {
 		}
 	}
 	requireName(t, stage.Judge(ch, of(sums(0.13)), set), "OTHER-FORM", "the sum over those up to it in its row")
+
+	// Where no estimate is below 0, a function that halves what is above 0 is half of the coefficient.
+	drift = func(i int) float64 { return -0.4 * math.Abs(math.Sin(float64(3*i))) }
+	half := stage.Judge(ch, of(func(beta, kl float64) float64 { return beta * kl / 2 }), set)
+	halved := newTrial(half).fitting(append(functionEdits(half), numberFunctionEdits(half)...))
+	require.Len(t, halved, 1)
+	require.Equal(t, "half of kl.beta stands where kl.beta should", halved[0].Hypothesis.Title)
 }

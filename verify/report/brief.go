@@ -331,7 +331,7 @@ func finding(p *screen, f *check.Finding, spare int) {
 			}
 			p.text("    or      ", or, 2)
 		}
-	} else if spare < 3 && len(f.Or) > 1 { // a name is not told without its rivals
+	} else if len(f.Or) > 0 { // a name is not told without its rivals
 		var names []string
 		for _, or := range f.Or {
 			name, _, _ := strings.Cut(or, ": ")
