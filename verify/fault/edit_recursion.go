@@ -20,6 +20,9 @@ type recursionForm struct {
 	id, title string
 	next      func(v []float64, t int) float64 // V' of token t; of the last token see end
 	end       func(v []float64, behind float64, gamma float64) float64
+	endsRow   func(ended bool) bool // whether end counts for a response, by whether it has EOS; nil: for all
+	endColumn bool                  // end is behind the last column, not behind the last token
+	last      int                   // of the row at hand, the last token; columns behind it may be steps, too
 	own       func(v []float64, t int) float64
 	carry     func(gamma, lambda float64) float64
 	reward    func(r []float64, t int) float64
@@ -83,54 +86,30 @@ func recursionForms() []recursionForm {
 	return []recursionForm{
 		right,
 		with("GAE-RECURSION", "the next value is the own one: δ = r + γ·V_t − V_t", func(f *recursionForm) {
-			f.next, f.end = own, func(v []float64, _, _ float64) float64 { return v[len(v)-1] }
+			f.next, f.end, f.endColumn = own, func(v []float64, _, _ float64) float64 { return v[len(v)-1] }, true
 		}),
 		with("GAE-RECURSION", "the next value is the own one but for the last token", func(f *recursionForm) { f.next = own }),
-		with("GAE-TRUNCATED-BOOTSTRAP", "the last token bootstraps from its own value", func(f *recursionForm) {
-			f.end = func(v []float64, _, _ float64) float64 { return v[len(v)-1] }
-		}),
-		with("GAE-TRUNCATED-BOOTSTRAP", "the last token bootstraps from the value behind it", func(f *recursionForm) {
-			f.end = func(_ []float64, behind, _ float64) float64 { return behind }
-		}),
 		with("GAE-VALUE-SHIFT", "the next value is that of the token before", func(f *recursionForm) {
 			f.next = func(v []float64, t int) float64 { return at(v, t-1) }
 		}),
 		with("GAE-VALUE-SHIFT", "the next value is that of the token after the next", func(f *recursionForm) {
 			f.next = func(v []float64, t int) float64 { return at(v, t+2) }
 		}),
-		with("GAE-RECURSION", "the next value is left out: δ = r − V", func(f *recursionForm) { f.next = func([]float64, int) float64 { return 0 } }),
 		with("GAE-RECURSION", "the next value is 1: a mask stands for it", func(f *recursionForm) {
 			f.next = func(v []float64, t int) float64 { return float64(boolToInt(t+1 < len(v))) }
 		}),
 		with("GAE-RECURSION", "the own value is 1: a mask stands for it", func(f *recursionForm) { f.own = func([]float64, int) float64 { return 1 } }),
-		with("GAE-RECURSION", "the own value is left out: δ = r + γ·V_{t+1}", func(f *recursionForm) { f.own = func([]float64, int) float64 { return 0 } }),
 		with("GAE-RECURSION", "the own value is read without its fraction", func(f *recursionForm) { f.own = func(v []float64, t int) float64 { return math.Trunc(v[t]) } }),
 		with("GAE-RECURSION", "the next value is read without its fraction", func(f *recursionForm) {
 			f.next = func(v []float64, t int) float64 { return math.Trunc(at(v, t+1)) }
 		}),
-		with("GAE-RECURSION", "the value is added: δ = r + γ·V_{t+1} + V", func(f *recursionForm) { f.own = func(v []float64, t int) float64 { return -v[t] } }),
 		with("GAE-RECURSION", "the sign of the next value: δ = r − γ·V_{t+1} − V", func(f *recursionForm) {
 			f.next = func(v []float64, t int) float64 { return -at(v, t+1) }
 		}),
 		with("GAE-RECURSION", "values exchanged: δ = r + γ·V_t − V_{t+1}", func(f *recursionForm) {
 			f.next, f.own = own, func(v []float64, t int) float64 { return at(v, t+1) }
-			f.end = func(v []float64, _, _ float64) float64 { return v[len(v)-1] }
+			f.end, f.endColumn = func(v []float64, _, _ float64) float64 { return v[len(v)-1] }, true
 		}),
-		with("GAE-RECURSION", "A_{t+1} is carried with γ, without λ", func(f *recursionForm) { f.carry = func(g, _ float64) float64 { return g } }),
-		with("GAE-NO-GAMMA", "A_{t+1} is carried with λ, without γ", func(f *recursionForm) { f.carry = func(_, l float64) float64 { return l } }),
-		with("GAE-RECURSION", "A_{t+1} is carried with γ²λ", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return g * g * l } }),
-		with("GAE-RECURSION", "A_{t+1} is carried with γλ²", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return g * l * l } }),
-		with("GAE-RECURSION", "A_{t+1} is carried with 1 − γλ", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return 1 - g*l } }),
-		with("GAE-RECURSION", "A_{t+1} is carried with γ·(1 − λ)", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return g * (1 - l) } }),
-		with("GAE-RECURSION", "A_{t+1} is not carried", func(f *recursionForm) { f.carry = func(float64, float64) float64 { return 0 } }),
-		with("GAE-RECURSION", "A_{t+1} is carried whole", func(f *recursionForm) { f.carry = func(float64, float64) float64 { return 1 } }),
-		with("GAE-RECURSION", "A_{t+1} is subtracted: A = δ − γλ·A_{t+1}", func(f *recursionForm) { f.carry = func(g, l float64) float64 { return -g * l } }),
-		with("GAE-NO-GAMMA", "δ = r + V_{t+1} − V: γ is missing before the next value", func(f *recursionForm) { f.step = whole }),
-		with("GAE-NO-GAMMA", "δ = r + V_{t+1} − V, and A_{t+1} is carried with λ: γ is missing in both", func(f *recursionForm) {
-			f.step, f.carry = whole, func(_, l float64) float64 { return l }
-		}),
-		with("GAE-RECURSION", "the next value is discounted by γ²", func(f *recursionForm) { f.step = func(g, _ float64) float64 { return g * g } }),
-		with("GAE-RECURSION", "the next value is discounted by γλ", func(f *recursionForm) { f.step = both2 }),
 		with("GAE-DONES", "the ends of episodes are inverted: only they are carried over", func(f *recursionForm) {
 			f.cut, f.cutLast = func(done bool) (next, carried bool) { return done, done }, true
 		}),
@@ -152,14 +131,6 @@ func recursionForms() []recursionForm {
 		with("GAE-DONES", "the end of an episode is read one token late: done of the token before", func(f *recursionForm) { f.doneLate = true }),
 		with("GAE-DONES", "the end of an episode is read one token late, that of the last token, too", func(f *recursionForm) { f.doneLate, f.cutLast = true, true }),
 		with("GAE-RECURSION", "δ of the next token is carried, not its A: the trace ends there", func(f *recursionForm) { f.short = true }),
-		with("GAE-RECURSION", "γ multiplies the own value, too: δ = r + γ·(V_{t+1} − V)", func(f *recursionForm) { f.ownBy = onlyGamma }),
-		with("GAE-RECURSION", "λ multiplies the own value: δ = r + γ·V_{t+1} − λ·V", func(f *recursionForm) { f.ownBy = func(_, l float64) float64 { return l } }),
-		with("GAE-RECURSION", "λ multiplies δ, too: A = λ·(δ + γ·A_{t+1})", func(f *recursionForm) { f.scale = func(_, l float64) float64 { return l } }),
-		with("GAE-RECURSION", "γ multiplies δ, too: every A is γ times the right one", func(f *recursionForm) { f.scale = onlyGamma }),
-		with("GAE-RECURSION", "γλ multiplies δ, too: every A is γλ times the right one", func(f *recursionForm) { f.scale = both2 }),
-		with("GAE-RECURSION", "γ multiplies the reward, too: δ = γ·(r + V_{t+1}) − V", func(f *recursionForm) { f.rewardBy = onlyGamma }),
-		with("GAE-RECURSION", "γλ multiplies the reward: δ = γλ·r + γ·V_{t+1} − V", func(f *recursionForm) { f.rewardBy = both2 }),
-		with("GAE-RECURSION", "the reward is left out: δ = γ·V_{t+1} − V", func(f *recursionForm) { f.rewardBy = func(float64, float64) float64 { return 0 } }),
 		with("GAE-HOLE", "the value of a masked column is taken as the next value, where it should be passed by", func(f *recursionForm) { f.hole = holeRule{all: true, value: true} }),
 		with("GAE-HOLE", "the recursion is cut at masked columns: A_{t+1} is 0 there, where it should be carried over", func(f *recursionForm) {
 			f.hole = holeRule{all: true, zero: true}
@@ -176,7 +147,7 @@ func recursionForms() []recursionForm {
 		with("GAE-RECURSION", "the loop runs from the first token on, not from the last one back: A of the token before is carried", func(f *recursionForm) { f.fromFirst, f.cutLast = true, true }),
 		with("GAE-RECURSION", "the loop runs from the first token on, not from the last one back: A and V of the token before are carried", func(f *recursionForm) {
 			f.fromFirst, f.cutLast, f.next = true, true, func(v []float64, t int) float64 { return at(v, t-1) }
-			f.end = func(v []float64, _, _ float64) float64 { return at(v, len(v)-2) }
+			f.end, f.endColumn = func(v []float64, _, _ float64) float64 { return at(v, len(v)-2) }, true
 		}),
 		with("GAE-RECURSION", "the loop runs from the first token on, and the list that grew is reversed as if it ran back", func(f *recursionForm) {
 			f.fromFirst, f.cutLast, f.forward = true, true, true
@@ -241,7 +212,7 @@ func recursionEdits(o *stage.Outcome) []edit {
 		}
 	}
 	var list []edit
-	for _, f := range slices.Concat(forms[1:], startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case)) {
+	for _, f := range slices.Concat(forms[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case)) {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly || f.some != nil), predict: f.predict})
 	}
 	return list
@@ -283,7 +254,7 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		shown = rawAdvantages(c)
 		zero.Want, zero.Bound = make([]float64, len(p.Want)), make([]float64, len(p.Want))
 	}
-	before := 0.0
+	before, end := 0.0, f.end
 	for r := range b.Rows {
 		var cells []int
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
@@ -302,9 +273,14 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 				v[t] = value.X[i]
 			}
 		}
+		last := len(cells) - 1
+		for last > 0 && !b.Mask[cells[last]] {
+			last--
+		}
+		f.last = last
 		behind := 0.0
-		if last := cells[len(cells)-1]; (last+1)%b.Cols != 0 {
-			behind = value.X[last+1]
+		if i := cells[last]; (i+1)%b.Cols != 0 {
+			behind = value.X[i+1]
 		}
 		if f.hole.all {
 			f.overColumns(c, p, r, reward, value, step, k)
@@ -318,6 +294,9 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		if !f.bootsRow(c, r) {
 			bootstrap = 0
 		}
+		if f.end = end; f.endsRow != nil && !f.endsRow(ended(c, r)) {
+			f.end = noEnd
+		}
 		if f.rewardBy != nil {
 			by := f.rewardBy(gamma, lambda)
 			rewards = mapped(rewards, func(x float64) float64 { return by * x })
@@ -327,10 +306,6 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		switch {
 		case f.solved && !(f.cutOnly && ended(c, r)):
 			f.overCells(&zero, cells, v, rewards, done, behind, bootstrap, step, k, rounding)
-			last := len(cells) - 1
-			for last > 0 && !b.Mask[cells[last]] {
-				last--
-			}
 			if i := cells[last]; len(shown) == len(b.Mask) && b.Mask[i] && k != 0 {
 				g.start = (shown[i] - zero.Want[i]) / math.Pow(k, float64(len(cells)-last))
 				p.Judge[i] = false // what a row begins with is fitted to its last token

@@ -67,9 +67,17 @@ func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []
 		}
 		i, k := cells[t], k
 		next := f.next(v, t)
-		if t == len(cells)-1 {
-			if next = f.end(v, behind, gamma); next == 0 {
+		switch {
+		case t == len(cells)-1:
+			if next = 0; t == f.last || f.endColumn {
+				next = f.end(v, behind, gamma)
+			}
+			if next == 0 {
 				next = bootstrap
+			}
+		case t == f.last && !f.endColumn: // masked columns stand behind it
+			if end := f.end(v[:t+1], behind, gamma); end != 0 {
+				next = end
 			}
 		}
 		over := next

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -202,6 +203,10 @@ func TestRecursionEdits(t *testing.T) {
 		{"not carried", "cleanrl@020cf0e", "GAE-DONES", "A_{t+1} is carried over", false, overEnds(right, none)},
 		{"over every other end", "cleanrl@020cf0e", "GAE-DONES", "over some ends of episodes", false, overEnds(someOf, someOf)},
 		{"γ not before the next value", "cleanrl@020cf0e", "GAE-NO-GAMMA", "γ is missing before the next value", false, steps(1, testGamma*testLambda, own)},
+		{"γλ squared", "cleanrl@020cf0e", "GAE-RECURSION", "carried with (γλ)²", false, steps(testGamma, math.Pow(testGamma*testLambda, 2), own)},
+		{"a sum for a product", "cleanrl@020cf0e", "GAE-RECURSION", "carried with γ + λ − 1", false, steps(testGamma, testGamma+testLambda-1, own)},
+		{"another square", "cleanrl@020cf0e", "GAE-RECURSION", "discounted by λ²", false, steps(testLambda*testLambda, testGamma*testLambda, own)},
+		{"γ twice wherever it stands", "cleanrl@020cf0e", "GAE-RECURSION", "γ is γ² in both places", false, steps(testGamma*testGamma, testGamma*testGamma*testLambda, own)},
 		{"γ nowhere", "cleanrl@020cf0e", "GAE-NO-GAMMA", "in both", false, steps(1, testLambda, own)},
 		{"the next value subtracted", "cleanrl@020cf0e", "GAE-RECURSION", "the sign of the next value", false, func(r, v, _, d []float64, behind float64) []float64 {
 			a := make([]float64, len(r))
