@@ -16,6 +16,8 @@ func (t *track) saysLess(f stage.Fit) bool {
 	}
 	return slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
 		switch c.Option {
+		case "adv.kind", "gae.lambda", "gae.gamma": // the advantages are right under the declared ones
+			return t.check.ID == "gae/returns" && told("RETURNS-OF-REWARDS")
 		case "agg.kind":
 			return c.From.Known() && c.To.String() == "seq_sum_const" && told("AGG-PAD-DENOMINATOR")
 		case "tis.high", "tis.low":

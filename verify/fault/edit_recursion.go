@@ -200,22 +200,29 @@ func recursionEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "gae/advantage" && o.Check.ID != "gae/returns" {
 		return nil
 	}
-	forms := recursionForms()
 	c := o.Case.Of(o.Case.B, o.Case.Set)
-	p, q := forms[0].predict(c, o.Check), under(sameInput, c, o.Check)
-	if p == nil || q == nil || len(p.Want) != len(q.Want) {
+	if !plainRecursion(c, o.Check) {
 		return nil
 	}
-	for i, w := range p.Want { // the form is the declared one
-		if c.B.Mask[i] && !(math.Abs(w-q.Want[i]) <= p.Bound[i]+q.Bound[i]+1e-6*math.Abs(w)) {
-			return nil
-		}
-	}
 	var list []edit
-	for _, f := range slices.Concat(forms[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case)) {
+	for _, f := range slices.Concat(recursionForms()[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case)) {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly || f.some != nil), predict: f.predict})
 	}
 	return list
+}
+
+// plainRecursion reports whether an output is declared to be that of the recursion over the dumped rewards and values.
+func plainRecursion(c *stage.Case, ch *stage.Check) bool {
+	p, q := recursionForms()[0].predict(c, ch), under(sameInput, c, ch)
+	if p == nil || q == nil || len(p.Want) != len(q.Want) {
+		return false
+	}
+	for i, w := range p.Want {
+		if c.B.Mask[i] && !(math.Abs(w-q.Want[i]) <= p.Bound[i]+q.Bound[i]+1e-6*math.Abs(w)) {
+			return false
+		}
+	}
+	return true
 }
 
 // predict returns the advantages of the form, whitened as declared, or the returns. Rounding: every step adds 8 roundings of its largest

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -45,6 +46,46 @@ func TestRecursionEndOverColumns(t *testing.T) {
 			require.Equal(t, check.Pass, o.Verdict)
 		} else {
 			requireName(t, o, "GAE-TRUNCATED-BOOTSTRAP", words)
+		}
+	}
+}
+
+// Returns that are sums of rewards are named where the advantages are right; returns of advantages with another λ, too, are no such bug.
+func TestReturnsOfRewards(t *testing.T) {
+	p, _, err := convention.Lookup("openrlhf-ppo@0.11")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9", "whiten.scope": "none", "gae.hole": "carry"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	passedBy := func(own, behind, m float64) float64 { return own*m + (1-m)*behind }
+	next := func(b *dump.Batch, i, end int) float64 { // the value of the next token
+		for i++; i < end; i++ {
+			if b.Mask[i] {
+				return b.Tensors["values"].Data[i]
+			}
+		}
+		return 0
+	}
+	for words, step := range map[string]func(r, v, next, behind float64) float64{
+		"undiscounted sums of the rewards to come": func(r, _, _, behind float64) float64 { return r + behind },
+		"targets of one step without γ":            func(r, _, next, _ float64) float64 { return r + next },
+	} {
+		b := rolledOut(true, overHoles(passedBy, passedBy))
+		require.Equal(t, check.Pass, stage.Judge(stage.Find("gae/returns"), b, set).Verdict)
+		for row := range b.Rows {
+			behind := 0.0
+			for i := (row+1)*b.Cols - 1; i >= row*b.Cols; i-- {
+				if b.Mask[i] {
+					behind = step(b.Tensors["token_rewards"].Data[i], b.Tensors["values"].Data[i], next(b, i, (row+1)*b.Cols), behind)
+					b.Tensors["returns"].Data[i] = float64(float32(behind))
+				}
+			}
+		}
+		requireName(t, stage.Judge(stage.Find("gae/returns"), b, set), "RETURNS-OF-REWARDS", words)
+		b.Tensors["advantages"].Data[0]++
+		for _, e := range Explain(stage.Judge(stage.Find("gae/returns"), b, set)) {
+			require.NotEqual(t, "RETURNS-OF-REWARDS", e.Hypothesis.ID)
 		}
 	}
 }
