@@ -230,6 +230,13 @@ func TestGAEValueOfOneTokenMore(t *testing.T) {
 	g := newGrid(3, 1).token("token_rewards", 0, 5, 0).token("values", 1, 2, 7).token("advantages", 4, 3, 0)
 	require.Equal(t, check.Pass, Judge(Find("gae/advantage"), g.Batch, s).Verdict) // δ₀ = 0 + 2 − 1, δ₁ = 5 − 2
 	fails(t, "gae/advantage", g.token("advantages", 4+5, 3, 0).Batch, s)
+
+	// Rewards that it whitens, of 0 and 5 here 1.5 and 3.5, are 0 behind that cell.
+	s = set(t, "adv.kind=gae whiten.scope=none rewards.whiten=shift_mean_false whiten.mask=length whiten.ddof=0 whiten.eps=0 whiten.eps_place=inside_sqrt whiten.shift_mean=true "+
+		"mean.eps=0 mean.empty=nan mean.nan_outside=ignore gae.hole=none gae.gamma=1 gae.lambda=1 gae.value_mask=p1")
+	g = newGrid(4, 1).token("token_rewards", 0, 5, 0, 0).token("values", 1, 2, 0, 0).token("advantages", 4, 0, 0, 0)
+	require.Equal(t, check.Pass, Judge(Find("gae/advantage"), g.Batch, s).Verdict) // δ₀ = 1.5 + 2 − 1, δ₁ = 3.5 − 2
+	fails(t, "gae/advantage", g.token("advantages", 4+3, 0, 0, 0).Batch, s)
 }
 
 func TestReinforcePlusPlus(t *testing.T) {

@@ -38,7 +38,7 @@ def install(strategy, folder="dumps", steps=range(1, 21), strict=False):
         if e.prompts: t["group_id"] = torch.tensor([int(hashlib.md5(str(p).encode()).hexdigest()[:12], 16) for p in e.prompts])
         t = {k: x / gas if "loss" in k or k in ("dlogp", "dvalues") else x[:, -T:] if k == "entropy" else x for k, x in t.items() if torch.is_tensor(x)}  # as DeepSpeed does
         o = {k: x for s in ("actor", "critic", "algo", "reward", "rollout", "train") for k, x in flat(getattr(self.args, s), s).items()}
-        o |= {"num_items_in_batch": float(info["batch_num_tokens"]) * gas, "agg.denominator": "global"} | ({"kl.beta": float(v["kl_ctl"])} if actor else {})
+        o |= {"num_items_in_batch": round(float(info["batch_num_tokens"]) * gas), "agg.denominator": "global"} | ({"kl.beta": float(v["kl_ctl"])} if actor else {})
         m = dict(schema=1, framework="openrlhf", version=version, algorithm="grpo" if e.values is None else "ppo", run=run, step=step, micro_batch=micro, rank=rank,
                  world_size=info["dp_size"], options=o, token_loss_includes_kl=False)
         write(path, t, m)
