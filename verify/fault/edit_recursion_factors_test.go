@@ -89,3 +89,40 @@ func TestReturnsOfRewards(t *testing.T) {
 		}
 	}
 }
+
+// Finished advantages that every mini-batch normalises again, and every micro-batch centres, are named by the parts that have a line of their own.
+func TestLinesOfMiniBatches(t *testing.T) {
+	p, _, err := convention.Lookup("openrlhf-ppo@0.11")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9", "whiten.scope": "none", "gae.hole": "carry"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	passedBy := func(own, behind, m float64) float64 { return own*m + (1-m)*behind }
+	for words, span := range map[string]int{"every mini-batch are": 4, "every micro-batch are": 2} {
+		b := rolledOut(true, overHoles(passedBy, passedBy))
+		b.Files = nil
+		for k := range 4 {
+			b.Files = append(b.Files, dump.FileInfo{Lo: 2 * k, Hi: 2*k + 2, Cols: b.Cols, Step: 1 + k/2, MicroBatch: k % 2})
+			b.Origin[2*k].File, b.Origin[2*k+1].File = k, k
+		}
+		adv := b.Tensors["advantages"].Data
+		for lo := 0; lo < b.Rows; lo += span {
+			var cells []int
+			for i := lo * b.Cols; i < (lo+span)*b.Cols; i++ {
+				if b.Mask[i] {
+					cells = append(cells, i)
+				}
+			}
+			m, s := centreOf("mean", adv, cells, cells[0]), spreadOf("mad", adv, cells)
+			for _, i := range cells {
+				adv[i] = float64(float32((adv[i] - m) / s))
+			}
+		}
+		o := stage.Judge(stage.Find("gae/advantage"), b, set)
+		requireName(t, o, "ADV-NORMALISED-TWICE", words)
+		requireName(t, o, "ADV-NORMALISED-TWICE", "centred once more")
+		adv[6] += 1e-3
+		requireNoName(t, stage.Judge(stage.Find("gae/advantage"), b, set))
+	}
+}
