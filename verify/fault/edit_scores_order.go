@@ -61,6 +61,7 @@ func scoreOrders(c *stage.Case) []scoreOrder {
 		{"the scores are put back in order once too often: that of the lengths of their responses, the shortest first", back(lengths(false))},
 		{"the scores are put back in order once too often: that of the lengths of their responses, the longest first", back(lengths(true))},
 	}
+	list = append(list, movedOrders(c)...)
 	words := map[int]string{}
 	if n, same := groupSize(c.B.Row("group_id")); same && n > 1 {
 		words[n], words[c.B.Rows/n] = "the responses to a prompt", "the prompts"
@@ -84,6 +85,50 @@ func scoreOrders(c *stage.Case) []scoreOrder {
 				}
 				return from
 			}})
+	}
+	return list
+}
+
+// movedOrders are orders that a queue, a list that is filled from its end, or an index that is off by one gives: of all responses of a rollout, of those to a
+// prompt, of those of a rank or of another equal part, and of the prompts.
+func movedOrders(c *stage.Case) []scoreOrder {
+	order := func(title string, from func(k, n int) int) scoreOrder {
+		return scoreOrder{"the scores are those of " + title, func(_ *stage.Case, rows []int) []int {
+			y := make([]int, len(rows))
+			for k := range y {
+				y[k] = rows[from(k, len(rows))]
+			}
+			return y
+		}}
+	}
+	list := []scoreOrder{
+		order("the responses in reversed order", func(k, n int) int { return n - 1 - k }),
+		order("the response before", func(k, n int) int { return (k + n - 1) % n }),
+		order("the response behind", func(k, n int) int { return (k + 1) % n }),
+		order("the response beside: every two are exchanged", func(k, n int) int { return min(k^1, n-1) }),
+	}
+	group, same := groupSize(c.B.Row("group_id"))
+	if !same {
+		group = 0
+	}
+	for size := 2; size <= c.B.Rows/2; size++ {
+		if c.B.Rows%size != 0 {
+			continue
+		}
+		what := fmt.Sprintf("every %d rows", size)
+		switch {
+		case size == group:
+			what = "every group"
+		case c.B.Meta.WorldSize > 1 && size == c.B.Rows/c.B.Meta.WorldSize:
+			what = "every rank"
+		}
+		list = append(list,
+			order("the responses in reversed order within "+what, func(k, _ int) int { return k/size*size + size - 1 - k%size }),
+			order("the response before within "+what, func(k, _ int) int { return k/size*size + (k+size-1)%size }),
+			order("the response behind within "+what, func(k, _ int) int { return k/size*size + (k+1)%size }),
+			order("the responses of "+what+", which stand in reversed order", func(k, n int) int { return n - size - k/size*size + k%size }),
+			order("the responses of the rows before, of "+what, func(k, n int) int { return (k + n - size) % n }),
+			order("the responses of the rows behind, of "+what, func(k, n int) int { return (k + size) % n }))
 	}
 	return list
 }

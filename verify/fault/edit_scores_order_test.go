@@ -42,3 +42,41 @@ func placedBy(x []float64, from func(k int) int) (y []float64) {
 	}
 	return y
 }
+
+// Orders of the rollout are those of the numbers of its responses, wherever they stand in the dump.
+func TestOrderOfScoresBySample(t *testing.T) {
+	const rows = 24
+	place := func(r int) int { return (r*7 + 5) % rows } // of the row in the rollout
+	group := func(k int) (id float64) {
+		for _, end := range []int{3, 8, 12, 19, 21} {
+			if k >= end {
+				id++
+			}
+		}
+		return id
+	}
+	for words, from := range map[string]func(k int) int{
+		"of the responses in reversed order":          func(k int) int { return rows - 1 - k },
+		"reversed order within every rank":            func(k int) int { return k/12*12 + 11 - k%12 },
+		"every 8 rows, which stand in reversed order": func(k int) int { return rows - 8 - k/8*8 + k%8 },
+		"those of the response before":                func(k int) int { return (k + rows - 1) % rows },
+		"behind within every 6 rows":                  func(k int) int { return k/6*6 + (k+1)%6 },
+		"every two are exchanged":                     func(k int) int { return k ^ 1 },
+	} {
+		b := grouped([]int{3, 5, 4, 7, 2, 3}, func(r, id []float64) []float64 {
+			of := make([]int, rows) // the row of a place
+			for k := range rows {
+				of[place(k)], id[k] = k, group(place(k))
+			}
+			return normalised(placedBy(r, func(k int) int { return of[from(place(k))] }), id, 0)
+		})
+		x := make([]float64, rows)
+		for k := range x {
+			x[k] = float64(place(k))
+		}
+		sample := *b.Tensors["scores"]
+		sample.Name, sample.Data = "sample_id", x
+		b.Tensors["sample_id"], b.Meta.WorldSize = &sample, 2
+		requireFirst(t, stage.Judge(stage.Find("advantage/group"), b, groupSet(t)), "REWARD-OF-OTHER-ROW", words)
+	}
+}
