@@ -44,7 +44,7 @@ func boundEdits(o *stage.Outcome) []edit {
 
 // rowed are the tensors whose rows may be those of others, and the bug that this is.
 var rowed = []struct{ tensor, id string }{{"is_weights", "IS-ROWS"}, {"logp_ref", "KL-REFERENCE-ROWS"}, {"values", "VALUES-OF-OTHER-ROWS"},
-	{"logp_old", "OLD-ROWS-ROLLED"}, {"advantages", "ADV-ROWS-OF-OTHERS"}}
+	{"logp_old", "OLD-ROWS-ROLLED"}, {"advantages", "ADV-ROWS-OF-OTHERS"}, {"logp_gen", "SLICE-OF-OTHERS"}, {"returns", "SLICE-OF-OTHERS"}, {"token_rewards", "SLICE-OF-OTHERS"}}
 
 // rowEdits returns edits in which every row reads the row of another response: a tensor that was not permuted with its mini-batch.
 func rowEdits(o *stage.Outcome) []edit { return rowEditsAmong(o, nil) }
@@ -86,7 +86,7 @@ func ExplainRows(o *stage.Outcome, beside func(step int) []*dump.Batch) []Explan
 	if _, row := o.Case.B.Tensors[o.Check.Output]; row && len(o.Got) == len(o.Case.B.Mask) {
 		list = rowEditsAmong(o, beside)
 	}
-	return newTrial(o).fitting(slices.Concat(staleEdits(o, beside), slicesAmong(o, beside), list))
+	return newTrial(o).fitting(slices.Concat(staleEdits(o, beside), slicesAmong(o, beside), outputRowsAmong(o, beside), list))
 }
 
 // sourceRow is a row of a tensor, per token, with the cells that it has numbers for.
