@@ -217,16 +217,31 @@ type formInputs struct {
 	groups [][]int
 	scopes map[string][][]int
 	x      map[string][]float64
+	lo, hi float64 // what differences from the baseline are held within
+}
+
+// clippedAfter returns the range that rewards are held within once their baseline is subtracted.
+func clippedAfter(c *stage.Case) (lo, hi float64, ok bool) {
+	if v := c.Set.Value("reward.clip_range"); c.Set.Value("reward.clip").String() == "after_baseline" && v.Kind() == convention.Tuple {
+		return v.Nums()[0], v.Nums()[1], true
+	}
+	return math.Inf(-1), math.Inf(1), false
 }
 
 func newFormInputs(c *stage.Case, ch *stage.Check) *formInputs {
-	raw := under(option("adv.kind", "raw"), c, ch)
+	of := option("adv.kind", "raw")
+	lo, hi, clipped := clippedAfter(c)
+	if clipped {
+		of = both(of, option("reward.clip", "none"))
+	}
+	raw := under(of, c, ch)
 	group := scopeRows(c, "group")
 	if raw == nil || c.B.Cols == 0 || group == nil {
 		return nil
 	}
 	b := c.B
-	in := &formInputs{c: c, raw: raw, r: make([]float64, b.Rows), e: make([]float64, b.Rows), scopes: map[string][][]int{}, x: map[string][]float64{}}
+	in := &formInputs{c: c, raw: raw, r: make([]float64, b.Rows), e: make([]float64, b.Rows), scopes: map[string][][]int{}, x: map[string][]float64{},
+		lo: lo, hi: hi}
 	in.got = b.Tensors[ch.Output].Data
 	in.perRow = len(raw.Want) == b.Rows && !(b.Cols == 1 && c.B.Tensors[ch.Output].Layout == dump.PerToken)
 	for i := range in.r {
@@ -411,6 +426,7 @@ func (f advantageForm) from(in *formInputs) *stage.Prediction {
 		a := f.sign * (x[from] - centreOf(f.centre, x, rows[from], from)) / s
 		off := ((n+4)*c.Unit*size + 2*e) / math.Abs(s)
 		bound := off*(1+math.Abs(a)) + 8*c.Unit*math.Abs(a)
+		a = min(max(a, in.lo), in.hi)
 		lo, hi := i, i+1
 		if !in.perRow {
 			lo, hi = i*b.Cols, (i+1)*b.Cols

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -24,9 +25,7 @@ func baselineEdits(o *stage.Outcome) (list []edit) {
 	if judged.Pred == nil {
 		return nil
 	}
-	edits := append(advantageEdits(judged), regroupEdits(judged)...)
-	edits = append(edits, edit{id: "ADV-OTHER-GROUP", title: "the baseline is that of the group before or behind", changes: 1, foreign: true, predict: ofOtherGroup})
-	for _, e := range edits {
+	for _, e := range responseEdits(judged) {
 		of := e.predict
 		e.predict = func(c *stage.Case, reward *stage.Check) *stage.Prediction {
 			k := beforeKL(c)
@@ -54,6 +53,80 @@ func baselineEdits(o *stage.Outcome) (list []edit) {
 	return list
 }
 
+// responseEdits are the edits of the advantages of responses.
+func responseEdits(judged *stage.Outcome) []edit {
+	other := edit{id: "ADV-OTHER-GROUP", title: "the baseline is that of the group before or behind", changes: 1, foreign: true, predict: ofOtherGroup}
+	return append(append(advantageEdits(judged), regroupEdits(judged)...), other)
+}
+
+// beforeReturnEdits are the edits of a group advantage where those of the tokens are returns of it and of the KL: A_t = γ^{last−t}·A − β·Σ γ^{k−t}·kl_k.
+func beforeReturnEdits(o *stage.Outcome) (list []edit) {
+	k := beforeReturn(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
+	if k == nil {
+		return nil
+	}
+	judged := stage.Judge(o.Check, k.B, k.Set)
+	if judged.Pred == nil || judged.Verdict != check.Fail {
+		return nil
+	}
+	for _, e := range responseEdits(judged) {
+		of := e.predict
+		e.predict = func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			k := beforeReturn(c, ch)
+			if k == nil {
+				return nil
+			}
+			p, right, wrong := under(sameInput, c, ch), under(sameInput, k, ch), of(k, ch)
+			if p == nil || right == nil || wrong == nil || len(right.Want) != c.B.Rows || len(wrong.Want) != c.B.Rows {
+				return nil
+			}
+			q := &stage.Prediction{Scale: p.Scale, Judge: p.Judge, Want: slices.Clone(p.Want), Bound: slices.Clone(p.Bound)}
+			gamma, dense := numberOr(c, "gae.gamma", 1), c.EnumOr("gae.hole", "zero_step") != "carry"
+			for r := range c.B.Rows {
+				by := 1.0
+				for i := lastOf(c.B, r); i >= r*c.B.Cols; i-- {
+					if c.B.Mask[i] {
+						q.Want[i] += by * (wrong.Want[r] - right.Want[r])
+						q.Bound[i] += by*wrong.Bound[r] + 8*c.Unit*math.Abs(by*wrong.Want[r])
+					}
+					if c.B.Mask[i] || dense {
+						by *= gamma
+					}
+				}
+			}
+			return q
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// beforeReturn returns the case of the advantages of responses that those of their last tokens show; nil where token rewards are dumped, which are judged for
+// themselves, or where advantages are no returns.
+func beforeReturn(c *stage.Case, ch *stage.Check) *stage.Case {
+	t := c.B.Tensors["advantages"]
+	if ch.ID != "advantage/group" || t == nil || t.Layout != dump.PerToken || len(t.Data) != len(c.B.Mask) || c.B.Cols == 0 || c.B.Token("token_rewards") != nil ||
+		c.Set.Value("kl.place").String() != "sequence_reward_after" || !slices.Contains([]string{"none", "–", "?"}, c.Set.Value("whiten.scope").String()) {
+		return nil
+	}
+	p := under(sameInput, c, ch)
+	if p == nil || len(p.Want) != len(t.Data) {
+		return nil
+	}
+	k := withoutKL(c, make([]float64, c.B.Rows))
+	right := under(sameInput, k, ch)
+	if right == nil || len(right.Want) != c.B.Rows {
+		return nil
+	}
+	x := slices.Clone(right.Want)
+	for r := range x {
+		if i := lastOf(c.B, r); i >= 0 {
+			x[r] += t.Data[i] - p.Want[i]
+		}
+	}
+	return withoutKL(c, x)
+}
+
 // ofBaseline reports whether what token rewards should be ends with the advantage of every response: the scores after the baseline.
 func ofBaseline(b *dump.Batch, rewards, advantages *stage.Prediction) bool {
 	for r := range b.Rows {
@@ -78,20 +151,30 @@ func beforeKL(c *stage.Case) *stage.Case {
 	if len(reward) != len(c.B.Mask) || math.IsNaN(beta) || beta != 0 && len(kl) != len(reward) {
 		return nil
 	}
-	t := *c.B.Tensors["token_rewards"]
-	t.Layout, t.Width, t.Data = dump.PerRow, 1, make([]float64, c.B.Rows)
-	for r := range t.Data {
+	x := make([]float64, c.B.Rows)
+	for r := range x {
 		if i := lastOf(c.B, r); i >= 0 {
-			if t.Data[r] = reward[i]; beta != 0 {
-				t.Data[r] += beta * kl[i]
+			if x[r] = reward[i]; beta != 0 {
+				x[r] += beta * kl[i]
 			}
 		}
 	}
+	return withoutKL(c, x)
+}
+
+// withoutKL returns the case of advantages of responses, x, that have no KL in them.
+func withoutKL(c *stage.Case, x []float64) *stage.Case {
 	b := *c.B
 	b.Tensors = map[string]*dump.Tensor{}
 	for name, x := range c.B.Tensors {
 		if name != "token_rewards" {
 			b.Tensors[name] = x
+		}
+	}
+	t := dump.Tensor{Name: "advantages", Layout: dump.PerRow, Width: 1, Data: x}
+	for _, of := range []string{"advantages", "token_rewards"} {
+		if like := c.B.Tensors[of]; like != nil {
+			t.Type, t.Shape = like.Type, []int{c.B.Rows}
 		}
 	}
 	b.Tensors["advantages"] = &t

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
-	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
 
@@ -152,10 +151,7 @@ func tabled(mean, deviation table, c *stage.Case, ch *stage.Check) *stage.Predic
 	means, deviations := gather(mean), gather(deviation)
 	eps, ddof := numberOr(c, "adv.eps", 0), numberOr(c, "adv.ddof", 1)
 	adv, bound := make([]float64, c.B.Rows), make([]float64, c.B.Rows)
-	lo, hi := math.Inf(-1), math.Inf(1)
-	if v := c.Set.Value("reward.clip_range"); c.Set.Value("reward.clip").String() == "after_baseline" && v.Kind() == convention.Tuple {
-		lo, hi = v.Nums()[0], v.Nums()[1]
-	}
+	lo, hi, _ := clippedAfter(c)
 	for k, row := range r.rows {
 		s := means[mean.row(k, r.n, r.g)]
 		m := s.sum / s.n
