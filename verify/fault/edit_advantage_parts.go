@@ -437,6 +437,10 @@ func spreadOf(name string, x []float64, rows []int) float64 {
 		return centreOf("max", x, rows, 0) - centreOf("min", x, rows, 0)
 	case "rms":
 		return math.Sqrt(moment / n)
+	case "moment":
+		return moment / n
+	case "√std1":
+		return math.Sqrt(math.Sqrt(square / (n - 1)))
 	case "sem":
 		return math.Sqrt(square/(n-1)) / math.Sqrt(n)
 	case "count":

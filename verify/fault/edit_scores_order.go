@@ -3,6 +3,7 @@ package fault
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -181,8 +182,8 @@ func scoresOf(rows, from []int, c *stage.Case, ch *stage.Check) *stage.Predictio
 
 // shownScores returns, of each row, the row whose score its advantage is made of. The advantages of a group are a line in its scores, A = q·(s − m), and two of
 // its rows that have the scores of two rows of the rollout give the line; where each of the others is the score of some row, these are a candidate for the
-// group. It is for candidates of which no row is used twice, one for each group that has one alone. Nil where groups have fewer than four rows, scores are few
-// numbers, or a group has none or several candidates.
+// group. It is for candidates that use no score more often than rows have it, one for each group that has one alone. Nil where groups have fewer than four
+// rows, different scores are as good as equal, or a group has none or several candidates.
 func shownScores(c *stage.Case, ch *stage.Check) []int {
 	const most, least, near = 256, 4, 2e-6
 	b := c.B
@@ -191,79 +192,74 @@ func shownScores(c *stage.Case, ch *stage.Check) []int {
 	if ch.ID != "advantage/group" || !same || n < least || len(adv) != len(score) || len(score) > most || len(id) != len(score) || c.Set.Value("adv.kind").String() != "group" {
 		return nil
 	}
-	order := make([]int, len(score)) // rows by their scores
-	for k := range order {
-		order[k] = k
-		if math.IsNaN(score[k]-score[k]) || math.IsNaN(adv[k]-adv[k]) {
+	rowsOf := map[float64][]int{} // by their score
+	members := map[float64][]int{}
+	for k, x := range score {
+		if math.IsNaN(x-x) || math.IsNaN(adv[k]-adv[k]) {
 			return nil
 		}
+		rowsOf[x], members[id[k]] = append(rowsOf[x], k), append(members[id[k]], k)
 	}
-	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(score[i], score[j]) })
-	size := max(math.Abs(score[order[0]]), math.Abs(score[order[len(order)-1]]))
-	slack := near * size
-	for k := 1; k < len(order); k++ {
-		if score[order[k]]-score[order[k-1]] <= 4*slack {
+	values := slices.Sorted(maps.Keys(rowsOf))
+	slack := near * max(math.Abs(values[0]), math.Abs(values[len(values)-1]))
+	for k := 1; k < len(values); k++ {
+		if values[k]-values[k-1] <= 4*slack {
 			return nil // whose score it is cannot be told
 		}
 	}
-	nearest := func(x float64) int {
-		k, _ := slices.BinarySearchFunc(order, x-slack, func(r int, x float64) int { return cmp.Compare(score[r], x) })
-		if k < len(order) && score[order[k]] <= x+slack {
-			return order[k]
-		}
-		return -1
-	}
-	members := map[float64][]int{}
-	for r, g := range id {
-		members[g] = append(members[g], r)
-	}
-	from, used := slices.Repeat([]int{-1}, len(score)), make([]bool, len(score))
-	for _, rows := range members {
-		low, high := rows[0], rows[0]
-		for _, r := range rows {
-			if adv[r] < adv[low] {
-				low = r
-			}
-			if adv[r] > adv[high] {
-				high = r
-			}
-		}
-		if !(adv[high] > adv[low]) {
+	from, left := slices.Repeat([]int{-1}, len(score)), maps.Clone(rowsOf)
+	for _, g := range slices.Sorted(maps.Keys(members)) {
+		rows := members[g]
+		only := scoresOfLine(rows, adv, values, rowsOf, slack)
+		if only == nil {
 			return nil
 		}
-		found := false
-		for i, u := range order {
-			for _, v := range order[i+1:] {
-				by := (score[v] - score[u]) / (adv[high] - adv[low])
-				at := make([]int, 0, len(rows))
-				for _, r := range rows {
-					k := nearest(score[u] + by*(adv[r]-adv[low]))
-					if k < 0 || slices.Contains(at, k) {
-						break
-					}
-					at = append(at, k)
-				}
-				if len(at) < len(rows) {
-					continue
-				}
-				if found {
-					return nil
-				}
-				found = true
-				for k, r := range rows {
-					from[r] = at[k]
-				}
+		for k, r := range rows {
+			rest := left[only[k]]
+			if len(rest) == 0 {
+				return nil
 			}
+			from[r], left[only[k]] = rest[0], rest[1:]
 		}
-		if !found {
-			return nil
-		}
-	}
-	for _, k := range from {
-		if used[k] {
-			return nil
-		}
-		used[k] = true
 	}
 	return from
+}
+
+// scoresOfLine returns the scores that the advantages of a group are a rising line of, nil where no scores are, or more than one choice of them.
+func scoresOfLine(rows []int, adv, values []float64, rowsOf map[float64][]int, slack float64) (only []float64) {
+	low, high := rows[0], rows[0]
+	for _, r := range rows {
+		if adv[r] < adv[low] {
+			low = r
+		}
+		if adv[r] > adv[high] {
+			high = r
+		}
+	}
+	if !(adv[high] > adv[low]) {
+		return nil
+	}
+	for i, u := range values {
+		for _, v := range values[i+1:] {
+			by := (v - u) / (adv[high] - adv[low])
+			at, used := make([]float64, 0, len(rows)), map[float64]int{}
+			for _, r := range rows {
+				x := u + by*(adv[r]-adv[low])
+				k, _ := slices.BinarySearch(values, x-slack)
+				if k == len(values) || values[k] > x+slack || used[values[k]] == len(rowsOf[values[k]]) {
+					break
+				}
+				used[values[k]]++
+				at = append(at, values[k])
+			}
+			if len(at) < len(rows) {
+				continue
+			}
+			if only != nil {
+				return nil
+			}
+			only = at
+		}
+	}
+	return only
 }

@@ -35,6 +35,15 @@ func TestOrderOfScores(t *testing.T) {
 	}
 }
 
+// Rows of equal scores may stand for one another where the order is told all the same.
+func TestOrderOfEqualScores(t *testing.T) {
+	b := grouped([]int{5, 5, 5, 5}, func(r, id []float64) []float64 {
+		r[3], r[11] = r[7], r[16]
+		return normalised(placedBy(r, func(k int) int { return (k*7 + 3) % 20 }), id, 0)
+	})
+	requireFirst(t, stage.Judge(stage.Find("advantage/group"), b, groupSet(t)), "REWARD-OF-OTHER-ROW", "those of other rows of the rollout, each of one row")
+}
+
 // placedBy returns the numbers of the rows from(k).
 func placedBy(x []float64, from func(k int) int) (y []float64) {
 	for k := range x {

@@ -1,0 +1,146 @@
+package fault_test
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"plumbline/verify/check"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+
+	"github.com/stretchr/testify/require"
+)
+
+// groupMoments returns the mean and the deviation of the group of every row.
+func groupMoments(r, id []float64) (mean, deviation []float64) {
+	for i := range r {
+		var x []float64
+		for j := range r {
+			if id[j] == id[i] {
+				x = append(x, r[j])
+			}
+		}
+		var m, square float64
+		for _, v := range x {
+			m += v / float64(len(x))
+		}
+		for _, v := range x {
+			square += (v - m) * (v - m)
+		}
+		mean, deviation = append(mean, m), append(deviation, math.Sqrt(square/float64(len(x)-1)))
+	}
+	return mean, deviation
+}
+
+// Statistics of rows that stand one row, or one group, off against the rewards are named by how they are moved.
+func TestMovedStatistics(t *testing.T) {
+	const g, rows = 4, 16
+	for words, from := range map[string]func(k int) int{
+		"those of the answer before, of the first that of the last": func(k int) int { return (k + rows - 1) % rows }, "those of the answer behind, of the last its own": func(k int) int { return min(k+1, rows-1) },
+	} {
+		for what, part := range map[string]int{"baselines are ": 1, "deviations are ": 2, "baselines and deviations are ": 3} {
+			b := grouped([]int{g, g, g, g}, func(r, id []float64) []float64 {
+				slices.Sort(id)
+				m, s := groupMoments(r, id)
+				adv := make([]float64, rows)
+				for k := range adv {
+					at, of := k, k
+					if part&1 != 0 {
+						at = from(k)
+					}
+					if part&2 != 0 {
+						of = from(k)
+					}
+					adv[k] = (r[k] - m[at]) / (s[of] + 1e-6)
+				}
+				return adv
+			})
+			requireFirst(t, stage.Judge(stage.Find("advantage/group"), b, groupSet(t)), "ADV-OTHER-GROUP", what+words)
+		}
+	}
+}
+
+// Groups of rows in no order whose statistics are those of sets that cut across them are named without knowing the sets, and numbers that are of no sets are not.
+func TestStatisticsAcrossGroups(t *testing.T) {
+	for _, scale := range []string{"group_std", "none"} {
+		for _, off := range []float64{0, 0.01} {
+			b := grouped([]int{4, 4, 4, 4, 4}, func(r, id []float64) []float64 {
+				sets, adv, taken := make([]float64, 20), make([]float64, 20), map[float64]float64{}
+				for i, g := range id {
+					sets[i], taken[g] = float64(int(taken[g]+g)%5), taken[g]+1
+				}
+				m, s := groupMoments(r, sets)
+				for i, g := range id {
+					at := slices.Index(sets, g)
+					if adv[i] = r[i] - m[at]; g == 0 {
+						adv[i] += off
+					}
+					if scale == "group_std" {
+						adv[i] /= s[at] + 1e-6
+					}
+				}
+				return adv
+			})
+			o := stage.Judge(stage.Find("advantage/group"), b, groupSet(t, "adv.scale", scale))
+			if off == 0 {
+				requireFirst(t, o, "ADV-WRONG-GROUPS", "along one axis and given back along another")
+				continue
+			}
+			require.Equal(t, check.Fail, o.Verdict)
+			for _, e := range fault.Explain(o) {
+				require.False(t, e.Hypothesis.ID == "ADV-WRONG-GROUPS" && !e.Lead, e.Hypothesis.Title)
+			}
+		}
+	}
+}
+
+// Differences from a baseline that are divided by another number of the batch than their deviation are named by the number.
+func TestCentredSpreads(t *testing.T) {
+	for words, by := range map[string]func(x []float64, square, absolute float64) float64{
+		"divided by the mean square":           func(x []float64, square, _ float64) float64 { return square / float64(len(x)) },
+		"divided by the largest magnitude":     func(x []float64, _, _ float64) float64 { return max(slices.Max(x), -slices.Min(x)) },
+		"divided by the mean absolute":         func(x []float64, _, absolute float64) float64 { return absolute / float64(len(x)) },
+		"divided by the root of the deviation": func(x []float64, square, _ float64) float64 { return math.Sqrt(math.Sqrt(square / float64(len(x)-1))) },
+	} {
+		b := grouped([]int{4, 4, 4, 4}, func(r, id []float64) []float64 {
+			m, _ := groupMoments(r, id)
+			x := make([]float64, len(r))
+			var square, absolute float64
+			for i := range x {
+				x[i] = (r[i] - m[i]) * 4 / 3
+				square, absolute = square+x[i]*x[i], absolute+math.Abs(x[i])
+			}
+			s := by(x, square, absolute) + 1e-6
+			for i := range x {
+				x[i] /= s
+			}
+			return x
+		})
+		o := stage.Judge(stage.Find("advantage/group"), b, groupSet(t, "adv.center", "loo", "adv.scale", "batch_std", "adv.std_of", "centred"))
+		require.True(t, slices.ContainsFunc(fault.Explain(o), func(e fault.Explanation) bool {
+			return e.Hypothesis.ID == "ADV-SPREAD" && strings.Contains(e.Hypothesis.Title, words)
+		}), words)
+	}
+}
+
+// The deviation of the others of a group may be in an advantage twice, or multiply it.
+func TestDeviationOfOthersTwice(t *testing.T) {
+	for words, of := range map[string]func(a, s float64) float64{
+		"deviation of the others twice":             func(a, s float64) float64 { return a / s / s },
+		"multiplied by the deviation of the others": func(a, s float64) float64 { return a * s },
+	} {
+		b := grouped([]int{5, 5, 5}, func(r, id []float64) []float64 {
+			adv := make([]float64, len(r))
+			for i := range r {
+				others, ids := slices.Delete(slices.Clone(r), i, i+1), slices.Delete(slices.Clone(id), i, i+1)
+				m, s := groupMoments(others, ids)
+				at := slices.Index(ids, id[i])
+				adv[i] = of(r[i]-m[at], s[at]+1e-6)
+			}
+			return adv
+		})
+		requireFirst(t, stage.Judge(stage.Find("advantage/group"), b, groupSet(t, "adv.center", "loo", "adv.scale", "loo_std")), map[bool]string{true: "ADV-NORMALISED-TWICE", false: "ADV-SPREAD"}[strings.Contains(words, "twice")], words)
+	}
+}
