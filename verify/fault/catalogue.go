@@ -290,10 +290,16 @@ var rewardFaults = []*Hypothesis{
 			}
 			return c.B.WithMask(every), c.Set, count(c.B.Mask) != float64(len(every))
 		}},
+	{ID: "KL-REWARD-PADS", Checks: []string{"reward/token"}, Title: "the KL of cells outside the mask is in the rewards of tokens: log-probs of padding are not filled on both sides",
+		Predict: paddedKL},
 	{ID: "KL-REWARD-MEAN", Checks: []string{"advantage/group"}, Input: meanKL},
 	{ID: "SCORE-ZERO-MISSING", Checks: []string{"reward/scores"}, Predict: zeroMissing},
 	{ID: "EOS-PENALTY-SIGN", Checks: []string{"reward"},
 		Input: number("eos.penalty", func(x float64) float64 { return -x })},
+	{ID: "EOS-PENALTY-TWICE", Checks: []string{"reward"},
+		Input: number("eos.penalty", func(x float64) float64 { return 2 * x })},
+	{ID: "EOS-PENALTY-MISSING", Checks: []string{"reward"}, Title: "the penalty of responses without EOS is subtracted from the score of every response",
+		Input: everyPenalised},
 	{ID: "EOS-PENALTY-MISSING", Checks: []string{"reward"}, Title: "the negative penalty stands in place of the score of a response without EOS, where it should be subtracted from it",
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			if c.Set.Value("eos.rule").String() != "subtract" {

@@ -118,6 +118,31 @@ func TestPlacesOfRewards(t *testing.T) {
 	}
 }
 
+// The KL of padding shows in the reward behind the last token, where a score stands that the program puts there.
+func TestKLOfPaddingInRewards(t *testing.T) {
+	p, _, err := convention.Lookup("trl-ppo@1.12")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"kl.place": "token_reward", "kl.beta": "0.1", "rewards.whiten": "no", "eos.rule": "none"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	for _, padded := range []float64{0, 1} {
+		b := scored(func(cells []int) int { return cells[len(cells)-1] + 1 }, func(_, _ []float64) float64 { return 0 })
+		x, kl := b.Tensors["token_rewards"].Data, b.Tensors["kl"].Data
+		for i, in := range b.Mask {
+			if !in {
+				x[i] = float64(float32(x[i] - padded*0.1*kl[i]))
+			}
+		}
+		o := stage.Judge(stage.Find("reward/token"), b, set)
+		if padded == 0 {
+			require.Equal(t, check.Pass, o.Verdict, o.Lacking())
+			continue
+		}
+		requireName(t, o, "KL-REWARD-PADS", "outside the mask")
+	}
+}
+
 // A penalty that replaces the score of a response without EOS in place of being subtracted from it.
 func TestPenaltyInPlaceOfTheScore(t *testing.T) {
 	p, _, err := convention.Lookup("verl-ppo@0.9")
@@ -149,6 +174,7 @@ func TestPenaltyInPlaceOfTheScore(t *testing.T) {
 	}
 	require.Equal(t, check.Pass, judge(func(reward, _ float64) float64 { return reward - 1 }).Verdict)
 	requireName(t, judge(func(reward, score float64) float64 { return reward - score - 1 }), "EOS-PENALTY-MISSING", "in place of the score")
+	requireName(t, judge(func(reward, _ float64) float64 { return reward - 2 }), "EOS-PENALTY-TWICE", "subtracted twice")
 }
 
 // A change of an option that a logged number alone asks for is a bug of the log, where the loss is right, and one of the loss elsewhere.
