@@ -323,6 +323,10 @@ func engineAgrees(c *Case) *Assertion {
 			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit while logp_gen is that of the reference (median |gen − old| %.3g), in a run that uses its rows %g times: the old log-probs were recomputed with the new weights, or the engine has those of the start",
 				median, c.FactOr("num_iterations", 1))
 		}
+		// At the first step of a run the policy is the reference, or near it: an engine that has the reference's weights has the policy's.
+		if off, ok := c.Discrepant(name, "logp_gen"); ok && c.B.Meta.Step == 1 && median > 1e-3 && off.Scale <= OrdinaryScale && slices.Max(absolute(gaps(c, ref, gen, 0, 0))) == 0 && !raw {
+			return say("REF-IS-GEN", "logp_ref is logp_gen bit by bit, which no other pass is, and %s is as near to them as rounding in 16 bits leaves it (median |gen − old| %.3g): the reference is the engine's log-probs", name, median)
+		}
 		if median > 1e-3 && toRef < median/20 && !c.mayHaveStart() {
 			return say("GEN-UNADAPTED", "logp_gen is that of the reference: median |gen − ref| %.3g, |gen − old| %.3g. The engine has not got the trained weights or the adapter", toRef, median)
 		}
