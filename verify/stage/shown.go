@@ -193,11 +193,18 @@ func decays(b *dump.Batch) (lists [][]assign) {
 		}
 	}
 	if ret != nil {
-		two, four := observations{n: 2}, observations{n: 4}
+		two, three, four := observations{n: 2}, observations{n: 3}, observations{n: 4}
+		low, high := math.Inf(1), math.Inf(-1)
 		pairs(0, b.Rows, func(i int) {
 			two.add(v[i+1], ret[i+1], ret[i]-r[i])
+			three.add(v[i+1], ret[i+1], 1, ret[i])
 			four.add(v[i+1], ret[i+1], r[i], 1, ret[i])
+			low, high = min(low, r[i]), max(high, r[i])
 		})
+		whitened := &four
+		if low == high { // of rewards that are one number where both tokens are, a·r is a part of b
+			whitened = &three
+		}
 		size := rms(ret, func(i int) bool { return b.Mask[i] })
 		if w, left := two.solve(); w != nil && left <= size/64 {
 			if beyond(w) { // what carries A_{t+1} is λ alone
@@ -210,7 +217,7 @@ func decays(b *dump.Batch) (lists [][]assign) {
 				return lists
 			}
 		}
-		if w, left := four.solve(); w != nil && left <= size/64 {
+		if w, left := whitened.solve(); w != nil && left <= size/64 {
 			for _, tol := range []float64{1e-5, 1e-3} {
 				g := unit(w[0] + w[1])
 				lists = append(lists, []assign{word("rewards.whiten", "shift_mean_false"), amount("gae.gamma", written(g, tol)), amount("gae.lambda", written(unit(w[1]/g), tol))})

@@ -172,3 +172,18 @@ func TestWhitenedRewardsOfOneLengthAreShown(t *testing.T) {
 	require.Equal(t, "0.25", got["kl.beta"])
 	require.Equal(t, "shift_mean_false", got["rewards.whiten"])
 }
+
+// Rewards that are all in one cell of a response, and whitened after they were dumped, are one number between two tokens: γ and λ are shown all the same.
+func TestDecaysOfWhitenedScoresAreShown(t *testing.T) {
+	recurse := gaeOf(0.99, 0.9)
+	b := ppoBatch(1, rewardsOf(0, 0), func(r, v []float64) []float64 {
+		x := make([]float64, len(r))
+		for i := range r {
+			x[i] = 4.9*r[i] - 0.14
+		}
+		return recurse(x, v)
+	})
+	lists := decays(b)
+	require.NotEmpty(t, lists)
+	require.Equal(t, []assign{word("rewards.whiten", "shift_mean_false"), amount("gae.gamma", 0.99), amount("gae.lambda", 0.9)}, lists[0])
+}

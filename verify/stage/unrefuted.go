@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 )
@@ -139,13 +140,17 @@ func shapedAtEnds(o *Outcome) bool {
 }
 
 // whitenedSince reports whether advantages are a line of what returns exceed values by, other than they themselves: they were whitened after the
-// returns were taken, of rewards that were not dumped.
+// returns were taken, of rewards that were not dumped. Every file may have a line of its own, as those of a rank or of a mini-batch.
 func whitenedSince(c *Case) bool {
 	if c.B.Token("token_rewards") != nil {
 		return false
 	}
-	fit := lineOfSurprise(c.B, 0, c.B.Rows)
-	return fit != nil && fit.a > 0 && fit.left <= 1e-3*fit.size && fit.cells >= 16
+	const least = 16 // cells
+	line := func(lo, hi int) bool {
+		fit := lineOfSurprise(c.B, lo, hi)
+		return fit != nil && fit.a > 0 && fit.left <= 1e-3*fit.size && fit.cells >= least
+	}
+	return line(0, c.B.Rows) || !slices.ContainsFunc(c.B.Files, func(f dump.FileInfo) bool { return !line(f.Lo, f.Hi) })
 }
 
 // baselineOfSteps reports whether what advantages are less than the rewards to come is one number for the rows of a group at each step, as the optimal

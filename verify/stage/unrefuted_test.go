@@ -75,6 +75,14 @@ func TestReturnsBeforeAWhitening(t *testing.T) {
 			delete(x, "token_rewards")
 		})
 		require.Equal(t, want, Unrefuted(failed("gae/returns", b)), "bend %g", bend)
+
+		// Each of two ranks may have a line of its own.
+		adv, half := b.Token("advantages"), b.Rows/2
+		for i := half * b.Cols; i < len(adv); i++ {
+			adv[i] = 2*adv[i] + 0.1
+		}
+		b.Files = []dump.FileInfo{{Hi: half, Cols: b.Cols}, {Lo: half, Hi: b.Rows, Cols: b.Cols, Rank: 1}}
+		require.Equal(t, want, Unrefuted(failed("gae/returns", b)), "bend %g, two ranks", bend)
 	}
 }
 
