@@ -66,6 +66,9 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	require.False(t, (&track{check: stage.Find("gradient/dlogp"), first: twice, why: explanation{faults: []fault.Explanation{known("AGG-GA-MISSING", check.Pass, false)}}}).convicted(), "a loss may be logged before it is divided")
 	twice.Case.Read = []string{"reward.clip"}
 	require.False(t, (&track{check: stage.Find("advantage/group"), first: twice, why: explanation{faults: []fault.Explanation{known("ADV-CLIPPED", check.Pass, false)}}}).convicted(), "rewards are clipped behind a baseline")
+	behind := []fault.Explanation{known("LOSS-MASK-P1", check.Pass, false)}
+	require.False(t, (&track{check: stage.Find("gae/returns"), first: without, why: explanation{faults: behind}}).convicted(), "the cell behind a response may hold a value")
+	require.True(t, (&track{check: stage.Find("token_loss/policy"), first: without, why: explanation{faults: behind}}).convicted())
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
 	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())

@@ -235,6 +235,10 @@ func (s *session) telling(t *track, u unit) unit {
 	switch t.check.ID {
 	case "reward/token":
 		step = v.rewards
+	case "gae/advantage", "gae/returns", "advantage/return": // recompute the rewards that were not dumped
+		if u.b.Tensors["token_rewards"] == nil {
+			step = v.rewards
+		}
 	case "aggregate/value_loss", "gradient/dvalues":
 		step = v.values
 	}

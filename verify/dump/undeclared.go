@@ -442,6 +442,10 @@ func (t *track) configurable(h *fault.Hypothesis) bool {
 	switch h.ID {
 	case "AGG-COUNTS-MASKED":
 		return stage.Rejected(c.B)
+	case "LOSS-MASK-P1": // a recursion begins there where the cell behind a response holds a value
+		if t.check.Stage == convention.Advantage {
+			return !isDeclared(c.Set, "gae.value_mask")
+		}
 	case "KL-AFTER-BASELINE":
 		return !isDeclared(c.Set, "kl.place")
 	case "KL-ABSENT":

@@ -35,6 +35,9 @@ func startForms(c *stage.Case) []recursionForm {
 		g.id, g.title, g.begin = "GAE-NOT-RESET", "A behind the last token is not 0 but "+f.title, f.of
 		list = append(list, g)
 	}
+	if c.B.Token("token_rewards") == nil { // a reward that is not what it was recomputed to be gives a number in each row, too
+		return list
+	}
 	g := right
 	if finished, cut := endsOf(c); finished && cut {
 		g.id, g.solved, g.cutOnly = "GAE-TRUNCATED-BOOTSTRAP", true, true

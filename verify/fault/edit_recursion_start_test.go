@@ -4,7 +4,12 @@ import (
 	"math"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
 )
 
 // Recursions over responses some of which end with EOS, 1, behind which there is 0, and over others, which are cut off, behind which there is a value where
@@ -66,4 +71,27 @@ func TestBootstrappedResponses(t *testing.T) {
 	requireFault(t, "GAE-TRUNCATED-BOOTSTRAP", "gae/returns", of(cut, 1, true), set, of(zero, 1, true))
 	requireFault(t, "GAE-TRUNCATED-BOOTSTRAP", "gae/returns", of(cut, 1, false), set, of(zero, 1, false))
 	requireFault(t, "GAE-NOT-RESET", "gae/returns", of(all, 1, false), set, of(zero, 1, false))
+
+	// Where rewards are recomputed of scores, another score of every response that was cut off gives the same numbers.
+	scores := make([]float64, rows)
+	for i := range rewards {
+		if r := i / cols; i%cols == length[r]-1 {
+			scores[r] = rewards[i]
+		} else {
+			rewards[i] = 0
+		}
+	}
+	for name, x := range map[string]string{"kl.place": "none", "score.index": "last_response", "eos.rule": "none", "reward.clip": "none"} {
+		options[name] = x
+	}
+	set = declared(t, options).WithFact("eos_token_id", float64(eos))
+	recomputed := func(behind func(r int) float64) *stage.Outcome {
+		b := of(behind, 1, false).Without("token_rewards")
+		b.Tensors["scores"] = &dump.Tensor{Name: "scores", Data: scores, Layout: dump.PerRow, Width: 1}
+		return stage.Judge(stage.Find("gae/returns"), b, set)
+	}
+	require.Equal(t, check.Pass, recomputed(zero).Verdict)
+	o := recomputed(cut)
+	require.Equal(t, check.Fail, o.Verdict)
+	require.NotContains(t, names(fault.Explain(o)), "GAE-TRUNCATED-BOOTSTRAP")
 }

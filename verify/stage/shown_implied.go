@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/reference/rl"
 	"plumbline/verify/convention"
 )
 
@@ -84,13 +85,21 @@ func impliedRewardForms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
 	return lists
 }
 
-// withRewards is a batch with the rewards that a recursion of returns leaves, each token followed by the next of its row.
+// withRewards is a batch with the rewards that a recursion of returns leaves, each token followed by the next of its row, the last one by the cell behind it where
+// some row has a number there: it holds a value, and the score may stand there.
 func withRewards(b *dump.Batch, ret, v []float64, gamma, lambda float64) *dump.Batch {
-	r := make([]float64, len(ret))
+	r, cells := make([]float64, len(ret)), b.Mask
+	one := rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, 1)
+	for i, in := range one {
+		if in && !b.Mask[i] && i%b.Cols > 0 && b.Mask[i-1] && (ret[i] != 0 || v != nil && v[i] != 0) {
+			cells = one
+			break
+		}
+	}
 	for row := range b.Rows {
 		next := -1
 		for i := (row+1)*b.Cols - 1; i >= row*b.Cols; i-- {
-			if !b.Mask[i] {
+			if !cells[i] {
 				continue
 			}
 			if r[i] = ret[i]; next >= 0 {

@@ -68,3 +68,20 @@ func TestImpliedRewardsWithoutValues(t *testing.T) {
 		require.Equal(t, "sequence_reward_after", got["kl.place"])
 	}
 }
+
+// A score in the cell behind a response, which holds a value, and a penalty of responses without an end are told by returns alone.
+func TestImpliedRewardsOfOneTokenMore(t *testing.T) {
+	b := ppoBatch(2, rewardsOf(0.05, 0.7), gaeOf(1, 0.95))
+	ids := b.Token("response_ids")
+	for i, id := range ids {
+		if id == 2 { // the last token is the cell behind the one before
+			b.Mask[i], ids[i], ids[i-1] = false, 0, 2
+		}
+	}
+	delete(b.Tensors, "token_rewards")
+	b.Tensors["advantages"] = b.Tensors["raw"]
+	got := texts(Shown(Find("gae/returns"), b, &convention.Set{})[0])
+	for name, x := range map[string]string{"gae.gamma": "1", "gae.lambda": "0.95", "kl.beta": "0.05", "eos.rule": "subtract", "eos.penalty": "0.7"} {
+		require.Equal(t, x, got[name], name)
+	}
+}
