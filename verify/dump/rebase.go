@@ -45,7 +45,7 @@ func (t *track) rebase(s *session) {
 		if !t.goesOn() {
 			return
 		}
-		if kept {
+		if kept && !(several(why) && !several(found)) {
 			t.first, t.why.faults = first, why
 		}
 		kept = true
@@ -81,9 +81,14 @@ func (t *track) rebase(s *session) {
 }
 
 // goesOn reports whether what explains advantages or rewards is relative to a declaration that is not there: numbers of whole groups or steps that are fitted
-// reproduce what a slip without a number gives, too, under the base of the program.
+// reproduce what a slip without a number gives, too, under the base of the program. So do two changes of what one change of another base is.
 func (t *track) goesOn() bool {
-	return (t.check.Stage == convention.Advantage || t.check.Stage == convention.Reward) && !t.convicted()
+	return (t.check.Stage == convention.Advantage || t.check.Stage == convention.Reward) && (several(t.why.faults) || !t.convicted())
+}
+
+// several reports whether all that explains a failure are changes of several parts of its formula.
+func several(list []fault.Explanation) bool {
+	return !slices.ContainsFunc(list, func(e fault.Explanation) bool { return !e.Lead && !e.Several })
 }
 
 // nextTo are the failures of a preference loss under the likeliest bases with another word for one option that nobody declares: a program may have what no

@@ -19,6 +19,7 @@ type edit struct {
 	foreign    bool     // no option of any program has the form: it needs no declaration to be wrong
 	configured []string // as of a Hypothesis
 	number     bool     // the formula is the right one, with another number of the configuration
+	far        bool     // what hardly anybody writes: it says nothing where another edit gives the same numbers
 	predict    func(c *stage.Case, ch *stage.Check) *stage.Prediction
 }
 
@@ -69,9 +70,12 @@ func (t *trial) fitting(list []edit) []Explanation {
 		}
 		h := e.hypothesis(t.levels[0].Check)
 		if x, ok := t.try(h, "", h.judge); ok && !x.Lead {
-			least, x.number = e.changes, e.number
+			least, x.number, x.far, x.Several = e.changes, e.number, e.far, e.changes >= mostChanges
 			found = append(found, x)
 		}
+	}
+	if near := func(e Explanation) bool { return !e.far && e.Hypothesis.ID != "FACTOR" }; slices.ContainsFunc(found, near) {
+		found = slices.DeleteFunc(found, func(e Explanation) bool { return e.far })
 	}
 	slices.SortStableFunc(found, func(a, b Explanation) int { // a factor is true of many bugs
 		return boolToInt(a.Hypothesis.ID == "FACTOR") - boolToInt(b.Hypothesis.ID == "FACTOR")

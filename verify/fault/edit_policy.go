@@ -30,6 +30,7 @@ type surrogate struct {
 	wrongDual     bool                        // A·dual holds the loss, not −A·dual
 	delta         bool
 	turns         func(x, a, lo, hi float64) bool // losses whose sign is the other one; nil: none
+	far           bool                            // the advantage of a side goes through a function that nobody writes there
 }
 
 // bounds of one token: clip.low and clip.high as numbers, clip.dual and clip.delta 0 for none.
@@ -184,8 +185,8 @@ func surrogateForms() []surrogateForm {
 		if f.name == "x²" {
 			continue
 		}
-		with("ADV-FORM", "the clipped side is multiplied by "+f.of("A")+", of the advantage A", func(s *surrogate) { s.second = f.f })
-		with("ADV-FORM", "the unclipped side is multiplied by "+f.of("A")+", of the advantage A", func(s *surrogate) { s.first = f.f })
+		with("ADV-FORM", "the clipped side is multiplied by "+f.of("A")+", of the advantage A", func(s *surrogate) { s.second, s.far = f.f, true })
+		with("ADV-FORM", "the unclipped side is multiplied by "+f.of("A")+", of the advantage A", func(s *surrogate) { s.first, s.far = f.f, true })
 	}
 	for _, k := range []float64{0.5, 2} { // a factor on both sides is one of the loss
 		times := func(a float64) float64 { return k * a }
@@ -260,7 +261,7 @@ func policyEdits(o *stage.Outcome) []edit {
 	}
 	var list []edit
 	for _, f := range surrogateForms() {
-		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict})
+		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict, far: f.far})
 	}
 	return append(list, boundEditsShown(o)...)
 }

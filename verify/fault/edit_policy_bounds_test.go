@@ -2,6 +2,7 @@ package fault
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,4 +53,22 @@ func TestLengthAndANumber(t *testing.T) {
 	require.Equal(t, check.Pass, of(func(float64) float64 { return 1 }).Verdict)
 	requireName(t, of(func(n float64) float64 { return 10 / n }), "ADV-DIVIDED-BY-LENGTH", "divided by its own tokens, and multiplied by 10")
 	requireNoName(t, of(func(n float64) float64 { return math.Log(1.3 + n) }))
+}
+
+// A clamp with one bound is called that, not a function of the advantage on one side, which gives the same losses.
+func TestOneSidedClamp(t *testing.T) {
+	c, set := stage.Find("token_loss/policy"), clippedLoss(t)
+	for words, bounds := range map[string][2]float64{"none holds from below": {math.Inf(-1), 1.28}, "none holds from above": {0.8, math.Inf(1)}} {
+		o := stage.Judge(c, perTokenOf(unclipped(), "token_loss", func(lp, old, a float64) float64 {
+			r := math.Exp(lp - old)
+			return math.Max(-a*r, -a*math.Max(bounds[0], math.Min(r, bounds[1])))
+		}), set)
+		found := newTrial(o).fitting(policyEdits(o))
+		told := false
+		for _, e := range found {
+			require.NotEqual(t, "ADV-FORM", e.Hypothesis.ID, e.Hypothesis.Title)
+			told = told || strings.Contains(e.Hypothesis.Title, words)
+		}
+		require.True(t, told, words)
+	}
 }

@@ -98,6 +98,10 @@ type Explanation struct {
 	// Solved is for a bug under a number that nobody declares: no value of it gives the output without the bug, which then is relative to none.
 	Solved bool
 
+	// Several is for edits of two parts of a formula, or of one by a number for every group, row or part: under other options one change may do.
+	Several bool
+
+	far    bool // what nobody writes, where another formula gives the same numbers
 	number bool // the formula is the right one, with another number of the configuration
 	fitted bool // by a number that nobody writes
 	unseen bool // another explanation leaves out what this one moves to where no cell shows it
