@@ -206,3 +206,12 @@ func TestOfChangeIn(t *testing.T) {
 		require.Equal(t, c.id, n.ID, c.check)
 	}
 }
+
+// A declared denominator of the ratio that is not the one that ran has a name either way.
+func TestOtherOldLogProbs(t *testing.T) {
+	for id, words := range map[string][2]string{"OLD-IS-STORED": {"engine", "stored"}, "OLD-IS-GEN": {"stored", "engine"}, "OLD-RECOMPUTED": {"stored", "stopgrad_new"}} {
+		n, ok := OfChange(stage.Change{Option: "ratio.old", From: parsed("ratio.old", words[0]), To: parsed("ratio.old", words[1])})
+		require.True(t, ok)
+		require.Equal(t, id, n.ID)
+	}
+}

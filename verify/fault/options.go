@@ -88,6 +88,8 @@ var named = []struct {
 	{"metric.clip_frac", "", "", "METRIC-CLIP-FRACTION"},
 	{"ratio.old", "", "stopgrad_new", "OLD-RECOMPUTED"},
 	{"ratio.old", "", "engine", "OLD-IS-GEN"},
+	{"ratio.old", "engine", "stored", "OLD-IS-STORED"},
+	{"ratio.old", "stopgrad_new", "stored", "OLD-IS-STORED"},
 	{"clip.high_is_absolute", "", "", "CLIP-BOUND"},
 	{"clip.delta", "", "", "CLIP-DUAL"},
 	{"dppo.limit", "", "", "CLIP-BOUND"},
