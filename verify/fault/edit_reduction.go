@@ -311,12 +311,13 @@ func reductionEdits(o *stage.Outcome) []edit {
 		return nil
 	}
 	var list []edit
-	seen := map[string]bool{}
+	type found struct{ at, odd int }
+	seen := map[string]found{} // of those of several changes that are one number on this batch the one that people write is told
 	by := make([]float64, b.Rows)
 	each(func(at choice) {
 		from, n := declared[0], mostChanges+1
 		for _, d := range declared {
-			if k := change(at, d); k < n {
+			if k := change(at, d); k < n || k == n && p.odd(choice{}, d) < p.odd(choice{}, from) {
 				from, n = d, k
 			}
 		}
@@ -335,12 +336,13 @@ func reductionEdits(o *stage.Outcome) []edit {
 			return
 		}
 		key := fmt.Sprintf("%.9g", by)
-		if seen[key] && n > 1 {
+		was, known := seen[key]
+		odd := p.odd(from, at)
+		if known && n > 1 && (odd >= was.odd || list[was.at].changes < n) {
 			return
 		}
-		seen[key] = true
 		id, title := p.words(from, at)
-		list = append(list, edit{id: id, title: title, changes: n, foreign: p.twiceByLength(at), predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		e := edit{id: id, title: title, changes: n, foreign: p.twiceByLength(at), predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			healthy, q := rowWeights(c), countsOf(c)
 			if healthy == nil {
 				return nil
@@ -359,7 +361,14 @@ func reductionEdits(o *stage.Outcome) []edit {
 				}
 			}
 			return weighted(c.B, c, ch, by)
-		}})
+		}}
+		if known && n > 1 {
+			list[was.at], seen[key] = e, found{was.at, odd}
+			return
+		}
+		if list = append(list, e); !known {
+			seen[key] = found{len(list) - 1, odd}
+		}
 	})
 	if by := inverseSquares(c); predictor.near(by) {
 		list = append(list, productForQuotient())

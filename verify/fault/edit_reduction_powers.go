@@ -84,3 +84,17 @@ func productForQuotient() edit {
 			return weighted(c.B, c, ch, by)
 		}}
 }
+
+// odd counts the parts of a choice that are not declared and that hardly anybody writes: counts that are off by one, squares, and inverses of counts.
+func (p *reductionParts) odd(from, at choice) (n int) {
+	for _, x := range []struct {
+		list    []part
+		was, is int
+	}{{p.keep, from.keep, at.keep}, {p.length, from.length, at.length}, {p.count, from.count, at.count}, {p.factor, from.factor, at.factor}} {
+		if what := x.list[x.is].what; x.was != x.is && slices.ContainsFunc([]string{" + ", " − ", "one more", "one fewer", "square", "without its last", "1/(", "at least", "at most", "groups times"},
+			func(odd string) bool { return strings.Contains(what, odd) }) {
+			n++
+		}
+	}
+	return n
+}

@@ -257,3 +257,22 @@ func TestReductionsOfLossesThatWereNotDumped(t *testing.T) {
 		return mean(s, func(i int) float64 { return s.policy[i]/n[i/s.cols] + 0.1*s.kl[i] }, all)
 	}), "AGG-KIND", "the policy term is reduced in its own way: every response is divided by its own tokens besides")
 }
+
+// Of choices that are one number, parts that people write are told before those that are off by one, squares and inverses.
+func TestOddParts(t *testing.T) {
+	part := func(names ...string) (list []part) {
+		for _, name := range names {
+			list = append(list, part{what: name})
+		}
+		return list
+	}
+	p := reductionParts{keep: part(""), length: part("1", "the padded width of its micro-batch", "its tokens − 1"), count: part("1", "the rows of the micro-batch", "the rows of the micro-batch − 1"),
+		factor: part("1", "1/the accumulation steps", "1/(the rows of the micro-batch)", "the square of the rows of the step, as if")}
+	declared := choice{count: 1, factor: 1}
+	for odd, list := range [][]choice{{{length: 1, factor: 1}, {count: 1}}, {{count: 2, factor: 1}, {length: 2, count: 1, factor: 1}, {count: 1, factor: 2}}, {{count: 2, factor: 2}, {length: 2, factor: 3}}} {
+		for _, at := range list {
+			require.Equal(t, odd, p.odd(declared, at), at)
+		}
+	}
+	require.Zero(t, p.odd(choice{factor: 2}, choice{factor: 2}), "what is declared is not odd")
+}
