@@ -156,7 +156,7 @@ func (s *session) engineOverSteps() (check.Result, bool) {
 		res.Subject = fmt.Sprintf("%s (%d of %s)", begins, res.Steps.Bad, steps(res.Steps.Judged, "step"))
 		s.engineApart(&res, best, worst, lead)
 		if s.profile == nil && lagsEvenly(pools, res.Limit) {
-			res.Reason = fmt.Sprintf("from %s on the engine stays about as far behind (%s: %s; %s: %s): its weights are a rollout older, and no older with time, as those of an asynchronous engine are",
+			res.Reason = fmt.Sprintf("from %s on the engine stays about as far behind (%s: %s; %s: %s): its weights are a rollout or two older, and no older with time, as those of an asynchronous engine are",
 				begins, begins, begins.Discrepancy, last, last.Discrepancy)
 			if res.Fix = declareLag; res.Verdict == check.Undetermined {
 				res.Verdict, res.Where, res.Explanations = check.Warn, "", nil
@@ -169,17 +169,27 @@ func (s *session) engineOverSteps() (check.Result, bool) {
 	return res, true
 }
 
-// lagsEvenly reports whether an engine that was near at first is no further behind at the begin of the last rollout than at the begin of the first at which
-// it was not. Updates of one size in directions that do not oppose each other lead √2 as far or further in two rollouts than in one, so that weights
-// that are never sent fall behind; ⁴√2 lies between.
+// lagsEvenly reports whether an engine that was near at first has stopped to fall behind: from some rollout on, j since it was near, none is further behind than
+// that. Updates of one size in directions that do not oppose each other lead √i as far or further in i rollouts, so that weights which are never sent are √(i/j) as far
+// behind at the i-th as at the j-th, and those of an engine that is at most j rollouts late as far; ⁴√(i/j) lies between, and tells them where i is half as much again as j.
 func lagsEvenly(pools []stepSizes, limit float64) bool {
 	behind := slices.DeleteFunc(slices.Clone(pools), func(x stepSizes) bool { return !x.begins })
 	first := slices.IndexFunc(behind, func(x stepSizes) bool { return x.Scale > limit })
-	if first < 1 || first == len(behind)-1 {
+	if first < 1 {
 		return false
 	}
-	behind = behind[first:]
-	return !slices.ContainsFunc(behind[1:], func(x stepSizes) bool { return x.Scale > math.Sqrt(math.Sqrt2)*behind[0].Scale })
+	behind = behind[first-1:]
+	last := len(behind) - 1
+	for j := 1; 2*last >= 3*j; j++ {
+		even := true
+		for i := j + 1; i <= last; i++ {
+			even = even && behind[i].Scale <= math.Pow(float64(i)/float64(j), 0.25)*behind[j].Scale
+		}
+		if even {
+			return true
+		}
+	}
+	return false
 }
 
 // sizeError is the factor that six standard errors of the sizes of two differences make, of so many tokens each.

@@ -114,6 +114,17 @@ func TestEngineThatLagsEvenly(t *testing.T) {
 	weights := []string{"tis.level=token", "tis.rule=truncate_upper", "tis.high=2"}
 	require.Equal(t, check.Warn, engineOf(t, b, weights...).Verdict)
 	require.Equal(t, check.Undetermined, engineOf(t, b).Verdict, "nothing is known to correct for it")
+	for _, c := range []struct {
+		behind []float64
+		want   check.Verdict
+	}{
+		{[]float64{0.007, 0.007, 0.6, 0.6, 1, 1, 0.95, 0.95}, check.Warn},           // two rollouts
+		{[]float64{0.007, 0.007, 0.6, 0.6, 1.2, 1.2, 1.8, 1.8}, check.Undetermined}, // weights that are never sent
+		{[]float64{0.007, 0.007, 0.6, 0.6, 1.2, 1.2}, check.Undetermined},
+	} {
+		grows := smallSteps(len(c.behind), 1, func(rollout int) float64 { return c.behind[rollout] })
+		require.Equal(t, c.want, engineOf(t, grows, weights...).Verdict, c.behind)
+	}
 	for _, step := range b[6:] { // a step of rollout 3, and all of those behind it, are of a rollout that began at the step before
 		lp := step.Token("logp_new")
 		for i := range lp {
