@@ -145,6 +145,12 @@ func (s *session) needed(t *track, f stage.Fit, list []stage.Change, p *conventi
 				set = set.With(c.Option, c.From, "search")
 			}
 			o := stage.Judge(t.check, u.b, set)
+			if len(o.Case.Unknown) > 0 { // what applies under the values that are put back alone
+				for _, name := range o.Case.Unknown {
+					set = set.With(name, p.Value(name), "search")
+				}
+				o = stage.Judge(t.check, u.b, set)
+			}
 			return o.Verdict != check.Pass && o.Verdict != check.NotSeen
 		})
 	}
