@@ -60,6 +60,12 @@ func TestFirstUpdateOfARollout(t *testing.T) {
 				others(r, x["logp_old"], 5)
 			}
 		}, check.Fail, "OLD-ROWS-ROLLED"},
+		{"the new log-probs of other positions, and the engine with the old ones", func(r *rand.Rand, _, _ int, x map[string][]float64) { others(r, x["logp_new"], all...) }, check.Fail, "NEW-OTHER-PASS"},
+		{"in one row", func(r *rand.Rand, rollout, _ int, x map[string][]float64) {
+			if rollout == 1 {
+				others(r, x["logp_new"], 5)
+			}
+		}, check.Fail, "NEW-OTHER-PASS"},
 		{"in one row, by another temperature", func(r *rand.Rand, rollout, _ int, x map[string][]float64) {
 			for i := 5 * 16; rollout == 1 && i < 6*16; i++ {
 				x["logp_old"][i] *= 2.5

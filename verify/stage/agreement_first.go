@@ -85,7 +85,11 @@ func OldIsNew(c *Case) *Assertion {
 		a.Violations = append(a.Violations, Violation{Row: row, Col: -1, Fault: fault, Got: d.MeanAbs, Reason: fmt.Sprintf(format, args...)})
 	}
 	const first = "this is the first update of its rollout, where the policy has not moved and logp_new is logp_old but for rounding"
+	witness := c.witness(old, nil)
 	switch {
+	case far && unlike && witness != "":
+		say(-1, "NEW-OTHER-PASS", "%s; here they have nothing in common (%s; correlation %.2f), and logp_old is that of %s for the same tokens: the new ones are of other positions, of other rows or under another context",
+			first, d, correlation(c, old, lp), witness)
 	case far && unlike:
 		say(-1, "OLD-OTHER-BATCH", "%s; here they have nothing in common (%s; correlation %.2f): one of the two is of another batch or of other rows", first, d, correlation(c, old, lp))
 	case far:
@@ -98,6 +102,11 @@ func OldIsNew(c *Case) *Assertion {
 		for _, s := range strays {
 			if s.alike > 0.8 {
 				say(s.row, "OLD-OTHER-PASS", "%s; row %d has a median |difference| of %.3g where that of the batch is %.3g, and follows its old log-probs (correlation %.2f): another pass made them, as at another temperature", first, s.row, s.median, d.MeanAbs, s.alike)
+				continue
+			}
+			if w := c.witness(old, []int{s.row}); w != "" {
+				say(s.row, "NEW-OTHER-PASS", "%s; row %d has a median |difference| of %.3g where that of the batch is %.3g, and its old log-probs are those of %s for the same tokens: the new ones are of another row or under another context",
+					first, s.row, s.median, d.MeanAbs, w)
 				continue
 			}
 			say(s.row, "OLD-ROWS-ROLLED", "%s; row %d has a median |difference| of %.3g where that of the batch is %.3g: its old log-probs are of another row", first, s.row, s.median, d.MeanAbs)
@@ -138,6 +147,25 @@ func (c *Case) hasItsCause() bool {
 		}
 	}
 	return false
+}
+
+// witness names a third pass over the tokens of some rows, nil for all, that says of them what the old log-probs say: the engine that sampled them, or a reference
+// which the policy has not left; "" if there is none.
+func (c *Case) witness(old []float64, rows []int) string {
+	for _, w := range []struct{ tensor, name string }{{"logp_gen", "the engine"}, {"logp_ref", "the reference"}} {
+		third := c.B.Token(w.tensor)
+		if third == nil {
+			continue
+		}
+		d, ok := c.Discrepant("logp_old", w.tensor)
+		if rows == nil && ok && d.Tokens >= tellingTokens && d.Scale <= OrdinaryScale {
+			return w.name
+		}
+		if rows != nil && !slices.ContainsFunc(rows, func(r int) bool { return !(c.rowCorrelation(old, third, r) > 0.95) }) {
+			return w.name
+		}
+	}
+	return ""
 }
 
 // stray is a row whose log-probs of two passes are further apart than the others.
