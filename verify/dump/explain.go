@@ -227,6 +227,9 @@ func (t *track) candidates(s *session) {
 		t.why.fits, t.why.all = stage.Conventions(t.first)
 	}
 	t.why.fits = slices.DeleteFunc(t.why.fits, func(f stage.Fit) bool { return !tenable(f, s.closed) })
+	if len(t.why.fits) == 0 {
+		t.why.fits = t.contrary(s)
+	}
 	if t.first.Rules != nil {
 		return
 	}
