@@ -87,6 +87,10 @@ func (s *session) scan() *overview {
 	}
 	v := &overview{}
 	s.overview = v
+	if !s.white {
+		v.scores.Over = s.minis
+	}
+	torn := v.scores.Over > 1 && len(s.run.Steps()) > mostScanned // of rollouts that are not looked at as a whole
 	var most content
 	var losses stage.Losses
 	var apart, moved float64
@@ -115,7 +119,9 @@ func (s *session) scan() *overview {
 		first.add(b)
 		losses.Add(b)
 		v.rows.Add(b)
-		v.scores.Add(b)
+		if !torn {
+			v.scores.Add(b)
+		}
 		for _, o := range b.Meta.Options {
 			declared[o.Name] = true
 		}
@@ -126,14 +132,23 @@ func (s *session) scan() *overview {
 	if len(s.run.Steps()) <= mostScanned {
 		v.updates = first.updates
 	}
-	if losses.Apart() {
+	again := losses.Apart()
+	if again {
 		losses = stage.Losses{}
-		for _, step := range s.run.Steps()[:mostScanned] {
-			b, err := s.run.Batch(s.ctx, step)
-			if err != nil {
-				break
-			}
+	}
+	for _, step := range s.run.Steps()[:min(mostScanned, len(s.run.Steps()))] {
+		if !again && !torn {
+			break
+		}
+		b, err := s.run.Batch(s.ctx, step)
+		if err != nil {
+			break
+		}
+		if again {
 			losses.Add(b)
+		}
+		if torn {
+			v.scores.Add(b)
 		}
 	}
 	v.coefficients, v.constant = losses.Coefficients(), losses.Constant()

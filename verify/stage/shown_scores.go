@@ -13,11 +13,14 @@ import (
 // scoredRow is a response with its score, the sum of its KL and its advantage.
 type scoredRow struct{ score, kl, adv, errKL float64 }
 
-// scoredStep is the responses of a step by groups.
+// scoredStep is the responses of a step by groups, or of the steps of a rollout whose groups are cut over them.
 type scoredStep struct {
 	groups  [][]scoredRow
 	rows    []float64 // their scores, in their order
 	largest float64   // of what is compared
+	of      map[float64][]scoredRow
+	parts   int // steps
+	last    int // of them
 }
 
 // GroupScores collects responses of which nothing declares what becomes of their scores before a baseline is subtracted: in
@@ -25,6 +28,7 @@ type scoredStep struct {
 // u·((s − s') − β·(K − K')) where neither is held. What most pairs have in common is β; rows that differ from it were held at a bound (TRL 1.16.0,
 // RLOOTrainer: reward_clip_range, beta, normalize_advantages).
 type GroupScores struct {
+	Over  int // steps over which the rows of a rollout were shuffled: their groups are whole in all of them together; up to 1: in each
 	steps []scoredStep
 	plain bool // their KL is log π − log π_ref, for want of what was dumped
 	other bool // some step has not what it takes
@@ -42,31 +46,43 @@ func (s *GroupScores) Add(b *dump.Batch) {
 	if s.other = s.other || len(score) != b.Rows || len(id) != b.Rows || len(adv) != b.Rows || len(b.Missing) > 0 || variesInRow(b, "advantages"); s.other {
 		return
 	}
-	if n := len(s.steps); n > 0 && n*b.Rows > mostScored {
-		return
+	begins := true
+	if n := len(s.steps); n > 0 {
+		p := &s.steps[n-1]
+		begins = p.parts >= s.Over
+		if s.other = !begins && b.Meta.Step != p.last+1; s.other || begins && n*len(p.rows) > mostScored {
+			return
+		}
+	}
+	if begins {
+		s.steps = append(s.steps, scoredStep{of: map[float64][]scoredRow{}})
 	}
 	kl, size := sumsOfKL(b), sizesOfKL(b)
 	s.plain = b.Row("kl") == nil && b.Token("kl") == nil
-	step := scoredStep{}
-	groups := map[float64][]scoredRow{}
+	step := &s.steps[len(s.steps)-1]
+	perRow := len(b.Row("advantages")) == b.Rows
 	for r, tokens := range (&Case{B: b}).rowsWithTokens() {
-		if !tokens || math.IsNaN(score[r]) || math.IsNaN(adv[r]) {
+		if math.IsNaN(score[r]) {
 			continue
 		}
 		x := scoredRow{score: score[r], adv: adv[r]}
+		if !tokens && !perRow { // it is one of its group, and its advantage is not there
+			x.adv = math.NaN()
+		}
 		if kl != nil && !math.IsNaN(kl[r]) {
 			x.kl, x.errKL = kl[r], 4*tol.U32*size[r]
 		}
-		groups[id[r]] = append(groups[id[r]], x)
+		step.of[id[r]] = append(step.of[id[r]], x)
 		step.rows = append(step.rows, x.score)
 		step.largest = max(step.largest, math.Abs(x.score))
 	}
-	for _, g := range slices.Sorted(maps.Keys(groups)) {
-		if len(groups[g]) > 1 {
-			step.groups = append(step.groups, groups[g])
+	step.groups = nil
+	for _, g := range slices.Sorted(maps.Keys(step.of)) {
+		if len(step.of[g]) > 1 {
+			step.groups = append(step.groups, step.of[g])
 		}
 	}
-	s.steps, s.solved = append(s.steps, step), false
+	step.parts, step.last, s.solved = step.parts+1, b.Meta.Step, false
 }
 
 // sizesOfKL are the sums of the absolute values that [sumsOfKL] are made of, which bound what they are rounded by.
@@ -129,7 +145,9 @@ func (p *scoredStep) pairs(each func(group int, x, y *scoredRow)) {
 	for g, rows := range p.groups {
 		for i := range rows {
 			for j := max(0, i-most); j < i; j++ {
-				each(g, &rows[i], &rows[j])
+				if !math.IsNaN(rows[i].adv + rows[j].adv) {
+					each(g, &rows[i], &rows[j])
+				}
 			}
 		}
 	}
@@ -167,6 +185,9 @@ func (s *GroupScores) forms() (forms []scoreForm) {
 	}
 	if s.solved {
 		return s.found
+	}
+	if n := len(s.steps); s.steps[n-1].parts < s.Over { // the dump ends within a rollout
+		s.steps = s.steps[:n-1]
 	}
 	defer func() { s.found, s.solved = forms, true }()
 	for _, center := range []string{"mean", "loo"} {
@@ -223,6 +244,7 @@ func (s *GroupScores) bounds(f *scoreForm, units func(step int) func(g, n int) f
 		p := &s.steps[i]
 		for g, rows := range p.groups {
 			u := units(i)(g, len(rows))
+			rows = slices.DeleteFunc(slices.Clone(rows), func(x scoredRow) bool { return math.IsNaN(x.adv) })
 			if all += len(rows); !(u > 0) {
 				continue
 			}

@@ -42,7 +42,7 @@ func (s *GroupScores) deviations(f *scoreForm) (lists [][]assign) {
 	}
 	var ways []way
 	over := 1
-	if f.scale == "batch_std" {
+	if f.scale == "batch_std" && s.Over <= 1 {
 		over = s.rollout(f)
 	}
 	for _, center := range []string{"loo", "mean"} {
@@ -167,7 +167,7 @@ func (f *scoreForm) ends() []assign {
 // and another in each of these. Rows that come back are another pass over the same.
 func (s *GroupScores) Rollout() int {
 	forms := s.forms()
-	if len(forms) == 0 || forms[0].scale != "batch_std" {
+	if len(forms) == 0 || forms[0].scale != "batch_std" || s.Over > 1 {
 		return 1
 	}
 	return s.rollout(&forms[0])

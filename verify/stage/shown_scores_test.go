@@ -35,7 +35,7 @@ func scoreSteps(seed uint64, made func(s, k []float64) []float64) (steps []*dump
 				b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerRow, Width: 1, Type: format.F32, Shape: []int{8}}
 			}
 			for name, x := range map[string][]float64{"logp_old": lp, "logp_ref": ref} {
-				b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Width: 2, Type: format.F32, Shape: []int{8, 2}}
+				b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Width: 1, Type: format.F32, Shape: []int{8, 2}}
 			}
 			steps = append(steps, b)
 		}
@@ -112,6 +112,40 @@ func TestScoresBeforeTheBaselineAreShown(t *testing.T) {
 			require.Equal(t, test.rollout, g.Rollout())
 		})
 	}
+}
+
+// TestScoresOfGroupsThatAreCutOverStepsAreShown shuffles the rows of a rollout over its two steps, as TRL 1.16.0 does: the size of a group, by which the mean of the
+// others is told, is that in both steps, with a row that has no token.
+func TestScoresOfGroupsThatAreCutOverStepsAreShown(t *testing.T) {
+	const empty = 5
+	steps := scoreSteps(7, func(s, k []float64) []float64 {
+		k[empty] = 0
+		a := make([]float64, len(s))
+		for i := range a {
+			for j := i - i%4; j < i-i%4+4; j++ {
+				a[i] -= (min(max(s[j], -1.7), 1.7) - 0.3*k[j]) / 3
+			}
+			a[i] += (min(max(s[i], -1.7), 1.7) - 0.3*k[i]) * 4 / 3
+		}
+		return a
+	})
+	var alone GroupScores
+	together := GroupScores{Over: 2}
+	for n := 0; n < 4; n += 2 {
+		all := dump.Join(steps[n], steps[n+1])
+		all.Mask[2*empty] = false
+		perm := rand.New(rand.NewPCG(2, 2)).Perm(16)
+		for half := range 2 {
+			b := all.Select(perm[8*half : 8*half+8])
+			b.Meta.Step = n + half + 1
+			together.Add(b)
+			alone.Add(b)
+		}
+	}
+	got := texts(together.Changes(&convention.Set{})[0])
+	require.Equal(t, []string{"loo", "none", "0.3", "-1.7,1.7"}, []string{got["adv.center"], got["adv.scale"], got["kl.beta"], got["reward.clip_range"]})
+	require.Equal(t, 1, together.Rollout())
+	require.Empty(t, alone.Changes(&convention.Set{}))
 }
 
 // TestScoresOfOtherFormulasShowNothing takes advantages that no such form makes.
