@@ -61,7 +61,7 @@ func (t *boundTokens) ratio(level string) []float64 {
 // boundForm is a form whose parameters are solved for.
 type boundForm struct {
 	lossForm
-	kindOf   string  // loss.kind: "" for ppo, cispo or sapo
+	kindOf   string  // loss.kind: "" for ppo, cispo, sapo or gmpo
 	weights  string  // level of the engine's weights, "" where there are none
 	kind     int     // aggregation
 	terms    []int   // 0 for the KL, 1 for the entropy, 2 for the value loss
@@ -76,6 +76,9 @@ type boundForm struct {
 	left     float64
 	size     float64 // of the losses of the tokens
 }
+
+// free reports whether a constant that is solved for divides the sums of a form.
+func (f *boundForm) free() bool { return f.kind >= ofSums && f.kind <= ofPlain }
 
 // has reports whether a form has a parameter.
 func (f *boundForm) has(k int) bool { return slices.Contains(f.uses, k) }
@@ -101,8 +104,50 @@ func (f *boundForm) bounds() (low, high, dual, limit float64) {
 	return low, high, dual, limit
 }
 
+// geometric is the loss of a row that has the geometric mean of bounded ratios of its tokens, −A·exp(Σc/n) with c = min(d, high) of a log-ratio d for A > 0
+// and max(d, −low) else (loss.kind gmpo).
+const geometric = "gmpo"
+
+// ofGeometric is policy of that kind: each token has the loss of its row.
+func (t *boundTokens) ofGeometric(f *boundForm) (loss []float64, by [params][]float64) {
+	loss = make([]float64, len(t.lp))
+	for _, k := range f.uses {
+		by[k] = make([]float64, len(t.lp))
+	}
+	low, high, _, _ := f.bounds()
+	for _, file := range t.files {
+		for _, row := range file.rows {
+			k, sign, bound := paramHigh, 1.0, high
+			if row.hi > row.lo && t.adv[row.lo] < 0 {
+				k, sign, bound = paramLow, -1, low
+			}
+			if f.has(paramBoth) {
+				k = paramBoth
+			}
+			var sum, held, adv float64
+			n := float64(row.hi - row.lo)
+			for i := row.lo; i < row.hi; i++ {
+				d := sign * (t.lp[i] - t.old[i])
+				if d > bound {
+					d = bound
+					held++
+				}
+				sum, adv = sum+sign*d, adv+t.adv[i]/n
+			}
+			for i := row.lo; i < row.hi; i++ {
+				loss[i] = -adv * math.Exp(sum/n)
+				by[k][i] = loss[i] * sign * held / n
+			}
+		}
+	}
+	return loss, by
+}
+
 // policy returns the policy losses of the tokens, and how they change with each parameter.
 func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64) {
+	if f.kindOf == geometric {
+		return t.ofGeometric(f)
+	}
 	ratio, n := t.ratio(f.level), len(t.lp)
 	loss = make([]float64, n)
 	for _, k := range f.uses {
@@ -209,7 +254,7 @@ func (t *boundTokens) columns(f *boundForm, terms map[[2]int][]float64) (list []
 	loss, by := t.policy(f)
 	policy := t.of(loss, f.kind)
 	y = make([]float64, len(t.files))
-	free := f.kind >= ofSums
+	free := f.free()
 	for i := range y {
 		if y[i] = t.files[i].loss; !free {
 			y[i] -= policy[i]

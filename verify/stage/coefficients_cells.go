@@ -1,5 +1,10 @@
 package stage
 
+import (
+	"math"
+	"slices"
+)
+
 // boundRow is a row of tokens from lo to hi.
 type boundRow struct{ lo, hi int }
 
@@ -7,14 +12,17 @@ type boundRow struct{ lo, hi int }
 type boundFile struct {
 	loss         float64
 	cols, height float64
+	step         int // index
 	rows         []boundRow
 	factor       [aggregations + 1]float64
 }
 
 // boundCells are the cells of files, without those outside a mask.
 type boundCells struct {
-	files []boundFile
-	n     int
+	files  []boundFile
+	n      int
+	steps  []int
+	tokens []float64 // of each step
 }
 
 // valueMasks are the cells that a value loss may have (value.mask).
@@ -113,8 +121,9 @@ func (t *boundCells) cells(c *Case, loss []float64, mask []bool, take func(i int
 		}
 	}
 	world, steps := c.worldSize(), c.accumulation()
+	t.steps, t.tokens = append(t.steps, b.Meta.Step), append(t.tokens, tokens)
 	for f, of := range b.Files {
-		file := boundFile{loss: loss[f], cols: float64(of.Cols), height: float64(of.Hi - of.Lo)}
+		file := boundFile{loss: loss[f], cols: float64(of.Cols), height: float64(of.Hi - of.Lo), step: len(t.steps) - 1}
 		var own, ownRows float64
 		for r := of.Lo; r < of.Hi; r++ {
 			if n[r] == 0 {
@@ -152,7 +161,44 @@ func (t *boundCells) of(x []float64, kind int) []float64 {
 			}
 			all += sum
 		}
-		list[f] = all * file.factor[kind]
+		list[f] = all * t.factor(file, kind)
 	}
 	return list
+}
+
+// factor returns that of an aggregation, of a span of steps too; see [ofGenerations].
+func (t *boundCells) factor(f *boundFile, kind int) float64 {
+	if kind <= ofPlain {
+		return f.factor[kind]
+	}
+	span := kind - ofGenerations
+	lo := f.step / span * span
+	var all float64
+	for _, n := range t.tokens[lo : lo+span] {
+		all += n
+	}
+	return f.factor[ofTokensGlobal] * t.tokens[f.step] * float64(span) / all
+}
+
+// alike reports whether two aggregations have the same factors.
+func (t *boundCells) alike(a, b int) bool {
+	for f := range t.files {
+		if x := t.factor(&t.files[f], a); math.Abs(x-t.factor(&t.files[f], b)) > 1e-12*x {
+			return false
+		}
+	}
+	return true
+}
+
+// generations returns the aggregations over spans of steps one after the other that fill the run and that differ from others, and from that of each step.
+func (t *boundCells) generations() (kinds []int) {
+	n := len(t.steps)
+	for span := 2; span <= min(mostSteps, n); span++ {
+		kind := ofGenerations + span
+		if n%span > 0 || t.steps[n-1]-t.steps[0] != n-1 || t.alike(kind, ofTokensGlobal) || slices.ContainsFunc(kinds, func(o int) bool { return t.alike(kind, o) }) {
+			continue
+		}
+		kinds = append(kinds, kind)
+	}
+	return kinds
 }

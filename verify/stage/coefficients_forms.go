@@ -33,6 +33,9 @@ const anyKL = "any"
 // usualBounds are the bounds that are tried, the commonest first, each on either side; Inf stands for none.
 var usualBounds = []float64{0.2, math.Inf(1), 0.1, 0.3, 0.28, 0.25, 0.15, 0.05, 0.4, 0.5, 0.27, 0.24, 0.35, 0.02, 0.01, 3e-4, 4e-4}
 
+// widestBound is the largest of them that is one.
+const widestBound = 0.5
+
 // klForms are the estimates of a KL in a loss, d = lp − ref.
 var klForms = []struct {
 	kind string
@@ -49,7 +52,7 @@ type formFile struct {
 	loss, value float64
 	step        int
 	surrogates  [][2][][aggregations]float64 // by level, of what is better and worse than its baseline, by bound
-	size        [][aggregations]float64      // by level
+	size        [][2][aggregations]float64   // by level, of the magnitudes, and of those where the usual bounds hold the ratios of A > 0
 	kl          [][aggregations]float64
 	entropy     [aggregations]float64
 	bent        bentFile
@@ -201,11 +204,18 @@ func (l *lossForms) levels() []string {
 func (l *lossForms) surrogates(c *Case, files []formFile, ratio, adv []float64, bounded bool) {
 	of := make([][2][][aggregations]float64, len(files))
 	x, plain := make([]float64, len(ratio)), make([]float64, len(ratio))
-	for i := range x {
-		x[i] = math.Abs(adv[i] * ratio[i])
+	for f := range files {
+		files[f].size = append(files[f].size, [2][aggregations]float64{})
 	}
-	for f, size := range c.aggregated(x) {
-		files[f].size = append(files[f].size, size)
+	for k, most := range []float64{math.Inf(1), 1 + widestBound} {
+		for i := range x {
+			if x[i] = math.Abs(adv[i] * ratio[i]); bounded && adv[i] > 0 {
+				x[i] = min(x[i], adv[i]*most)
+			}
+		}
+		for f, size := range c.aggregated(x) {
+			files[f].size[len(files[f].size)-1][k] = size
+		}
 	}
 	for side := range 2 {
 		for i, a := range adv {
@@ -257,6 +267,7 @@ func (l *lossForms) bounds(side int) (list []int) {
 type candidate struct {
 	form      lossForm
 	level     int // index
+	held      int // 1 where ratios of A > 0 have a bound
 	surrogate func(f *formFile) [aggregations]float64
 	kl        func(f *formFile) [aggregations]float64
 }
@@ -287,9 +298,14 @@ func (l *lossForms) candidates() (list []candidate) {
 						form.kl = anyKL
 					}
 				}
+				held := 1
+				if math.IsInf(form.high, 1) {
+					held = 0
+				}
 				list = append(list, candidate{
 					form:      form,
 					level:     level,
+					held:      held,
 					surrogate: func(f *formFile) [aggregations]float64 { return f.surrogate(level, p.high, p.low) },
 					kl:        func(f *formFile) [aggregations]float64 { return f.kl[at] },
 				})
@@ -412,7 +428,7 @@ func (l *lossForms) of(c candidate) *wholes {
 	w.files = make([]wholeFile, len(l.files))
 	for i := range l.files {
 		f := &l.files[i]
-		of := wholeFile{loss: f.loss, step: f.step, size: f.size[c.level], value: f.value, high: math.NaN()}
+		of := wholeFile{loss: f.loss, step: f.step, size: f.size[c.level][c.held], value: f.value, high: math.NaN()}
 		if of.terms[0] = c.surrogate(f); l.kl {
 			of.terms[1] = c.kl(f)
 		}

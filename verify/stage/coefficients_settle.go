@@ -34,7 +34,7 @@ func (t *boundTokens) settle(f *boundForm, terms map[[2]int][]float64, limit flo
 			}
 			g.coef[k] = short(g.coef[k])
 		}
-		if g.kind >= ofSums {
+		if g.free() {
 			g.scale = 1 / math.Round(1/g.scale)
 			if t.padded(&g) {
 				return false
@@ -84,7 +84,7 @@ func maxAbs(x []float64) (largest float64) {
 // unknowns is the number of what was solved for.
 func (f *boundForm) unknowns() int {
 	n := len(f.terms)
-	if f.kind >= ofSums {
+	if f.free() {
 		n++
 	}
 	for _, k := range f.uses {
@@ -106,43 +106,72 @@ var boundSets = []struct {
 	{"", [][]int{{paramBoth}, {paramLow, paramHigh}, {paramBoth, paramDual}, {paramLow, paramHigh, paramDual}}},
 	{"cispo", [][]int{{paramHigh}, {paramBoth}, {paramLow, paramHigh}}},
 	{"sapo", [][]int{{paramTauPos, paramTauNeg}}},
+	{geometric, [][]int{{paramBoth}, {paramLow, paramHigh}}},
+}
+
+// boundStage are forms of one kind of loss with the same parameters.
+type boundStage struct {
+	kind    string
+	uses    []int
+	weights []string // levels between engine and trainer, "" for none
+}
+
+// boundStages are the forms in the order in which they are tried, those of few parameters first. Weights between engine and trainer that nothing bounds rank
+// behind one parameter more: their many forms come after the bounds of a plain loss.
+func boundStages(engine bool) (stages []boundStage) {
+	for _, s := range boundSets {
+		for _, uses := range s.uses {
+			stages = append(stages, boundStage{s.kind, uses, []string{""}})
+			if engine && s.kind != geometric {
+				capped := append(slices.Clone(uses), paramCap)
+				stages = append(stages, boundStage{s.kind, uses, engineLevels}, boundStage{s.kind, capped, engineLevels},
+					boundStage{s.kind, append(slices.Clone(capped), paramFloor), engineLevels})
+			}
+		}
+	}
+	rank := func(s boundStage) int {
+		switch {
+		case s.weights[0] == "":
+			return 2 * len(s.uses)
+		case slices.Contains(s.uses, paramCap):
+			return 2*len(s.uses) + 1
+		}
+		return 2*len(s.uses) + 3
+	}
+	slices.SortStableFunc(stages, func(a, b boundStage) int { return cmp.Compare(rank(a), rank(b)) })
+	return stages
 }
 
 // mostTokenSteps bounds the work of a search, in tokens.
-const mostTokenSteps = 150e6
+const mostTokenSteps = 200e6
 
-// search returns the forms that explain the losses of all files with the fewest unknowns, the likeliest first.
+// search returns the forms that explain the losses of all files with the fewest unknowns, the likeliest first: those of aggregations over the files and
+// steps, then those over the steps of a generation batch.
 func (t *boundTokens) search() []boundForm {
 	if t.over || !t.hasOld || len(t.files) < 4 || len(t.lp) > mostBound {
 		return nil
 	}
-	type stage struct {
-		kind   string
-		uses   []int
-		weight []string
+	if found := t.among(t.kinds(), mostTokenSteps); len(found) > 0 {
+		return found
 	}
-	var stages []stage
-	for _, s := range boundSets {
-		for _, uses := range s.uses {
-			stages = append(stages, stage{s.kind, uses, []string{""}})
-			if t.hasEngine {
-				levels := engineLevels
-				capped := append(slices.Clone(uses), paramCap)
-				stages = append(stages, stage{s.kind, uses, levels}, stage{s.kind, capped, levels}, stage{s.kind, append(slices.Clone(capped), paramFloor), levels})
-			}
-		}
-	}
-	slices.SortStableFunc(stages, func(a, b stage) int { return cmp.Compare(len(a.uses), len(b.uses)) })
+	return t.among(t.generations(), mostTokenSteps/2)
+}
+
+// among is search of some aggregations with so much work.
+func (t *boundTokens) among(kinds []int, most float64) []boundForm {
 	terms := map[[2]int][]float64{}
 	spent := 0.0
-	for _, s := range stages {
+	for _, s := range boundStages(t.hasEngine) {
 		var found []boundForm
-		for _, weights := range s.weight {
+		for _, weights := range s.weights {
 			for _, level := range levelsOfRatios {
-				for _, base := range t.bases() {
+				for _, base := range t.bases(kinds) {
+					if s.kind == geometric && (level != levelsOfRatios[0] || base.kind != ofRows) {
+						continue
+					}
 					base.kindOf, base.level, base.weights, base.uses = s.kind, level, weights, append(slices.Clone(s.uses), base.uses...)
 					for k := range boundStarts[0] {
-						if spent += 6 * float64(len(t.lp)); spent > mostTokenSteps {
+						if spent += 6 * float64(len(t.lp)); spent > most {
 							return found
 						}
 						f := base
@@ -207,9 +236,8 @@ func (t *boundTokens) estimates() iter.Seq[int] {
 	}
 }
 
-// bases are the forms that have the terms and the aggregations that the files can tell apart.
-func (t *boundTokens) bases() (list []boundForm) {
-	var kinds []int
+// kinds are the aggregations over the files and steps that the files can tell apart.
+func (t *boundTokens) kinds() (kinds []int) {
 	for k := range aggregations + 1 {
 		if !slices.ContainsFunc(kinds, func(o int) bool {
 			sameWay := (o >= ofRows && o < ofSums) == (k >= ofRows && k < ofSums) && (o >= ofSums) == (k >= ofSums)
@@ -218,6 +246,11 @@ func (t *boundTokens) bases() (list []boundForm) {
 			kinds = append(kinds, k)
 		}
 	}
+	return kinds
+}
+
+// bases are the forms that have the terms and some aggregations.
+func (t *boundTokens) bases(kinds []int) (list []boundForm) {
 	for _, kind := range kinds {
 		plain := boundForm{kind: kind}
 		list = append(list, plain)
@@ -260,6 +293,9 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 		return nil, nil
 	}
 	f := found[0]
+	if f.kindOf == geometric { // its ratios are of tokens and of rows
+		f.level = ""
+	}
 	low, high, dual, limit := f.bounds()
 	idle := func(k int, x float64) float64 {
 		if both := k == paramLow || k == paramHigh; f.idle[k] || math.IsInf(x, 0) || both && f.has(paramBoth) && f.idle[paramBoth] {
@@ -299,9 +335,11 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 		fit.coefficients[[3]string{"kl.beta", "entropy.coef", "value.coef"}[k]] = f.coef[k]
 	}
 	switch {
+	case f.kind > ofPlain:
+		fit.span = f.kind - ofGenerations
 	case f.kind == ofPlain:
 		fit.divisor = 1 / f.scale
-	case f.kind >= ofSums:
+	case f.free():
 		fit.constant = 1 / f.scale
 	}
 	return fit, &f
