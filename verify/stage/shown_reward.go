@@ -195,6 +195,11 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign
 					more = append(more, rule)
 				}
 			}
+			if more == nil && !t.white && !fixed {
+				if rule := penaltyWithin(b, y, score, func(row int) bool { return spans[row] == longest }); rule != nil {
+					more = append(more, rule)
+				}
+			}
 			if more == nil {
 				more = [][]assign{nil}
 			}

@@ -81,6 +81,30 @@ func TestRangesOfScoresOfTheLongestAreShown(t *testing.T) {
 	require.Contains(t, ranges, "replace")
 }
 
+// Scores may be held in a range after a penalty for the responses without an end is taken from them.
+func TestRangesBehindAPenaltyAreShown(t *testing.T) {
+	for seed := range uint64(4) {
+		of := func(row int, score float64, last int) float64 {
+			if last == 15 {
+				return float64(float32(0.3 + float64(row)/40))
+			}
+			return score
+		}
+		b := ppoBatch(seed, func(row int, score float64, kl []float64, last int) []float64 {
+			return rewardsOf(0.0317, 0.5)(row, min(of(row, score, last), 0.6), kl, last)
+		}, gaeOf(1, 1))
+		for r, x := range b.Row("scores") {
+			b.Row("scores")[r] = of(r, x, NewCase(b, &convention.Set{}, 0).last(r))
+		}
+		set := (&convention.Set{}).WithFact("eos_token_id", 2.0)
+		got := texts(Shown(Find("reward/token"), b, set)[0])
+		require.Equal(t, "subtract 0.5 before_baseline", got["eos.rule"]+" "+got["eos.penalty"]+" "+got["reward.clip"])
+		fits, _ := Complete(Find("reward/token"), b, set)
+		require.NotEmpty(t, fits)
+		require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
+	}
+}
+
 // Rewards that are one number between the ends of responses were whitened, and hold no KL however far policy and reference are apart.
 func TestWhitenedRewardsWithoutAKLAreShown(t *testing.T) {
 	b := ppoBatch(1, func(row int, score float64, kl []float64, last int) []float64 {
