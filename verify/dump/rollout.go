@@ -21,10 +21,10 @@ type rollout struct {
 	origin  int   // first step of the dump
 }
 
-// unused names the tensors that nothing is made of that is normalised. Importance weights are where they are divided by their mean.
+// unused names the tensors that nothing is made of that is normalised. Importance weights are where they are divided by their mean, or may be.
 func unused(set *convention.Set) []string {
 	names := []string{"logits", "dlogp", "dvalues", "token_loss", "entropy", "values_new", "is_weights", "logp_gen"}
-	if by := set.Value("tis.normalize"); by.Kind() == convention.Bool && by.Bool() {
+	if by := set.Value("tis.normalize"); by.Kind() == convention.Unknown || by.Kind() == convention.Bool && by.Bool() {
 		return names[:6]
 	}
 	return names

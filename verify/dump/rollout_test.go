@@ -254,16 +254,23 @@ func TestWeightsDividedByTheMeanOfARollout(t *testing.T) {
 		}
 		return out
 	}
-	judge := func(run dump.Source, name string) check.Result {
-		r, err := dump.Judge(context.Background(), run, dump.Options{Profile: "trl-grpo@1.16",
-			Set: []string{"tis.level=token", "tis.rule=truncate_upper", "tis.high=1.25", "tis.normalize=true"}})
+	declared := dump.Options{Profile: "trl-grpo@1.16", Set: []string{"tis.level=token", "tis.rule=truncate_upper", "tis.high=1.25", "tis.normalize=true"}}
+	judged := func(run dump.Source, name string, o dump.Options) check.Result {
+		r, err := dump.Judge(context.Background(), run, o)
 		require.NoError(t, err)
 		i := slices.IndexFunc(r.Results, func(r check.Result) bool { return r.Check == name })
 		require.GreaterOrEqual(t, i, 0)
 		return r.Results[i]
 	}
+	judge := func(run dump.Source, name string) check.Result { return judged(run, name, declared) }
 	require.Equal(t, check.Pass, judge(weigh(true), "ratio/is_weights").Verdict)
 	require.Equal(t, check.Fail, judge(weigh(false), "ratio/is_weights").Verdict)
+
+	open := dump.Options{Profile: "none", Set: []string{"num_mini_batches=2"}, Selection: check.Selection{Select: []string{"ratio/is_weights"}}}
+	found := judged(weigh(true), "ratio/is_weights", open)
+	require.Equal(t, check.Pass, found.Verdict, found.Reason)
+	require.Contains(t, found.Reason, "tis.normalize=true")
+	require.Equal(t, check.Undetermined, judged(weigh(false), "ratio/is_weights", open).Verdict)
 
 	undumped := weigh(true)
 	for k, b := range undumped {

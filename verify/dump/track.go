@@ -117,16 +117,20 @@ func (t *track) add(v *view, set *convention.Set, s *session) {
 	}
 }
 
-// whitens reports whether the rewards of a step show that they were whitened, or that a baseline of their groups was subtracted, which is done over all
-// steps of a rollout.
+// whitens reports whether the rewards of a step show that they were whitened, or that a baseline of their groups was subtracted, or its importance weights
+// that their mean divides them, which is done over all steps of a rollout.
 func (t *track) whitens(v *view, s *session) bool {
-	if t.check.ID != "reward/token" {
+	weights := t.check.ID == "ratio/is_weights" && s.profile == nil
+	if t.check.ID != "reward/token" && !weights {
 		return false
 	}
 	b, err := v.whole()
 	if err != nil {
 		s.fail(err)
 		return false
+	}
+	if weights {
+		return stage.NormalisedWeights(b)
 	}
 	return s.profile == nil && stage.WhitenedRewards(b) || stage.CentredRewards(b) // whether rewards are whitened a profile says
 }

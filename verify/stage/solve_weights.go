@@ -235,6 +235,11 @@ func weightForms(batches ...*dump.Batch) (lists [][]assign) {
 	return lists
 }
 
+// NormalisedWeights reports whether the importance weights of a batch show that the mean of all weights divides them (tis.normalize).
+func NormalisedWeights(b *dump.Batch) bool {
+	return slices.ContainsFunc(weightForms(b), func(list []assign) bool { return slices.Contains(list, word("tis.normalize", "true")) })
+}
+
 // SolveWeights returns the options under which importance weights are right in all steps, where nobody declares them, by the bounds that the steps show
 // together: of a bound between a weight that is kept and one that is not each step shows a part.
 func SolveWeights(ch *Check, steps []Step) []Fit {
