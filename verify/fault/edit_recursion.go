@@ -26,27 +26,28 @@ type recursionForm struct {
 	own       func(v []float64, t int) float64
 	carry     func(gamma, lambda float64) float64
 	reward    func(r []float64, t int) float64
-	cut       func(done bool) (next, carried bool) // whether V' and A_{t+1} count for a token after which an episode ends
-	some      []float64                            // advantages that tell of every end of an episode whether the recursion is cut there; nil: it is, or not, at all alike
-	cutLast   bool                                 // whether cut decides of the last token, too, behind which next_values stands
-	doneEarly bool                                 // done is that of the token behind; of the last token none
-	doneLate  bool                                 // done is that of the token before; of the last token it is right
-	behindEnd bool                                 // values behind the end of a response are those of the dump, not 0
-	hole      holeRule                             // what of a masked column counts
-	forward   bool                                 // the columns of the result stand in the order in which they were computed
-	fromFirst bool                                 // the loop runs from the first token on, and carries what stands before
-	step      func(gamma, lambda float64) float64  // what V' is multiplied by
-	solved    bool                                 // start is fitted to the last token of each row
-	start     float64                              // what begin gives for a row
-	short     bool                                 // what is carried is δ_{t+1}, not A_{t+1}
-	ownBy     func(gamma, lambda float64) float64  // what V is multiplied by; nil: 1
-	scale     func(gamma, lambda float64) float64  // what A is multiplied by; nil: 1
-	rewardBy  func(gamma, lambda float64) float64  // what r is multiplied by; nil: 1
-	held      float64                              // what |δ| is at most; 0: anything
-	boots     func(ended, declared bool) bool      // whether next_values stand behind a response, by whether it ended and whether they are declared to; nil: as declared
-	cutOnly   bool                                 // start is fitted for responses that were cut off, and 0 for the others
-	begin     func(s recursionStart) float64       // A behind the last token, which is carried; nil: 0
-	from      func(t, n int) int                   // of n columns, the one whose A stands in t, −1 for none, which leaves 0; nil: their own
+	cut       func(done bool) (next, carried bool)         // whether V' and A_{t+1} count for a token after which an episode ends
+	some      []float64                                    // advantages that tell of every end of an episode whether the recursion is cut there; nil: it is, or not, at all alike
+	cutLast   bool                                         // whether cut decides of the last token, too, behind which next_values stands
+	doneEarly bool                                         // done is that of the token behind; of the last token none
+	doneLate  bool                                         // done is that of the token before; of the last token it is right
+	behindEnd bool                                         // values behind the end of a response are those of the dump, not 0
+	hole      holeRule                                     // what of a masked column counts
+	forward   bool                                         // the columns of the result stand in the order in which they were computed
+	fromFirst bool                                         // the loop runs from the first token on, and carries what stands before
+	step      func(gamma, lambda float64) float64          // what V' is multiplied by
+	solved    bool                                         // start is fitted to the last token of each row
+	start     float64                                      // what begin gives for a row
+	short     bool                                         // what is carried is δ_{t+1}, not A_{t+1}
+	ownBy     func(gamma, lambda float64) float64          // what V is multiplied by; nil: 1
+	scale     func(gamma, lambda float64) float64          // what A is multiplied by; nil: 1
+	rewardBy  func(gamma, lambda float64) float64          // what r is multiplied by; nil: 1
+	held      float64                                      // what |δ| is at most; 0: anything
+	boots     func(ended, declared bool) bool              // whether next_values stand behind a response, by whether it ended and whether they are declared to; nil: as declared
+	cutOnly   bool                                         // start is fitted for responses that were cut off, and 0 for the others
+	begin     func(s recursionStart) float64               // A behind the last token, which is carried; nil: 0
+	white     func(c *stage.Case) (*stage.Case, []float64) // the case whose rewards are whitened in another way, and what they are off by; nil: as declared
+	from      func(t, n int) int                           // of n columns, the one whose A stands in t, −1 for none, which leaves 0; nil: their own
 }
 
 // holeRule is what a recursion over all columns takes from those outside the mask, where the declared one passes them by.
@@ -205,7 +206,7 @@ func recursionEdits(o *stage.Outcome) []edit {
 		return nil
 	}
 	var list []edit
-	for _, f := range slices.Concat(recursionForms()[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case)) {
+	for _, f := range slices.Concat(recursionForms()[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case), whiteForms(o.Case)) {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly || f.some != nil), predict: f.predict})
 	}
 	return list
@@ -229,7 +230,18 @@ func plainRecursion(c *stage.Case, ch *stage.Check) bool {
 // term, and what was carried.
 func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	b := c.B
+	of := (*stage.Case).OfWhiteRewards
+	if f.white != nil {
+		of = f.white
+	}
+	c, errs := of(c)
+	if c == nil {
+		return nil
+	}
 	reward, value := c.Token("token_rewards"), c.Token("values")
+	if errs != nil {
+		reward.Err = errs
+	}
 	gamma, lambda := numberOr(c, "gae.gamma", math.NaN()), numberOr(c, "gae.lambda", math.NaN())
 	if len(reward.X) != len(b.Mask) || len(value.X) != len(b.Mask) || math.IsNaN(gamma*lambda) || b.Cols == 0 {
 		return nil
@@ -274,6 +286,9 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		}
 		v, rewards := make([]float64, len(cells)), make([]float64, len(cells))
 		for t, i := range cells {
+			if f.white != nil {
+				rewards[t] = reward.X[i]
+			}
 			if counts[i] {
 				v[t], rewards[t] = value.X[i], reward.X[i]
 			} else if f.behindEnd {

@@ -39,6 +39,25 @@ func spanRows(b *dump.Batch, of func(b *dump.Batch, row int) (float64, bool)) []
 	return sets
 }
 
+// whiteningCells are the cells whose moments rewards may be whitened with.
+var whiteningCells = []string{"the tokens of the response", "the tokens of the response and the one behind them", "all cells, padding included"}
+
+// whiteCells returns the mask of one of [whiteningCells].
+func whiteCells(b *dump.Batch, cells string) []bool {
+	switch cells {
+	case whiteningCells[0]:
+		return b.Mask
+	case whiteningCells[1]:
+		return rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, 1)
+	}
+	count := make([]bool, len(b.Mask))
+	for i := range count {
+		own := b.Origin[i/b.Cols].Cols
+		count[i] = own == 0 || i%b.Cols < own
+	}
+	return count
+}
+
 // rewardWhiteEdits returns edits of token rewards that are whitened over another set of cells than declared, or whose scores are normalised before they
 // stand there.
 func rewardWhiteEdits(o *stage.Outcome) []edit {
@@ -72,7 +91,7 @@ func rewardWhiteEdits(o *stage.Outcome) []edit {
 		return list
 	}
 	for _, span := range rewardSpans {
-		for _, cells := range []string{"the tokens of the response", "the tokens of the response and the one behind them", "all cells, padding included"} {
+		for _, cells := range whiteningCells {
 			id := "WHITEN-SCOPE"
 			if span.title == rewardSpans[0].title {
 				id = "WHITEN-PADS"
@@ -120,17 +139,7 @@ func whitenedRewards(span func(b *dump.Batch, row int) (float64, bool), cells st
 	if p == nil || raw == nil || err != nil || sets == nil || b.Cols == 0 || len(p.Want) != len(b.Mask) || len(raw.Want) != len(b.Mask) {
 		return nil
 	}
-	count := slices.Clone(b.Mask)
-	switch cells {
-	case "the tokens of the response":
-	case "all cells, padding included":
-		for i := range count {
-			own := b.Origin[i/b.Cols].Cols
-			count[i] = own == 0 || i%b.Cols < own
-		}
-	default:
-		count = rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, 1)
-	}
+	count := whiteCells(b, cells)
 	o := rl.WhitenOptions{Scope: rl.ScopeGlobal, Shift: rl.ShiftFalseAddBack, EpsPlace: place, Eps: max(numberOr(c, "whiten.eps", 1e-8), 0)}
 	o.Var.DDof, o.Var.Mean.Outside = int(numberOr(c, "whiten.ddof", 0)), rl.OutsideIgnore
 	q := *p

@@ -20,7 +20,7 @@ func recursion(in input) func(*stage.Case, *stage.Check) *stage.Prediction {
 		if v := c.Set.Value("whiten.scope"); v.Kind() != convention.Enum || v.Text() == "none" {
 			return under(in, c, ch)
 		}
-		c = c.OfWhiteRewards() // whose scope is not to be none, too
+		c, _ = c.OfWhiteRewards() // whose scope is not to be none, too
 		raw := under(both(in, option("whiten.scope", "none")), c, ch)
 		if raw == nil {
 			return nil

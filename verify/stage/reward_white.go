@@ -11,25 +11,33 @@ import (
 // whitensRewards reports whether token rewards are whitened before GAE.
 func (c *Case) whitensRewards() bool { return c.EnumOr("rewards.whiten", "no") == "shift_mean_false" }
 
-// OfWhiteRewards returns c with the token rewards that the recursion takes where these are whitened first and the dump holds them as they were before.
-func (c *Case) OfWhiteRewards() *Case {
+// OfWhiteRewards returns c with the token rewards that the recursion takes where these are whitened first and the dump holds them as they were before,
+// and what those may be off by; c itself and nil where they are taken as they are.
+func (c *Case) OfWhiteRewards() (*Case, []float64) {
 	k := c.Of(c.B, c.Set)
-	if !k.whitensRewards() || !k.Has("token_rewards") {
-		return c
+	if !k.WhitensDumped() {
+		return c, nil
 	}
 	x := k.Token("token_rewards")
-	if len(x.X) != len(c.B.Mask) || k.rewardsAreWhite(x.X) {
-		return c
-	}
 	y := k.whitenRewards(x)
 	if !k.OK() || len(y.X) != len(x.X) {
-		return c
+		return c, nil
 	}
 	no, err := convention.Parse("rewards.whiten", "no")
 	if err != nil {
 		panic("stage: " + err.Error())
 	}
-	return c.Of(c.B.With("token_rewards", y.X), c.Set.With("rewards.whiten", no, c.Set.Origin("rewards.whiten")))
+	return c.Of(c.B.With("token_rewards", y.X), c.Set.With("rewards.whiten", no, c.Set.Origin("rewards.whiten"))), y.Err
+}
+
+// WhitensDumped reports whether the dumped token rewards are to be whitened before the recursion takes them.
+func (c *Case) WhitensDumped() bool {
+	k := c.Of(c.B, c.Set)
+	if !k.whitensRewards() || !k.Has("token_rewards") {
+		return false
+	}
+	x := k.Token("token_rewards")
+	return len(x.X) == len(c.B.Mask) && !k.rewardsAreWhite(x.X)
 }
 
 // rewardsAreWhite reports whether token rewards have been whitened already: over the cells of whitening their variance is 1, which
@@ -67,7 +75,7 @@ func (c *Case) whitenRewards(x Input) Input {
 		return Input{}
 	}
 	y, _ := c.whitened(x, c.B.Cols, count, o, runs, nil)
-	for i, in := range c.valueCells() {
+	for i, in := range c.ValueCells() {
 		if len(y.X) > 0 && !in {
 			y.X[i], y.Err[i] = 0, 0
 		}
@@ -96,18 +104,24 @@ func (c *Case) rewardWhitening() (o rl.WhitenOptions, count []bool, runs [][2]in
 	count = c.realCells()
 	if kind != rl.WhitenAll {
 		more := c.oneCellMore()
-		for i, m := range c.valueCells() {
+		for i, m := range c.ValueCells() {
 			count[i] = count[i] && m && (kind == rl.WhitenLength || more || b.Mask[i])
 		}
 	}
 	return o, count, c.scopes(o.Scope)
 }
 
+// WhiteRewardCells are the cells over which token rewards are whitened, nil where nothing says it.
+func (c *Case) WhiteRewardCells() []bool {
+	_, count, _ := c.Of(c.B, c.Set).rewardWhitening()
+	return count
+}
+
 // oneCellMore reports whether the cell behind a response holds a value and a reward.
 func (c *Case) oneCellMore() bool { return c.EnumOr("gae.value_mask", "response") == "p1" }
 
-// valueCells are the cells up to the last one of a row that holds a value.
-func (c *Case) valueCells() []bool {
+// ValueCells are the cells up to the last one of a row that holds a value.
+func (c *Case) ValueCells() []bool {
 	extra := 0
 	if c.oneCellMore() {
 		extra = 1
