@@ -181,6 +181,9 @@ var linear = map[string]bool{"kl.beta": true, "value.coef": true, "entropy.coef"
 // candidates returns the values that an unknown option may have: those that frameworks have, and the one that the data give.
 func (s *search) candidates(set *convention.Set, name string) []convention.Value {
 	list := slices.Clone(set.Among(name))
+	if name == "whiten.scope" && s.ch.Stage == convention.Advantage && alikeInRows(s.full, s.ch.Output) {
+		list = slices.DeleteFunc(list, func(v convention.Value) bool { return v.Kind() == convention.Enum && v.Text() == "row" })
+	}
 	if (linear[name] || name == "dpo.beta" && strings.HasPrefix(s.ch.ID, "scalars/rewards_")) && !s.listed {
 		if x, ok := s.solve(set, name); ok {
 			if v := convention.NumberValue(x); !slices.Contains(list, v) {
@@ -196,6 +199,34 @@ func (s *search) candidates(set *convention.Set, name string) []convention.Value
 		}
 	}
 	return list
+}
+
+// alikeInRows reports whether an output has one number for all tokens of each row, and not 0 in all of them. Whitened over its row, of such numbers nothing but
+// rounding is left, which bounds nothing; where the mean is added back, they stay what they are.
+func alikeInRows(b *dump.Batch, output string) bool {
+	x := b.Tensors[output]
+	if x == nil || b.Cols == 0 || x.Width > 1 {
+		return false
+	}
+	some := slices.ContainsFunc(x.Data, func(v float64) bool { return v != 0 })
+	if x.Layout == dump.PerRow || len(x.Data) != len(b.Mask) {
+		return some && x.Layout == dump.PerRow
+	}
+	for r := range b.Rows {
+		first := -1
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if !b.Mask[i] {
+				continue
+			}
+			if first < 0 {
+				first = i
+			}
+			if x.Data[i] != x.Data[first] {
+				return false
+			}
+		}
+	}
+	return some
 }
 
 // solve returns the value of an option in which the output is linear: by least squares between the predictions for 0 and 1,
