@@ -144,3 +144,43 @@ func TestDeviationOfOthersTwice(t *testing.T) {
 		requireFirst(t, stage.Judge(stage.Find("advantage/group"), b, groupSet(t, "adv.center", "loo", "adv.scale", "loo_std")), map[bool]string{true: "ADV-NORMALISED-TWICE", false: "ADV-SPREAD"}[strings.Contains(words, "twice")], words)
 	}
 }
+
+// The variance of the others of a group is made of moments, each of which may be another.
+func TestMomentsOfOthers(t *testing.T) {
+	for _, f := range []struct {
+		id, words string
+		of        func(sum, squares, own, n float64) (mean, m, e2, by float64)
+	}{
+		{"ADV-CENTER", "in the baseline and in the variance", func(sum, sq, _, n float64) (float64, float64, float64, float64) {
+			return sum / n, sum / n, sq / (n - 1), (n - 1) / (n - 2)
+		}},
+		{"ADV-SPREAD", "the mean of all rows stands", func(sum, sq, own, n float64) (float64, float64, float64, float64) {
+			return sum / (n - 1), (sum + own) / n, sq / (n - 1), (n - 1) / (n - 2)
+		}},
+		{"ADV-SPREAD", "of their squares, the sum of the other rows over", func(sum, sq, _, n float64) (float64, float64, float64, float64) {
+			return sum / (n - 1), sum / (n - 1), sq / n, (n - 1) / (n - 2)
+		}},
+		{"ADV-DDOF", "(k + 1)/k", func(sum, sq, _, n float64) (float64, float64, float64, float64) {
+			return sum / (n - 1), sum / (n - 1), sq / (n - 1), n / (n - 1)
+		}},
+	} {
+		b := grouped([]int{6, 6, 6}, func(r, id []float64) []float64 {
+			adv := make([]float64, len(r))
+			for i := range r {
+				var sum, sq, n float64
+				for j := range r {
+					if id[j] == id[i] {
+						n++
+						if j != i {
+							sum, sq = sum+r[j], sq+r[j]*r[j]
+						}
+					}
+				}
+				mean, m, e2, by := f.of(sum, sq, r[i], n)
+				adv[i] = (r[i] - mean) / (math.Sqrt(max(e2-m*m, 0)*by) + 1e-6)
+			}
+			return adv
+		})
+		requireFirst(t, stage.Judge(stage.Find("advantage/group"), b, groupSet(t, "adv.center", "loo", "adv.scale", "loo_std", "adv.ddof", "1")), f.id, f.words)
+	}
+}
