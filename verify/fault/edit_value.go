@@ -263,7 +263,7 @@ func valueEdits(o *stage.Outcome) []edit {
 		list = append(list, edit{id: "VALUE-BROADCAST", title: "the value loss compares every value with every return of " + over + ": [n, 1] less [n] is an n × n matrix", changes: 1, foreign: true,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return valueMatrix(over == "the step", c, ch) }})
 	}
-	return append(list, edit{id: "VALUE-AGAINST-ADVANTAGES", title: "the critic is fitted to the advantages as they were before whitening, the returns less the values", changes: 1,
+	return append(append(list, valueMatrixEdits(o)...), edit{id: "VALUE-AGAINST-ADVANTAGES", title: "the critic is fitted to the advantages as they were before whitening, the returns less the values", changes: 1,
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(withoutValues, c, ch) }})
 }
 

@@ -201,3 +201,42 @@ func TestValueMatrix(t *testing.T) {
 	}
 	requireName(t, stage.Judge(stage.Find("gradient/dvalues"), b, set), "VALUE-BROADCAST", "n × n matrix")
 }
+
+// A clipped value loss one of whose tensors is a column is a matrix, of all that it broadcasts.
+func TestClippedValueMatrix(t *testing.T) {
+	p, _, err := convention.Lookup("cleanrl@020cf0e")
+	require.NoError(t, err)
+	set := convention.FromProfile(p).With("value.clip", parsed("value.clip", "0.2"), "test").With("value.coef", parsed("value.coef", "0.5"), "test")
+	r := rand.New(rand.NewPCG(5, 6))
+	b := updated(func(float64, float64) float64 { return 0 })
+	n := len(b.Mask)
+	v, old, ret := make([]float64, n), make([]float64, n), make([]float64, n)
+	for i := range v {
+		v[i], old[i], ret[i] = float64(float32(r.NormFloat64())), float64(float32(r.NormFloat64())), float64(float32(2*r.NormFloat64()))
+	}
+	for name, x := range map[string][]float64{"values": old, "values_new": v, "returns": ret} {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+	}
+	held := func(i, j int) float64 { return old[j] + min(max(v[i]-old[j], -0.2), 0.2) }
+	for words, of := range map[string]func(i, j int) (plain, clipped float64){
+		"clipped and not, with every":               func(i, j int) (float64, float64) { return v[i] - ret[j], held(i, i) - ret[j] },
+		"the unclipped side of the value loss":      func(i, j int) (float64, float64) { return v[i] - ret[j], held(j, j) - ret[j] },
+		"the clipped side of the value loss":        func(i, j int) (float64, float64) { return v[j] - ret[j], held(i, i) - ret[j] },
+		"clips every value around every old value:": func(i, j int) (float64, float64) { return v[i] - ret[i], held(i, j) - ret[i] },
+		"": func(i, j int) (float64, float64) { return v[i] - ret[i], held(i, i) - ret[i] },
+	} {
+		var sum float64
+		for i := range v {
+			for j := range v {
+				plain, clipped := of(i, j)
+				sum += 0.5 * max(plain*plain, clipped*clipped) / float64(n*n)
+			}
+		}
+		b.Tensors["value_loss"] = &dump.Tensor{Name: "value_loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(sum))}, Type: format.F32}
+		if o := stage.Judge(stage.Find("aggregate/value_loss"), b, set); words == "" {
+			require.Equal(t, check.Pass, o.Verdict)
+		} else {
+			requireName(t, o, "VALUE-BROADCAST", words)
+		}
+	}
+}
