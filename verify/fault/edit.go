@@ -38,7 +38,7 @@ func (t *trial) edits() []Explanation {
 func editsOf(o *stage.Outcome) (list []edit) {
 	families := []func(*stage.Outcome) []edit{
 		advantageEdits, opoEdits, multiEdits, baselineEdits, beforeReturnEdits, lengthEdits, logpEdits, recursionEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, rewardReturnEdits, lineEdits, toGoEdits, scoreEdits,
-		rewardSumEdits, mixedEdits, rewardWhiteEdits, scoreFormEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, partEdits, afterEdits, klEdits, klWeightEdits, klPairEdits,
+		rewardSumEdits, mixedEdits, rewardWhiteEdits, scoreFormEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, whitenedCellEdits, partEdits, afterEdits, klEdits, klWeightEdits, klPairEdits,
 		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, scoreOrderEdits,
 		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, termFormEdits, termPartEdits, entropyEdits,
 		reductionEdits, columnEdits, policyReductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, turnEdits, preferenceEdits, halfLossEdits,

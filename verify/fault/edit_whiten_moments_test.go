@@ -71,3 +71,48 @@ func TestMomentsOfWhitening(t *testing.T) {
 	requireName(t, o, "WHITEN-FORM", "another mean")
 	require.True(t, Explain(o)[0].Hypothesis.Relative)
 }
+
+// Moments over more cells than the tokens are named by the cells and by what stands in them.
+func TestMomentsOverOtherCells(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	passedBy := func(own, behind, m float64) float64 { return own*m + (1-m)*behind }
+	for words, take := range map[string]func(t, last, cols int) (in bool, x float64){
+		"mean and variance are over all cells up to the last token, gaps between tokens included, with 0": func(t, last, _ int) (bool, float64) { return t < last, 0 },
+		"all cells, padding included, with the dumped returns less the values":                            func(t, _, _ int) (bool, float64) { return true, 0.3 + 0.1*float64(t) },
+		"the tokens and the cell behind the last of them":                                                 func(t, last, _ int) (bool, float64) { return t == last+1, 0.3 + 0.1*float64(t) },
+	} {
+		b := rolledOut(true, overHoles(passedBy, passedBy))
+		adv, ret, v := b.Token("advantages"), b.Token("returns"), b.Token("values")
+		var n, sum, square float64
+		var all []float64
+		for r := range b.Rows {
+			_, last := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols])
+			for t := range b.Cols {
+				i := r*b.Cols + t
+				in, x := take(t, last, b.Cols)
+				if b.Mask[i] {
+					in, x = true, ret[i]-v[i]
+				} else {
+					ret[i] = float64(float32(v[i] + x))
+				}
+				if in {
+					all, n, sum = append(all, x), n+1, sum+x
+				}
+			}
+		}
+		for _, x := range all {
+			square += (x - sum/n) * (x - sum/n)
+		}
+		for i, in := range b.Mask {
+			if adv[i] = 0; in {
+				adv[i] = float64(float32((ret[i] - v[i] - sum/n) / math.Sqrt(square/n)))
+			}
+		}
+		requireName(t, stage.Judge(stage.Find("gae/advantage"), b, set), "WHITEN-PADS", words)
+	}
+}

@@ -1,0 +1,149 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// whitenedSets are sets of cells of a row, beside its tokens, that whitening may take in: of w columns, with the first and last column of a token.
+var whitenedSets = []struct {
+	title string
+	in    func(t, first, last, w int) bool
+}{
+	{"all cells, padding included", func(_, _, _, _ int) bool { return true }},
+	{"all cells up to the last token, gaps between tokens included", func(t, _, last, _ int) bool { return t <= last }},
+	{"the cells from the first token to the end of the row", func(t, first, _, _ int) bool { return t >= first }},
+	{"the tokens and the cell behind the last of them", func(t, _, last, _ int) bool { return t == last+1 }},
+}
+
+// whitenedFills are what may stand in a cell that is no token before advantages are whitened: NaN where the dump does not show it.
+var whitenedFills = []struct {
+	title string
+	of    func(c *stage.Case, raw []float64, row, col, first, last int) float64
+}{
+	{"with 0", func(*stage.Case, []float64, int, int, int, int) float64 { return 0 }},
+	{"with the dumped returns less the values", func(c *stage.Case, _ []float64, row, col, _, _ int) float64 {
+		ret, v := c.B.Token("returns"), c.B.Token("values")
+		switch i := row*c.B.Cols + col; {
+		case ret == nil:
+			return math.NaN()
+		case v == nil:
+			return ret[i]
+		default:
+			return ret[i] - v[i]
+		}
+	}},
+	{"with the number of the nearest token", func(c *stage.Case, raw []float64, row, col, first, last int) float64 {
+		if first < 0 {
+			return math.NaN()
+		}
+		col = min(max(col, first), last)
+		for !c.B.Mask[row*c.B.Cols+col] {
+			col--
+		}
+		return raw[row*c.B.Cols+col]
+	}},
+}
+
+// whitenedCellEdits returns edits of whitening whose mean, variance or both are those of more cells than the tokens: (x − m)/s with
+//
+//	m = Σ x/n,   s² = Σ (x − m)²/(n − ddof)
+//
+// over the tokens and the other cells of a set.
+func whitenedCellEdits(o *stage.Outcome) (list []edit) {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	scope := c.Set.Value("whiten.scope")
+	if o.Check.Output != "advantages" || scope.Kind() != convention.Enum || scope.Text() == "none" || scope.Text() == "row" || o.Half() || !slices.Contains(c.B.Mask, false) {
+		return nil
+	}
+	eps, raw := numberOr(c, "whiten.eps", 0), under(notWhitened, c, o.Check)
+	for k, set := range whitenedSets {
+		for j, fill := range whitenedFills {
+			for _, part := range []struct {
+				title       string
+				mean, other bool
+			}{{"mean and variance are", true, true}, {"the mean is", true, false}, {"the variance is", false, true}} {
+				for _, ddof := range []float64{0, 1} {
+					for _, inside := range []bool{false, true} {
+						if inside && eps == 0 {
+							continue
+						}
+						of := func(c *stage.Case, raw *stage.Prediction) *stage.Prediction {
+							return whitenedOverCells(c, raw, k, j, part.mean, part.other, ddof, inside)
+						}
+						if !nearBy(o, of(c, raw)) {
+							continue
+						}
+						list = append(list, edit{id: "WHITEN-PADS", title: "whitening: " + part.title + " over " + set.title + ", " + fill.title + " outside the mask", changes: 1,
+							predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return of(c, under(notWhitened, c, ch)) }})
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
+func whitenedOverCells(c *stage.Case, raw *stage.Prediction, set, fill int, mean, variance bool, ddof float64, inside bool) *stage.Prediction {
+	eps := numberOr(c, "whiten.eps", 0)
+	if raw == nil || len(raw.Want) != len(c.B.Mask) || c.B.Cols == 0 {
+		return nil
+	}
+	p := *raw
+	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
+	for _, run := range whitenedTogether(c) {
+		var tokens, all []float64
+		var size, most float64
+		for r := run[0]; r < run[1]; r++ {
+			w := c.B.Files[c.B.File(r)].Cols
+			first, last := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
+			for t := range w {
+				i := r*c.B.Cols + t
+				if c.B.Mask[i] {
+					tokens, all = append(tokens, raw.Want[i]), append(all, raw.Want[i])
+					size, most = max(size, math.Abs(raw.Want[i])), max(most, raw.Bound[i])
+					continue
+				}
+				if !whitenedSets[set].in(t, first, last, w) {
+					continue
+				}
+				x := whitenedFills[fill].of(c, raw.Want, r, t, first, last)
+				if math.IsNaN(x - x) {
+					return nil
+				}
+				all = append(all, x)
+				size = max(size, math.Abs(x))
+			}
+		}
+		if len(all) == len(tokens) || len(tokens) < 2 {
+			return nil
+		}
+		ofMean, ofVariance := tokens, tokens
+		if mean {
+			ofMean = all
+		}
+		if variance {
+			ofVariance = all
+		}
+		m, about, square := meanOf(ofMean), meanOf(ofVariance), 0.0
+		for _, x := range ofVariance {
+			square += (x - about) * (x - about)
+		}
+		s := math.Sqrt(square/(float64(len(ofVariance))-ddof)) + eps
+		if inside {
+			s = math.Sqrt(square/(float64(len(ofVariance))-ddof) + eps)
+		}
+		if !(s > 0) {
+			return nil
+		}
+		for i := run[0] * c.B.Cols; i < run[1]*c.B.Cols; i++ {
+			if c.B.Mask[i] {
+				standardised(&p, i, raw.Want[i], m, s, most, size, c.Unit)
+			}
+		}
+	}
+	return &p
+}
