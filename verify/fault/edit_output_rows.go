@@ -18,12 +18,13 @@ type predictedRow struct {
 }
 
 // outputRowIDs are the bugs that rows of an output are which belong to other responses.
-var outputRowIDs = map[string]string{"is_weights": "IS-ROWS", "kl": "KL-REFERENCE-ROWS"}
+var outputRowIDs = map[string]string{"is_weights": "IS-ROWS", "kl": "KL-REFERENCE-ROWS", "returns": "RETURNS-OF-OTHER-ROWS", "advantages": "ADV-ROWS-OF-OTHERS"}
 
 // outputRowsAmong returns the edit of an output per token that is computed rightly and stands in other rows, some of them of other steps: a tensor of the
 // rollout that was not permuted with the others, or came back in another order.
 func outputRowsAmong(o *stage.Outcome, beside func(step int) []*dump.Batch) []edit {
-	if o.Check.Stage != convention.Ratio && o.Check.Stage != convention.KL || len(o.Got) != len(o.Case.B.Mask) || o.Case.B.Cols == 0 || o.Case.B.Rows > 128 {
+	recursion := o.Check.ID == "gae/returns" || o.Check.ID == "gae/advantage" // other advantages are one number in all tokens of a row, which rows may share
+	if o.Check.Stage != convention.Ratio && o.Check.Stage != convention.KL && !recursion || len(o.Got) != len(o.Case.B.Mask) || o.Case.B.Cols == 0 || o.Case.B.Rows > 128 {
 		return nil
 	}
 	match := func(c *stage.Case, ch *stage.Check) (*stage.Prediction, string) {

@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +11,7 @@ import (
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
 
@@ -65,4 +67,33 @@ func TestOutputRows(t *testing.T) {
 	}
 	_, found := judge(func(k, t int) int { return (k + t) % rows }) // every token is of another row
 	require.Empty(t, found)
+}
+
+// Returns that were not permuted with the rest of the rollout are named, those that are right, and numbers of no row, are not.
+func TestReturnsOfOtherRows(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"gae.gamma": "0.97", "gae.lambda": "0.9"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	passedBy := func(own, behind, m float64) float64 { return own*m + (1-m)*behind }
+	for _, c := range []struct {
+		from  func(r, t int) int
+		fails bool
+		id    string
+	}{{func(r, _ int) int { return r }, false, ""}, {func(r, _ int) int { return (3*r + 1) % 8 }, true, "RETURNS-OF-OTHER-ROWS"}, {func(r, t int) int { return (r + t) % 8 }, true, ""}} {
+		b := rolledOut(true, overHoles(passedBy, passedBy))
+		right := slices.Clone(b.Token("returns"))
+		for i := range right {
+			r, col := i/b.Cols, i%b.Cols
+			b.Token("returns")[i] = right[c.from(r, col)*b.Cols+col]
+		}
+		o := stage.Judge(stage.Find("gae/returns"), b, set)
+		require.Equal(t, c.fails, o.Verdict == check.Fail)
+		found := ExplainRows(o, func(int) []*dump.Batch { return nil })
+		if require.Equal(t, c.id != "", len(found) > 0); c.id != "" {
+			require.Equal(t, c.id, found[0].Hypothesis.ID)
+		}
+	}
 }
