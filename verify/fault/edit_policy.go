@@ -263,7 +263,7 @@ func policyEdits(o *stage.Outcome) []edit {
 	for _, f := range surrogateForms() {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict, far: f.far})
 	}
-	return append(list, boundEditsShown(o)...)
+	return slices.Concat(list, boundEditsShown(o), boundPairs(o), boundSolved(o))
 }
 
 // predict predicts an output of the loss: that of an unclipped one whose advantages give the same numbers. Where the ratio is one of the

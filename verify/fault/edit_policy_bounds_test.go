@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/stage"
@@ -70,5 +71,43 @@ func TestOneSidedClamp(t *testing.T) {
 			told = told || strings.Contains(e.Hypothesis.Title, words)
 		}
 		require.True(t, told, words)
+	}
+}
+
+// Bounds that the losses of tokens would show are told from the losses of micro-batches, too: two that are each made in their own way of those of the
+// configuration, and one that is a number that people write.
+func TestBoundsOfLosses(t *testing.T) {
+	none := math.Inf(1)
+	for words, bound := range map[string][2]float64{
+		"e to the −clip.low/2 and e to the 2·clip.high": {math.Exp(-0.1), math.Exp(0.56)}, "1 − 2·clip.low and 1/(1 − clip.low)": {0.6, 1.25},
+		"the ratio of positive advantages is at most 0.9": {0.8, 0.9}, "": {0.8, 1.28}, "none": {0.8, none},
+	} {
+		b := perTokenOf(unclipped(), "token_loss", func(lp, old, a float64) float64 {
+			r := math.Exp(lp - old)
+			if a > 0 {
+				return -a * math.Min(r, bound[1])
+			}
+			return -a * math.Max(r, bound[0])
+		})
+		half := b.Rows / 2
+		b.Files = []dump.FileInfo{{Hi: half, Cols: b.Cols}, {Lo: half, Hi: b.Rows, Cols: b.Cols, MicroBatch: 1}}
+		b.Meta.MicroBatches = 2
+		losses := []float64{meanOf(b.Token("token_loss")[:half*b.Cols]), meanOf(b.Token("token_loss")[half*b.Cols:])}
+		for r := range b.Origin {
+			b.Origin[r].File = r / half
+		}
+		delete(b.Tensors, "token_loss")
+		b.Tensors["pg_loss"] = &dump.Tensor{Name: "pg_loss", Layout: dump.PerFile, Width: 1, Shape: []int{2}, Data: mapped(losses, func(x float64) float64 { return float64(float32(x)) }), Type: format.F32}
+		o := stage.Judge(stage.Find("aggregate/pg_loss"), b, clippedLoss(t))
+		switch words {
+		case "":
+			require.Equal(t, check.Pass, o.Verdict, o.Lacking())
+		case "none":
+			for _, e := range Explain(o) {
+				require.NotContains(t, e.Hypothesis.Title, "by another bound: ")
+			}
+		default:
+			requireName(t, o, "CLIP-BOUND", words)
+		}
 	}
 }
