@@ -54,9 +54,23 @@ func inputEdits(o *stage.Outcome) []edit {
 			add("OTHER-TENSOR", name+" is read one token late: that of the token before", shifted(name, 1))
 			add("OTHER-TENSOR", name+" is read one token early: that of the token behind", shifted(name, -1))
 		}
-		if b.Tensors[name].Layout == dump.PerToken && o.Check.Stage != convention.Aggregate {
-			for _, by := range []int{1, -1} {
-				word := map[int]string{1: "late: that of the token before", -1: "early: that of the token behind"}[by]
+		for _, by := range []int{1, -1} {
+			word := map[int]string{1: "late: that of the token before", -1: "early: that of the token behind"}[by]
+			switch {
+			case b.Tensors[name].Layout != dump.PerToken:
+			case o.Check.Stage == convention.Aggregate:
+				id := "OTHER-TENSOR"
+				if name == "logp_old" {
+					id = map[int]string{1: "OLD-SHIFT", -1: "OLD-SHIFT-BACK"}[by]
+				}
+				add(id, fmt.Sprintf("%s is rolled: read one token %s, the end of the row, padding included, at its beginning", name, word), token(name, func(c *stage.Case, x []float64) []float64 {
+					y := make([]float64, len(x))
+					for i := range y {
+						y[i], _ = neighbour(c, x, i, 0, -by)
+					}
+					return y
+				}))
+			default:
 				list = append(list, edit{id: ofKL(o.Check, "OTHER-TENSOR", name+" is read one token"), title: fmt.Sprintf("%s is rolled: read one token %s, the end of the row at its beginning", name, word), changes: 1,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return rolledRow(name, by, c, ch) }})
 			}

@@ -111,3 +111,22 @@ func TestBoundsOfLosses(t *testing.T) {
 		}
 	}
 }
+
+// Old log-probs that are rolled along their rows bring those of the padding to the first token, as the dump has them.
+func TestRolledOldLogProbs(t *testing.T) {
+	b := unclipped()
+	lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages")
+	var sum, n float64
+	for i := range b.Mask {
+		b.Mask[i] = i%b.Cols < b.Cols-1-i/b.Cols%3
+	}
+	for i, in := range b.Mask {
+		if r, col := i/b.Cols, i%b.Cols; in {
+			x := math.Exp(lp[i] - old[r*b.Cols+(col+b.Cols-1)%b.Cols])
+			sum, n = sum+math.Max(-adv[r]*x, -adv[r]*math.Max(0.8, math.Min(x, 1.28))), n+1
+		}
+	}
+	delete(b.Tensors, "token_loss")
+	b.Tensors["pg_loss"] = &dump.Tensor{Name: "pg_loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(sum / n))}, Type: format.F32}
+	requireName(t, stage.Judge(stage.Find("aggregate/pg_loss"), b, clippedLoss(t)), "OLD-SHIFT", "logp_old is rolled: read one token late")
+}
