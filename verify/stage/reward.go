@@ -250,7 +250,7 @@ func predictTokenRewards(c *Case) *Prediction {
 	index, estimator := c.Set.Value("score.index").Kind(), c.Set.Value("adv.kind")
 	ofOutcomes := estimator.Kind() == convention.Enum && estimator.Text() != "gae" // whose rewards a dump may have without what they are made of
 	if (index == convention.NotApplicable || index == convention.Unknown || ofOutcomes) && !c.Has("scores") && !c.Has("rewards_per_func") {
-		return nil // rewards stand where an environment gives them: there is no score, and nobody says where one would stand
+		return c.rewardsOfKL() // rewards stand where an environment gives them: there is no score, and nobody says where one would stand
 	}
 	place := c.inapplicable("kl.place", "none")
 	if place == "" {
