@@ -174,11 +174,12 @@ func (c *Case) solvedBaselines(ret Input) Input {
 	unit, _ := b.Tensors["advantages"].Type.Unit()
 	in := Input{X: make([]float64, b.Rows), Err: make([]float64, b.Rows)}
 	first, rows := map[float64]int{}, map[float64]int{}
+	means := map[float64]float64{}
 	for r, g := range groups {
-		var sum, e, n float64
+		var sum, e, n, own float64
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
 			if b.Mask[i] {
-				sum += ret.X[i] - adv[i]
+				sum, own = sum+ret.X[i]-adv[i], own+ret.X[i]
 				e = max(e, ret.E(i)+(unit+c.Unit)*math.Abs(adv[i]))
 				n++
 			}
@@ -187,10 +188,14 @@ func (c *Case) solvedBaselines(ret Input) Input {
 			continue
 		}
 		rows[g]++
+		means[g] += own / n
 		if _, ok := first[g]; !ok {
 			first[g] = r
 			in.X[r], in.Err[r] = sum/n, e
 		}
+	}
+	if multiplesOfMeans(groups, in.X, first, rows, means) {
+		return Input{}
 	}
 	for r, g := range groups {
 		f, ok := first[g]
@@ -203,4 +208,22 @@ func (c *Case) solvedBaselines(ret Input) Input {
 		in.X[r], in.Err[r] = in.X[f], in.Err[f]
 	}
 	return in
+}
+
+// multiplesOfMeans reports whether the baselines of three groups and more are their mean returns times one number: they were made of these, and are of no
+// response.
+func multiplesOfMeans(groups, baseline []float64, first, rows map[float64]int, sums map[float64]float64) bool {
+	const least, near = 3, 1e-5
+	k, largest := math.NaN(), 0.0
+	for _, g := range groups {
+		if m := sums[g] / float64(rows[g]); math.Abs(m) > largest {
+			k, largest = baseline[first[g]]/m, math.Abs(m)
+		}
+	}
+	for g, sum := range sums {
+		if m := sum / float64(rows[g]); !(math.Abs(baseline[first[g]]-k*m) <= near*largest) {
+			return false
+		}
+	}
+	return len(sums) >= least && math.Abs(k) > near
 }
