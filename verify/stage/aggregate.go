@@ -14,8 +14,10 @@ func aggregateChecks() []*Check {
 		Formula: "num_items_in_batch = Σ mask over the micro-batches and ranks of the step, where a generation batch is one step",
 		Source:  "TRL 1.16 dapo, transformers num_items_in_batch; V19 (trl#6024, #6439)",
 		Fix:     "count the tokens after all masks are final, over the files that are accumulated into one step",
-		Applies: func(c *Case) bool { return !math.IsNaN(c.FactOr("num_items_in_batch", math.NaN())) },
-		Assert:  assertNumItems,
+		Applies: func(c *Case) bool {
+			return !math.IsNaN(c.FactOr("num_items_in_batch", math.NaN())) || len(c.B.Meta.Counts) > 0
+		},
+		Assert: assertNumItems,
 	}, {
 		ID: "aggregate/finite", Stage: convention.Aggregate, Output: "loss",
 		Title:   "a finite loss",
@@ -68,6 +70,9 @@ func assertNumItems(c *Case) *Assertion {
 	micro := float64(c.B.Meta.MicroBatches)
 	if !c.complete() {
 		return nil
+	}
+	if len(c.B.Meta.Counts) > 0 {
+		return c.differingItems()
 	}
 	tokens := 0.0
 	for _, n := range c.tokensOfRows() {

@@ -14,6 +14,10 @@ var ownOptions = map[string]bool{
 	"seed": true, "data_seed": true, "local_rank": true, "device": true, "hostname": true, "pid": true,
 }
 
+// countedOptions are numbers that a program counts in its batch: files of a step that do not agree on one are of a program that counts wrong, not of two
+// runs.
+var countedOptions = map[string]bool{"num_items_in_batch": true}
+
 // claim is something that a file says of the whole step.
 type claim struct {
 	key   string
@@ -55,9 +59,18 @@ func (m *metadata) claims() []claim {
 	}
 	for _, o := range m.Options {
 		set := func(to *Meta) { to.Options = append(to.Options, o) }
-		list = append(list, claim{"options, " + o.Name, o.Value, ownOptions[o.Name], set})
+		list = append(list, claim{optionKey + o.Name, o.Value, ownOptions[o.Name], set})
 	}
 	return list
+}
+
+// optionKey begins the key of a claim that is an option.
+const optionKey = "options, "
+
+// isCount reports whether a claim is a count of the batch.
+func isCount(c claim) bool {
+	_, number := c.value.(float64)
+	return number && countedOptions[strings.TrimPrefix(c.key, optionKey)]
 }
 
 // merger joins what the files of a step say of it.
@@ -66,6 +79,7 @@ type merger struct {
 	said  map[string]claim
 	by    map[string]string // the file that said it first
 	lossy map[string]bool   // the names of Lossy
+	count []Count           // of all files
 	notes *notes
 }
 
@@ -77,6 +91,11 @@ func (g *merger) add(m *metadata, path string) error {
 		g.said, g.by, g.lossy = map[string]claim{}, map[string]string{}, map[string]bool{}
 		g.Lossy = nil
 	}
+	for _, o := range m.Options {
+		if n, ok := o.Value.(float64); ok && countedOptions[o.Name] {
+			g.count = append(g.count, Count{o.Name, m.Rank, m.MicroBatch, n})
+		}
+	}
 	for _, c := range m.claims() {
 		switch old, ok := g.said[c.key]; {
 		case !ok:
@@ -86,12 +105,17 @@ func (g *merger) add(m *metadata, path string) error {
 				g.notes.add(path, fmt.Sprintf("only here the metadata say %s; it is taken to hold for all files of the step", c.key))
 			}
 		case reflect.DeepEqual(old.value, c.value):
+		case isCount(c):
+			g.differ(strings.TrimPrefix(c.key, optionKey))
 		case c.note:
 			g.notes.add(path, fmt.Sprintf("%s differs from that of %s, as may be", c.key, g.by[c.key]))
 		default:
 			return format.Malformed(m.source, "key "+c.key, "is %s, but %s in %s, which is of the same step %d",
 				show(c.value), show(old.value), g.by[c.key], m.Step)
 		}
+	}
+	if len(g.Counts) > 0 {
+		g.Counts = g.count
 	}
 	for _, name := range m.Lossy {
 		if !g.lossy[name] {
@@ -100,6 +124,12 @@ func (g *merger) add(m *metadata, path string) error {
 		}
 	}
 	return nil
+}
+
+// differ takes a count that files do not agree on out of the options of the step.
+func (g *merger) differ(name string) {
+	g.Options = slices.DeleteFunc(slices.Clone(g.Options), func(o Option) bool { return o.Name == name })
+	g.Counts = g.count
 }
 
 // difference names the first key in which two metadata of one file differ.

@@ -20,6 +20,15 @@ type Meta struct {
 	DLogpScale          float64  // 1 where the file does not say
 	MaskedFill          *float64 // the value outside the mask; nil: not said
 	ScoresShaped        *bool    // scores stand after penalties and clips; nil: not said
+
+	Counts []Count // of the files of a step that do not agree on a count, which then is no option of the step
+}
+
+// Count is a number of the batch that a program has counted, as one file says it, such as num_items_in_batch.
+type Count struct {
+	Name             string
+	Rank, MicroBatch int
+	N                float64
 }
 
 // Align is how the columns of per-token tensors belong to tokens.
