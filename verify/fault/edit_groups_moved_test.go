@@ -184,3 +184,29 @@ func TestMomentsOfOthers(t *testing.T) {
 		requireFirst(t, stage.Judge(stage.Find("advantage/group"), b, groupSet(t, "adv.center", "loo", "adv.scale", "loo_std", "adv.ddof", "1")), f.id, f.words)
 	}
 }
+
+// A loop over groups that leaves out the first or the last one is told, and what that group has.
+func TestGroupsLeftOut(t *testing.T) {
+	for words, of := range map[string]func(id, r, m, s float64) (float64, bool){
+		"the last group of the rollout keeps its scores":  func(id, r, _, _ float64) (float64, bool) { return r, id == 3 },
+		"the first group of the rollout keeps its scores": func(id, r, _, _ float64) (float64, bool) { return r, id == 0 },
+		"the last group of the rollout is centred":        func(id, r, m, _ float64) (float64, bool) { return r - m, id == 3 },
+		"the first group of the rollout has advantages":   func(id, r, _, _ float64) (float64, bool) { return 0, id == 0 },
+	} {
+		b := grouped([]int{4, 4, 4, 4}, func(r, id []float64) []float64 {
+			m, s := groupMoments(r, id)
+			adv := make([]float64, len(r))
+			for i := range adv {
+				first, last := slices.Min(id), slices.Max(id)
+				at := 3 * (id[i] - first) / (last - first)
+				if x, left := of(at, r[i], m[i], s[i]); left {
+					adv[i] = x
+				} else {
+					adv[i] = (r[i] - m[i]) / (s[i] + 1e-6)
+				}
+			}
+			return adv
+		})
+		requireFirst(t, stage.Judge(stage.Find("advantage/group"), b, groupSet(t, "adv.center", "mean", "adv.scale", "group_std")), "ADV-GROUP-LEFT-OUT", words)
+	}
+}
