@@ -244,7 +244,8 @@ func (m *metric) predict(c *Case) *Prediction {
 		other, otherErr = slices.Clone(x), slices.Clone(e)
 		m.joinRanks(c, x, e)
 	}
-	if !step && m.framework == "verl" && m.over == total && c.divides() { // its steps divide what is back-propagated, not what is logged
+	ofItsOwn := m.framework == "verl" || !slices.Contains(dictionaries, framework)
+	if !step && ofItsOwn && m.over == total && c.divides() { // what is back-propagated is divided by the accumulation steps, and what is logged need not be
 		other, otherErr = times(x, c.accumulation()), times(e, c.accumulation())
 	}
 	p.Alt = slices.Clone(other)

@@ -137,6 +137,28 @@ func TestLoggedLoss(t *testing.T) {
 	}
 }
 
+// A loop of nobody's may log the loss of a micro-batch before it is divided by the accumulation steps; TRL has one meaning of the name.
+func TestLossesThatAreLoggedUndivided(t *testing.T) {
+	tr := single(7)
+	b := tr.b
+	b.Meta.MicroBatches, b.Meta.ScalarsScope = 2, "micro_batch"
+	loss := make([]float64, len(b.Files))
+	for f := range loss {
+		loss[f] = round32(0.1 + tr.r.Float64())
+	}
+	tr.perFile("value_loss", loss)
+	divided, err := convention.Parse("agg.div_ga", "true")
+	require.NoError(t, err)
+	set := (&convention.Set{}).With("agg.div_ga", divided, "test").WithFact("gradient_accumulation_steps", 2.0)
+	for framework, want := range map[string]check.Verdict{"mine": check.Pass, "": check.Pass, "trl": check.Fail} {
+		b.Meta.Framework = framework
+		for f := range b.Files {
+			b.Files[f].Scalars = []dump.Scalar{{Name: "value_loss", Value: 2 * loss[f]}}
+		}
+		require.Equal(t, want, judged32(t, "scalars/value_loss", b, set).Verdict, framework)
+	}
+}
+
 func TestScalarsBelongToFrameworks(t *testing.T) {
 	tr := single(9)
 	tr.log("actor/ppo_kl", func(int) float64 { return 0 })
