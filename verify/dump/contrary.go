@@ -3,7 +3,6 @@ package dump
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
@@ -14,7 +13,7 @@ import (
 // the search of the others is done again without that declaration. Under the options that stand in for what nobody declares, one alone may not be enough;
 // the failure then stands as one under those that were found.
 func (t *track) contrary(s *session) []stage.Fit {
-	const enough = 4 * time.Second
+	const most = 6   // options
 	const least = 16 // elements of the failing steps: the numbers that a search chooses fit a few of them
 	if s.profile != nil || !t.searched || t.check.Stage == convention.Aggregate || t.of < least {
 		return nil
@@ -23,14 +22,17 @@ func (t *track) contrary(s *session) []stage.Fit {
 	if err != nil {
 		return nil
 	}
-	began := time.Now()
+	tried := 0
 	for _, name := range u.set.Names() {
 		if o, err := convention.Find(name); err != nil || !slices.Contains(o.Stages, t.check.Stage) && !slices.Contains(t.first.Case.Read, name) {
 			continue // it is of another formula
 		}
 		v := u.set.Value(name)
-		if !isDeclared(u.set, name) || strings.HasSuffix(name, "eps") || time.Since(began) > enough {
+		if !isDeclared(u.set, name) || strings.HasSuffix(name, "eps") {
 			continue
+		}
+		if tried++; tried > most {
+			return nil
 		}
 		found, _ := t.complete(u.b, u.set.With(name, convention.Value{}, ""), s)
 		for _, f := range found {
