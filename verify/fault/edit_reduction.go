@@ -298,26 +298,23 @@ func reductionEdits(o *stage.Outcome) []edit {
 	if len(declared) == 0 {
 		return nil
 	}
-	change := func(a, b choice) (n int) {
-		for _, d := range []bool{a.keep != b.keep, a.length != b.length, a.count != b.count, a.factor != b.factor} {
-			if d {
-				n++
-			}
-		}
-		return n
+	change := func(a, b choice) int {
+		return boolToInt(a.keep != b.keep) + boolToInt(a.length != b.length) + boolToInt(a.count != b.count) + boolToInt(a.factor != b.factor)
 	}
 	predictor := newRowPredictor(o, c)
 	if predictor == nil {
 		return nil
 	}
+	written := slices.Clone(declared) // those of parts that people write first
+	slices.SortStableFunc(written, func(a, b choice) int { return p.odd(choice{}, a) - p.odd(choice{}, b) })
 	var list []edit
 	type found struct{ at, odd int }
 	seen := map[string]found{} // of those of several changes that are one number on this batch the one that people write is told
 	by := make([]float64, b.Rows)
 	each(func(at choice) {
-		from, n := declared[0], mostChanges+1
-		for _, d := range declared {
-			if k := change(at, d); k < n || k == n && p.odd(choice{}, d) < p.odd(choice{}, from) {
+		from, n := written[0], mostChanges+1
+		for _, d := range written {
+			if k := change(at, d); k < n {
 				from, n = d, k
 			}
 		}
