@@ -100,56 +100,6 @@ func (b Batches) Batch(_ context.Context, step int) (*dump.Batch, error) {
 // Common returns the metadata of the first batch.
 func (b Batches) Common() dump.Meta { return b[0].Meta }
 
-// Judge judges the steps of a run in order.
-func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
-	return Merge(ctx, run, o, nil)
-}
-
-// Merge is [Judge] where [Shard] has taken notes of the steps: it reads those again that notes do not settle, the first steps, and
-// what is to be explained, one after another. Its report is the same.
-func Merge(ctx context.Context, run Source, o Options, notes Notes) (*Report, error) {
-	s, err := begin(ctx, run, o, &ledger{notes: notes})
-	if err != nil {
-		return nil, err
-	}
-	if err := s.judgeSteps(run.Steps()); err != nil {
-		return nil, err
-	}
-	if err := s.settle(); err != nil {
-		return nil, err
-	}
-	if err := s.explain(ctx); err != nil {
-		return nil, err
-	}
-	r := s.report()
-	if o.Pictures && r.Brief != nil {
-		if r.Pictures, err = s.pictures(ctx, r); err != nil {
-			return nil, err
-		}
-	}
-	return r, s.err
-}
-
-// begin makes a session.
-func begin(ctx context.Context, run Source, o Options, l *ledger) (*session, error) {
-	s, err := newSession(run, o)
-	if err != nil {
-		return nil, err
-	}
-	s.ctx, s.ledger = ctx, l
-	if s.minis, err = miniBatches(ctx, run); err != nil {
-		return nil, err
-	}
-	if s.minis == 1 && s.profile == nil {
-		if s.minis, err = whitenedOver(ctx, run); err != nil {
-			return nil, err
-		}
-		s.white = s.minis > 1
-	}
-	s.rollout.origin = run.Steps()[0]
-	return s, nil
-}
-
 // judgeSteps judges some steps of the run, in order.
 func (s *session) judgeSteps(steps []int) error {
 	for i, step := range steps {
@@ -210,8 +160,8 @@ type session struct {
 	suggest  *convention.Profile
 	algo     string
 
-	white       bool // that is what the advantages show
-	minis       int  // steps over which the rows of a rollout were shuffled, where nobody says it
+	minis       int    // steps over which the rows of a rollout were shuffled, where nobody says it
+	shown       string // what shows it
 	rollout     rollout
 	generations map[int]float64 // tokens of the generation batches, by their first steps
 	passes      map[int]int     // by the steps that are declared to make a pass over the rows, those that do
@@ -356,11 +306,7 @@ func (s *session) options(v *view) (*convention.Set, error) {
 	if s.minis > 1 && stage.Updates(set) == 1 {
 		if _, said := set.Fact("num_mini_batches"); !said {
 			set = set.WithFact("num_mini_batches", float64(s.minis))
-			by := "groups"
-			if s.white {
-				by = "advantages"
-			}
-			s.say(fmt.Sprintf("the rows of a rollout are shuffled over %d steps, as the %s show", s.minis, by))
+			s.say(fmt.Sprintf("the rows of a rollout are shuffled over %d steps, as %s show", s.minis, s.shown))
 		}
 	}
 	set = s.withGeneration(v, set)

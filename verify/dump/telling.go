@@ -87,7 +87,7 @@ func (s *session) scan() *overview {
 	}
 	v := &overview{}
 	s.overview = v
-	if !s.white {
+	if s.shown != byAdvantages {
 		v.scores.Over = s.minis
 	}
 	torn := v.scores.Over > 1 && len(s.run.Steps()) > mostScanned // of rollouts that are not looked at as a whole

@@ -1,0 +1,113 @@
+package dump
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/check"
+)
+
+// wholeGroups are four steps of one token a row: two rollouts of two steps with two whole groups each, or one in two epochs. Their advantages are the scores less
+// the group's mean, by the standard deviation over the rollout.
+func wholeGroups(t *testing.T, again bool, bug func(group int, a, score float64) float64) Source {
+	const group, groups, spans, rollouts = 4, 4, 2, 2
+	rng := rand.New(rand.NewPCG(3, 9))
+	dir, step := t.TempDir(), 0
+	for rollout := range rollouts {
+		var ids, samples, scores, adv []float64
+		for r := range groups * group {
+			ids, samples, scores = append(ids, float64(r/group)), append(samples, float64(r+100*rollout)), append(scores, float64(rng.IntN(9))/2)
+		}
+		var sum, square float64
+		for _, x := range scores {
+			sum, square = sum+x, square+x*x
+		}
+		n := float64(len(scores))
+		std := math.Sqrt((square - sum*sum/n) / (n - 1))
+		for r, x := range scores {
+			mean := 0.0
+			for _, y := range scores[r/group*group : r/group*group+group] {
+				mean += y / group
+			}
+			adv = append(adv, bug(r/group, (x-mean)/(std+1e-4), x))
+		}
+		for range map[bool]int{true: rollouts, false: 1}[again] { // epochs
+			for lo := 0; lo < len(ids); lo += len(ids) / spans {
+				step++
+				rows := len(ids) / spans
+				tensors := []*dumpfile.Tensor{dumpfile.NewMask("response_mask", rows, 1, slices.Repeat([]bool{true}, rows))}
+				for name, x := range map[string][]float64{"group_id": ids, "sample_id": samples, "scores": scores, "advantages": adv} {
+					kind := format.F64
+					if strings.HasSuffix(name, "_id") {
+						kind = format.I64
+					}
+					tensors = append(tensors, &dumpfile.Tensor{Name: name, Width: 1, Shape: []int{rows}, Data: x[lo : lo+rows], Type: kind})
+				}
+				for name, x := range map[string]float64{"logp_new": -1 - float64(lo)/1000, "logp_old": -1} {
+					tensors = append(tensors, &dumpfile.Tensor{Name: name, Width: 1, Shape: []int{rows, 1}, Data: slices.Repeat([]float64{x}, rows), Type: format.F64})
+				}
+				require.NoError(t, dumpfile.WriteFile(filepath.Join(dir, fmt.Sprintf("step_%d.safetensors", step)), dumpfile.Meta{Step: step, DLogpScale: 1}, tensors...))
+			}
+		}
+		if again {
+			break
+		}
+	}
+	run, err := dumpfile.Open(t.Context(), []string{dir})
+	require.NoError(t, err)
+	return run
+}
+
+func right(_ int, a, _ float64) float64 { return a }
+
+// Steps whose groups are whole show neither a group that is cut nor a mean of 0: rows that come again do, and updates whose log-probs did not move.
+func TestStepsOfARolloutThatOtherNumbersShow(t *testing.T) {
+	n, err := rowsComeAgain(t.Context(), wholeGroups(t, true, right))
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	n, err = rowsComeAgain(t.Context(), wholeGroups(t, false, right))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	n, err = firstUpdates(t.Context(), wholeGroups(t, false, right))
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	var moved Batches
+	for _, step := range []int{1, 2, 3, 4} {
+		b, err := wholeGroups(t, false, right).Batch(t.Context(), step)
+		require.NoError(t, err)
+		moved = append(moved, b)
+	}
+	moved[2].Token("logp_new")[1] -= 1e-3
+	n, err = firstUpdates(t.Context(), moved)
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "the second rollout has moved")
+}
+
+// What is normalised over a rollout is of no configuration in its steps alone, and neither is a bug of one of its groups.
+func TestAdvantagesOfARolloutOfWholeGroups(t *testing.T) {
+	raw := func(group int, a, score float64) float64 {
+		if group == 3 {
+			return score
+		}
+		return a
+	}
+	verdict := func(again bool, bug func(int, float64, float64) float64) check.Result {
+		r, err := Judge(t.Context(), wholeGroups(t, again, bug), Options{Brief: true})
+		require.NoError(t, err)
+		return r.Results[slices.IndexFunc(r.Results, func(res check.Result) bool { return res.Check == "advantage/group" })]
+	}
+	res := verdict(true, right)
+	require.Equal(t, check.Pass, res.Verdict, res.Reason)
+	res = verdict(false, raw)
+	require.Equal(t, check.Fail, res.Verdict, res.Reason)
+	require.Equal(t, "ADV-GROUP-LEFT-OUT", res.Explanations[0].Fault)
+}
