@@ -190,10 +190,9 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign
 		}
 		if left < best {
 			best, a, more = left, of, nil
-			for _, rule := range [][]assign{penalty(y, score, of, func(row int) bool { return spans[row] == longest }), heldWithin(y, score, of)} {
-				if rule != nil {
-					more = append(more, rule)
-				}
+			more = penalties(y, score, of, func(row int) bool { return spans[row] == longest })
+			if rule := heldWithin(y, score, of); rule != nil {
+				more = append(more, rule)
 			}
 			if more == nil && !t.white && !fixed {
 				if rule := penaltyWithin(b, y, score, func(row int) bool { return spans[row] == longest }); rule != nil {
@@ -305,37 +304,47 @@ func sameAssigns(a, b []assign) bool {
 	return slices.EqualFunc(a, b, func(x, y assign) bool { return x.option == y.option && x.value.String() == y.value.String() })
 }
 
-// penalty returns the rule for responses without an end under which ends that are y where a·s was due are right: one number that some of the
-// longest lack, or that stands in place of their scores, and no others.
-func penalty(y, score []float64, a float64, longest func(row int) bool) []assign {
+// penalties returns the rules for responses without an end under which ends that are y where a·s was due are right: one number that some of the
+// longest lack, that stands in place of their scores, or that these are multiplied by, and no others. The likeliest is first: one response has several, and scores that are alike, too.
+func penalties(y, score []float64, a float64, longest func(row int) bool) (rules [][]assign) {
 	largest := 0.0
 	for row, x := range y {
 		if !math.IsNaN(x) {
 			largest = max(largest, math.Abs(score[row]))
 		}
 	}
-	var lack, stand []float64
+	var lack, stand, share []float64
 	for row, x := range y {
 		if d := score[row] - x/a; math.Abs(d) > 0.02*largest {
 			if !longest(row) {
 				return nil
 			}
-			lack, stand = append(lack, d), append(stand, x/a)
+			lack, stand, share = append(lack, d), append(stand, x/a), append(share, x/a/score[row])
 		}
 	}
 	if len(lack) == 0 {
 		return nil
 	}
-	slices.Sort(lack)
-	c := lack[len(lack)/2]
-	if !(c > 0) || lack[len(lack)-1]-lack[0] > 0.05*c {
-		slices.Sort(stand)
-		if n := len(stand); n > 1 && stand[n-1]-stand[0] <= 0.01*math.Abs(stand[n/2]) {
-			return []assign{word("eos.rule", "replace"), amount("eos.penalty", written(stand[n/2], 1e-2)), word("eos.test", "eos_id")}
-		}
-		return nil
+	type form struct {
+		rule []assign
+		off  float64 // how far apart the responses have the number, relative to it
 	}
-	return []assign{word("eos.rule", "subtract"), amount("eos.penalty", written(c, 1e-2)), word("eos.test", "eos_id")}
+	var forms []form
+	add := func(how string, x []float64, most float64, is func(c float64) bool) {
+		slices.Sort(x)
+		c := x[len(x)/2]
+		if off := (x[len(x)-1] - x[0]) / math.Abs(c); off <= most && is(c) {
+			forms = append(forms, form{[]assign{word("eos.rule", how), amount("eos.penalty", written(c, 1e-2)), word("eos.test", "eos_id")}, off})
+		}
+	}
+	add("subtract", lack, 0.05, func(c float64) bool { return c > 0 })
+	add("scale", share, 0.01, func(c float64) bool { return c > 0 && c < 1 })
+	add("replace", stand, 0.01, func(float64) bool { return len(stand) > 1 })
+	slices.SortStableFunc(forms, func(x, y form) int { return cmp.Compare(x.off, y.off) })
+	for _, f := range forms {
+		rules = append(rules, f.rule)
+	}
+	return rules
 }
 
 // EndToken returns the token that ends responses, where the rows of a batch that declares none show it: every response that is shorter than the

@@ -211,3 +211,22 @@ func TestDecaysOfWhitenedScoresAreShown(t *testing.T) {
 	require.NotEmpty(t, lists)
 	require.Equal(t, []assign{word("rewards.whiten", "shift_mean_false"), amount("gae.gamma", 0.99), amount("gae.lambda", 0.9)}, lists[0])
 }
+
+// The scores of responses without an end may be multiplied by a number, which one such response tells no better than a penalty.
+func TestFactorsOfScoresWithoutAnEndAreShown(t *testing.T) {
+	longest := func(row int) bool { return row < 2 }
+	texts := func(y ...float64) (list []string) {
+		for _, rule := range penalties(y, []float64{0.5, -0.8, 0.3, -0.2}, 1, longest) {
+			list = append(list, rule[0].value.String()+" "+rule[1].value.String())
+		}
+		return list
+	}
+	require.Equal(t, []string{"scale 0.3"}, texts(0.15, -0.24, 0.3, -0.2))
+	require.Equal(t, []string{"subtract 0.35", "scale 0.3"}, texts(0.15, -0.8, 0.3, -0.2))
+	require.Equal(t, []string{"subtract 0.4"}, texts(0.1, -1.2, 0.3, -0.2))
+	alike := penalties([]float64{0.3 * 0.77, 0.3 * 0.75, 0.3, -0.2}, []float64{0.77, 0.75, 0.3, -0.2}, 1, longest)
+	require.Equal(t, "scale", alike[0][0].value.String())
+	require.Equal(t, "subtract", alike[1][0].value.String())
+	require.Equal(t, []string{"replace -1"}, texts(-1, -1, 0.3, -0.2))
+	require.Empty(t, texts(0.15, -0.24, 0.09, -0.2), "a response with an end")
+}
