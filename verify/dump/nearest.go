@@ -106,6 +106,7 @@ func (s *session) lacks(t *track, p *convention.Profile, shared map[string]bool)
 			switch {
 			case c.To.Kind() == convention.NotApplicable || slices.Contains(unlike, c.Option), c.Option == "kl.place" && c.To.String() == "none":
 			case unbounded(p, c):
+			case t.oldUnseen(c):
 			case has.Kind() != convention.NotApplicable && p.Configurable(c.Option, c.To):
 				shared[c.Option] = shared[c.Option] || has == c.To
 			default:
@@ -123,6 +124,12 @@ func (s *session) lacks(t *track, p *convention.Profile, shared map[string]bool)
 		}
 	}
 	return best
+}
+
+// oldUnseen reports whether a change is that of a ratio's denominator to the engine's log-probs in a run that dumps none of the rollout: prime-rl and
+// tinker-cookbook compute none, so that these ratios are no slip of a program that has both.
+func (t *track) oldUnseen(c stage.Change) bool {
+	return c.Option == "ratio.old" && t.worst != nil && !t.worst.Case.Has("logp_old")
 }
 
 // unbounded reports whether a bound that no number was found for may be any large one that p can be configured to.

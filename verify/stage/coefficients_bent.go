@@ -43,7 +43,8 @@ type bentFile struct {
 // bend adds what bugs make of the tokens of files.
 func (l *lossForms) bend(c *Case, files []formFile, adv []float64) {
 	b := c.B
-	lp, old, ref, n := b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref"), c.tokensOfRows()
+	lp, ref, n := b.Token("logp_new"), b.Token("logp_ref"), c.tokensOfRows()
+	old, _ := rolloutLogp(b)
 	if old == nil {
 		old = lp
 	}
@@ -120,7 +121,7 @@ func (l *lossForms) bent() (list []candidate) {
 		kinds = kinds[:1]
 	}
 	for k, bound := range usualBounds[:bentBounds] {
-		form := lossForm{level: level, high: bound, low: bound}
+		form := lossForm{level: level, high: bound, low: bound, engine: l.engine}
 		if !l.ratios {
 			form.high, form.low = math.NaN(), math.NaN()
 			if k > 0 {

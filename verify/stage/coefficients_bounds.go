@@ -40,6 +40,9 @@ func (t *boundTokens) ratio(level string) []float64 {
 			var sum float64
 			for i := row.lo; i < row.hi; i++ {
 				d := t.lp[i] - t.old[i]
+				if level == detachedLevel {
+					d = 0
+				}
 				x[i] = math.Exp(d)
 				sum += d
 			}
@@ -61,7 +64,7 @@ func (t *boundTokens) ratio(level string) []float64 {
 // boundForm is a form whose parameters are solved for.
 type boundForm struct {
 	lossForm
-	kindOf   string  // loss.kind: "" for ppo, cispo, sapo or gmpo
+	kindOf   string  // loss.kind: "" for ppo, cispo, sapo, gmpo or reinforce
 	weights  string  // level of the engine's weights, "" where there are none
 	kind     int     // aggregation
 	terms    []int   // 0 for the KL, 1 for the entropy, 2 for the value loss
@@ -107,6 +110,9 @@ func (f *boundForm) bounds() (low, high, dual, limit float64) {
 // geometric is the loss of a row that has the geometric mean of bounded ratios of its tokens, −A·exp(Σc/n) with c = min(d, high) of a log-ratio d for A > 0
 // and max(d, −low) else (loss.kind gmpo).
 const geometric = "gmpo"
+
+// logKind is the loss of a score function, −A·lp.
+const logKind = "reinforce"
 
 // ofGeometric is policy of that kind: each token has the loss of its row.
 func (t *boundTokens) ofGeometric(f *boundForm) (loss []float64, by [params][]float64) {
@@ -159,11 +165,13 @@ func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64
 		engine = t.engine[k]
 	}
 	for i, a := range t.adv {
-		if f.kindOf == "cispo" { // the bounded ratio is a weight of the log-prob
+		if f.kindOf == "cispo" || f.kindOf == logKind { // the bounded ratio is a weight of the log-prob
 			a *= t.lp[i]
 		}
 		x, held, slope := -a*ratio[i], -1, 0.0
 		switch {
+		case f.kindOf == logKind:
+			x = -a
 		case f.kindOf == "sapo":
 			x, slope, held = sapoLoss(ratio[i], a, f.at[paramTauPos], f.at[paramTauNeg])
 		case f.kindOf == "cispo" && ratio[i] > 1+high:

@@ -43,6 +43,7 @@ type boundTokens struct {
 	engine                                [3][]float64 // weights by level
 	hasOld, hasRef, hasEntropy, hasEngine bool
 	hasValue, over                        bool
+	toEngine                              bool // old are the engine's
 	ratios                                map[string][]float64
 	unit                                  float64
 }
@@ -53,7 +54,8 @@ func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool
 	if t.over = t.over || len(t.lp)+len(b.Mask) > 4*mostBound; t.over {
 		return
 	}
-	lp, old, ref, h, gen := b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref"), b.Token("entropy"), b.Token("logp_gen")
+	lp, ref, h, gen := b.Token("logp_new"), b.Token("logp_ref"), b.Token("entropy"), b.Token("logp_gen")
+	old, toEngine := rolloutLogp(b)
 	value, rollout, target, kl := b.Token("values_new"), b.Token("values"), b.Token("returns"), b.Token("kl")
 	if !terms {
 		ref, h, value, kl = nil, nil, nil, nil
@@ -65,10 +67,11 @@ func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool
 		value = nil
 	}
 	if len(t.files) == 0 {
-		t.hasOld, t.hasRef, t.hasEntropy, t.hasEngine, t.hasValue = old != nil, ref != nil, h != nil, gen != nil, value != nil
+		t.hasOld, t.hasRef, t.hasEntropy, t.hasEngine, t.hasValue, t.toEngine = old != nil, ref != nil, h != nil, gen != nil, value != nil, toEngine
 	}
 	t.unit = max(t.unit, unit)
-	if t.over = t.hasOld != (old != nil) || t.hasRef != (ref != nil) || t.hasEntropy != (h != nil) || t.hasEngine != (gen != nil) || t.hasValue != (value != nil); t.over {
+	if t.over = t.hasOld != (old != nil) || t.hasRef != (ref != nil) || t.hasEntropy != (h != nil) || t.hasEngine != (gen != nil) || t.hasValue != (value != nil) ||
+		t.toEngine != toEngine; t.over {
 		return
 	}
 	if old == nil {
@@ -76,7 +79,9 @@ func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool
 	}
 	var weights func(i int) engineStats
 	if gen != nil {
-		weights = ofEngine(b, old, gen, b.Mask)
+		if weights = ofEngine(b, old, gen, b.Mask); toEngine { // to the detached copy, whose ratios are 1
+			weights = ofEngine(b, lp, gen, b.Mask)
+		}
 	}
 	t.cells(c, loss, b.Mask, func(i int) {
 		t.lp, t.old, t.adv = append(t.lp, lp[i]), append(t.old, old[i]), append(t.adv, adv[i])

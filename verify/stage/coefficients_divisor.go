@@ -24,7 +24,8 @@ func (d *divisors) add(b *dump.Batch) {
 		of = b.PerFile("loss")
 	}
 	x := b.Token("token_loss")
-	if adv, lp, old := b.Token("advantages"), b.Token("logp_new"), b.Token("logp_old"); x == nil && adv != nil && lp != nil && old != nil {
+	old, _ := rolloutLogp(b)
+	if adv, lp := b.Token("advantages"), b.Token("logp_new"); x == nil && adv != nil && lp != nil && old != nil {
 		x = make([]float64, len(adv))
 		for i, m := range b.Mask {
 			if m {
@@ -62,7 +63,7 @@ func (l *Losses) Divisor() float64 {
 	if f := l.fitted(); f != nil && f.divisor > 0 {
 		return f.divisor
 	} else if f != nil && f.constant > 0 && l.constantOfWhole() == 0 {
-		if c := l.forms.solver.ofAll(f.constant); c > 0 {
+		if c := l.forms.solver.ofAll(f.constant); c > 1 {
 			return c
 		}
 	}
@@ -78,15 +79,15 @@ func (l *Losses) Divisor() float64 {
 	return c
 }
 
-// ofAll returns the whole number that a constant beside the rows of a file is with them, where all files have as many; 0 where it is none, or the cells of
-// a file.
+// ofAll returns the whole number that a constant beside the rows of a file is with them, where all files have as many, 1 of a sum that nothing divides;
+// 0 where it is none, or the cells of a file.
 func (t *boundTokens) ofAll(constant float64) float64 {
 	if len(t.files) < 4 {
 		return 0
 	}
 	rows := len(t.files[0].rows)
 	c := math.Round(constant * float64(rows))
-	if c < 2 || math.Abs(constant*float64(rows)-c) > 1e-5*c || slices.ContainsFunc(t.files, func(f boundFile) bool { return len(f.rows) != rows || f.cols*f.height == c }) {
+	if c < 1 || math.Abs(constant*float64(rows)-c) > 1e-5*c || slices.ContainsFunc(t.files, func(f boundFile) bool { return len(f.rows) != rows || f.cols*f.height == c }) {
 		return 0
 	}
 	return c

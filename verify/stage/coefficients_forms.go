@@ -19,6 +19,7 @@ type lossForm struct {
 	low, high float64 // bounds, NaN where no ratio is beyond any
 	kl        string  // estimate, "" where the files have no reference
 	corrected bool    // it is times the ratio of its token
+	engine    bool    // the ratios are to the engine's log-probs
 }
 
 // levelsOfRatios are those whose losses are tried.
@@ -26,6 +27,9 @@ var levelsOfRatios = []string{"token", "seq_mean", "seq_sum"}
 
 // logLevel stands for a loss that has log-probs in the place of ratios (loss.kind reinforce).
 const logLevel = "log"
+
+// detachedLevel stands for ratios to a detached copy of the log-probs, which are 1, where those of the engine may stand in their place.
+const detachedLevel = "detached"
 
 // anyKL stands for an estimate of a KL that the losses do not tell from others.
 const anyKL = "any"
@@ -64,6 +68,7 @@ type lossForms struct {
 	whole   wholes // of what is the same in all forms
 	no      bool
 	ratios  bool // there are log-probs of the rollout
+	engine  bool // they are those of the engine alone
 	entropy bool
 	kl      bool
 	acts    [2][]bool // by side and bound: it is another loss than without bounds somewhere
@@ -79,7 +84,8 @@ type lossForms struct {
 
 // add takes the files of a batch.
 func (l *lossForms) add(b *dump.Batch, first bool) {
-	loss, lp, old, ref, h := b.PerFile("loss"), b.Token("logp_new"), b.Token("logp_old"), b.Token("logp_ref"), b.Token("entropy")
+	loss, lp, ref, h := b.PerFile("loss"), b.Token("logp_new"), b.Token("logp_ref"), b.Token("entropy")
+	old, engine := rolloutLogp(b)
 	adv := b.Token("advantages")
 	c := NewCase(b, &convention.Set{}, 0)
 	if row := b.Row("advantages"); adv == nil && len(row) == b.Rows {
@@ -88,11 +94,11 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 	known := [2]bool{b.Tensors["is_weights"] != nil, b.Token("kl") != nil}
 	if first {
 		l.policy, l.known = b.PerFile("pg_loss") != nil, known
-		l.ratios, l.kl, l.entropy, l.whole.value = old != nil, ref != nil || known[1], h != nil, b.PerFile("value_loss") != nil
+		l.ratios, l.engine, l.kl, l.entropy, l.whole.value = old != nil, engine, ref != nil || known[1], h != nil, b.PerFile("value_loss") != nil
 		l.acts = [2][]bool{make([]bool, len(usualBounds)), make([]bool, len(usualBounds))}
 	}
 	l.no = l.no || loss == nil || lp == nil || adv == nil || b.Token("token_loss") != nil || l.policy != (b.PerFile("pg_loss") != nil) || l.known != known || len(b.Missing) > 0 ||
-		l.ratios != (old != nil) || l.kl != (ref != nil || known[1]) || l.entropy != (h != nil) || l.whole.value != (b.PerFile("value_loss") != nil)
+		l.ratios != (old != nil) || l.engine != engine || l.kl != (ref != nil || known[1]) || l.entropy != (h != nil) || l.whole.value != (b.PerFile("value_loss") != nil)
 	if l.no {
 		return
 	}
@@ -133,7 +139,7 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 	x := make([]float64, len(lp))
 	for _, level := range l.levels() {
 		switch level {
-		case "":
+		case "", detachedLevel:
 			l.surrogates(c, files, ratiosOf(b, lp, lp, level), adv, false)
 		case logLevel:
 			l.surrogates(c, files, lp, adv, false)
@@ -165,6 +171,16 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 	}
 }
 
+// rolloutLogp returns the log-probs that ratios are taken to: those of the rollout as the trainer has them, or where these were not dumped those of
+// the engine (ratio.old engine).
+func rolloutLogp(b *dump.Batch) (old []float64, engine bool) {
+	if old = b.Token("logp_old"); old != nil {
+		return old, false
+	}
+	old = b.Token("logp_gen")
+	return old, old != nil
+}
+
 // weighted returns advantages times the weights between engine and trainer that were dumped: a loss of tokens, which these multiply, is linear in both.
 func (c *Case) weighted(adv []float64) []float64 {
 	w := c.B.Token("is_weights")
@@ -184,7 +200,7 @@ func (c *Case) weighted(adv []float64) []float64 {
 // kls are the estimates of the KL, by their index among klForms: each, and each times the ratio of its token where there is one; that which was dumped.
 func (l *lossForms) kls() (list []int) {
 	for k := range 2 * len(klForms) {
-		if l.kl && (k < len(klForms) || l.ratios) && !(l.known[1] && k%len(klForms) > 0) {
+		if l.kl && (k < len(klForms) || l.ratios && !l.engine) && !(l.known[1] && k%len(klForms) > 0) {
 			list = append(list, k)
 		}
 	}
@@ -196,7 +212,11 @@ func (l *lossForms) levels() []string {
 	if !l.ratios {
 		return []string{"", logLevel}
 	}
-	return append(slices.Clone(levelsOfRatios), logLevel)
+	levels := append(slices.Clone(levelsOfRatios), logLevel)
+	if l.engine {
+		levels = append(levels, detachedLevel)
+	}
+	return levels
 }
 
 // surrogates adds what files have of −min(ρA, clip(ρ)A) of one level, of the tokens of a positive and of a negative advantage for every bound,
@@ -287,12 +307,12 @@ func (l *lossForms) candidates() (list []candidate) {
 	slices.SortStableFunc(pairs, func(a, b pair) int { return a.high + a.low - b.high - b.low })
 	for level, name := range l.levels() {
 		for i, p := range pairs {
-			if name == logLevel && i > 0 {
+			if (name == logLevel || name == detachedLevel) && i > 0 {
 				break
 			}
 			kls := l.kls()
 			for at := range max(1, len(kls)) {
-				form := lossForm{level: name, high: l.boundOf(name, 0, p.high), low: l.boundOf(name, 1, p.low)}
+				form := lossForm{level: name, high: l.boundOf(name, 0, p.high), low: l.boundOf(name, 1, p.low), engine: l.engine && slices.Contains(levelsOfRatios, name)}
 				if at < len(kls) {
 					if form.kl, form.corrected = klForms[kls[at]%len(klForms)].kind, kls[at] >= len(klForms); l.known[1] {
 						form.kl = anyKL
@@ -366,7 +386,7 @@ func (l *lossForms) undecide(list []candidate) {
 		if form.kl == "" {
 			kl, corrected = false, false
 		}
-		differ := 0
+		differ := 0 // engine goes with the level
 		for _, d := range []bool{level, kl, corrected, low, high} {
 			if d {
 				differ++
@@ -380,7 +400,7 @@ func (l *lossForms) undecide(list []candidate) {
 		}
 		switch {
 		case level:
-			l.form.level = ""
+			l.form.level, l.form.engine = "", l.form.engine && c.form.engine
 		case kl:
 			l.form.kl = anyKL
 		case corrected:
@@ -415,7 +435,7 @@ func (l *lossForms) among(list []candidate) {
 
 // boundOf returns a bound, NaN where it makes no difference.
 func (l *lossForms) boundOf(level string, side, k int) float64 {
-	if level == logLevel || !l.acts[side][k] {
+	if level == logLevel || level == detachedLevel || !l.acts[side][k] {
 		return math.NaN()
 	}
 	return usualBounds[k]
@@ -461,8 +481,16 @@ func (l *Losses) Form() []Change {
 	case "":
 	case logLevel:
 		list = append(list, word("loss.kind", "reinforce"))
+	case detachedLevel:
+		list = append(list, word("ratio.old", "stopgrad_new"))
 	default:
 		list = append(list, word("ratio.level", form.level))
+	}
+	if form.engine {
+		list = append(list, word("ratio.old", "engine"))
+	}
+	if fit.constant > 0 && l.forms.solver.ofAll(fit.constant) == 1 {
+		list = append(list, word("agg.kind", "token_sum"))
 	}
 	for _, of := range []struct {
 		option string

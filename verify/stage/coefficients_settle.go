@@ -103,8 +103,9 @@ var boundSets = []struct {
 	kind string
 	uses [][]int
 }{
-	{"", [][]int{{paramBoth}, {paramLow, paramHigh}, {paramBoth, paramDual}, {paramLow, paramHigh, paramDual}}},
-	{"cispo", [][]int{{paramHigh}, {paramBoth}, {paramLow, paramHigh}}},
+	{"", [][]int{{}, {paramBoth}, {paramLow, paramHigh}, {paramBoth, paramDual}, {paramLow, paramHigh, paramDual}}},
+	{logKind, [][]int{{}}},
+	{"cispo", [][]int{{}, {paramHigh}, {paramBoth}, {paramLow, paramHigh}}},
 	{"sapo", [][]int{{paramTauPos, paramTauNeg}}},
 	{geometric, [][]int{{paramBoth}, {paramLow, paramHigh}}},
 }
@@ -148,7 +149,7 @@ const mostTokenSteps = 200e6
 // search returns the forms that explain the losses of all files with the fewest unknowns, the likeliest first: those of aggregations over the files and
 // steps, then those over the steps of a generation batch.
 func (t *boundTokens) search() []boundForm {
-	if t.over || !t.hasOld || len(t.files) < 4 || len(t.lp) > mostBound {
+	if t.over || len(t.files) < 4 || len(t.lp) > mostBound {
 		return nil
 	}
 	if found := t.among(t.kinds(), mostTokenSteps); len(found) > 0 {
@@ -164,12 +165,13 @@ func (t *boundTokens) among(kinds []int, most float64) []boundForm {
 	for _, s := range boundStages(t.hasEngine) {
 		var found []boundForm
 		for _, weights := range s.weights {
-			for _, level := range levelsOfRatios {
+			for _, level := range t.levels(&s, weights) {
 				for _, base := range t.bases(kinds) {
 					if s.kind == geometric && (level != levelsOfRatios[0] || base.kind != ofRows) {
 						continue
 					}
 					base.kindOf, base.level, base.weights, base.uses = s.kind, level, weights, append(slices.Clone(s.uses), base.uses...)
+					base.engine = t.toEngine && level != detachedLevel && s.kind != logKind
 					for k := range boundStarts[0] {
 						if spent += 6 * float64(len(t.lp)); spent > most {
 							return found
@@ -192,6 +194,21 @@ func (t *boundTokens) among(kinds []int, most float64) []boundForm {
 		}
 	}
 	return nil
+}
+
+// levels are those of the ratios that a stage has: of log-probs of a rollout, or 1 where there are none. Weights between engine and trainer multiply ratios
+// to a detached copy where the ratios would be to the engine.
+func (t *boundTokens) levels(s *boundStage, weights string) []string {
+	bounded := slices.ContainsFunc(s.uses, func(k int) bool { return k != paramCap && k != paramFloor })
+	switch {
+	case s.kind == logKind:
+		return levelsOfRatios[:1]
+	case t.hasOld && !(t.toEngine && weights != ""):
+		return levelsOfRatios
+	case bounded || s.kind != "":
+		return nil
+	}
+	return []string{detachedLevel}
 }
 
 // start returns the k-th value from which a parameter is solved. A bound of weights that holds none of them, or a dual clip of ratios, has no slope to
@@ -229,6 +246,9 @@ func (t *boundTokens) start(f *boundForm, p, k int) float64 {
 func (t *boundTokens) estimates() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for k := range 2 * len(klForms) {
+			if k >= len(klForms) && (!t.hasOld || t.toEngine) {
+				return // an estimate is never taken to the engine
+			}
 			if (t.hasRef || t.given != nil) && (t.given == nil || k%len(klForms) == 0) && !yield(k) {
 				return
 			}
@@ -293,8 +313,11 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 		return nil, nil
 	}
 	f := found[0]
-	if f.kindOf == geometric { // its ratios are of tokens and of rows
+	switch f.kindOf {
+	case geometric: // its ratios are of tokens and of rows
 		f.level = ""
+	case logKind:
+		f.level, f.kindOf = logLevel, ""
 	}
 	low, high, dual, limit := f.bounds()
 	idle := func(k int, x float64) float64 {
@@ -304,6 +327,9 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 		return x
 	}
 	f.low, f.high = idle(paramLow, low), idle(paramHigh, high)
+	if f.kindOf == "" && len(f.uses) == 0 && f.level != logLevel {
+		f.low, f.high = t.unbound(&f)
+	}
 	f.at[paramDual], f.at[paramCap], f.at[paramClip] = idle(paramDual, dual), idle(paramCap, limit), idle(paramClip, f.clip())
 	for _, k := range []int{paramTauPos, paramTauNeg, paramFloor} {
 		if f.at[k] = idle(k, f.at[k]); !f.has(k) {
@@ -315,7 +341,7 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 			continue
 		}
 		if g.level != f.level {
-			f.level = ""
+			f.level, f.engine = "", f.engine && g.engine
 		}
 		if g.kl != f.kl {
 			f.kl = anyKL
@@ -337,6 +363,7 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 	switch {
 	case f.kind > ofPlain:
 		fit.span = f.kind - ofGenerations
+	case f.kind == ofPlain && f.scale == 1: // agg.kind token_sum
 	case f.kind == ofPlain:
 		fit.divisor = 1 / f.scale
 	case f.free():
@@ -345,9 +372,27 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 	return fit, &f
 }
 
+// unbound returns the bounds of a form that has none: none of a side where some ratio would be held, else nothing is told of it.
+func (t *boundTokens) unbound(f *boundForm) (low, high float64) {
+	const least = 1e-2 // a bound that is usual
+	low, high = math.NaN(), math.NaN()
+	for i, x := range t.ratio(f.level) {
+		switch a := t.adv[i]; {
+		case a > 0 && x > 1+least:
+			high = math.Inf(1)
+		case a < 0 && x < 1-least:
+			low = math.Inf(1)
+		}
+	}
+	return low, high
+}
+
 // options are those of the form that [lossForm] has not.
 func (f *boundForm) options() (list []assign) {
-	if f.kind == ofPlain {
+	switch {
+	case f.kind == ofPlain && f.scale == 1:
+		list = append(list, word("agg.kind", "token_sum"))
+	case f.kind == ofPlain:
 		list = append(list, word("agg.kind", "token"), word("agg.denominator", "constant"))
 	}
 	number := func(option string, x float64) {
