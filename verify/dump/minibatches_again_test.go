@@ -14,11 +14,12 @@ import (
 	"plumbline/internal/format"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/stage"
 )
 
 // wholeGroups are four steps of one token a row: two rollouts of two steps with two whole groups each, or one in two epochs. Their advantages are the scores less
 // the group's mean, by the standard deviation over the rollout.
-func wholeGroups(t *testing.T, again bool, bug func(group int, a, score float64) float64) Source {
+func wholeGroups(t *testing.T, again bool, bug func(adv, scores []float64) []float64) Source {
 	const group, groups, spans, rollouts = 4, 4, 2, 2
 	rng := rand.New(rand.NewPCG(3, 9))
 	dir, step := t.TempDir(), 0
@@ -38,8 +39,9 @@ func wholeGroups(t *testing.T, again bool, bug func(group int, a, score float64)
 			for _, y := range scores[r/group*group : r/group*group+group] {
 				mean += y / group
 			}
-			adv = append(adv, bug(r/group, (x-mean)/(std+1e-4), x))
+			adv = append(adv, (x-mean)/(std+1e-4))
 		}
+		adv = bug(adv, scores)
 		for range map[bool]int{true: rollouts, false: 1}[again] { // epochs
 			for lo := 0; lo < len(ids); lo += len(ids) / spans {
 				step++
@@ -67,7 +69,7 @@ func wholeGroups(t *testing.T, again bool, bug func(group int, a, score float64)
 	return run
 }
 
-func right(_ int, a, _ float64) float64 { return a }
+func right(adv, _ []float64) []float64 { return adv }
 
 // Steps whose groups are whole show neither a group that is cut nor a mean of 0: rows that come again do, and updates whose log-probs did not move.
 func TestStepsOfARolloutThatOtherNumbersShow(t *testing.T) {
@@ -94,13 +96,8 @@ func TestStepsOfARolloutThatOtherNumbersShow(t *testing.T) {
 
 // What is normalised over a rollout is of no configuration in its steps alone, and neither is a bug of one of its groups.
 func TestAdvantagesOfARolloutOfWholeGroups(t *testing.T) {
-	raw := func(group int, a, score float64) float64 {
-		if group == 3 {
-			return score
-		}
-		return a
-	}
-	verdict := func(again bool, bug func(int, float64, float64) float64) check.Result {
+	raw := func(adv, scores []float64) []float64 { return append(adv[:12], scores[12:]...) }
+	verdict := func(again bool, bug func(adv, scores []float64) []float64) check.Result {
 		r, err := Judge(t.Context(), wholeGroups(t, again, bug), Options{Brief: true})
 		require.NoError(t, err)
 		return r.Results[slices.IndexFunc(r.Results, func(res check.Result) bool { return res.Check == "advantage/group" })]
@@ -110,4 +107,20 @@ func TestAdvantagesOfARolloutOfWholeGroups(t *testing.T) {
 	res = verdict(false, raw)
 	require.Equal(t, check.Fail, res.Verdict, res.Reason)
 	require.Equal(t, "ADV-GROUP-LEFT-OUT", res.Explanations[0].Fault)
+}
+
+// A profile's own values are no bases enough: what it can be configured to is one, too.
+func TestConfiguredBasesOfAdvantages(t *testing.T) {
+	turned := func(adv, _ []float64) []float64 { return append(adv[8:], adv[:8]...) }
+	s, _, err := judge(t.Context(), wholeGroups(t, false, turned), Options{}, nil, 2, "")
+	require.NoError(t, err)
+	tr := s.tracks[slices.IndexFunc(s.tracks, func(t *track) bool { return t.check.ID == "advantage/group" })]
+	u, err := s.unit(t.Context(), tr, 1)
+	require.NoError(t, err)
+	list := tr.configured(nil, u, s, func(string) bool { return true })
+	require.True(t, slices.ContainsFunc(list, func(o *stage.Outcome) bool {
+		is := func(option, value string) bool { return o.Case.Set.Value(option).String() == value }
+		return is("adv.scale", "batch_std") && is("adv.std_of", "rewards") && is("adv.eps", "1e-4") // TRL, scale_rewards="batch"
+	}))
+	require.Empty(t, tr.configured(nil, u, s, func(string) bool { return false }), "what is declared stands")
 }

@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -60,6 +61,12 @@ func (t *track) rebase(s *session) {
 			return
 		}
 	}
+	for _, o := range t.configured(bases, u, s, open) {
+		if found := t.holding(fault.Explain(o), o, s); exact(found) {
+			t.first, t.why.faults = o, found
+			return
+		}
+	}
 	for _, o := range t.nextTo(bases, u, s, open) {
 		if found := t.holding(fault.Explain(o), o, s); exact(found) {
 			t.first, t.why.faults = o, found
@@ -91,6 +98,57 @@ func several(list []fault.Explanation) bool {
 	return !slices.ContainsFunc(list, func(e fault.Explanation) bool { return !e.Lead && !e.Several })
 }
 
+// underWhat are the options that an outcome is under, as text.
+func underWhat(o *stage.Outcome) string {
+	var text strings.Builder
+	for _, name := range o.Case.Read {
+		text.WriteString(name + "=" + o.Case.Set.Value(name).String() + ";")
+	}
+	return text.String()
+}
+
+// configured are the failures of advantages under what each profile can be configured to, one option that nobody declares away from what it has by itself, those
+// first that leave the least. A base is one of bases, or has what applies under the other word alone of nobody, as [track.filled] says.
+func (t *track) configured(bases []*stage.Outcome, u unit, s *session, open func(option string) bool) (list []*stage.Outcome) {
+	const most, cells = 48, 1 << 16
+	if t.check.Stage != convention.Advantage || len(u.b.Mask) > cells {
+		return nil
+	}
+	known, found := t.foundBefore(u.set, s)
+	known, _ = unweighted(u.b, known, found)
+	seen := map[string]bool{}
+	for _, o := range bases {
+		seen[underWhat(o)] = true
+	}
+	for _, p := range s.fallbackProfiles() {
+		under, _ := convention.FromProfile(p).Over(known)
+		o := stage.Judge(t.check, u.b, under)
+		for _, name := range o.Case.Read {
+			if option, err := convention.Find(name); err != nil || !open(name) || option.Type != convention.EnumType && option.Type != convention.BoolType {
+				continue
+			}
+			for _, to := range (&convention.Set{}).Among(name) {
+				if to == o.Case.Set.Value(name) || !p.Configurable(name, to) {
+					continue
+				}
+				failures, _ := t.filled(&view{b: u.b}, under.With(name, to, ofNobody), s)
+				for _, j := range failures {
+					if k := underWhat(j.Outcome); !seen[k] && j.Pred != nil {
+						seen[k] = true
+						list = append(list, j.Outcome)
+					}
+				}
+			}
+		}
+	}
+	away := map[*stage.Outcome]float64{}
+	for _, o := range list {
+		away[o] = distant(o)
+	}
+	slices.SortStableFunc(list, func(a, b *stage.Outcome) int { return cmp.Compare(away[a], away[b]) })
+	return list[:min(most, len(list))]
+}
+
 // nextTo are the failures of a preference loss under the likeliest bases with another word for one option that nobody declares: a program may have what no
 // profile has together. The options of other stages mean something only together: words that no program combines are a base on which anything fits.
 func (t *track) nextTo(bases []*stage.Outcome, u unit, s *session, open func(option string) bool) (list []*stage.Outcome) {
@@ -98,16 +156,9 @@ func (t *track) nextTo(bases []*stage.Outcome, u unit, s *session, open func(opt
 	if groupOf(t.check.ID) != "preference" || len(u.b.Mask) > cells || len(t.first.Got) < least { // a few numbers fit too much
 		return nil
 	}
-	key := func(o *stage.Outcome) string {
-		var text strings.Builder
-		for _, name := range o.Case.Read {
-			text.WriteString(name + "=" + o.Case.Set.Value(name).String() + ";")
-		}
-		return text.String()
-	}
 	seen := map[string]bool{}
 	for _, o := range bases {
-		seen[key(o)] = true
+		seen[underWhat(o)] = true
 	}
 	for _, o := range bases[:min(most, len(bases))] {
 		for _, name := range o.Case.Read {
@@ -120,7 +171,7 @@ func (t *track) nextTo(bases []*stage.Outcome, u unit, s *session, open func(opt
 				}
 				failures, _ := t.filled(&view{b: u.b}, o.Case.Set.With(name, to, ofNobody), s)
 				for _, j := range failures[:min(1, len(failures))] {
-					if k := key(j.Outcome); !seen[k] && j.Pred != nil {
+					if k := underWhat(j.Outcome); !seen[k] && j.Pred != nil {
 						seen[k] = true
 						list = append(list, j.Outcome)
 					}

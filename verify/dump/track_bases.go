@@ -66,12 +66,8 @@ func (t *track) underEach(sets []*convention.Set, v *view, s *session) (list []j
 				right = passes
 			}
 			for _, o := range filled {
-				var key strings.Builder
-				for _, name := range o.Case.Read {
-					key.WriteString(name + "=" + o.Case.Set.Value(name).String() + ";")
-				}
-				if !seen[key.String()] {
-					seen[key.String()] = true
+				if k := underWhat(o.Outcome); !seen[k] {
+					seen[k] = true
 					list = append(list, o)
 				}
 			}
