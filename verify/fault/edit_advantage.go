@@ -407,7 +407,7 @@ func (f advantageForm) from(in *formInputs) *stage.Prediction {
 		n := float64(max(len(rows[i]), len(spreadRows[i])))
 		s := 1.0
 		if f.spread != "none" {
-			s = spreadOf(f.spread, x, spreadRows[i]) + f.eps
+			s = in.spreadOf(f.spread, x, spreadRows[i]) + f.eps
 			if f.rooted {
 				s = math.Sqrt(float64((s-f.eps)*(s-f.eps)) + f.eps)
 			}

@@ -314,12 +314,13 @@ var spreads = []struct{ name, title string }{
 	{"mean", "the mean"}, {"max", "the largest magnitude"}, {"median ad", "the median absolute deviation"}, {"1/std1", "the inverse of the deviation: they are multiplied by it"},
 	{"1/std0", "the inverse of the deviation with n: they are multiplied by it"}, {"std−", "the deviation with n + 1"}, {"√mad0", "the root of the mean absolute deviation"},
 	{"√mad1", "the root of the mean absolute deviation with n − 1"},
+	{"between1", "the deviation of the means of the groups"}, {"between0", "the deviation of the means of the groups, with the number of groups"}, {"within", "the mean of the deviations of the groups"},
 }
 
 // foreignCentres and foreignSpreads are those that no estimator subtracts or divides by; where one does, a number of a group is as good as another.
 var (
 	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true, "best other": true, "worst other": true, "median other": true, "next": true, "twice mean": true, "minus mean": true}
-	foreignSpreads = map[string]bool{"range": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true}
+	foreignSpreads = map[string]bool{"range": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true, "between1": true, "between0": true}
 )
 
 // ofOthers is a number of the rows of a group beside its own, NaN where there are none.
@@ -458,4 +459,25 @@ func spreadOf(name string, x []float64, rows []int) float64 {
 		return centreOf("median", d, rows, 0)
 	}
 	return 1
+}
+
+// spreadOf is what the advantages of some rows are divided by: a statistic of the rows, or of all groups.
+func (in *formInputs) spreadOf(name string, x []float64, rows []int) float64 {
+	if name != "between1" && name != "between0" && name != "within" {
+		return spreadOf(name, x, rows)
+	}
+	var means []float64
+	var deviations float64
+	for _, g := range in.groups {
+		means = append(means, centreOf("mean", x, g, 0))
+		deviations += spreadOf("std1", x, g) / float64(len(in.groups))
+	}
+	if name == "within" {
+		return deviations
+	}
+	all := make([]int, len(means))
+	for k := range all {
+		all[k] = k
+	}
+	return spreadOf("std"+name[len(name)-1:], means, all)
 }

@@ -84,6 +84,20 @@ func TestAdvantageEdits(t *testing.T) {
 			}
 			return (r[i] - mean) / (hi - lo + eps)
 		}},
+		{"ADV-SPREAD", "the means of the groups", func(r []float64, group []int, i int) float64 {
+			mean, _ := moments(r, group)
+			var means []float64
+			for lo := 0; lo < len(r); lo += len(group) {
+				m, _ := moments(r, []int{lo, lo + 1, lo + 2, lo + 3})
+				means = append(means, m)
+			}
+			all := make([]int, len(means))
+			for k := range all {
+				all[k] = k
+			}
+			_, std := moments(means, all)
+			return (r[i] - mean) / (std + eps)
+		}},
 		{"ADV-SPREAD", "0.7 times the right one", func(r []float64, group []int, i int) float64 {
 			mean, std := moments(r, group)
 			return (r[i] - mean) / (0.7*std + eps)
