@@ -39,6 +39,9 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
 		slips = stage.ValueClipsUnder(b, set)
 	}
+	if ch.Stage == convention.Reward || ch.Stage == convention.Advantage {
+		slips = append(slips, first(stage.InvertedPenalties(ch, b, set), 3)...)
+	}
 	for _, changes := range slips {
 		if !seen(healthy, changes) && !seen(shown, changes) {
 			shown = append(shown, changes)

@@ -18,6 +18,11 @@ import (
 // is linear in β, γ(1 − λ) and γλ, and so are advantages of no values, with V = 0. With these the rewards are what the recursion leaves, of the last
 // token, too, and say of scores what dumped ones say; see [rewardTerms].
 func impliedRewardForms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
+	return impliedRewardFormsOf(b, set, longestRows)
+}
+
+// impliedRewardFormsOf is impliedRewardForms where a penalty may be that of the rows that penalised reports.
+func impliedRewardFormsOf(b *dump.Batch, set *convention.Set, penalised penalisable) (lists [][]assign) {
 	const exact = 1e-5
 	v, ret := b.Token("values"), b.Token("returns")
 	if b.Token("token_rewards") != nil || b.Token("dones") != nil || b.Row("scores") == nil {
@@ -73,11 +78,19 @@ func impliedRewardForms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
 			base = append(base, word("adv.kind", "rfpp"), word("rfpp.mode", "return_to_go"))
 			lambda = 1
 		}
-		for _, terms := range rewardTerms(withRewards(b, ret, v, gamma, lambda), set) {
-			if v == nil && gamma == 1 { // of an estimator that has no discount
-				lists = append(lists, terms)
+		cells := [][]bool{b.Mask}
+		if with, held := behindResponses(b, ret, v); with != nil {
+			if cells = append(cells, with); held {
+				cells = cells[1:]
 			}
-			lists = append(lists, slices.Concat(base, terms))
+		}
+		for _, in := range cells {
+			for _, terms := range rewardTermsOf(withRewards(b, in, ret, v, gamma, lambda), set, penalised) {
+				if v == nil && gamma == 1 { // of an estimator that has no discount
+					lists = append(lists, terms)
+				}
+				lists = append(lists, slices.Concat(base, terms))
+			}
 		}
 		lists = append(lists, base)
 		break
@@ -85,17 +98,24 @@ func impliedRewardForms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
 	return lists
 }
 
-// withRewards is a batch with the rewards that a recursion of returns leaves, each token followed by the next of its row, the last one by the cell behind it where
-// some row has a number there: it holds a value, and the score may stand there.
-func withRewards(b *dump.Batch, ret, v []float64, gamma, lambda float64) *dump.Batch {
-	r, cells := make([]float64, len(ret)), b.Mask
+// behindResponses returns the mask with the cell behind each response, nil where none has a value or a return there, and whether returns stand there, as
+// where it holds the score. Where values alone do, a recursion may take them or not.
+func behindResponses(b *dump.Batch, ret, v []float64) (cells []bool, held bool) {
 	one := rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, 1)
 	for i, in := range one {
-		if in && !b.Mask[i] && i%b.Cols > 0 && b.Mask[i-1] && (ret[i] != 0 || v != nil && v[i] != 0) {
+		if !in || b.Mask[i] || i%b.Cols == 0 || !b.Mask[i-1] {
+			continue
+		}
+		if held = held || ret[i] != 0; ret[i] != 0 || v != nil && v[i] != 0 {
 			cells = one
-			break
 		}
 	}
+	return cells, held
+}
+
+// withRewards is a batch with the rewards that a recursion of returns over some cells leaves, each of them followed by the next of its row.
+func withRewards(b *dump.Batch, cells []bool, ret, v []float64, gamma, lambda float64) *dump.Batch {
+	r := make([]float64, len(ret))
 	for row := range b.Rows {
 		next := -1
 		for i := (row+1)*b.Cols - 1; i >= row*b.Cols; i-- {

@@ -24,6 +24,11 @@ type rewardTerm struct {
 // end of a response r_t = −β·kl_t, or where rewards were whitened to a·r + b, −aβ·kl_t + b; where the score s is, r = a·(s − β·kl) + b tells a,
 // and of rows that it misses by one number −a·c, c is the penalty.
 func rewardTerms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
+	return rewardTermsOf(b, set, longestRows)
+}
+
+// rewardTermsOf is rewardTerms where a penalty may be that of the rows that penalised reports.
+func rewardTermsOf(b *dump.Batch, set *convention.Set, penalised penalisable) (lists [][]assign) {
 	r := b.Token("token_rewards")
 	if r == nil {
 		return nil
@@ -72,7 +77,7 @@ func rewardTerms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
 			break
 		}
 		lists = append(lists, t.heldAfterBaseline(b, r)...)
-		a, more := t.ends(b, r)
+		a, more := t.ends(b, r, penalised)
 		if !(a > 0) {
 			continue
 		}
@@ -92,7 +97,7 @@ func rewardTerms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
 		}
 	}
 	if len(terms) == 0 && size == 0 { // no KL shows
-		_, more := (rewardTerm{k: make([]float64, len(r))}).ends(b, r)
+		_, more := (rewardTerm{k: make([]float64, len(r))}).ends(b, r, penalised)
 		lists = append(lists, slices.DeleteFunc(more, func(rule []assign) bool { return rule == nil })...)
 	}
 	return lists
@@ -133,12 +138,12 @@ func rewardEstimates(b *dump.Batch, set *convention.Set) (terms []rewardTerm) {
 // ends returns a of a term, 1 where rewards are not whitened, and what the rows may say of a penalty or of a range of the scores, one rule at least, which
 // may be none: of the last token of a response, or of the cell behind it, whichever the scores explain. Where the longest responses alone are beyond
 // the range both have the same numbers in one batch.
-func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign) {
+func (t rewardTerm) ends(b *dump.Batch, r []float64, penalised penalisable) (a float64, more [][]assign) {
 	score := b.Row("scores")
 	c := NewCase(b, &convention.Set{}, 0)
 	best := math.Inf(1)
-	spans, longest := c.spans()
-	fixed := !slices.ContainsFunc(spans, func(n int) bool { return n > 0 && n < longest }) // responses of one length need no end
+	may, some := penalised(c)
+	fixed := !some // responses of one length need no end
 	a, more = 1, [][]assign{nil}
 	if len(score) != b.Rows {
 		if t.white {
@@ -149,6 +154,7 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign
 	for _, behind := range []int{0, 1} {
 		o := observations{n: 1}
 		var y []float64
+		moved := behind == 0 || fixed
 		for row := range b.Rows {
 			last := c.last(row)
 			at := min(last+behind, c.width(row)-1)
@@ -162,7 +168,8 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign
 				x -= t.slope * t.k[i]
 			}
 			y = append(y, x)
-			if spans[row] < longest || fixed { // the others may have no end
+			moved = moved || !may[row] && at != last
+			if !may[row] || fixed { // the others may have no end
 				o.add(score[row], x)
 			}
 		}
@@ -180,7 +187,7 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign
 				if math.IsNaN(x) {
 					continue
 				}
-				if all = append(all, math.Abs(x-score[row])); spans[row] < longest {
+				if all = append(all, math.Abs(x-score[row])); !may[row] {
 					ended = append(ended, math.Abs(x-score[row]))
 				}
 			}
@@ -188,14 +195,14 @@ func (t rewardTerm) ends(b *dump.Batch, r []float64) (a float64, more [][]assign
 				left = middle(ended, 1)
 			}
 		}
-		if left < best {
-			best, a, more = left, of, nil
-			more = penalties(y, score, of, func(row int) bool { return spans[row] == longest })
+		if left < best || !moved && len(more) == 1 && more[0] == nil { // without room behind them the others say nothing of the column
+			best, a = left, of
+			more = penalties(y, score, of, func(row int) bool { return may[row] })
 			if rule := heldWithin(y, score, of); rule != nil {
 				more = append(more, rule)
 			}
 			if more == nil && !t.white && !fixed {
-				if rule := penaltyWithin(b, y, score, func(row int) bool { return spans[row] == longest }); rule != nil {
+				if rule := penaltyWithin(b, y, score, func(row int) bool { return may[row] }); rule != nil {
 					more = append(more, rule)
 				}
 			}

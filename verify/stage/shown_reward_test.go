@@ -230,3 +230,36 @@ func TestFactorsOfScoresWithoutAnEndAreShown(t *testing.T) {
 	require.Equal(t, []string{"replace -1"}, texts(-1, -1, 0.3, -0.2))
 	require.Empty(t, texts(0.15, -0.24, 0.09, -0.2), "a response with an end")
 }
+
+// A penalty of the responses with an end is read off the rewards and off returns, of which values that padding has are no part.
+func TestPenaltiesOfTheWrongResponsesAreShown(t *testing.T) {
+	for seed := range uint64(4) {
+		rewards := func(wrong bool) func(int, float64, []float64, int) []float64 {
+			return func(row int, score float64, kl []float64, last int) []float64 {
+				r := rewardsOf(0.05, 0)(row, score, kl, last)
+				if (last < 15) == wrong {
+					r[last] -= 0.7
+				}
+				return r
+			}
+		}
+		for _, id := range []string{"reward/token", "gae/returns"} {
+			b := ppoBatch(seed, rewards(true), gaeOf(0.98, 0.9))
+			right := ppoBatch(seed, rewards(false), gaeOf(0.98, 0.9))
+			if id == "gae/returns" {
+				delete(b.Tensors, "token_rewards")
+				delete(right.Tensors, "token_rewards")
+				for i := range b.Mask {
+					if !b.Mask[i] {
+						b.Token("values")[i] = 0.3
+					}
+				}
+			}
+			shown := InvertedPenalties(Find(id), b, &convention.Set{})
+			require.NotEmpty(t, shown)
+			got := texts(shown[0])
+			require.Equal(t, "subtract 0.7 0.05", got["eos.rule"]+" "+got["eos.penalty"]+" "+got["kl.beta"])
+			require.Empty(t, InvertedPenalties(Find(id), right, &convention.Set{}), "the responses without an end")
+		}
+	}
+}
