@@ -168,7 +168,7 @@ func (s *session) scan() *overview {
 	if v.divisor > 0 {
 		s.say(fmt.Sprintf("the losses are sums over tokens divided by %.6g, which nobody declares", v.divisor))
 	}
-	if v.generation > 0 {
+	if v.generation > 0 && losses.Misdivided() == "" {
 		s.say(fmt.Sprintf("the losses are divided by a share of the tokens of %s, as of one generation batch, which nobody declares", steps(v.generation, "step")))
 	}
 	if v.constant > 0 {

@@ -234,7 +234,7 @@ func (s *session) solved(step int, set *convention.Set) *convention.Set {
 	}
 	if n := s.scan().generation; n > 1 && math.IsNaN(stage.FactNumber(set, "num_items_in_batch")) {
 		first := s.run.Steps()[0]
-		set = set.WithFact(stage.StepTokens, s.tokensOf(first+(step-first)/n*n, n)/float64(n))
+		set = set.WithFact(stage.StepTokens, s.tokensOf(first+(step-first)/n*n, n)/float64(n)).WithFact(stage.GenerationSteps, float64(n))
 	}
 	if v := s.scan(); v.ends {
 		if _, said := set.Fact("eos_token_id"); !said {

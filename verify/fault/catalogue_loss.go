@@ -323,7 +323,7 @@ var aggregateFaults = []*Hypothesis{
 	{ID: "AGG-GA-TWICE", Checks: aggregates,
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			ga := c.FactOr("gradient_accumulation_steps", float64(c.B.Meta.MicroBatches))
-			if !(ga > 1) {
+			if !(ga > 1) || ga == c.FactOr(stage.GenerationSteps, 0) { // a count of all steps of the generation batch is as much
 				return nil
 			}
 			p := under(sameInput, c, ch)
@@ -347,6 +347,15 @@ var aggregateFaults = []*Hypothesis{
 			}
 			p := under(sameInput, c, ch)
 			return combined(ga/generation, p, 0, p)
+		}},
+	{ID: "AGG-NUM-ITEMS-GENERATION", Checks: aggregates, // where the losses of the run say how many steps were counted
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			steps := c.FactOr(stage.GenerationSteps, 0)
+			if !(steps > 1) {
+				return nil
+			}
+			p := under(sameInput, c, ch)
+			return combined(1/steps, p, 0, p)
 		}},
 	{ID: "AGG-EMPTY-ROWS", Checks: aggregates,
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {

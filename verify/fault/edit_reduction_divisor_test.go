@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/fault"
@@ -58,5 +59,21 @@ func TestOtherDivisors(t *testing.T) {
 			named = true
 		}
 		require.True(t, named, c.words)
+	}
+}
+
+// A sum that the tokens of a generation batch of three steps divide, of which a third was declared to, by the losses of a run, is not rescaled; where there are
+// three accumulation steps, too, it is the same number, and no second division.
+func TestTokensOfAGenerationBatchNotRescaled(t *testing.T) {
+	for _, steps := range []float64{2, 3} {
+		set := declared(t, map[string]string{"agg.kind": "token", "agg.denominator": "global", "agg.div_ga": "false", "loss.kind": "ppo", "entropy.coef": "0", "kl.place": "none"}).
+			WithFact(stage.StepTokens, 20.).WithFact(stage.GenerationSteps, 3.).WithFact("gradient_accumulation_steps", steps)
+		batch := func(loss float64) *dump.Batch {
+			b := written("grpo", 2, 4, []bool{true, true, true, false, true, true, false, false}, map[string][]float64{"token_loss": {1, 2, 3, 0, 4, 6, 0, 0}, "loss": {loss}})
+			b.Meta.MicroBatches = int(steps)
+			return b
+		}
+		list := requireFault(t, "AGG-NUM-ITEMS-GENERATION", "aggregate/loss", batch(16./60), set, batch(16./20))
+		require.NotContains(t, names(list), "AGG-GA-TWICE")
 	}
 }

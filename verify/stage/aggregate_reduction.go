@@ -253,6 +253,9 @@ const GenerationTokens = "tokens of the generation batch"
 // these cannot be counted.
 const StepTokens = "tokens of the generation batch by its steps"
 
+// GenerationSteps is the fact of how many steps that generation batch is.
+const GenerationSteps = "steps of the generation batch"
+
 // knowsItems reports whether the run says how many tokens its loss is divided by.
 func (c *Case) knowsItems(o rl.AggOptions) bool {
 	return o.Kind == rl.AggToken && !math.IsNaN(c.FactOr("num_items_in_batch", math.NaN()))

@@ -106,8 +106,18 @@ func (l *Losses) fitted() *wholeFit {
 	if f := l.alone.fit(); f != nil {
 		return f
 	}
-	f, _ := l.forms.best()
-	return f
+	if f, _ := l.forms.best(); f != nil {
+		return f
+	}
+	return l.alone.misfit()
+}
+
+// Misdivided returns the bug of a loss that is one of a configuration but for a division too many ([wholes.misdivisions]), "" where there is none.
+func (l *Losses) Misdivided() string {
+	if f := l.fitted(); f != nil && !l.parts && len(l.pairs.loss) == 0 {
+		return f.misdivided
+	}
+	return ""
 }
 
 // Entropy returns the aggregation that an entropy bonus has of its own (entropy.agg), "" where the losses show none.

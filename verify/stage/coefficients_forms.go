@@ -55,6 +55,8 @@ var klForms = []struct {
 type formFile struct {
 	loss, value float64
 	step        int
+	steps       float64                      // that are accumulated
+	world       float64                      // ranks
 	surrogates  [][2][][aggregations]float64 // by level, of what is better and worse than its baseline, by bound
 	size        [][2][aggregations]float64   // by level, of the magnitudes, and of those where the usual bounds hold the ratios of A > 0
 	kl          [][aggregations]float64
@@ -125,11 +127,11 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 	for _, n := range c.tokensOfRows() {
 		tokens += n
 	}
-	w.tokens = append(w.tokens, tokens)
+	w.tokens, w.moved = append(w.tokens, tokens), append(w.moved, distanceOfPolicy(b))
 	value := b.PerFile("value_loss")
 	at := len(l.files)
 	for f := range b.Files {
-		file := formFile{loss: loss[f], value: math.NaN(), step: len(w.steps) - 1}
+		file := formFile{loss: loss[f], value: math.NaN(), step: len(w.steps) - 1, steps: c.accumulation(), world: c.worldSize()}
 		if value != nil {
 			file.value = value[f]
 		}
@@ -357,12 +359,14 @@ func (l *lossForms) best() (*wholeFit, lossForm) {
 		return l.fit, l.form
 	}
 	list := l.candidates()
-	if l.among(list); l.fit == nil {
+	if l.among(list, (*wholes).fit); l.fit == nil {
 		if fit, form := l.solver.solved(); fit != nil {
 			l.fit, l.form, l.beside = fit, form.lossForm, form.options()
 			return l.fit, l.form
 		}
-		l.among(l.bent())
+		if l.among(list, (*wholes).misfit); l.fit == nil {
+			l.among(l.bent(), (*wholes).fit)
+		}
 		return l.fit, l.form
 	}
 	if l.fit.left > 64*tol.U32 { // a bound of no table may hold a few tokens
@@ -414,9 +418,9 @@ func (l *lossForms) undecide(list []candidate) {
 }
 
 // among keeps the best of some forms.
-func (l *lossForms) among(list []candidate) {
+func (l *lossForms) among(list []candidate, fit func(*wholes) *wholeFit) {
 	for _, c := range list {
-		f := l.of(c).fit()
+		f := fit(l.of(c))
 		if f == nil || f.left > 1e-5 || !f.written() {
 			continue
 		}
@@ -448,7 +452,7 @@ func (l *lossForms) of(c candidate) *wholes {
 	w.files = make([]wholeFile, len(l.files))
 	for i := range l.files {
 		f := &l.files[i]
-		of := wholeFile{loss: f.loss, step: f.step, size: f.size[c.level][c.held], value: f.value, high: math.NaN()}
+		of := wholeFile{loss: f.loss, step: f.step, steps: f.steps, world: f.world, size: f.size[c.level][c.held], value: f.value, high: math.NaN()}
 		if of.terms[0] = c.surrogate(f); l.kl {
 			of.terms[1] = c.kl(f)
 		}
@@ -460,53 +464,3 @@ func (l *lossForms) of(c candidate) *wholes {
 
 // written reports whether the coefficients have few digits: a number of many is what a wrong form needs to come near.
 func (f *wholeFit) written() bool { return f.digits() <= 4*len(f.coefficients) }
-
-// Form returns the options of the loss that the losses of the files show where they are all that says of its terms, the bounds where they act.
-func (l *Losses) Form() []Change {
-	fit, form := l.forms.best()
-	if fit == nil || l.parts && !l.forms.policy || len(l.pairs.loss) > 0 {
-		return nil
-	}
-	var list []assign
-	if form.kl != "" {
-		list = append(list, word("kl.place", "loss"))
-		if form.kl != anyKL {
-			list = append(list, word("kl.kind", form.kl))
-		}
-		if form.kl != anyKL && form.corrected {
-			list = append(list, word("kl.grad", "is_corrected"))
-		}
-	}
-	switch form.level {
-	case "":
-	case logLevel:
-		list = append(list, word("loss.kind", "reinforce"))
-	case detachedLevel:
-		list = append(list, word("ratio.old", "stopgrad_new"))
-	default:
-		list = append(list, word("ratio.level", form.level))
-	}
-	if form.engine {
-		list = append(list, word("ratio.old", "engine"))
-	}
-	if fit.constant > 0 && l.forms.solver.ofAll(fit.constant) == 1 {
-		list = append(list, word("agg.kind", "token_sum"))
-	}
-	for _, of := range []struct {
-		option string
-		bound  float64
-	}{{"clip.low", form.low}, {"clip.high", form.high}} {
-		switch {
-		case math.IsNaN(of.bound):
-		case math.IsInf(of.bound, 0):
-			list = append(list, word(of.option, "none"))
-		default:
-			list = append(list, amount(of.option, of.bound))
-		}
-	}
-	list = append(list, l.forms.beside...)
-	if shown := openOf([][]assign{list}, &convention.Set{}); len(shown) > 0 {
-		return shown[0]
-	}
-	return nil
-}

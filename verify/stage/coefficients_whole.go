@@ -27,7 +27,9 @@ const mostSteps = 16
 // wholeFile is a file whose loss is all that says of its terms: the loss, and by aggregation the losses, the KL and the entropy of its tokens.
 type wholeFile struct {
 	loss  float64
-	step  int // index
+	step  int     // index
+	steps float64 // that are accumulated
+	world float64 // ranks
 	terms [3][aggregations]float64
 	size  [aggregations]float64 // of the magnitudes of the losses of its tokens: their sum may be 0 but for rounding
 	value float64               // its value loss, NaN where it has none
@@ -44,7 +46,9 @@ type wholes struct {
 
 	steps  []int     // one after the other, until one is missing
 	tokens []float64 // of each
+	moved  []float64 // how far the policy is from its rollout, in each
 	gap    bool
+	only   []int // aggregations that are tried; nil: all
 }
 
 var wholeTerms = [3]string{"token_loss", "kl", "entropy"}
@@ -84,7 +88,7 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 	for _, n := range c.tokensOfRows() {
 		tokens += n
 	}
-	w.tokens = append(w.tokens, tokens)
+	w.tokens, w.moved = append(w.tokens, tokens), append(w.moved, distanceOfPolicy(b))
 	var of [3][][aggregations]float64
 	for k := range x {
 		of[k] = c.aggregated(x[k])
@@ -95,7 +99,7 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 	}
 	size := c.aggregated(magnitudes)
 	for f := range b.Files {
-		file := wholeFile{loss: loss[f], value: math.NaN(), step: len(w.steps) - 1, high: c.highMean(f, x[0], x[1], x[2])}
+		file := wholeFile{loss: loss[f], value: math.NaN(), step: len(w.steps) - 1, steps: c.accumulation(), world: c.worldSize(), high: c.highMean(f, x[0], x[1], x[2])}
 		for k := range x {
 			if x[k] != nil {
 				file.terms[k] = of[k][f]
@@ -204,7 +208,9 @@ type wholeFit struct {
 	span         int
 	constant     float64
 	divisor      float64 // of sums over tokens; 0: none
-	left         float64
+	kind         int     // aggregation
+	misdivided   string  // the bug that makes the losses too small by a factor; "": none
+	left, size   float64 // relative to the size
 }
 
 // wholeTerm is a term of a loss: which it is, 3 for the entropy of the tokens that are kept, 4 for the value loss of the file, and its aggregation.
@@ -234,6 +240,9 @@ func (w *wholes) fit() (chosen *wholeFit) {
 	}
 	for _, which := range lists {
 		for _, free := range []bool{false, true} {
+			if free && w.only != nil {
+				continue
+			}
 			for _, own := range []bool{false, true} {
 				f := w.best(which, own, free)
 				switch floor := 4 * w.unit; {
@@ -256,7 +265,7 @@ func (w *wholes) best(which []int, own, free bool) (best *wholeFit) {
 		kinds += mostSteps + 1
 	}
 	for kind := range kinds {
-		if free && kind < ofSums || kind == ofGenerations || kind == ofGenerations+1 {
+		if w.only != nil && !slices.Contains(w.only, kind) || free && kind < ofSums || kind == ofGenerations || kind == ofGenerations+1 {
 			continue
 		}
 		for _, others := range w.others(which, kind, own) {
@@ -398,7 +407,7 @@ func (w *wholes) solved(others []wholeTerm, kind int, free bool) *wholeFit {
 	if kind >= ofGenerations && left > near*size { // of so many spans one is near in coarse numbers
 		return nil
 	}
-	fit := &wholeFit{coefficients: map[string]float64{}, left: left / size}
+	fit := &wholeFit{coefficients: map[string]float64{}, kind: kind, left: left / size, size: size}
 	scale := 1.0
 	if free {
 		if scale = x[0]; !(scale > 0) {

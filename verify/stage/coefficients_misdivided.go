@@ -1,0 +1,109 @@
+package stage
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/tol"
+)
+
+// A loss that no aggregation explains may be one of them, divided once more by a count that is there already, or not rescaled from what was counted over
+// several steps. Such a factor is told from the losses of all files: the options are then those of the reduction beneath it, against which the
+// loss is wrong by that factor.
+
+// misdivision is a division that a reduction has besides: of some aggregations, by a number of each file.
+type misdivision struct {
+	id    string
+	kinds []int
+	by    func(f *wholeFile) float64
+}
+
+// misdivisions are those of the files of a run, the plain ones first:
+//
+//	W/G        the tokens G of a generation batch of P steps, without P (TRL before #6024, GRPOTrainer._compute_loss): right is W·P/G
+//	w/A        a reduction w, whose count is that of the step or which the accumulation steps A divide, by A once more
+//
+// A sum that is divided by the tokens of all W ranks lacks W where gradients are summed over ranks, so that 1/W is no bug. That P steps are steps of the
+// optimiser, and not parts of one, is seen where the policy leaves the log-probs of the rollout behind the first of them.
+func (w *wholes) misdivisions() (list []misdivision) {
+	twice := misdivision{"AGG-GA-TWICE", []int{ofTokensDivided, ofTokensGlobal, ofRowsDivided, ofRowsGlobal}, func(f *wholeFile) float64 { return f.steps }}
+	for span := 2; span <= min(mostSteps, len(w.steps)) && !w.gap; span++ {
+		if len(w.steps)%span == 0 && w.moves(span) {
+			list = append(list, misdivision{"AGG-NUM-ITEMS-GENERATION", []int{ofGenerations + span}, func(f *wholeFile) float64 { return float64(span) }})
+			twice.kinds = append(twice.kinds, ofGenerations+span)
+		}
+	}
+	return append(list, twice)
+}
+
+// told reports whether a division of every file by a number is one that no other reduction has.
+func (m *misdivision) told(files []wholeFile) bool {
+	return !slices.ContainsFunc(files, func(f wholeFile) bool { return !(m.by(&f) > 1) || m.by(&f) == f.world })
+}
+
+// distanceOfPolicy is the mean of |logp_new − logp_old| over the tokens of a batch, NaN where one of them is not there.
+func distanceOfPolicy(b *dump.Batch) float64 {
+	lp, old := b.Token("logp_new"), b.Token("logp_old")
+	if lp == nil || old == nil {
+		return math.NaN()
+	}
+	var sum, n float64
+	for i, on := range b.Mask {
+		if on {
+			sum, n = sum+math.Abs(lp[i]-old[i]), n+1
+		}
+	}
+	return sum / n
+}
+
+// moves reports whether in every span of steps the policy is elsewhere than at its rollout in some step, and in the first span only behind the first.
+func (w *wholes) moves(span int) bool {
+	for lo := 0; lo+span <= len(w.moved); lo += span {
+		later := slices.Max(w.moved[lo+1 : lo+span])
+		if !(max(later, w.moved[lo]) > 0) || lo == 0 && !(4*w.moved[lo] < later) {
+			return false
+		}
+	}
+	return len(w.moved) >= span
+}
+
+// misfit is [wholes.fit] of losses that some misdivision has made too small; nil where none has, or where coarse numbers leave it in doubt.
+func (w *wholes) misfit() *wholeFit {
+	const near, clear = 16, 64
+	if w.no || !w.has[0] || w.unit > 1e-5 {
+		return nil
+	}
+	for _, m := range w.misdivisions() {
+		if !m.told(w.files) {
+			continue
+		}
+		v := *w
+		v.only, v.files = m.kinds, slices.Clone(w.files)
+		apart := 0.0
+		for i := range v.files {
+			f := &v.files[i]
+			apart = max(apart, (m.by(f)-1)*math.Abs(f.loss))
+			f.loss *= m.by(f)
+		}
+		f := v.fit()
+		if f == nil || f.left > near*max(w.unit, tol.U32) || clear*f.left*f.size > apart || !f.written() || len(w.files) < len(f.coefficients)+4 {
+			continue
+		}
+		f.misdivided = m.id
+		return f
+	}
+	return nil
+}
+
+// reduction is the reduction beneath a misdivision, as options.
+func (f *wholeFit) reduction() []assign {
+	kind, where, divided := "token", "global", "false"
+	if f.kind == ofRowsDivided || f.kind == ofRowsGlobal {
+		kind = "seq_mean_token_mean"
+	}
+	if f.kind == ofTokensDivided || f.kind == ofRowsDivided {
+		where, divided = "micro", "true"
+	}
+	return []assign{word("agg.kind", kind), word("agg.denominator", where), word("agg.div_ga", divided)}
+}
