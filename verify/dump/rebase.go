@@ -108,10 +108,11 @@ func underWhat(o *stage.Outcome) string {
 }
 
 // configured are the failures of advantages under what each profile can be configured to, one option that nobody declares away from what it has by itself, those
-// first that leave the least. A base is one of bases, or has what applies under the other word alone of nobody, as [track.filled] says.
+// first that leave the least, as many as the size of the output allows. A base is one of bases, or has what applies under the other word alone of nobody, as [track.filled] says.
 func (t *track) configured(bases []*stage.Outcome, u unit, s *session, open func(option string) bool) (list []*stage.Outcome) {
-	const most, cells = 48, 1 << 16
-	if t.check.Stage != convention.Advantage || len(u.b.Mask) > cells {
+	const most, numbers = 48, 1 << 12 // of all of them together
+	n := min(most, numbers/max(len(t.first.Got), 1))
+	if t.check.Stage != convention.Advantage || n == 0 {
 		return nil
 	}
 	known, found := t.foundBefore(u.set, s)
@@ -146,7 +147,7 @@ func (t *track) configured(bases []*stage.Outcome, u unit, s *session, open func
 		away[o] = distant(o)
 	}
 	slices.SortStableFunc(list, func(a, b *stage.Outcome) int { return cmp.Compare(away[a], away[b]) })
-	return list[:min(most, len(list))]
+	return list[:min(n, len(list))]
 }
 
 // nextTo are the failures of a preference loss under the likeliest bases with another word for one option that nobody declares: a program may have what no
