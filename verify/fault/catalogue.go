@@ -464,6 +464,9 @@ func scoreBeyond(c *stage.Case, ch *stage.Check) *stage.Prediction {
 // invertedRatio swaps the two policies of the ratio. An estimator of KL that is multiplied by the ratio reads logp_new for itself,
 // too: there the old log-probs are mirrored at the new ones.
 func invertedRatio(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	if ch.Stage != convention.KL {
+		c = ofStored(c)
+	}
 	a, b := c.B.Token("logp_new"), c.B.Token("logp_old")
 	if a == nil || b == nil {
 		return nil

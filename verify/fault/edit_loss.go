@@ -105,6 +105,7 @@ func lossEdits(o *stage.Outcome) []edit {
 // predict predicts an output of the loss: that of an unclipped one whose ratios are 1 and whose advantages are the losses, or the slopes.
 // What a form computes of a log-prob has its rounding: e to the x is off by u·(2 + |x|) of its size, and each form has four factors at most.
 func (f lossForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	c = ofStored(c)
 	lp, old, adv := c.B.Token("logp_new"), c.B.Token("logp_old"), c.Optional("advantages").X
 	kind := c.Set.Value("loss.kind")
 	if lp == nil || len(adv) != len(lp) || f.old && old == nil || kind.Kind() != convention.Enum || kind.Text() == "gmpo" {

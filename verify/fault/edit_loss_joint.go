@@ -97,6 +97,14 @@ var detachedForms = []lossForm{
 		w := min(max(math.Exp(lp-old), 1-o.low), 1+o.high)
 		return -a * w * (lp - old), -a * w
 	}},
+	{title: "−A·ρ·logp_new, ρ detached and held from below by the upper bound", id: "CISPO-WRONG-SIDE", old: true, of: func(lp, old, a float64, o tokenBounds) (float64, float64) {
+		w := max(math.Exp(lp-old), 1+o.high)
+		return -a * w * lp, -a * w
+	}},
+	{title: "−A·ρ·logp_new, ρ detached and held from above by the lower bound", id: "CISPO-WRONG-SIDE", old: true, of: func(lp, old, a float64, o tokenBounds) (float64, float64) {
+		w := min(math.Exp(lp-old), 1-o.low)
+		return -a * w * lp, -a * w
+	}},
 	{title: "−A·ρ·logp_new of tokens whose ratio is within the bounds, and 0 of the others", old: true, of: func(lp, old, a float64, o tokenBounds) (float64, float64) {
 		w := math.Exp(lp - old)
 		if w < 1-o.low || w > 1+o.high {
@@ -185,6 +193,7 @@ func policyOutput(o *stage.Outcome) bool {
 // predict predicts an output of the loss. In a gradient the tokens of a row have equal weights, so that a token's slope is the sum of what the losses of the
 // row have through it; where ratio.grad is token the ratio of the row passes its gradient to each token as its own.
 func (f rowRatioForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	c = ofStored(c)
 	b := c.B
 	lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), c.Optional("advantages").X
 	if lp == nil || old == nil || len(adv) != len(lp) || b.Cols == 0 || weighsBesides(c) {

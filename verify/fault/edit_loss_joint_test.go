@@ -56,6 +56,44 @@ func TestDetachedWeights(t *testing.T) {
 	}
 }
 
+// The bound of a detached weight holds the ratio from the other side.
+func TestDetachedWeightsHeldFromTheWrongSide(t *testing.T) {
+	set := clippedLoss(t, "loss.kind", "cispo", "clip.high_is_absolute", "false")
+	for words, of := range map[string]func(r float64) float64{
+		"held from below by the upper bound": func(r float64) float64 { return math.Max(r, 1.28) },
+		"held from above by the lower bound": func(r float64) float64 { return math.Min(r, 0.8) },
+	} {
+		b := perTokenOf(unclipped(), "token_loss", func(lp, old, a float64) float64 { return -a * of(math.Exp(lp-old)) * lp })
+		requireName(t, stage.Judge(stage.Find("token_loss/policy"), b, set), "CISPO-WRONG-SIDE", words)
+	}
+}
+
+// Forms of a loss whose ratios are to the engine's log-probs are those of ratios to the rollout's.
+func TestFormsOfRatiosToTheEngine(t *testing.T) {
+	for _, c := range []struct {
+		id, words, kind string
+		of              func(lp, old, a float64) float64
+	}{
+		{"RATIO-INVERTED", "", "ppo", func(lp, old, a float64) float64 {
+			r := math.Exp(old - lp)
+			return math.Max(-a*r, -a*math.Max(0.8, math.Min(r, 1.28)))
+		}},
+		{"LOSS-KIND", "without the exponential", "ppo", func(lp, old, a float64) float64 { return -a * (lp - old) }},
+		{"CLIP-MIN-MAX", "", "ppo", func(lp, old, a float64) float64 {
+			r := math.Exp(lp - old)
+			return math.Min(-a*r, -a*math.Max(0.8, math.Min(r, 1.28)))
+		}},
+		{"LOSS-KIND", "of the log-ratio d, not", "cispo", func(lp, old, a float64) float64 { return -a * math.Max(-0.2, math.Min(lp-old, 0.28)) * lp }},
+	} {
+		b := perTokenOf(unclipped(), "token_loss", c.of)
+		b.Tensors["logp_gen"] = b.Tensors["logp_old"]
+		delete(b.Tensors, "logp_old")
+		set := clippedLoss(t, "loss.kind", c.kind, "clip.high_is_absolute", "false", "ratio.old", "engine", "tis.level", "none")
+		o := stage.Judge(stage.Find("token_loss/policy"), b, set)
+		requireName(t, o, c.id, c.words)
+	}
+}
+
 // byRows returns a step whose token losses a program makes of the log-ratios of each row and its advantage.
 func byRows(of func(d []float64, a float64) []float64) *dump.Batch {
 	b := unclipped()

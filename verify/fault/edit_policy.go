@@ -269,6 +269,7 @@ func policyEdits(o *stage.Outcome) []edit {
 // predict predicts an output of the loss: that of an unclipped one whose advantages give the same numbers. Where the ratio is one of the
 // row, the form is of the row's mean log-ratio.
 func (f surrogateForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	c = ofStored(c)
 	lp, old, adv := c.B.Token("logp_new"), c.B.Token("logp_old"), c.Optional("advantages").X
 	if lp == nil || old == nil || len(adv) != len(lp) || c.B.Cols == 0 {
 		return nil

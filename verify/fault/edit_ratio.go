@@ -38,6 +38,20 @@ func soft(tau float64) func(d float64) (y, slope float64) {
 	}
 }
 
+// ofStored returns the case in which log-probs of the rollout that are the engine's stand for the engine's own where a ratio is taken to these: the
+// policy loss is the same, and edits of it have one place to read. Weights between engine and trainer, and a KL that is corrected, read the trainer's.
+func ofStored(c *stage.Case) *stage.Case {
+	gen := c.B.Token("logp_gen")
+	if gen == nil || c.Set.Value("ratio.old").String() != "engine" || weighsBesides(c) || c.EnumOr("kl.grad", "naive") != "naive" && numberOr(c, "kl.beta", 0) != 0 {
+		return c
+	}
+	b, set, ok := both(newToken("logp_old", gen), option("ratio.old", "stored"))(c)
+	if !ok {
+		return c
+	}
+	return c.Of(b, set)
+}
+
 // ratioForms returns the forms that differ from the right one on this batch's log-ratios, the largest of which are least and most.
 func ratioForms(least, most float64) []ratioForm {
 	list := []ratioForm{
@@ -155,7 +169,7 @@ func ratioEdits(o *stage.Outcome) []edit {
 	default:
 		return nil
 	}
-	c := o.Case.Of(o.Case.B, o.Case.Set)
+	c := ofStored(o.Case.Of(o.Case.B, o.Case.Set))
 	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
 	if o.Check.Stage == convention.Aggregate && c.Has("token_loss") || lp == nil || old == nil || c.Optional("advantages").X == nil || c.B.Cols == 0 {
 		return nil
@@ -203,6 +217,7 @@ func logRatios(c *stage.Case, a, b []float64) (d, share []float64) {
 }
 
 func (f ratioForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	c = ofStored(c)
 	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
 	if lp == nil || old == nil || c.B.Cols == 0 {
 		return nil

@@ -223,6 +223,7 @@ func policyForms() []*Hypothesis {
 
 // objective predicts an output of a policy loss of another form: that of an unclipped loss whose advantages give it.
 func objective(c *stage.Case, ch *stage.Check, form func(r, a, low, high float64) (value, slope float64)) *stage.Prediction {
+	c = ofStored(c)
 	lp, old, adv := c.B.Token("logp_new"), c.B.Token("logp_old"), c.Optional("advantages")
 	low, high := c.Set.Value("clip.low"), c.Set.Value("clip.high")
 	kind, level := c.Set.Value("loss.kind"), c.Set.Value("ratio.level")
