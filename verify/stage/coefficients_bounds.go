@@ -65,6 +65,7 @@ func (t *boundTokens) ratio(level string) []float64 {
 type boundForm struct {
 	lossForm
 	kindOf   string  // loss.kind: "" for ppo, cispo, sapo, gmpo or reinforce
+	slip     int     // the loss is wrong as this one of boundSlips, from 1 on; 0: it is right
 	weights  string  // level of the engine's weights, "" where there are none
 	kind     int     // aggregation
 	terms    []int   // 0 for the KL, 1 for the entropy, 2 for the value loss
@@ -170,6 +171,8 @@ func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64
 		}
 		x, held, slope := -a*ratio[i], -1, 0.0
 		switch {
+		case f.slip > 0:
+			x, slope, held = boundSlips[f.slip-1].of(a, ratio[i], low, high, dual)
 		case f.kindOf == logKind:
 			x = -a
 		case f.kindOf == "sapo":
@@ -373,6 +376,32 @@ func residual(list []column, y, x []float64) (left float64) {
 // nothing of the losses but rounding.
 func (t *boundTokens) solve(f *boundForm, terms map[[2]int][]float64) bool {
 	const steps, near = 14, 2e-6
+	if !t.descend(f, terms, steps) {
+		return false
+	}
+	list, y := t.columns(f, terms)
+	limit := near * f.sizeOf()
+	if x := squares(list, y); x == nil || residual(list, y, x) > 64*limit {
+		return false
+	}
+	return t.settle(f, terms, limit)
+}
+
+// leaves is what a form leaves of the losses, relative to them, after so few steps that a right one shows.
+func (t *boundTokens) leaves(f *boundForm, terms map[[2]int][]float64) float64 {
+	const few = 3
+	if !t.descend(f, terms, few) {
+		return math.Inf(1)
+	}
+	list, y := t.columns(f, terms)
+	if x := squares(list, y); x != nil {
+		return residual(list, y, x) / f.sizeOf()
+	}
+	return math.Inf(1)
+}
+
+// descend makes so many Gauss–Newton steps at most, and reports whether they lead somewhere.
+func (t *boundTokens) descend(f *boundForm, terms map[[2]int][]float64, steps int) bool {
 	const early, far = 4, 1e-3 // a form that is right leaves no more by then
 	const halvings = 4         // of a step
 	f.scale, f.coef = 1, [3]float64{1, 1, 1}
@@ -423,12 +452,7 @@ func (t *boundTokens) solve(f *boundForm, terms map[[2]int][]float64) bool {
 			break
 		}
 	}
-	list, y := t.columns(f, terms)
-	limit := near * f.sizeOf()
-	if x := squares(list, y); x == nil || residual(list, y, x) > 64*limit {
-		return false
-	}
-	return t.settle(f, terms, limit)
+	return true
 }
 
 // nearer takes back half of the step of each bound that holds no token behind it, and reports whether there is one: nothing brings it back.

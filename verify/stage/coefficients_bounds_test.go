@@ -147,7 +147,6 @@ func TestBoundsAreSolved(t *testing.T) {
 	require.NotEmpty(t, l.Form())
 	require.InDelta(t, 500, l.Divisor(), 0)
 	for name, of := range map[string]func(x boundToken) float64{
-		"the larger of both":  func(x boundToken) float64 { return -max(x.rho*x.adv, min(max(x.rho, 0.83), 1.23)*x.adv) },
 		"a bound of no digit": func(x boundToken) float64 { return held(x, 0.17123, 0.23456, none) },
 		"the square of ρ":     func(x boundToken) float64 { return -x.adv * x.rho * x.rho },
 	} {

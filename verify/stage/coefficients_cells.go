@@ -92,7 +92,7 @@ func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool
 			t.given = append(t.given, kl[i])
 		}
 		if h != nil {
-			t.entropy = append(t.entropy, h[i])
+			t.entropy = append(t.entropy, -h[i]) // a bonus
 		}
 		if weights != nil {
 			w := weights(i)

@@ -370,7 +370,7 @@ func (l *lossForms) best() (*wholeFit, lossForm) {
 		return l.fit, l.form
 	}
 	if l.fit.left > 64*tol.U32 { // a bound of no table may hold a few tokens
-		if fit, form := l.solver.solved(); fit != nil && fit.left < l.fit.left/8 {
+		if fit, form := l.solver.solved(); fit != nil && form.slip == 0 && fit.left < l.fit.left/8 {
 			l.fit, l.form, l.beside = fit, form.lossForm, form.options()
 			return l.fit, l.form
 		}

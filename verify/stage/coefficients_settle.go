@@ -28,17 +28,17 @@ func (t *boundTokens) settle(f *boundForm, terms map[[2]int][]float64, limit flo
 				g.at[k] = short(g.at[k])
 			}
 		}
-		for _, k := range g.terms {
-			if !(g.coef[k] > 0) {
-				return false
-			}
-			g.coef[k] = short(g.coef[k])
-		}
 		if g.free() {
 			g.scale = 1 / math.Round(1/g.scale)
 			if t.padded(&g) {
 				return false
 			}
+		}
+		for _, k := range g.terms {
+			if !(g.coef[k] > 0) {
+				return false
+			}
+			g.coef[k] = short(f.coefficient(k)) * g.beneath(k)
 		}
 		list, y := t.columns(&g, terms)
 		x := make([]float64, len(list))
@@ -62,6 +62,17 @@ func (t *boundTokens) settle(f *boundForm, terms map[[2]int][]float64, limit flo
 	}
 	return false
 }
+
+// beneath is the scale that a term has with the policy loss.
+func (f *boundForm) beneath(term int) float64 {
+	if f.free() && term < 2 {
+		return f.scale
+	}
+	return 1
+}
+
+// coefficient is that of a term before the sums are divided.
+func (f *boundForm) coefficient(term int) float64 { return f.coef[term] / f.beneath(term) }
 
 // padded reports whether the constant of a form is the width of all files, or their cells: a mean over padding has it, too.
 func (t *boundTokens) padded(f *boundForm) bool {
@@ -103,7 +114,7 @@ var boundSets = []struct {
 	kind string
 	uses [][]int
 }{
-	{"", [][]int{{}, {paramBoth}, {paramLow, paramHigh}, {paramBoth, paramDual}, {paramLow, paramHigh, paramDual}}},
+	{"", [][]int{{}, {paramBoth}, {paramHigh}, {paramLow}, {paramLow, paramHigh}, {paramBoth, paramDual}, {paramHigh, paramDual}, {paramLow, paramHigh, paramDual}}},
 	{logKind, [][]int{{}}},
 	{"cispo", [][]int{{}, {paramHigh}, {paramBoth}, {paramLow, paramHigh}}},
 	{"sapo", [][]int{{paramTauPos, paramTauNeg}}},
@@ -115,6 +126,7 @@ type boundStage struct {
 	kind    string
 	uses    []int
 	weights []string // levels between engine and trainer, "" for none
+	slip    int      // of boundSlips, from 1 on
 }
 
 // boundStages are the forms in the order in which they are tried, those of few parameters first. Weights between engine and trainer that nothing bounds rank
@@ -122,11 +134,11 @@ type boundStage struct {
 func boundStages(engine bool) (stages []boundStage) {
 	for _, s := range boundSets {
 		for _, uses := range s.uses {
-			stages = append(stages, boundStage{s.kind, uses, []string{""}})
+			stages = append(stages, boundStage{kind: s.kind, uses: uses, weights: []string{""}})
 			if engine && s.kind != geometric {
 				capped := append(slices.Clone(uses), paramCap)
-				stages = append(stages, boundStage{s.kind, uses, engineLevels}, boundStage{s.kind, capped, engineLevels},
-					boundStage{s.kind, append(slices.Clone(capped), paramFloor), engineLevels})
+				stages = append(stages, boundStage{kind: s.kind, uses: uses, weights: engineLevels}, boundStage{kind: s.kind, uses: capped, weights: engineLevels},
+					boundStage{kind: s.kind, uses: append(slices.Clone(capped), paramFloor), weights: engineLevels})
 			}
 		}
 	}
@@ -152,39 +164,47 @@ func (t *boundTokens) search() []boundForm {
 	if t.over || len(t.files) < 4 || len(t.lp) > mostBound {
 		return nil
 	}
-	if found := t.among(t.kinds(), mostTokenSteps); len(found) > 0 {
+	stages := boundStages(t.hasEngine)
+	if found := t.among(stages, t.kinds(), mostTokenSteps); len(found) > 0 {
 		return found
 	}
-	return t.among(t.generations(), mostTokenSteps/2)
+	if found := t.among(stages, t.generations(), mostTokenSteps/2); len(found) > 0 || !t.hasOld {
+		return found
+	}
+	return t.among(slipStages(), t.kinds(), mostTokenSteps/2)
 }
 
-// among is search of some aggregations with so much work.
-func (t *boundTokens) among(kinds []int, most float64) []boundForm {
+// among is search of some aggregations and stages with so much work.
+func (t *boundTokens) among(stages []boundStage, kinds []int, most float64) []boundForm {
 	terms := map[[2]int][]float64{}
+	likely := map[boundFamily][]boundForm{}
 	spent := 0.0
-	for _, s := range boundStages(t.hasEngine) {
+	spend := func() bool {
+		spent += 6 * float64(len(t.lp))
+		return spent <= most
+	}
+	for _, s := range stages {
 		var found []boundForm
-		for _, weights := range s.weights {
-			for _, level := range t.levels(&s, weights) {
-				for _, base := range t.bases(kinds) {
-					if s.kind == geometric && (level != levelsOfRatios[0] || base.kind != ofRows) {
-						continue
-					}
-					base.kindOf, base.level, base.weights, base.uses = s.kind, level, weights, append(slices.Clone(s.uses), base.uses...)
-					base.engine = t.toEngine && level != detachedLevel && s.kind != logKind
-					for k := range boundStarts[0] {
-						if spent += 6 * float64(len(t.lp)); spent > most {
-							return found
-						}
-						f := base
-						for _, p := range f.uses {
-							f.at[p] = t.start(&f, p, k)
-						}
-						if t.solve(&f, terms) {
-							found = append(found, f)
-							break
-						}
-					}
+		family := s.family()
+		if _, ok := likely[family]; !ok {
+			likely[family] = t.likely(&s, kinds, terms, &spent)
+		}
+		for _, base := range likely[family] {
+			if base.level == detachedLevel && slices.ContainsFunc(s.uses, func(k int) bool { return k != paramCap && k != paramFloor }) {
+				continue // its ratios are 1
+			}
+			base.uses = append(slices.Clone(s.uses), base.uses...)
+			for k := range boundStarts[0] {
+				if !spend() {
+					return found
+				}
+				f := base
+				for _, p := range f.uses {
+					f.at[p] = t.start(&f, p, k)
+				}
+				if t.solve(&f, terms) {
+					found = append(found, f)
+					break
 				}
 			}
 		}
@@ -199,13 +219,12 @@ func (t *boundTokens) among(kinds []int, most float64) []boundForm {
 // levels are those of the ratios that a stage has: of log-probs of a rollout, or 1 where there are none. Weights between engine and trainer multiply ratios
 // to a detached copy where the ratios would be to the engine.
 func (t *boundTokens) levels(s *boundStage, weights string) []string {
-	bounded := slices.ContainsFunc(s.uses, func(k int) bool { return k != paramCap && k != paramFloor })
 	switch {
 	case s.kind == logKind:
 		return levelsOfRatios[:1]
 	case t.hasOld && !(t.toEngine && weights != ""):
 		return levelsOfRatios
-	case bounded || s.kind != "":
+	case s.kind != "":
 		return nil
 	}
 	return []string{detachedLevel}
@@ -327,8 +346,14 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 		return x
 	}
 	f.low, f.high = idle(paramLow, low), idle(paramHigh, high)
-	if f.kindOf == "" && len(f.uses) == 0 && f.level != logLevel {
-		f.low, f.high = t.unbound(&f)
+	if f.kindOf == "" && f.level != logLevel && !f.has(paramBoth) {
+		low, high := t.unbound(&f)
+		if !f.has(paramLow) {
+			f.low = low
+		}
+		if !f.has(paramHigh) {
+			f.high = high
+		}
 	}
 	f.at[paramDual], f.at[paramCap], f.at[paramClip] = idle(paramDual, dual), idle(paramCap, limit), idle(paramClip, f.clip())
 	for _, k := range []int{paramTauPos, paramTauNeg, paramFloor} {
@@ -358,7 +383,7 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 	}
 	fit := &wholeFit{coefficients: map[string]float64{}, left: f.left}
 	for _, k := range f.terms {
-		fit.coefficients[[3]string{"kl.beta", "entropy.coef", "value.coef"}[k]] = f.coef[k]
+		fit.coefficients[[3]string{"kl.beta", "entropy.coef", "value.coef"}[k]] = written(f.coefficient(k), 1e-9)
 	}
 	switch {
 	case f.kind > ofPlain:
