@@ -346,7 +346,7 @@ func (t *boundTokens) solved() (*wholeFit, *boundForm) {
 		return x
 	}
 	f.low, f.high = idle(paramLow, low), idle(paramHigh, high)
-	if f.kindOf == "" && f.level != logLevel && !f.has(paramBoth) {
+	if (f.kindOf == "" && f.level != logLevel || f.kindOf == "cispo") && !f.has(paramBoth) {
 		low, high := t.unbound(&f)
 		if !f.has(paramLow) {
 			f.low = low
@@ -402,10 +402,10 @@ func (t *boundTokens) unbound(f *boundForm) (low, high float64) {
 	const least = 1e-2 // a bound that is usual
 	low, high = math.NaN(), math.NaN()
 	for i, x := range t.ratio(f.level) {
-		switch a := t.adv[i]; {
-		case a > 0 && x > 1+least:
+		switch a, both := t.adv[i], f.kindOf == "cispo"; {
+		case (a > 0 || both) && x > 1+least:
 			high = math.Inf(1)
-		case a < 0 && x < 1-least:
+		case (a < 0 || both) && x < 1-least:
 			low = math.Inf(1)
 		}
 	}
@@ -419,6 +419,9 @@ func (f *boundForm) options() (list []assign) {
 		list = append(list, word("agg.kind", "token_sum"))
 	case f.kind == ofPlain:
 		list = append(list, word("agg.kind", "token"), word("agg.denominator", "constant"))
+	}
+	if f.slip > 0 {
+		list = append(list, f.reduction()...)
 	}
 	number := func(option string, x float64) {
 		if !math.IsNaN(x) {

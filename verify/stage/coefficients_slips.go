@@ -82,3 +82,29 @@ func slipStages() (stages []boundStage) {
 	}
 	return stages
 }
+
+// reduction returns the options of the aggregation of a loss with a slip: the numbers of a loss that is wrong do not show it to a search.
+func (f *boundForm) reduction() []assign {
+	of := func(kind, denominator, divided string) []assign {
+		return []assign{word("agg.kind", kind), word("agg.denominator", denominator), word("agg.div_ga", divided)}
+	}
+	switch f.kind {
+	case ofTokens:
+		return of("token", "micro", "false")
+	case ofTokensDivided:
+		return of("token", "micro", "true")
+	case ofTokensGlobal:
+		return of("token", "global", "false")
+	case ofRows:
+		return of("seq_mean_token_mean", "micro", "false")
+	case ofRowsDivided:
+		return of("seq_mean_token_mean", "micro", "true")
+	case ofRowsGlobal:
+		return of("seq_mean_token_mean", "global", "false")
+	case ofSums:
+		return of("seq_sum_const", "micro", "false")
+	case ofSumsGlobal:
+		return []assign{word("agg.kind", "seq_sum_const")}
+	}
+	return nil
+}

@@ -24,8 +24,8 @@ func TestSlipsInLossesAreSolved(t *testing.T) {
 		"the dual clip of positive": {func(x boundToken) float64 {
 			return held(boundToken{adv: x.adv, rho: x.rho}, 0.2, 0.23, math.Inf(1)) - max(x.adv, 0)*(1.35-min(x.rho, 1.23))
 		}, []string{"clip.dual=1.35"}},
-		"a weight held from below":  {func(x boundToken) float64 { return -max(x.rho, 1.13) * x.adv * x.lp }, []string{"loss.kind=cispo", "clip.high=0.13"}},
-		"a weight that is inverted": {func(x boundToken) float64 { return -min(1/x.rho, 1.13) * x.adv * x.lp }, []string{"loss.kind=cispo", "clip.high=0.13"}},
+		"a weight held from below":  {func(x boundToken) float64 { return -max(x.rho, 1.13) * x.adv * x.lp }, []string{"loss.kind=cispo", "clip.low=none", "clip.high=0.13"}},
+		"a weight that is inverted": {func(x boundToken) float64 { return -min(1/x.rho, 1.13) * x.adv * x.lp }, []string{"loss.kind=cispo", "clip.low=none", "clip.high=0.13"}},
 	} {
 		l := boundRun(1, false, false, func(x boundToken) float64 { return c.of(x) + 0.03*x.kl })
 		require.Subset(t, formTexts(l), append(c.form, "kl.kind=k3"), name)
