@@ -310,18 +310,27 @@ var reductionFaults = append(asMask(), []*Hypothesis{
 	{ID: "AGG-PROMPT-COUNTED", Checks: []string{"aggregate", "gradient"},
 		Title:   "the denominator counts all tokens that are attended to, those of the prompt, too",
 		Predict: counted(attended)},
-	{ID: "ADV-DIVIDED-BY-LENGTH", Checks: []string{"token_loss", "gradient/dlogp"},
-		Predict: policyTerm(1, func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-			a := c.Optional("advantages")
-			if a.X == nil || len(a.X) != len(c.B.Mask) {
-				return nil, nil, false
+	{ID: "ADV-DIVIDED-BY-LENGTH", Checks: []string{"token_loss", "gradient/dlogp"}, Predict: policyTerm(1, overLengths)},
+	{ID: "ADV-DIVIDED-BY-LENGTH", Checks: []string{"aggregate"},
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			if aggregation(c) != "seq_mean_token_mean" { // else it is another reduction of the policy term
+				return nil
 			}
-			x := slices.Clone(a.X)
-			for r, n := range tokensOf(c.B, c.B.Mask) {
-				for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-					x[i] /= max(n, 1)
-				}
-			}
-			return perToken("advantages", x)(c)
-		})},
+			return policyTerm(1, overLengths)(c, ch)
+		}},
 }...)
+
+// overLengths divides the advantages by the tokens of their rows.
+func overLengths(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	a := c.Optional("advantages")
+	if a.X == nil || len(a.X) != len(c.B.Mask) {
+		return nil, nil, false
+	}
+	x := slices.Clone(a.X)
+	for r, n := range tokensOf(c.B, c.B.Mask) {
+		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
+			x[i] /= max(n, 1)
+		}
+	}
+	return perToken("advantages", x)(c)
+}

@@ -77,3 +77,13 @@ func TestTokensOfAGenerationBatchNotRescaled(t *testing.T) {
 		require.NotContains(t, names(list), "AGG-GA-TWICE")
 	}
 }
+
+// Advantages 1 and −3 of two and four tokens whose losses are divided by these twice: −(1/2 − 3/4)/2 is not −(1 − 3)/2.
+func TestAdvantagesOverLengths(t *testing.T) {
+	set := declared(t, map[string]string{"agg.kind": "seq_mean_token_mean", "agg.denominator": "micro", "agg.div_ga": "false", "agg.empty_rows": "excluded", "agg.len_eps": "0", "ratio.log_clamp": "none", "loss.kind": "ppo", "ratio.old": "stopgrad_new",
+		"ratio.level": "token", "entropy.coef": "0", "kl.place": "none", "clip.low": "0.2", "clip.high": "0.2", "clip.dual": "none", "clip.delta": "none", "tis.level": "none", "mask.tokens": "response"})
+	batch := func(loss float64) *dump.Batch {
+		return written("grpo", 2, 4, []bool{true, true, false, false, true, true, true, true}, map[string][]float64{"logp_new": {-1, -2, 0, 0, -1, -3, -2, -1}, "advantages": {1, -3}, "loss": {loss}})
+	}
+	requireFault(t, "ADV-DIVIDED-BY-LENGTH", "aggregate/loss", batch(.125), set, batch(1))
+}

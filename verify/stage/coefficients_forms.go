@@ -71,6 +71,7 @@ type lossForms struct {
 	no      bool
 	ratios  bool // there are log-probs of the rollout
 	engine  bool // they are those of the engine alone
+	coarse  bool // log-probs have so few digits that forms with them tell nothing
 	entropy bool
 	kl      bool
 	acts    [2][]bool // by side and bound: it is another loss than without bounds somewhere
@@ -78,10 +79,11 @@ type lossForms struct {
 	policy  bool    // the files have their policy losses
 	known   [2]bool // or the weights between engine and trainer, or the KL of their tokens
 
-	tried  bool
-	fit    *wholeFit
-	form   lossForm
-	beside []assign // options of the form besides
+	tried   bool
+	beneath bool // a bug, of whatever kind, is in the form, which the options are beneath
+	fit     *wholeFit
+	form    lossForm
+	beside  []assign // options of the form besides
 }
 
 // add takes the files of a batch.
@@ -104,7 +106,11 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 	if l.no {
 		return
 	}
-	for _, x := range [][]float64{lp, old, ref, h} { // advantages of scores without a division have few digits
+	for i, x := range [][]float64{lp, old, ref, h} { // advantages of scores without a division have few digits
+		if i == 0 && old == nil && ref == nil && Grid(lp) > 1e-5 { // every ratio is 1, and log-probs are in no other form
+			l.coarse, l.whole.unit = true, max(l.whole.unit, tol.U32)
+			continue
+		}
 		if x == nil {
 			continue
 		}
@@ -211,7 +217,10 @@ func (l *lossForms) kls() (list []int) {
 
 // levels are those that make a difference.
 func (l *lossForms) levels() []string {
-	if !l.ratios {
+	switch {
+	case l.coarse:
+		return []string{""}
+	case !l.ratios:
 		return []string{"", logLevel}
 	}
 	levels := append(slices.Clone(levelsOfRatios), logLevel)
@@ -366,6 +375,7 @@ func (l *lossForms) best() (*wholeFit, lossForm) {
 		}
 		if l.among(list, (*wholes).misfit); l.fit == nil {
 			l.among(l.bent(), (*wholes).fit)
+			l.beneath = l.fit != nil
 		}
 		return l.fit, l.form
 	}

@@ -96,8 +96,11 @@ func (w *wholes) misfit() *wholeFit {
 	return nil
 }
 
-// reduction is the reduction beneath a misdivision, as options.
+// reduction is the reduction beneath a bug as options, none where it is a sum of rows.
 func (f *wholeFit) reduction() []assign {
+	if f.kind >= ofSums && f.kind < ofGenerations {
+		return nil
+	}
 	kind, where, divided := "token", "global", "false"
 	if f.kind == ofRowsDivided || f.kind == ofRowsGlobal {
 		kind = "seq_mean_token_mean"

@@ -92,3 +92,22 @@ func TestMisdividedLosses(t *testing.T) {
 		require.Empty(t, misdividedRun(token, false, 3, func(sum, _, own, _, _ float64) float64 { return sum / own / 9 }).Misdivided(), "gradients may be summed over three ranks")
 	}
 }
+
+// TestCoarseLogProbsOfOnPolicyLosses divides advantages by lengths beneath a mean over rows of means, of a policy that is its own rollout: of bfloat16 log-probs
+// nothing is in such losses.
+func TestCoarseLogProbsOfOnPolicyLosses(t *testing.T) {
+	l := &Losses{}
+	for f := range 6 {
+		lengths, adv, loss := []int{1 + f%3, 5, 2 + f%2}, make([]float64, 3), 0.0
+		for r, n := range lengths {
+			adv[r] = math.Sin(float64(3*r + 5*f))
+			loss -= adv[r] / float64(n) / 3 / 2
+		}
+		b := lossFile(6, lengths, func(i int) float64 { return -math.Round(100*(1+math.Cos(float64(i)))) / 128 }, map[string]float64{"loss": float64(float32(loss))})
+		b.Tensors["logp_new"], b.Meta.MicroBatches = b.Tensors["token_loss"], 2
+		delete(b.Tensors, "token_loss")
+		b.Tensors["advantages"] = &dump.Tensor{Data: adv, Layout: dump.PerRow, Width: 1, Type: format.F32}
+		l.Add(b)
+	}
+	require.Equal(t, []string{"agg.kind=seq_mean_token_mean", "agg.denominator=micro", "agg.div_ga=true"}, formTexts(l), "beneath the lengths")
+}
