@@ -169,10 +169,11 @@ type session struct {
 	formats     numberFormats
 	input       input
 
-	overview *overview    // nil: the steps were not looked at yet
-	kept     map[int]unit // steps that are judged again and again under other options
-	length   float64      // that sums over tokens are divided by, where nobody declares it and the numbers give it; 0: not known
-	weights  []any        // of the reward functions, where nobody declares them and the scores give them
+	overview  *overview    // nil: the steps were not looked at yet
+	kept      map[int]unit // steps that are judged again and again under other options
+	rowRatios bool         // the losses of tokens are of ratios of rows that no configuration makes
+	length    float64      // that sums over tokens are divided by, where nobody declares it and the numbers give it; 0: not known
+	weights   []any        // of the reward functions, where nobody declares them and the scores give them
 
 	common dump.Meta // of the first file
 	where  string    // the folder of the files

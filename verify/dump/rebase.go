@@ -28,6 +28,15 @@ func (t *track) rebase(s *session) {
 	if err != nil {
 		return
 	}
+	for _, o := range t.rowRatio(u, s) {
+		if found := t.holding(fault.Explain(o), o, s); exact(found) {
+			t.first, t.why.faults, s.rowRatios = o, found, true
+			return
+		}
+	}
+	if s.rowRatios { // the gradient of such losses is of no other form
+		return
+	}
 	kept := exact(t.why.faults)
 	var bases []*stage.Outcome
 	failures, _ := t.bases(&view{b: u.b}, u.set, s)
@@ -85,6 +94,22 @@ func (t *track) rebase(s *session) {
 	} else if o, found := fault.ExplainOpenSteps(t.runs(bases, s), open); o != nil {
 		t.first, t.why.faults = o, found
 	}
+}
+
+// rowRatio are the failures of token losses, and of their gradient, under the bounds of the ratios of rows that no configuration makes, which several steps
+// show together ([stage.RowRatioShown]).
+func (t *track) rowRatio(u unit, s *session) (list []*stage.Outcome) {
+	const most = 4
+	if t.check.ID != "token_loss/policy" && t.check.ID != "gradient/dlogp" {
+		return nil
+	}
+	for _, changes := range stage.RowRatioShown(s.solving(t, u), u.set) {
+		failures, _ := t.underEach([]*convention.Set{changed(u.set, changes)}, &view{b: u.b}, s)
+		for _, j := range failures[:min(most, len(failures))] {
+			list = append(list, j.Outcome)
+		}
+	}
+	return list
 }
 
 // goesOn reports whether what explains advantages or rewards is relative to a declaration that is not there: numbers of whole groups or steps that are fitted
