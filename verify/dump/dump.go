@@ -390,7 +390,7 @@ func (s *session) step(v *view, n *StepNotes, first bool) error {
 	}
 	s.across(v, n, set)
 	span := spanOf(set)
-	for _, t := range s.tracks {
+	for _, t := range s.order(v.b) {
 		if isAcross(t.check) {
 			continue
 		}

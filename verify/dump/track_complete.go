@@ -92,12 +92,29 @@ func (s *session) withForm(fits []stage.Fit, set *convention.Set) []stage.Fit {
 	return fits
 }
 
+// laterTells are the checks behind one that tell it options, too, where all their steps are right: returns are of the recursion that advantages are of, before
+// anything is whitened, and gradients show every token of a value loss that a loss has one number of.
+var laterTells = map[string]string{"gae/advantage": "gae/returns", "aggregate/loss": "gradient/dvalues"}
+
+// order are the tracks of the session as a step is judged: where nothing is declared and a value loss was not dumped, its gradients come before the loss.
+func (s *session) order(b *dump.Batch) []*track {
+	at := func(id string) int {
+		return slices.IndexFunc(s.tracks, func(t *track) bool { return t.check.ID == id })
+	}
+	loss, slopes := at("aggregate/loss"), at("gradient/dvalues")
+	if s.profile != nil || loss < 0 || slopes < loss || b.Tensors["value_loss"] != nil || b.Tensors["dvalues"] == nil {
+		return s.tracks
+	}
+	list := slices.Delete(slices.Clone(s.tracks), slopes, slopes+1)
+	return slices.Insert(list, loss, s.tracks[slopes])
+}
+
 // foundBefore returns set with what the checks before this one have decided of the options that it leaves open, and these changes.
 func (t *track) foundBefore(set *convention.Set, s *session) (known *convention.Set, found []stage.Change) {
 	known = set
 	for i, earlier := range s.tracks {
-		if i > slices.Index(s.tracks, t) && !(t.check.ID == "gae/advantage" && earlier.check.ID == "gae/returns" && len(earlier.failing) == 0) || earlier == t {
-			continue // returns are of the recursion that advantages are of, before anything is whitened
+		if earlier == t || i > slices.Index(s.tracks, t) && !(laterTells[t.check.ID] == earlier.check.ID && len(earlier.failing) == 0) {
+			continue
 		}
 		for _, c := range earlier.decided() {
 			if known.Value(c.Option).Kind() == convention.Unknown {
