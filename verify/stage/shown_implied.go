@@ -15,10 +15,27 @@ import (
 //
 //	R_t = −β·k_t + γ(1 − λ)·V_{t+1} + γλ·R_{t+1}
 //
-// is linear in β, γ(1 − λ) and γλ, and so are advantages of no values, with V = 0. With these the rewards are what the recursion leaves, of the last
+// is linear in β, γ(1 − λ) and γλ, with a constant beside these where rewards were whitened to a·r + b, and so are advantages of no values, with V = 0. With these the rewards are what the recursion leaves, of the last
 // token, too, and say of scores what dumped ones say; see [rewardTerms].
 func impliedRewardForms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
-	return impliedRewardFormsOf(b, set, longestRows)
+	if lists = impliedRewardFormsOf(b, set, longestRows); len(lists) > 0 {
+		return lists
+	}
+	var rows []int // of the first rank: each may have whitened its own
+	for r := range b.Rows {
+		if b.Files[b.File(r)].Rank == b.Files[0].Rank {
+			rows = append(rows, r)
+		}
+	}
+	if len(rows) == b.Rows {
+		return nil
+	}
+	for _, list := range impliedRewardFormsOf(b.Select(rows), set, longestRows) {
+		if slices.Contains(list, word("rewards.whiten", "shift_mean_false")) {
+			lists = append(lists, append(slices.Clip(list), word("whiten.scope", "local_batch")))
+		}
+	}
+	return lists
 }
 
 // impliedRewardFormsOf is impliedRewardForms where a penalty may be that of the rows that penalised reports.
@@ -37,12 +54,25 @@ func impliedRewardFormsOf(b *dump.Batch, set *convention.Set, penalised penalisa
 	if ret == nil || v == nil && !variesInRow(b, "advantages") {
 		return nil
 	}
-	for _, t := range append(rewardEstimates(b, set), rewardTerm{}) {
+	type form struct {
+		rewardTerm
+		shifted bool
+	}
+	var forms []form
+	for _, shifted := range []bool{false, true} {
+		for _, t := range append(rewardEstimates(b, set), rewardTerm{}) {
+			forms = append(forms, form{t, shifted})
+		}
+	}
+	for _, t := range forms {
 		o := observations{n: 1}
 		if t.k != nil {
 			o.n++
 		}
 		if v != nil {
+			o.n++
+		}
+		if t.shifted {
 			o.n++
 		}
 		for i := range ret {
@@ -55,6 +85,9 @@ func impliedRewardFormsOf(b *dump.Batch, set *convention.Set, penalised penalisa
 			}
 			if t.k != nil {
 				row = append(row, t.k[i])
+			}
+			if t.shifted {
+				row = append(row, 1)
 			}
 			o.add(append(row, ret[i])...)
 		}

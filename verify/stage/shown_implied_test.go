@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 )
 
@@ -83,5 +84,39 @@ func TestImpliedRewardsOfOneTokenMore(t *testing.T) {
 	got := texts(Shown(Find("gae/returns"), b, &convention.Set{})[0])
 	for name, x := range map[string]string{"gae.gamma": "1", "gae.lambda": "0.95", "kl.beta": "0.05", "eos.rule": "subtract", "eos.penalty": "0.7"} {
 		require.Equal(t, x, got[name], name)
+	}
+}
+
+// Rewards that were whitened show a constant beside their KL, and those of ranks that whiten their own each another one.
+func TestImpliedRewardsOfRanksAreShown(t *testing.T) {
+	for seed := range uint64(4) {
+		for _, ranks := range []int{1, 2} {
+			b := ppoBatch(seed, func(row int, score float64, kl []float64, last int) []float64 {
+				x := rewardsOf(0.05, 0)(row, score, kl, last)
+				a, shift := 1.7, -0.13
+				if ranks == 2 && row >= 6 {
+					a, shift = 0.8, 0.21
+				}
+				for i := range x {
+					x[i] = a*x[i] + shift
+				}
+				return x
+			}, gaeOf(0.98, 0.9))
+			delete(b.Tensors, "token_rewards")
+			if ranks == 2 {
+				b.Files = []dump.FileInfo{{Name: "f", Hi: 6, Cols: b.Cols}, {Name: "g", Lo: 6, Hi: 12, Rank: 1, Cols: b.Cols}}
+				for r := 6; r < b.Rows; r++ {
+					b.Origin[r].File = 1
+				}
+			}
+			for _, tensor := range b.Tensors {
+				tensor.Width = 1
+			}
+			lists := Shown(Find("gae/returns"), b, &convention.Set{})
+			require.NotEmpty(t, lists, "seed %d, %d ranks", seed, ranks)
+			got := texts(lists[0])
+			require.Equal(t, "0.98 0.9 shift_mean_false", got["gae.gamma"]+" "+got["gae.lambda"]+" "+got["rewards.whiten"])
+			require.Equal(t, map[int]string{1: "", 2: "local_batch"}[ranks], got["whiten.scope"])
+		}
 	}
 }
