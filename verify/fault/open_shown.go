@@ -33,7 +33,7 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 	var slips [][]stage.Change
 	switch {
 	case ch.ID == "gae/advantage" || ch.Output == "returns":
-		slips = recursionsShown(b, set)
+		slips = append(recursionsShown(b, set), valuesShown(ch, b, set)...)
 	case ch.ID == "ratio/is_weights":
 		slips = weightsShown(ch, b, set)
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
@@ -84,6 +84,24 @@ func weightsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown []
 func recursionsShown(b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
 	for _, f := range recursionForms()[1:] {
 		shown = append(shown, stage.DecaysUnder(b, set, f.next, f.own, f.reward)...)
+	}
+	return shown
+}
+
+// valuesShown are γ, λ and what stands in rewards, by the values of a column that is one too late or too early.
+func valuesShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
+	v := b.Token("values")
+	if v == nil {
+		return nil
+	}
+	for _, by := range []int{1, -1} {
+		x := make([]float64, len(v))
+		for i := range x {
+			if from := i%b.Cols + by; from >= 0 && from < b.Cols {
+				x[i] = v[i+by]
+			}
+		}
+		shown = append(shown, first(stage.Shown(ch, b.With("values", x), set), 1)...)
 	}
 	return shown
 }
