@@ -40,7 +40,7 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 		slips = stage.ValueClipsUnder(b, set)
 	}
 	if ch.Stage == convention.Reward || ch.Stage == convention.Advantage {
-		slips = append(slips, first(stage.InvertedPenalties(ch, b, set), 3)...)
+		slips = append(append(slips, first(stage.InvertedPenalties(ch, b, set), 3)...), policiesShown(ch, b, set)...)
 	}
 	for _, changes := range slips {
 		if !seen(healthy, changes) && !seen(shown, changes) {
@@ -86,6 +86,15 @@ func recursionsShown(b *dump.Batch, set *convention.Set) (shown [][]stage.Change
 		shown = append(shown, stage.DecaysUnder(b, set, f.next, f.own, f.reward)...)
 	}
 	return shown
+}
+
+// policiesShown is what stands in rewards where the policy and the reference of their KL are exchanged: of k3 and k1 that is another number.
+func policiesShown(ch *stage.Check, b *dump.Batch, set *convention.Set) [][]stage.Change {
+	old, ref := b.Token("logp_old"), b.Token("logp_ref")
+	if old == nil || ref == nil || b.Token("kl") != nil {
+		return nil
+	}
+	return first(stage.Shown(ch, b.With("logp_old", ref).With("logp_ref", old), set), 2)
 }
 
 // valuesShown are γ, λ and what stands in rewards, by the values of a column that is one too late or too early.

@@ -65,3 +65,42 @@ func TestValuesOfTheNextColumnShowTheRecursion(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 }
+
+// A KL in rewards whose policy and reference are exchanged shows its coefficient, and is named under it.
+func TestExchangedPoliciesShowTheCoefficient(t *testing.T) {
+	const rows, cols, beta = 8, 12, 0.05
+	rng := rand.New(rand.NewPCG(1, 9))
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Origin: make([]dump.Origin, rows), Files: []dump.FileInfo{{Name: "f", Hi: rows, Cols: cols}}, Tensors: map[string]*dump.Tensor{}}
+	x := map[string][]float64{}
+	for _, name := range []string{"token_rewards", "logp_old", "logp_ref"} {
+		x[name] = make([]float64, rows*cols)
+		b.Tensors[name] = &dump.Tensor{Name: name, Data: x[name], Width: 1, Layout: dump.PerToken, Shape: []int{rows, cols}, Type: format.F32}
+	}
+	score := make([]float64, rows)
+	for i := range b.Mask {
+		b.Mask[i] = true
+		x["logp_ref"][i], x["logp_old"][i] = -2, float64(float32(-2+0.4*rng.NormFloat64()))
+		d := x["logp_old"][i] - x["logp_ref"][i]
+		if x["token_rewards"][i] = float64(float32(-beta * (math.Exp(d) - 1 - d))); i%cols == cols-1 {
+			score[i/cols] = float64(float32(rng.NormFloat64()))
+			x["token_rewards"][i] = float64(float32(x["token_rewards"][i] + score[i/cols]))
+		}
+	}
+	b.Tensors["scores"] = &dump.Tensor{Name: "scores", Data: score, Width: 1, Layout: dump.PerRow, Shape: []int{rows}, Type: format.F32}
+	set := &convention.Set{}
+	for name, text := range map[string]string{"score.index": "last_response", "eos.rule": "none", "reward.clip": "none", "rewards.whiten": "no", "kl.clamp_in": "none", "kl.clamp_out": "none"} {
+		set = set.With(name, parsed(name, text), "test")
+	}
+	for _, c := range policiesShown(stage.Find("reward/token"), b, set)[0] {
+		set = set.With(c.Option, c.To, "search")
+	}
+	require.Equal(t, "k3 0.05", set.Value("kl.kind").String()+" "+set.Value("kl.beta").String())
+	require.Contains(t, texts(Explain(stage.Judge(stage.Find("reward/token"), b, set))), "KL-REVERSED")
+}
+
+func texts(list []Explanation) (ids []string) {
+	for _, e := range list {
+		ids = append(ids, e.Hypothesis.ID)
+	}
+	return ids
+}
