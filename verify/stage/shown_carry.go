@@ -22,15 +22,16 @@ func beyond(w []float64) bool {
 }
 
 // CarriedBeyond reports whether returns are those of a recursion that carries the next advantage by what is no γλ: what is left of them is no more
-// than 1e-5 of their size.
+// than 1e-5 of their size, between tokens behind which no episode ends.
 func CarriedBeyond(b *dump.Batch) bool {
 	r, v, ret := b.Token("token_rewards"), b.Token("values"), b.Token("returns")
-	if r == nil || v == nil || ret == nil || b.Token("dones") != nil {
+	done := b.Token("dones")
+	if r == nil || v == nil || ret == nil {
 		return false
 	}
 	o := observations{n: 2}
 	for i := range b.Mask {
-		if (i+1)%b.Cols != 0 && b.Mask[i] && b.Mask[i+1] {
+		if (i+1)%b.Cols != 0 && b.Mask[i] && b.Mask[i+1] && (done == nil || done[i] == 0) {
 			o.add(v[i+1], ret[i+1], ret[i]-r[i])
 		}
 	}

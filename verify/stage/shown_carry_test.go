@@ -13,22 +13,29 @@ import (
 
 // Returns whose advantages are carried by λ without γ, or by more than γ, are of no γ and λ that people write; those of a γλ are.
 func TestCarriedBeyond(t *testing.T) {
-	for _, c := range []struct {
+	for k, c := range []struct {
 		gamma, carry float64
 		want         bool
-	}{{0.95, 0.9, true}, {0.9, 0.95, true}, {0.95, 0.95 * 0.9, false}, {1, 0.95, false}, {0.99, 0.99, false}, {0.9, 0.45, false}, {0.99, 0.99 * 0.95, false}} {
+	}{{0.95, 0.9, true}, {0.95, 0.9, true}, {0.9, 0.95, true}, {0.95, 0.95 * 0.9, false}, {1, 0.95, false}, {0.99, 0.99, false}, {0.9, 0.45, false}, {0.99, 0.99 * 0.95, false}} {
 		const rows, cols = 6, 16
 		b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}}
 		for _, name := range []string{"token_rewards", "values", "returns"} {
 			b.Tensors[name] = &dump.Tensor{Name: name, Width: 1, Layout: dump.PerToken, Type: format.F32, Shape: []int{rows, cols}, Data: make([]float64, rows*cols)}
 		}
 		r, v, out := b.Token("token_rewards"), b.Token("values"), b.Token("returns")
+		done := make([]float64, rows*cols)
+		if k > 0 { // episodes end in a row
+			b.Tensors["dones"] = &dump.Tensor{Name: "dones", Width: 1, Layout: dump.PerToken, Type: format.F32, Shape: []int{rows, cols}, Data: done}
+		}
 		for row := range rows {
 			var next, sum float64
 			for col := cols - 1; col >= 0; col-- {
 				i := row*cols + col
 				b.Mask[i] = true
 				r[i], v[i] = float64(float32(0.1*math.Cos(float64(5*i)))), float64(float32(math.Sin(float64(3*i*i))))
+				if k > 0 && i%7 == 3 {
+					next, sum, done[i] = 0, 0, 1
+				}
 				sum = r[i] + c.gamma*next - v[i] + c.carry*sum
 				next = v[i]
 				out[i] = float64(float32(sum + v[i]))
