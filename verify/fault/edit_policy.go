@@ -200,6 +200,9 @@ func surrogateForms() []surrogateForm {
 	with("CLIP-DUAL", "the dual clip is left out", func(s *surrogate) { s.dual = func(float64) bool { return false } })
 	with("CLIP-DUAL-BOTH-SIGNS", "the dual clip is for every advantage", func(s *surrogate) { s.dual = func(float64) bool { return true } })
 	with("CLIP-DUAL", "the dual clip is for positive advantages, not for negative ones", func(s *surrogate) { s.dual = func(a float64) bool { return a > 0 } })
+	with("CLIP-DUAL", "the dual clip holds the loss of positive advantages from below, not that of negative ones from above", func(s *surrogate) {
+		s.dual, s.turned = func(a float64) bool { return a > 0 }, true
+	})
 	with("CLIP-DUAL", "the loss of a negative advantage is −A·clip.dual, whatever the ratio is", func(s *surrogate) { s.always = true })
 	with("CLIP-DUAL", "the loss of a negative advantage is at least −A·clip.dual where it should be at most that", func(s *surrogate) { s.turned = true })
 	with("RATIO-FORM", "the unclipped side is not multiplied by the ratio", func(s *surrogate) { s.without = 1 })

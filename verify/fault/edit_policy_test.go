@@ -154,6 +154,16 @@ func TestDualClipTurned(t *testing.T) {
 	}
 	require.Equal(t, check.Pass, stage.Judge(stage.Find("token_loss/policy"), loss(math.Min), set).Verdict)
 	requireName(t, stage.Judge(stage.Find("token_loss/policy"), loss(math.Max), set), "CLIP-DUAL", "is at least −A·clip.dual")
+	clipped := func(d, a float64) float64 {
+		return math.Max(-a*math.Exp(d), -a*math.Max(1-0.2, math.Min(math.Exp(d), 1+0.28)))
+	}
+	b := updated(func(d, a float64) float64 {
+		if a > 0 {
+			return math.Max(clipped(d, a), -a*1.1)
+		}
+		return clipped(d, a)
+	})
+	requireName(t, stage.Judge(stage.Find("token_loss/policy"), b, set), "CLIP-DUAL", "of positive advantages from below")
 }
 
 // A token that is held by the dual clip of the other sign is off by the rounding of that product, however small the loss without it is.
