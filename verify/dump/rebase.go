@@ -46,6 +46,9 @@ func (t *track) rebase(s *session) {
 		}
 	}
 	for _, o := range bases {
+		if !s.affords(o) {
+			break
+		}
 		found := t.holding(fault.Explain(o), o, s)
 		if !exact(found) {
 			continue
@@ -65,18 +68,27 @@ func (t *track) rebase(s *session) {
 	}
 	open := func(option string) bool { return u.set.Value(option).Kind() == convention.Unknown }
 	for _, o := range t.leftOut(bases, open) {
+		if !s.affords(o) {
+			break
+		}
 		if found := t.holding(fault.Explain(o), o, s); exact(found) {
 			t.first, t.why.faults = o, found
 			return
 		}
 	}
 	for _, o := range t.configured(bases, u, s, open) {
+		if !s.affords(o) {
+			break
+		}
 		if found := t.holding(fault.Explain(o), o, s); exact(found) {
 			t.first, t.why.faults = o, found
 			return
 		}
 	}
 	for _, o := range t.nextTo(bases, u, s, open) {
+		if !s.affords(o) {
+			break
+		}
 		if found := t.holding(fault.Explain(o), o, s); exact(found) {
 			t.first, t.why.faults = o, found
 			return
@@ -84,6 +96,9 @@ func (t *track) rebase(s *session) {
 	}
 	under := t.buggy(u.b, u.set, s)
 	for _, j := range under[:min(most, len(under))] {
+		if !s.affords(j.Outcome) {
+			break
+		}
 		if found := t.holding(fault.Explain(j.Outcome), j.Outcome, s); exact(found) {
 			t.first, t.why.faults = j.Outcome, found
 			return
@@ -110,6 +125,13 @@ func (t *track) rowRatio(u unit, s *session) (list []*stage.Outcome) {
 		}
 	}
 	return list
+}
+
+// affords reports whether bugs are looked for on top of one more base, and counts it: the numbers that all of a run are held against bound the work.
+func (s *session) affords(o *stage.Outcome) bool {
+	const most = 50_000
+	s.held += len(o.Got)
+	return s.held <= most || s.held == len(o.Got)
 }
 
 // goesOn reports whether what explains advantages or rewards is relative to a declaration that is not there: numbers of whole groups or steps that are fitted
