@@ -7,7 +7,7 @@ import (
 )
 
 // ShownBounds returns the bounds that the ratios of token losses stop at, whichever formula has them: where none of a program does, that of a bug may. It
-// proposes only. A clip may act on few tokens of a step, so that several give it together: under the options of the first.
+// proposes only. Beside a KL the losses give its coefficient where the ratio is not held, and the bounds behind it. A clip may act on few tokens of a step, so that several give it together: under the options of the first.
 func ShownBounds(ch *Check, steps []Step) (shown [][]Change) {
 	if ch.ID != "token_loss/policy" && ch.ID != "gradient/dlogp" || len(steps) == 0 || slices.ContainsFunc(steps, func(s Step) bool {
 		return s.B.Token("token_loss") == nil || s.B.Token("logp_old") == nil
@@ -21,22 +21,30 @@ func ShownBounds(ch *Check, steps []Step) (shown [][]Change) {
 	}
 	var found []proposal
 	for _, level := range []string{"token", "seq_mean"} {
-		cells := s.lossCells([]assign{word("ratio.level", level)}, false)
-		for _, signed := range []bool{true, false} { // the smaller of two terms stops at the bounds where the larger one does not
-			v := bounds(cells, signed, func(c *lossCell) (x, e float64) {
-				x, e = c.rest(0, "")
-				return -x / c.adv, e / math.Abs(c.adv)
-			})
-			if v.low.n+v.high.n+v.dual.n == 0 {
-				continue
-			}
-			list := []assign{word("ratio.level", level)}
-			for _, of := range [][]assign{numbers("clip.low", v.low.of(1, -1)), numbers("clip.high", v.high.of(-1, 1)), numbers("clip.dual", v.dual)} {
-				if len(of) > 0 {
-					list = append(list, of[0])
+		for _, place := range klPlaces(steps[0].B) {
+			base := []assign{word("ratio.level", level)}
+			for _, estimate := range s.likeliest(base, klEstimates(steps[0].B, place), place) {
+				base := append(slices.Clone(base), estimate...)
+				cells := s.lossCells(base, place != "")
+				for _, beta := range s.betas(cells, place, func(c *lossCell) float64 { return -c.adv * c.rho }) {
+					for _, signed := range []bool{true, false} { // the smaller of two terms stops at the bounds where the larger one does not
+						v := bounds(cells, signed, func(c *lossCell) (x, e float64) {
+							x, e = c.rest(beta, place)
+							return -x / c.adv, e / math.Abs(c.adv)
+						})
+						if v.low.n+v.high.n+v.dual.n == 0 {
+							continue
+						}
+						list := slices.Clone(base)
+						for _, of := range [][]assign{numbers("clip.low", v.low.of(1, -1)), numbers("clip.high", v.high.of(-1, 1)), numbers("clip.dual", v.dual)} {
+							if len(of) > 0 {
+								list = append(list, of[0])
+							}
+						}
+						found = append(found, proposal{withBeta(list, place, beta), v.odd})
+					}
 				}
 			}
-			found = append(found, proposal{list, v.odd})
 		}
 	}
 	slices.SortStableFunc(found, func(a, b proposal) int { return a.odd - b.odd })
