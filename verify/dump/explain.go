@@ -141,6 +141,9 @@ func (s *session) elsewhere(ctx context.Context, t *track, before []*track) erro
 	const tries = 2 // steps
 	others := spread(t.failing[1:], tries)
 	for _, step := range others {
+		if s.spent() {
+			return nil
+		}
 		if len(t.why.fits) > 0 || slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) || t.first.Rules != nil {
 			return nil
 		}

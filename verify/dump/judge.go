@@ -10,7 +10,7 @@ func Judge(ctx context.Context, run Source, o Options) (*Report, error) {
 // Merge is [Judge] where [Shard] has taken notes of the steps: it reads those again that notes do not settle, the first steps, and
 // what is to be explained, one after another. Its report is the same.
 func Merge(ctx context.Context, run Source, o Options, notes Notes) (*Report, error) {
-	s, r, err := judge(ctx, run, o, notes, 1, "")
+	s, r, err := judge(ctx, run, o, notes, 1, "", 0)
 	if err != nil {
 		return nil, err
 	}
@@ -19,7 +19,7 @@ func Merge(ctx context.Context, run Source, o Options, notes Notes) (*Report, er
 		return nil, err
 	}
 	if span > 1 {
-		again, other, err := judge(ctx, run, o, nil, span, why)
+		again, other, err := judge(ctx, run, o, nil, span, why, s.held)
 		if err != nil {
 			return nil, err
 		}
@@ -35,13 +35,14 @@ func Merge(ctx context.Context, run Source, o Options, notes Notes) (*Report, er
 	return r, s.err
 }
 
-// judge judges a run, of rollouts over so many steps as something shows, or over as many as groups and advantages show.
-func judge(ctx context.Context, run Source, o Options, notes Notes, span int, why string) (*session, *Report, error) {
+// judge judges a run, of rollouts over so many steps as something shows, or over as many as groups and advantages show. What was held against bugs before, of
+// [session.affords], is not done again.
+func judge(ctx context.Context, run Source, o Options, notes Notes, span int, why string, held int) (*session, *Report, error) {
 	s, err := begin(ctx, run, o, &ledger{notes: notes})
 	if err != nil {
 		return nil, nil, err
 	}
-	if span > 1 {
+	if s.held = held; span > 1 {
 		s.minis, s.shown = span, why
 	}
 	if err := s.judgeSteps(run.Steps()); err != nil {

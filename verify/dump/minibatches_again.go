@@ -6,6 +6,7 @@ import (
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 	"plumbline/verify/tol"
 )
@@ -34,12 +35,11 @@ func (s *session) longer(r *Report) (span int, why string, err error) {
 	return span, "updates whose new log-probs are the old ones", err
 }
 
-// unexplained counts the checks of advantages that neither a configuration nor a bug explains, but for a critic's: those are normalised over a rollout as a whole, or
-// not at all, which [whitenedOver] sees.
+// unexplained counts the checks of advantages that neither a configuration nor a bug explains.
 func (s *session) unexplained(r *Report) (n int) {
 	for _, res := range r.Results {
 		open := res.Verdict == check.Undetermined && res.Steps != nil && res.Steps.Bad > 0 || res.Verdict == check.Fail && (len(res.Explanations) == 0 || res.Explanations[0].Lead)
-		if open && (res.Check == "advantage/group" || res.Check == "advantage/return") {
+		if c := stage.Find(res.Check); open && c != nil && c.Stage == convention.Advantage {
 			n++
 		}
 	}

@@ -112,7 +112,7 @@ func TestAdvantagesOfARolloutOfWholeGroups(t *testing.T) {
 // A profile's own values are no bases enough: what it can be configured to is one, too.
 func TestConfiguredBasesOfAdvantages(t *testing.T) {
 	turned := func(adv, _ []float64) []float64 { return append(adv[8:], adv[:8]...) }
-	s, _, err := judge(t.Context(), wholeGroups(t, false, turned), Options{}, nil, 2, "")
+	s, _, err := judge(t.Context(), wholeGroups(t, false, turned), Options{}, nil, 2, "", 0)
 	require.NoError(t, err)
 	tr := s.tracks[slices.IndexFunc(s.tracks, func(t *track) bool { return t.check.ID == "advantage/group" })]
 	u, err := s.unit(t.Context(), tr, 1)

@@ -129,9 +129,14 @@ func (t *track) rowRatio(u unit, s *session) (list []*stage.Outcome) {
 
 // affords reports whether bugs are looked for on top of one more base, and counts it: the numbers that all of a run are held against bound the work.
 func (s *session) affords(o *stage.Outcome) bool {
-	const most = 50_000
 	s.held += len(o.Got)
-	return s.held <= most || s.held == len(o.Got)
+	return !s.spent() || s.held == len(o.Got)
+}
+
+// spent reports whether the work of [session.affords] is done.
+func (s *session) spent() bool {
+	const most = 50_000 // numbers
+	return s.held > most
 }
 
 // goesOn reports whether what explains advantages or rewards is relative to a declaration that is not there: numbers of whole groups or steps that are fitted
