@@ -222,36 +222,12 @@ func (s *session) passOf(n int) int {
 		s.passes = map[int]int{}
 	}
 	s.passes[n] = n
-	seen := map[string]bool{}
-	steps := s.run.Steps()
-	for i, step := range steps[:min(len(steps), n)] {
-		b, err := s.run.Batch(s.ctx, step)
-		if err != nil {
-			s.fail(err)
-			break
-		}
-		if i > 0 && step != steps[i-1]+1 || len(b.Missing) > 0 {
-			break
-		}
-		told, again := 0, 0
-		for _, k := range rowKeys(b) {
-			if k == "" {
-				continue
-			}
-			if told++; seen[k] {
-				again++
-			}
-			seen[k] = true
-		}
-		if told == 0 || again > 0 && again < told {
-			break
-		}
-		if again > 0 {
-			if n%i == 0 {
-				s.passes[n] = i
-			}
-			break
-		}
+	again, err := rowsComeAgain(s.ctx, s.run, n)
+	if err != nil {
+		s.fail(err)
+	}
+	if again > 0 && n%again == 0 {
+		s.passes[n] = again
 	}
 	return s.passes[n]
 }

@@ -28,7 +28,7 @@ func (s *session) longer(r *Report) (span int, why string, err error) {
 	if _, said := set.Fact("num_mini_batches"); said || stage.Updates(set) > 1 {
 		return 1, "", nil
 	}
-	if span, err = rowsComeAgain(s.ctx, s.run); err != nil || span > 1 {
+	if span, err = rowsComeAgain(s.ctx, s.run, maxSpan); err != nil || span > 0 { // after one step they are all of a rollout, whatever the updates are
 		return span, "rows that come again", err
 	}
 	span, err = firstUpdates(s.ctx, s.run)
@@ -46,14 +46,14 @@ func (s *session) unexplained(r *Report) (n int) {
 	return n
 }
 
-// rowsComeAgain returns after how many steps, one after the other, the rows of a run are those before, 1 where they are not.
-func rowsComeAgain(ctx context.Context, run Source) (int, error) {
+// rowsComeAgain returns after how many of the first steps of a run, one after the other, the rows are those before; 0 where they are not, or cannot be told apart.
+func rowsComeAgain(ctx context.Context, run Source, most int) (int, error) {
 	seen := map[string]bool{}
 	steps := run.Steps()
-	for i, step := range steps[:min(len(steps), maxSpan)] {
+	for i, step := range steps[:min(len(steps), most)] {
 		b, err := run.Batch(ctx, step)
 		if err != nil {
-			return 1, err
+			return 0, err
 		}
 		if len(b.Missing) > 0 || i > 0 && step != steps[i-1]+1 {
 			break
@@ -75,7 +75,7 @@ func rowsComeAgain(ctx context.Context, run Source) (int, error) {
 			return i, nil
 		}
 	}
-	return 1, nil
+	return 0, nil
 }
 
 // firstUpdates returns after how many steps, one after the other, the new log-probs are the old ones again, as they are at the first update of every rollout

@@ -73,12 +73,19 @@ func right(adv, _ []float64) []float64 { return adv }
 
 // Steps whose groups are whole show neither a group that is cut nor a mean of 0: rows that come again do, and updates whose log-probs did not move.
 func TestStepsOfARolloutThatOtherNumbersShow(t *testing.T) {
-	n, err := rowsComeAgain(t.Context(), wholeGroups(t, true, right))
+	n, err := rowsComeAgain(t.Context(), wholeGroups(t, true, right), maxSpan)
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
-	n, err = rowsComeAgain(t.Context(), wholeGroups(t, false, right))
+	n, err = rowsComeAgain(t.Context(), wholeGroups(t, false, right), maxSpan)
 	require.NoError(t, err)
-	require.Equal(t, 1, n)
+	require.Zero(t, n)
+	b, err := wholeGroups(t, false, right).Batch(t.Context(), 1)
+	require.NoError(t, err)
+	twin := *b
+	twin.Meta.Step++
+	n, err = rowsComeAgain(t.Context(), Batches{b, &twin}, maxSpan)
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "every step has all rows")
 	n, err = firstUpdates(t.Context(), wholeGroups(t, false, right))
 	require.NoError(t, err)
 	require.Equal(t, 2, n)
