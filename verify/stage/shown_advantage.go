@@ -88,22 +88,29 @@ func rareForms(ch *Check, b *dump.Batch) (lists [][]assign) {
 	return lists
 }
 
-// variesInRow reports whether a tensor has two numbers in the mask of a row.
+// variesInRow reports whether a tensor has two numbers in the mask of a row. One number and zeros beside it are one: where the row of another response has no
+// token, its advantages are 0. Zeros behind a reward are those of a return, which has two.
 func variesInRow(b *dump.Batch, name string) bool {
-	x := b.Token(name)
+	x, reward := b.Token(name), b.Token("token_rewards")
 	if x == nil {
 		return false
 	}
 	for r := range b.Rows {
-		first := math.NaN()
+		one, before := math.NaN(), -1 // the number of the row, and the token before
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if !b.Mask[i] {
+				continue
+			}
 			switch {
-			case !b.Mask[i]:
-			case math.IsNaN(first):
-				first = x[i]
-			case x[i] != first:
+			case before >= 0 && x[i] != x[before] && len(reward) == len(x) && reward[before] != 0, math.IsNaN(x[i]):
+				return true
+			case x[i] == 0 || x[i] == one:
+			case math.IsNaN(one):
+				one = x[i]
+			default:
 				return true
 			}
+			before = i
 		}
 	}
 	return false
