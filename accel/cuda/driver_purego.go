@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -72,9 +73,7 @@ type gpu struct {
 // Open returns the GPU of an ordinal number behind the driver library at path; "" is [Library]. Where there is no driver, or no GPU,
 // the error wraps [ErrNoDevice] and says which.
 func Open(path string, ordinal int) (Device, error) {
-	if path == "" {
-		path = Library
-	}
+	path = cmp.Or(path, Library)
 	g := &gpu{calls: make(chan func())}
 	go func() {
 		runtime.LockOSThread()

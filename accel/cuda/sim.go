@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
 
 	"plumbline/accel/cuda/ptxsim"
@@ -16,9 +17,7 @@ type Simulated struct {
 
 // Simulator returns a device with so many bytes of memory; 0 is 1 GiB.
 func Simulator(o ptxsim.Options, bytes int64) *Simulated {
-	if bytes == 0 {
-		bytes = 1 << 30
-	}
+	bytes = cmp.Or(bytes, 1<<30)
 	return &Simulated{Options: o, Stats: map[string]ptxsim.Stats{}, memory: ptxsim.Memory{Limit: bytes}, limit: bytes}
 }
 

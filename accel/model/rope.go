@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -38,13 +39,7 @@ func Frequencies(r arch.Rope) (freq []float64, factor float64, err error) {
 			freq[j] = float64(kept*f) + float64((1-kept)*f)/r.Factor
 		}
 	case "yarn":
-		fast, slow := r.BetaFast, r.BetaSlow
-		if fast == 0 {
-			fast = 32
-		}
-		if slow == 0 {
-			slow = 1
-		}
+		fast, slow := cmp.Or(r.BetaFast, 32), cmp.Or(r.BetaSlow, 1)
 		// the pair j with N·f_j/2π = turns
 		pair := func(turns float64) float64 {
 			return float64(r.Dim) / 2 * math.Log(n/(2*math.Pi*turns)) / math.Log(r.Theta)

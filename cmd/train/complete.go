@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,10 +31,7 @@ func (f *trainFlags) complete(cmd *cobra.Command, of func(trainer string) (keys 
 	keys := func(name string) *config.Settings {
 		s, fallback := of(trainerOf(name, nil))
 		s.Open = openConfig
-		if name == "" {
-			name = fallback
-		}
-		if s.ReadFile(name) != nil || s.Resolve() != nil {
+		if s.ReadFile(cmp.Or(name, fallback)) != nil || s.Resolve() != nil {
 			return nil
 		}
 		return s

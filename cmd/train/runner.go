@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -107,10 +108,7 @@ func (f *trainFlags) referenceOnly(what string) error {
 
 // settle reads configuration, environment and overrides.
 func (f *trainFlags) settle(s *config.Settings, fallback string, overrides []string) error {
-	name := f.config
-	if name == "" {
-		name = fallback
-	}
+	name := cmp.Or(f.config, fallback)
 	s.Open = openConfig
 	if filepath.Ext(name) == ".py" { // lines of a file that had the rest of the configuration: they lie over the embedded one
 		if err := s.ReadFile(fallback); err != nil {
@@ -463,16 +461,10 @@ func (x *session) notes(list []string) {
 // questions reads the rows of a data set.
 func questions(name string, most, count int, seed uint64) ([]dataset.Question, error) {
 	if name == "additions" {
-		if count == 0 {
-			count = 2000
-		}
-		return dataset.Additions(rng.New(seed, 4), count, most), nil
+		return dataset.Additions(rng.New(seed, 4), cmp.Or(count, 2000), most), nil
 	}
 	if name == "words" {
-		if count == 0 {
-			count = 2000
-		}
-		return dataset.WordLists(rng.New(seed, 4), count), nil
+		return dataset.WordLists(rng.New(seed, 4), cmp.Or(count, 2000)), nil
 	}
 	list, err := dataset.ReadGSM8K(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -212,10 +213,7 @@ func isKnown(framework, name string) bool {
 // aboutConfig says with whose names a configuration was read, what it does not hold, and what in it decides nothing. What it
 // declares and what nobody knows is said by the judgement.
 func aboutConfig(r *report.Report, file, framework string, d *convention.Declared, unread []config.Unread) {
-	names := d.Table
-	if names == "" {
-		names = "plumbline's own options"
-	}
+	names := cmp.Or(d.Table, "plumbline's own options")
 	r.Lines = append(r.Lines, fmt.Sprintf("configuration %s, read with the names of %s", file, names))
 	ignored := func(name string) bool {
 		one, err := convention.Declare(framework, "", []convention.NameValue{{Name: name, Value: ""}}, "")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,9 +220,7 @@ func repeatSteps(results []check.Result, steps string) {
 		if steps == "" || strings.Contains(res.Repeat, " --steps ") {
 			continue
 		}
-		if res.Repeat == "" {
-			res.Repeat = "--select " + res.Check
-		}
+		res.Repeat = cmp.Or(res.Repeat, "--select "+res.Check)
 		res.Repeat += " --steps " + format.ShellQuote(steps)
 	}
 }

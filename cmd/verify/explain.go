@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"regexp"
@@ -325,10 +326,7 @@ func printSymptom(w io.Writer, s *bug.Symptom) {
 
 // printMeaning prints what a program means by the name of a metric.
 func printMeaning(w io.Writer, m symptom.Name) {
-	program := m.Program
-	if program == "" {
-		program = "any other"
-	}
+	program := cmp.Or(m.Program, "any other")
 	text := "not judged"
 	if q := symptom.Find(m.Quantity); q != nil {
 		text = q.Formula

@@ -229,10 +229,7 @@ func dumpFaults(cmd *cobra.Command, seed uint64, healthy int, all bool) (wrong b
 		}
 		var other []string
 		for id, n := range s.First {
-			if id == "" {
-				id = "(nothing)"
-			}
-			other = append(other, fmt.Sprintf("%s %d", id, n))
+			other = append(other, fmt.Sprintf("%s %d", cmp.Or(id, "(nothing)"), n))
 		}
 		slices.Sort(other)
 		rows = append(rows, []string{s.Plant.ID, strings.Join(s.Plant.Bug().Rows, " "), s.Plant.Bug().Title, fmt.Sprint(s.Batches), fmt.Sprint(s.Caught), fmt.Sprint(s.Named),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -387,10 +388,7 @@ func opsSummary(r *report.Report) string {
 	for _, result := range r.Results {
 		n[result.Verdict]++
 	}
-	features := strings.Join(cpu.Features(), "; ")
-	if features == "" {
-		features = "no feature that a kernel asks for"
-	}
+	features := cmp.Or(strings.Join(cpu.Features(), "; "), "no feature that a kernel asks for")
 	undecided := ""
 	if n[check.Undetermined] > 0 {
 		undecided = fmt.Sprintf(", %d undetermined", n[check.Undetermined])

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -254,10 +255,7 @@ type (
 
 // kubernetes returns an Indexed Job, and a suspended one for the merge. A disruption of a pod is no failure of its shard.
 func (p *shardPlan) kubernetes() ([]byte, error) {
-	dir := p.dir
-	if dir == "" {
-		dir = "/data"
-	}
+	dir := cmp.Or(p.dir, "/data")
 	pod := func(command []string) k8sTemplate {
 		return k8sTemplate{k8sPod{
 			RestartPolicy: "Never",

@@ -1,6 +1,9 @@
 package arch
 
-import "strconv"
+import (
+	"cmp"
+	"strconv"
+)
 
 func layerNorm(name string, role Role, width int) Module {
 	return Module{Name: name, Role: role, Kind: LayerNorm, Out: width}
@@ -119,10 +122,7 @@ var qwenMoE = llamaLike(func(c Config) []Module {
 		list = append(list, headNorms(c.HeadDim, c.HeadDim)...)
 	}
 	list = append(list, norm("post_attention_layernorm", MLPNorm, c.Hidden), Module{Name: "mlp.gate", Role: Router, Kind: Matrix, In: c.Hidden, Out: c.Experts})
-	inner := c.ExpertInner
-	if inner == 0 {
-		inner = c.Inner
-	}
+	inner := cmp.Or(c.ExpertInner, c.Inner)
 	expert := func(prefix string, kind Kind, inner int) {
 		list = append(list, Module{Name: prefix + "gate_proj", Role: Expert, Kind: kind, In: c.Hidden, Out: inner}, Module{Name: prefix + "up_proj", Role: Expert, Kind: kind, In: c.Hidden, Out: inner},
 			Module{Name: prefix + "down_proj", Role: Expert, Kind: kind, In: inner, Out: c.Hidden})

@@ -1,6 +1,7 @@
 package bind
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -130,9 +131,7 @@ func NewAccelerated(b *Base, mode lora.Mode, o Options) (*Accelerated, error) {
 	if o.Int8 && b.Config.Type == string(model.GPT2) {
 		return nil, fmt.Errorf("int8: the layers of %s store [in, out]; only those with rows of outputs are quantised", b.Config.Type)
 	}
-	if o.Fingerprint == "" {
-		o.Fingerprint = b.Fingerprint
-	}
+	o.Fingerprint = cmp.Or(o.Fingerprint, b.Fingerprint)
 	weights := b.weights
 	if o.Int8 {
 		weights = half(b.Config, weights)

@@ -1,6 +1,7 @@
 package bind
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,9 +76,7 @@ func NewOnDevice(b *Base, d cuda.Device, o Options) (*OnDevice, error) {
 			return nil, TooLargeError{n, s}
 		}
 	}
-	if o.Fingerprint == "" {
-		o.Fingerprint = b.Fingerprint
-	}
+	o.Fingerprint = cmp.Or(o.Fingerprint, b.Fingerprint)
 	weights := b.weights
 	if o.Int8 {
 		weights = half(b.Config, weights)

@@ -1,6 +1,7 @@
 package bind
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -349,9 +350,7 @@ func (l *Lockstep) Report(w io.Writer) error {
 		}
 		if p.first != "" {
 			verdict = "PARTS at " + p.first
-			if first == "" {
-				first = p.first
-			}
+			first = cmp.Or(first, p.first)
 		}
 		fmt.Fprintf(w, "lockstep: %-28s %5d compared, worst err/bound %.3f (rms %.3g of %.3g, %s): %s\n", p.kind, p.compared, p.worst, p.err, p.allowed, p.where, verdict)
 	}

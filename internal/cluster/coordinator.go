@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -85,16 +86,10 @@ type Coordinator struct {
 
 // Open starts the coordinator of a run.
 func Open(ctx context.Context, o Config) (_ *Coordinator, err error) {
-	if o.Listen == "" {
-		o.Listen = "127.0.0.1:4222"
-	}
+	o.Listen = cmp.Or(o.Listen, "127.0.0.1:4222")
 	o.Rows = max(1, o.Rows)
-	if o.AckWait == 0 {
-		o.AckWait = 30 * time.Second
-	}
-	if o.Check == 0 {
-		o.Check = time.Second
-	}
+	o.AckWait = cmp.Or(o.AckWait, 30*time.Second)
+	o.Check = cmp.Or(o.Check, time.Second)
 	c := &Coordinator{Config: o, secret: make([]byte, 32), changed: make(chan struct{}, 1), tasks: map[string]*task{}, done: map[string]bool{}, ids: map[string][]int{},
 		logp: map[string][]float64{}, counts: Counts{Rejected: map[string]int{}}}
 	rand.Read(c.secret)

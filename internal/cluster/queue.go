@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -157,9 +158,7 @@ func embed(listen, store string, s Security) (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if port == 0 {
-		port = server.RANDOM_PORT
-	}
+	port = cmp.Or(port, server.RANDOM_PORT)
 	t, err := s.server()
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -61,9 +62,7 @@ func (w *Worker) Work(ctx context.Context) error {
 	if w.Say == nil {
 		w.Say = func(string, ...any) {}
 	}
-	if w.Wait == 0 {
-		w.Wait = 10 * time.Minute
-	}
+	w.Wait = cmp.Or(w.Wait, 10*time.Minute)
 	if w.now == nil {
 		w.now = time.Now
 	}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -98,9 +99,7 @@ func redFlags(batches, epochs []arcLine, frozen bool) (list []finding) {
 			low, high = min(low, b.Qwen), max(high, b.Qwen)
 			continue
 		}
-		if since == 0 {
-			since = b.Step
-		}
+		since = cmp.Or(since, b.Step)
 		span = max(span, b.Step-since)
 	}
 	switch {

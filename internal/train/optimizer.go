@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -112,10 +113,7 @@ func (o *adam) Step(u Update) (out Updated, err error) {
 		shield.measure(&out, grads)
 		shield.project(&out, grads, ProjectGrad)
 	}
-	limit := u.MaxNorm
-	if limit == 0 {
-		limit = 1e300
-	}
+	limit := cmp.Or(u.MaxNorm, 1e300)
 	clipped := optim.ClipGlobalNorm(grads, limit)
 	if shield == nil {
 		out.Norm = clipped

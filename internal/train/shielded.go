@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,10 +72,7 @@ func (c *Shielded) Train(ctx context.Context, env ShieldedEnv) (last []rl.Metric
 		return nil, err
 	}
 	perEpoch := (len(env.Prompts) + c.PPOBatch - 1) / c.PPOBatch
-	steps := c.Steps
-	if steps == 0 {
-		steps = c.Epochs * perEpoch
-	}
+	steps := cmp.Or(c.Steps, c.Epochs*perEpoch)
 	r.run, err = env.begin(plan{trainer: "shielded", model: env.Policy, base: env.Policy.Fingerprint(), optimizer: env.optimizer(r.params, false), steps: steps, every: c.SaveEvery,
 		files: r.shieldFiles, restore: r.restoreShield, options: map[string]string{"kl_beta": fmt.Sprint(c.KLBeta)}})
 	if err != nil {

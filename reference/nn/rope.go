@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -125,13 +126,7 @@ func (r RoPE) Frequencies() (freq []float64, factor float64) {
 // yarnRamp returns the pairs between which yarn goes over from keeping to dividing a frequency.
 func (r RoPE) yarnRamp() (lo, hi float64) {
 	s := r.Scaling
-	fast, slow := s.BetaFast, s.BetaSlow
-	if fast == 0 {
-		fast = 32
-	}
-	if slow == 0 {
-		slow = 1
-	}
+	fast, slow := cmp.Or(s.BetaFast, 32), cmp.Or(s.BetaSlow, 1)
 	pair := func(turns float64) float64 { // that turns so often in N positions
 		return float64(r.Dim) * math.Log(s.OriginalMaxPositions/(turns*2*math.Pi)) / (2 * math.Log(r.Theta))
 	}

@@ -1,6 +1,7 @@
 package quant
 
 import (
+	"cmp"
 	"slices"
 
 	"gonum.org/v1/gonum/blas"
@@ -58,13 +59,7 @@ func (l *Linear) Forward(y, x []float64, n int) {
 	if l.Bias != nil && len(l.Bias) != w.Rows {
 		panic(badLength)
 	}
-	inv127, squared := l.Inv127, l.Inv127Squared
-	if inv127 == 0 {
-		inv127 = Inv127
-	}
-	if squared == 0 {
-		squared = Inv127Squared
-	}
+	inv127, squared := cmp.Or(l.Inv127, Inv127), cmp.Or(l.Inv127Squared, Inv127Squared)
 	in := make([]float64, len(x))
 	for i, v := range x {
 		in[i] = l.Type.Round(v)
@@ -131,10 +126,7 @@ func (l *Linear) Backward(dx, dy []float64, n int) {
 	w.check()
 	shaped(dx, n, w.Cols)
 	shaped(dy, n, w.Rows)
-	inv127 := l.Inv127
-	if inv127 == 0 {
-		inv127 = Inv127
-	}
+	inv127 := cmp.Or(l.Inv127, Inv127)
 	weight := make([]float64, len(w.Codes))
 	w.Dequantize(weight, inv127)
 	product(dx, dy, weight, n, w.Cols, w.Rows, blas.NoTrans)

@@ -1,5 +1,7 @@
 package rl
 
+import "cmp"
+
 // AggKind is how a matrix of token losses becomes one number. It is the option agg.kind.
 type AggKind int
 
@@ -165,10 +167,7 @@ func (o *AggOptions) divisor(mask []bool, rows, cols int) (float64, error) {
 	if o.Denominator != AggMicro {
 		tokens, full = o.Tokens, o.Rows
 	}
-	length := o.Length
-	if length == 0 {
-		length = float64(cols)
-	}
+	length := cmp.Or(o.Length, float64(cols))
 
 	var den float64
 	switch o.Kind {

@@ -1,6 +1,9 @@
 package rl
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // JSDOptions selects a divergence between the next-token distributions of a student and a teacher.
 type JSDOptions struct {
@@ -21,10 +24,7 @@ func JSD(loss, dstudent, student, teacher []float64, vocab int, o JSDOptions) (l
 	need(0 <= o.Beta && o.Beta <= 1 && o.Temperature >= 0, badOption)
 	n := len(student) / vocab
 	loss, dstudent = output(loss, n), output(dstudent, len(student))
-	t := o.Temperature
-	if t == 0 {
-		t = 1
-	}
+	t := cmp.Or(o.Temperature, 1)
 	p, q := make([]float64, vocab), make([]float64, vocab) // logarithms
 	for r := range n {
 		logSoftmax(p, student[r*vocab:(r+1)*vocab], t)

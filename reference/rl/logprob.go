@@ -1,6 +1,9 @@
 package rl
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // LogProbOptions scales logits before the softmax. The zero value leaves them as they are.
 type LogProbOptions struct {
@@ -10,10 +13,7 @@ type LogProbOptions struct {
 
 // divisor is what logits are divided by.
 func (o *LogProbOptions) divisor() float64 {
-	t := o.Temperature
-	if t == 0 {
-		t = 1
-	}
+	t := cmp.Or(o.Temperature, 1)
 	return t + o.TempEps
 }
 

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -129,10 +130,7 @@ func (in *Input) expectedBytes(u *Unit) (n int64, width int, ok bool) {
 		}
 	}
 	add := func(name string, in, out int) {
-		w := wide[name]
-		if w == 0 {
-			w = width
-		}
+		w := cmp.Or(wide[name], width)
 		n += int64(l.rank(name)) * (int64(in) + int64(out)) * int64(w)
 	}
 	if m, _ := in.baseModel(u); m != nil {

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"plumbline/internal/arch"
@@ -83,12 +84,7 @@ func isPPO(algorithm string) bool {
 }
 
 func (in *Input) needs(what string) bool {
-	for _, n := range in.Needs {
-		if n == what {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(in.Needs, what)
 }
 
 // critic reports whether the value model has a directory of its own beside that of the policy.

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -59,10 +60,7 @@ func (f *Folder) Describe() string {
 			}
 		}
 	}
-	family := f.Family()
-	if family == "" {
-		family = "layout not known"
-	}
+	family := cmp.Or(f.Family(), "layout not known")
 	return family + ": " + strings.Join(parts, ", ")
 }
 

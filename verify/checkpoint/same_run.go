@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -139,10 +140,7 @@ func configDiffers(a, b *format.Object, modelType string) (list []string) {
 }
 
 func or(text, absent string) string {
-	if text == "" {
-		return absent
-	}
-	return text
+	return cmp.Or(text, absent)
 }
 
 // plainJSON writes a value with numbers as numbers: 1e6 is 1000000.0.

@@ -1,6 +1,7 @@
 package diff
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -188,9 +189,7 @@ func (p *pairing) shares() (id, why string) {
 		proportional = proportional && t.yy-f*t.xy <= 1e-6*t.yy
 		local = local && near(f, all.tokens/(M*t.tokens))
 		rows = rows && near(f, all.rows/(M*t.rows))
-		if one == 0 {
-			one = f
-		}
+		one = cmp.Or(one, f)
 		equal = equal && near(f, one)
 		factors = append(factors, fmt.Sprintf("%.4g", f))
 	}

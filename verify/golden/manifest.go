@@ -1,6 +1,7 @@
 package golden
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -80,10 +81,7 @@ func runManifest(s *Set) ([]check.Result, error) {
 
 // where names the folder.
 func (s *Set) where() string {
-	if s.Dir == "" {
-		return "golden, in the program"
-	}
-	return s.Dir
+	return cmp.Or(s.Dir, "golden, in the program")
 }
 
 // capped keeps the first findings of one kind and puts one in place of the rest, which says what they are.

@@ -8,6 +8,7 @@
 package projection
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -123,10 +124,7 @@ type Input struct {
 }
 
 func (in *Input) tol() float64 {
-	if in.Tol == 0 {
-		return DefaultTol
-	}
-	return in.Tol
+	return cmp.Or(in.Tol, DefaultTol)
 }
 
 // kind returns the reading that was stated, and by whom.

@@ -2,6 +2,7 @@ package projection
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format"
 	"plumbline/reference/linalg"
@@ -179,12 +180,7 @@ func (p *pair) lowType() format.DType {
 
 // onGrid reports whether every element is a number of the type d.
 func onGrid(x []float64, d format.DType) bool {
-	for _, v := range x {
-		if format.Round(v, d) != v {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(x, func(v float64) bool { return format.Round(v, d) != v })
 }
 
 func minusAbs(x []float64) []float64 {

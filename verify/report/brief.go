@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -128,10 +129,7 @@ func abridged(text string, width, most int, mark string) []string {
 
 // brief prints the report in the few lines of r.Brief.
 func (r *Report) brief(w io.Writer, opt Options) error {
-	width := opt.Width
-	if width == 0 {
-		width = defaultWidth
-	}
+	width := cmp.Or(opt.Width, defaultWidth)
 	b := r.Brief
 	for spare := 0; ; spare++ { // what is least needed goes first, until one finding fits the screen
 		p := &screen{width: max(width, leastWidth), ascii: opt.ASCII}

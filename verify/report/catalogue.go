@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -61,10 +62,7 @@ func Explain(w io.Writer, command string, c check.Info) error {
 
 // ExplainFault prints one fault and the check that ships it.
 func ExplainFault(w io.Writer, command string, c check.Info, f check.FaultInfo) {
-	fix := f.Fix
-	if fix == "" {
-		fix = c.Fix
-	}
+	fix := cmp.Or(f.Fix, c.Fix)
 	fmt.Fprintf(w, "%s  %s\n\ncause:     %s\nsource:    %s\ncaught by: %s (verify %s)\nfix:       %s\n\n", f.ID, f.Title, f.Cause, f.Source, c.Name, command, fix)
 }
 

@@ -1,6 +1,7 @@
 package runlog
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -336,10 +337,7 @@ func (r *Report) head(logs []*log, paths []string, unknown, notes []string) {
 			b.Head = append(b.Head, fmt.Sprintf("… and %d more files (-v)", len(logs)-i))
 			break
 		}
-		program := programs[l.watch.Program]
-		if program == "" {
-			program = "program not told by its names"
-		}
+		program := cmp.Or(programs[l.watch.Program], "program not told by its names")
 		b.Head = append(b.Head, fmt.Sprintf("%s  %s  %s", filepath.Base(l.path), program, r.Inputs[i].What))
 	}
 	steps := ""

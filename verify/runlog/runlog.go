@@ -3,6 +3,7 @@
 package runlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -299,9 +300,7 @@ func fromFile(stdin io.Reader) source {
 			}
 			err = l.reader.Open(l.path, counted)
 		}
-		if l.size == 0 {
-			l.size = l.reader.Bytes
-		}
+		l.size = cmp.Or(l.size, l.reader.Bytes)
 		if err == nil && l.reader.Lines == 0 {
 			err = format.Malformed(l.path, "", "is empty, want a log")
 		}

@@ -2,6 +2,7 @@ package runlog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/gob"
 	"errors"
@@ -86,9 +87,7 @@ func Shard(ctx context.Context, paths []string, i, n int, put func(Record) error
 		if err != nil && !errors.As(err, &malformed) {
 			return bad, err
 		}
-		if bad == nil {
-			bad = malformed
-		}
+		bad = cmp.Or(bad, malformed)
 		r := l.reader
 		if err := w.end(&ending{l.size, r.Lines, r.Bytes, slices.Clone(r.Count[:]), r.Cut, malformed}, r.Names); err != nil {
 			return bad, err

@@ -2,6 +2,7 @@ package symptom
 
 import (
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -237,12 +238,7 @@ func Known(name string) bool {
 	if low := strings.ToLower(name); low != name {
 		return Known(low)
 	}
-	for _, e := range globs {
-		if matches(e.Name, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(globs, func(e *Name) bool { return matches(e.Name, name) })
 }
 
 var anyName = func() map[string]bool {

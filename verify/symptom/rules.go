@@ -1,6 +1,7 @@
 package symptom
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -196,10 +197,7 @@ func (j *judge) impossible() {
 		}
 	}
 	if first != nil {
-		id := map[string]string{"arc": "D10", "ppo": "C3"}[j.Program]
-		if id == "" {
-			id = "NONFINITE"
-		}
+		id := cmp.Or(map[string]string{"arc": "D10", "ppo": "C3"}[j.Program], "NONFINITE")
 		if (first == &j.micro.std || first.what != nil && first.what.ID == "reward_std") && (first == &j.micro.std && j.micro.std.n == 0 || j.optionNumber(2, "group_size", "num_generations", "n_samples_per_prompt", "n") == 1) {
 			id = "H7e"
 		}

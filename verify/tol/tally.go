@@ -6,6 +6,7 @@
 package tol
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -139,9 +140,7 @@ func (t *Tally) Merge(u *Tally) {
 	t.N += u.N
 	t.Failed += u.Failed
 	t.Undetermined += u.Undetermined
-	if t.Bad == "" {
-		t.Bad = u.Bad
-	}
+	t.Bad = cmp.Or(t.Bad, u.Bad)
 	for i, n := range u.ratios {
 		t.ratios[i] += n
 	}

@@ -1,6 +1,7 @@
 package update
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -281,10 +282,7 @@ func number(x float64) string {
 }
 
 func kindWords(kind string) string {
-	if kind == "" {
-		return "optimiser"
-	}
-	return kind
+	return cmp.Or(kind, "optimiser")
 }
 
 // words says what a fit found.

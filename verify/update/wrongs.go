@@ -1,6 +1,7 @@
 package update
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -193,9 +194,7 @@ type claim struct {
 // claims are the bugs that give the numbers of the run, of the optimisers that are declared.
 func claims(d Declared, s *search) (found []claim) {
 	base := d
-	if base.Kind == "" {
-		base.Kind = "adamw"
-	}
+	base.Kind = cmp.Or(base.Kind, "adamw")
 	var legal []rule
 	for _, v := range variants(base, s.sample) {
 		if len(v.off) == 0 {

@@ -8,6 +8,7 @@
 package vram
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -213,17 +214,11 @@ func (s *Setup) width() float64 {
 }
 
 func (s *Setup) dtype() string {
-	if s.DType == "" {
-		return "float16"
-	}
-	return s.DType
+	return cmp.Or(s.DType, "float16")
 }
 
 func (s *Setup) rollout() int {
-	if s.Rollout == 0 {
-		return s.Batch
-	}
-	return s.Rollout
+	return cmp.Or(s.Rollout, s.Batch)
 }
 
 func (s *Setup) eager() bool { return s.Attention == "eager" || s.Model.Type == "gptj" }

@@ -1,6 +1,7 @@
 package ptxsim
 
 import (
+	"cmp"
 	"fmt"
 	"sort"
 )
@@ -25,16 +26,11 @@ const firstAddress = 0x10_0000_0000
 
 // Alloc returns the address of n bytes, a multiple of 256, that nothing has written yet.
 func (m *Memory) Alloc(n int64) (uint64, error) {
-	limit := m.Limit
-	if limit == 0 {
-		limit = 1 << 30
-	}
+	limit := cmp.Or(m.Limit, 1<<30)
 	if n <= 0 || n > limit-m.used {
 		return 0, fmt.Errorf("ptxsim: no memory for %d bytes: %d of %d are in use", n, m.used, limit)
 	}
-	if m.next == 0 {
-		m.next = firstAddress
-	}
+	m.next = cmp.Or(m.next, firstAddress)
 	a := &allocation{base: m.next, data: make([]byte, n), set: make([]bool, n)}
 	m.blocks = append(m.blocks, a)
 	m.used += n

@@ -1,6 +1,7 @@
 package ptxsim
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 )
@@ -119,10 +120,7 @@ func (k *Kernel) Run(mem *Memory, l Launch) (Stats, error) {
 		return Stats{}, fmt.Errorf("ptxsim: kernel %s: %d bytes of shared memory, at most %d", k.Name, k.Shared+l.Shared, maxSharedMem)
 	}
 	mem.launch++
-	r := &run{Launch: l, kernel: k, memory: mem, id: mem.launch, budget: l.Budget}
-	if r.budget == 0 {
-		r.budget = 4e9
-	}
+	r := &run{Launch: l, kernel: k, memory: mem, id: mem.launch, budget: cmp.Or(l.Budget, 4e9)}
 	shared := k.Shared
 	if k.dynamic {
 		shared = (shared+15)&^15 + l.Shared

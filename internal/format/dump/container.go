@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -165,9 +166,7 @@ func (c *container) metadata(o *opener) (*metadata, error) {
 		if m != nil && !sameMetadata(inside, outside) {
 			return nil, format.Malformed(path, "", "the metadata in the file and in %s differ: %s", l.path(), difference(m, second))
 		}
-		if m == nil {
-			m = second
-		}
+		m = cmp.Or(m, second)
 	}
 	c.bf16 = slices.Sorted(slices.Values(m.bf16))
 	names := c.tensorNames()

@@ -3,6 +3,7 @@ package npy
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/flate"
 	"errors"
 	"fmt"
@@ -86,9 +87,7 @@ func parseArchive(r io.ReaderAt, size int64, path string, opt Options) (*Archive
 		a.names = append(a.names, name)
 		a.entries[name] = e
 	}
-	if a.opt.MaxUncompressed == 0 {
-		a.opt.MaxUncompressed = DefaultMaxUncompressed
-	}
+	a.opt.MaxUncompressed = cmp.Or(a.opt.MaxUncompressed, DefaultMaxUncompressed)
 	a.left = a.opt.MaxUncompressed
 	return a, nil
 }

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -34,10 +35,7 @@ func PlantAll(seed uint64) ([]Planted, error) {
 				return out, fmt.Errorf("%s %s: %w", c.Name, f.ID, err)
 			}
 			p := Planted{Check: c.Name, Fault: infos[i], Input: in}
-			want := f.Want
-			if want == 0 {
-				want = check.Fail
-			}
+			want := cmp.Or(f.Want, check.Fail)
 			for _, res := range results {
 				if !slices.Contains([]check.Verdict{check.Pass, check.Note, check.Skip}, res.Verdict) && !slices.Contains(p.By, res.Check) {
 					p.By = append(p.By, res.Check)

@@ -3,6 +3,7 @@
 package dump
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -159,9 +160,7 @@ func Plant(ctx context.Context, plant *trainer.Plant, p *convention.Profile, dty
 			if !k.Caught {
 				k.Caught, k.Class = true, res.Class
 				for _, e := range res.Explanations {
-					if k.First == "" {
-						k.First = e.Fault
-					}
+					k.First = cmp.Or(k.First, e.Fault)
 					k.Named = k.Named || !e.Lead && sameBug(e.Fault, plant)
 				}
 			}

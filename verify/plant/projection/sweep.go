@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -33,10 +34,7 @@ func PlantAll(seed uint64) ([]Planted, error) {
 				return out, fmt.Errorf("%s %s: %w", c.Name, f.ID, err)
 			}
 			p := Planted{Check: c.Name, Fault: infos[i]}
-			want := f.Want
-			if want == 0 {
-				want = check.Fail
-			}
+			want := cmp.Or(f.Want, check.Fail)
 			for _, res := range results {
 				if !slices.Contains([]check.Verdict{check.Pass, check.Note, check.Skip}, res.Verdict) && !slices.Contains(p.By, res.Check) {
 					p.By = append(p.By, res.Check)

@@ -87,12 +87,7 @@ func not(c condition) condition { return func(s *convention.Set) bool { return !
 
 func all(cs ...condition) condition {
 	return func(s *convention.Set) bool {
-		for _, c := range cs {
-			if !c(s) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(cs, func(c condition) bool { return !c(s) })
 	}
 }
 
