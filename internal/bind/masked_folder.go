@@ -125,7 +125,7 @@ func parseMaskedConfig(path string, text []byte) (model.MaskedGPTConfig, error) 
 	numbers := map[string]*int{"n_layer": &c.Layers, "n_head": &c.Heads, "n_embd": &c.Hidden, "block_size": &c.MaxPositions, "vocab_size": &c.Vocab,
 		"mask_token_id": &c.Mask, "pad_token_id": &c.Pad, "cls_token_id": &c.CLS}
 	s := format.NewScanner(path, text, 0)
-	err := s.Object(func(key string) (err error) {
+	err := s.Document(func(key string) (err error) {
 		has[key] = true
 		switch key {
 		case "mode":
@@ -158,9 +158,6 @@ func parseMaskedConfig(path string, text []byte) (model.MaskedGPTConfig, error) 
 		}
 		return err
 	})
-	if err == nil {
-		err = s.End()
-	}
 	if err != nil {
 		return c, err
 	}
@@ -209,16 +206,13 @@ func sameIDs(path string, c model.MaskedGPTConfig) error {
 func parseVocabulary(path string, text []byte, c model.MaskedGPTConfig) (*tokenizer.Chars, error) {
 	var characters string
 	s := format.NewScanner(path, text, 0)
-	err := s.Object(func(key string) (err error) {
+	err := s.Document(func(key string) (err error) {
 		if key != "characters" {
 			return s.Malformed("unknown key %.40q", key)
 		}
 		characters, err = s.String()
 		return err
 	})
-	if err == nil {
-		err = s.End()
-	}
 	if err != nil {
 		return nil, err
 	}

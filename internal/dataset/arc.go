@@ -102,7 +102,7 @@ func ParseArc(path string, text []byte) ([]ArcTask, error) {
 	one := ArcTask{Name: strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))}
 	single := false
 	s := format.NewScanner(path, text, 0)
-	err := s.Object(func(key string) error {
+	err := s.Document(func(key string) error {
 		if (key == "train" || key == "test") && s.Kind() == format.KindArray {
 			single = true
 			return arcPairs(s, &one, key)
@@ -120,9 +120,6 @@ func ParseArc(path string, text []byte) ([]ArcTask, error) {
 		list = append(list, t)
 		return err
 	})
-	if err == nil {
-		err = s.End()
-	}
 	if err != nil {
 		return nil, err
 	}

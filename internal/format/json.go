@@ -117,6 +117,14 @@ func (s *Scanner) Object(f func(key string) error) error {
 	return nil
 }
 
+// Document is Object for the object that is the whole document: nothing but white space may follow it.
+func (s *Scanner) Document(f func(key string) error) error {
+	if err := s.Object(f); err != nil {
+		return err
+	}
+	return s.End()
+}
+
 // Array reads an array and calls f for every element, with its index; f must read the element, if only with Skip. An
 // error of f ends the reading and is returned.
 func (s *Scanner) Array(f func(i int) error) error {

@@ -51,13 +51,10 @@ func ParseObject(file string, text []byte) (*Object, error) {
 	}
 	s, left := NewScanner(file, text, 0), maxMembers
 	members := map[string]any{}
-	err := s.Object(func(key string) (err error) {
+	err := s.Document(func(key string) (err error) {
 		members[key], err = value(s, &left)
 		return err
 	})
-	if err == nil {
-		err = s.End()
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -171,7 +171,7 @@ func ReadLog(path string) ([]Line, error) {
 func lineStep(path string, text []byte, base int64) (step int, err error) {
 	step = -1
 	s := format.NewScanner(path, text, base)
-	err = s.Object(func(key string) error {
+	err = s.Document(func(key string) error {
 		if key != "step" {
 			return s.Skip()
 		}
@@ -182,9 +182,6 @@ func lineStep(path string, text []byte, base int64) (step int, err error) {
 		step = int(n)
 		return err
 	})
-	if err == nil {
-		err = s.End()
-	}
 	return step, err
 }
 

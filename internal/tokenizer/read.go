@@ -24,10 +24,7 @@ func Parse(file string, data []byte) (*Tokenizer, error) {
 	}
 	r := &reader{s: format.NewScanner(file, data, 0), source: source{file: file,
 		places: places{"model.vocab", "model.merges", "added_tokens", "post_processor"}}}
-	err := r.s.Object(r.member)
-	if err == nil {
-		err = r.s.End()
-	}
+	err := r.s.Document(r.member)
 	if err == nil {
 		err = r.interpret()
 	}

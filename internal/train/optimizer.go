@@ -297,7 +297,7 @@ func readState(dir string) (state, error) {
 	scan := format.NewScanner(path, text, 0)
 	keys := map[string]*int{"schema": &s.Schema, "step": &s.Step, "schedule": &s.Updates, "data_position": &s.Samples, "rng": &s.RNG, "tokens": &s.Tokens}
 	seen := map[string]bool{}
-	err = scan.Object(func(key string) error {
+	err = scan.Document(func(key string) error {
 		to := keys[key]
 		if to == nil || seen[key] {
 			return scan.Malformed("the key %.80q is unknown or given twice", key)
@@ -310,9 +310,6 @@ func readState(dir string) (state, error) {
 		*to = int(n)
 		return err
 	})
-	if err == nil {
-		err = scan.End()
-	}
 	switch {
 	case err != nil:
 	case len(seen) != len(keys):

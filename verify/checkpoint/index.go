@@ -40,7 +40,7 @@ func parseIndex(file string, text []byte) (*Index, error) {
 	x := &Index{File: file, Map: map[string]string{}, TotalSize: -1}
 	s := format.NewScanner(file, text, 0)
 	mapped := false
-	err := s.Object(func(key string) error {
+	err := s.Document(func(key string) error {
 		switch key {
 		case "metadata":
 			if s.Kind() != format.KindObject {
@@ -70,9 +70,6 @@ func parseIndex(file string, text []byte) (*Index, error) {
 		}
 		return s.Skip()
 	})
-	if err == nil {
-		err = s.End()
-	}
 	if err == nil && !mapped {
 		err = format.Malformed(file, "", "key weight_map is missing")
 	}

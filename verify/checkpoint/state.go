@@ -61,7 +61,7 @@ const lastLogged = "log_history.step"
 func parseScalars(file string, text []byte) (*format.Object, error) {
 	s := format.NewScanner(file, text, 0)
 	members := map[string]any{}
-	err := s.Object(func(key string) (err error) {
+	err := s.Document(func(key string) (err error) {
 		switch s.Kind() {
 		case format.KindString:
 			members[key], err = s.String()
@@ -101,9 +101,6 @@ func parseScalars(file string, text []byte) (*format.Object, error) {
 		}
 		return err
 	})
-	if err == nil {
-		err = s.End()
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +143,7 @@ func parseManifest(file string, text []byte) (*Manifest, error) {
 	m := &Manifest{File: file, Files: map[string]manifestFile{}, Step: -1}
 	own, sum := false, ""
 	s := format.NewScanner(file, text, 0)
-	err := s.Object(func(key string) error {
+	err := s.Document(func(key string) error {
 		switch {
 		case key == "files":
 			return s.Object(func(name string) error {
@@ -187,9 +184,6 @@ func parseManifest(file string, text []byte) (*Manifest, error) {
 		}
 		return s.Skip()
 	})
-	if err == nil {
-		err = s.End()
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -141,7 +141,7 @@ func (t *Tokenizer) read(text []byte) error {
 			end = int(min(n, 1<<31-1))
 		}
 	}
-	err := s.Object(func(key string) error {
+	err := s.Document(func(key string) error {
 		switch {
 		case key == "model" && s.Kind() == format.KindObject:
 			return s.Object(func(key string) error {
@@ -211,9 +211,6 @@ func (t *Tokenizer) read(text []byte) error {
 		}
 		return s.Skip()
 	})
-	if err == nil {
-		err = s.End()
-	}
 	if err != nil {
 		t.digest, t.extra = 0, map[int]string{}
 		return err

@@ -139,14 +139,11 @@ func onlyNeutral(options []NameValue) error {
 func jsonOptions(file string, data []byte) ([]NameValue, error) {
 	s := format.NewScanner(file, data, 0)
 	var options []NameValue
-	err := s.Object(func(key string) error {
+	err := s.Document(func(key string) error {
 		v, err := s.Value()
 		options = append(options, NameValue{strings.Clone(key), v})
 		return err
 	})
-	if err == nil {
-		err = s.End()
-	}
 	return options, err
 }
 

@@ -181,7 +181,7 @@ func (l *loader) entries(name string, m *modelFolder, about *modelFile, values *
 func readModel(file string, text []byte) (*modelFile, error) {
 	m := &modelFile{Versions: map[string]string{}, Tensors: map[string]declared{}}
 	j := format.NewScanner(file, text, 0)
-	err := j.Object(func(key string) (err error) {
+	err := j.Document(func(key string) (err error) {
 		switch key {
 		case "attention":
 			m.Attention, err = j.String()
@@ -199,7 +199,7 @@ func readModel(file string, text []byte) (*modelFile, error) {
 		case "spec":
 			err = j.Object(func(name string) (err error) {
 				if name == "reward" {
-					m.Reward, err = readAny(j)
+					m.Reward, err = j.Value()
 					return err
 				}
 				return j.Skip()
@@ -229,9 +229,6 @@ func readModel(file string, text []byte) (*modelFile, error) {
 		}
 		return err
 	})
-	if err == nil {
-		err = j.End()
-	}
 	return m, err
 }
 

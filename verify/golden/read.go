@@ -37,7 +37,7 @@ func readSection(file string, text []byte, known bool) (*sectionFile, error) {
 	s := &sectionFile{known: known, ids: map[string]bool{}}
 	j := format.NewScanner(file, text, 0)
 	seen := false
-	err := j.Object(func(key string) (err error) {
+	err := j.Document(func(key string) (err error) {
 		switch key {
 		case "section":
 			s.Section, err = j.String()
@@ -74,9 +74,6 @@ func readSection(file string, text []byte, known bool) (*sectionFile, error) {
 		}
 		return err
 	})
-	if err == nil {
-		err = j.End()
-	}
 	if err == nil && known && !seen {
 		err = format.Malformed(file, "", "key entries is missing")
 	}
@@ -95,7 +92,7 @@ func (s *sectionFile) entry(j *format.Scanner, file string) error {
 			err = j.Skip()
 		case key == "options":
 			err = j.Object(func(name string) (err error) {
-				e.Options[name], err = readAny(j)
+				e.Options[name], err = j.Value()
 				return err
 			})
 		case key == "inputs":
@@ -130,36 +127,6 @@ func (s *sectionFile) entry(j *format.Scanner, file string) error {
 	return nil
 }
 
-// readAny reads a value of any kind.
-func readAny(j *format.Scanner) (v any, err error) {
-	switch j.Kind() {
-	case format.KindNull:
-		return nil, j.Null()
-	case format.KindBool:
-		return j.Bool()
-	case format.KindNumber:
-		return j.Float()
-	case format.KindString:
-		return j.String()
-	case format.KindArray:
-		list := []any{}
-		err = j.Array(func(int) error {
-			item, err := readAny(j)
-			list = append(list, item)
-			return err
-		})
-		return list, err
-	case format.KindObject:
-		object := map[string]any{}
-		err = j.Object(func(key string) error {
-			object[key], err = readAny(j)
-			return err
-		})
-		return object, err
-	}
-	return nil, j.Skip() // tells what is there
-}
-
 // readValues reads {name: value, …} where a value is {"tensor": name}, {"value": x} or {"raises": type, "message": text},
 // each with "dtype" and "shape" where the producer told them.
 func readValues(j *format.Scanner, into map[string]*Value) error {
@@ -175,7 +142,7 @@ func readValues(j *format.Scanner, into map[string]*Value) error {
 				}
 			case "value":
 				kinds++
-				if v.Raw, err = readAny(j); err == nil {
+				if v.Raw, err = j.Value(); err == nil {
 					v.Data = numbers(v.Raw)
 				}
 			case "raises":
@@ -300,7 +267,7 @@ func readManifest(file, base string, text []byte) (*Manifest, error) {
 		m.SHA256[name] = d
 		return err
 	}
-	err := j.Object(func(key string) error {
+	err := j.Document(func(key string) error {
 		switch {
 		case key == "sha256" && j.Kind() == format.KindObject:
 			return j.Object(digest)
@@ -309,8 +276,5 @@ func readManifest(file, base string, text []byte) (*Manifest, error) {
 		}
 		return digest(key)
 	})
-	if err == nil {
-		err = j.End()
-	}
 	return m, err
 }

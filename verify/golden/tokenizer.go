@@ -104,7 +104,7 @@ func readTexts(file string, text []byte, t *tokenizerFile) ([]*Entry, error) {
 	var peer, version, function string
 	heads := map[string]*string{"peer": &peer, "version": &version, "function": &function, "tokenizer_json_sha256": &t.sum}
 	j := format.NewScanner(file, text, 0)
-	err := j.Object(func(key string) (err error) {
+	err := j.Document(func(key string) (err error) {
 		switch {
 		case heads[key] != nil:
 			*heads[key], err = j.String()
@@ -123,9 +123,6 @@ func readTexts(file string, text []byte, t *tokenizerFile) ([]*Entry, error) {
 		}
 		return err
 	})
-	if err == nil {
-		err = j.End()
-	}
 	for _, e := range list {
 		e.Peer, e.Version, e.Function = peer, version, function
 	}

@@ -125,7 +125,7 @@ func readVerdicts(path string, data []byte) ([]verdictOf, error) {
 	var out []verdictOf
 	version := int64(-1)
 	sc := format.NewScanner(path, data, 0)
-	err := sc.Object(func(field string) error {
+	err := sc.Document(func(field string) error {
 		switch field {
 		case "schema_version":
 			var err error
@@ -153,9 +153,6 @@ func readVerdicts(path string, data []byte) ([]verdictOf, error) {
 		}
 		return sc.Skip()
 	})
-	if err == nil {
-		err = sc.End()
-	}
 	if err == nil && version != SchemaVersion {
 		err = format.Malformed(path, "schema_version", "found %d, want %d", version, SchemaVersion)
 	}

@@ -60,10 +60,7 @@ func readMetadata(source string, text []byte) (*metadata, error) {
 		return nil, format.Malformed(source, "", "metadata of %d bytes, want at most %d", len(text), maxMetadata)
 	}
 	r := metaReader{s: format.NewScanner(source, text, 0), m: &metadata{source: source, said: map[string]any{}, stepless: true}}
-	err := r.s.Object(func(key string) error { return inKey(r.member(key), key) })
-	if err == nil {
-		err = r.s.End()
-	}
+	err := r.s.Document(func(key string) error { return inKey(r.member(key), key) })
 	if err != nil {
 		return nil, explainNumber(err)
 	}

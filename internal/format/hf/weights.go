@@ -155,7 +155,7 @@ func parseIndex(path string, text []byte) (names []string, tensors []mapped, tot
 	// A member has four quotes; a document has no fewer.
 	tensors = make([]mapped, 0, min(bytes.Count(text, []byte{'"'})/4, maxTensors))
 	seen := false
-	err = s.Object(func(key string) error {
+	err = s.Document(func(key string) error {
 		switch {
 		case key == "weight_map":
 			seen = true
@@ -198,9 +198,6 @@ func parseIndex(path string, text []byte) (names []string, tensors []mapped, tot
 		}
 		return s.Skip()
 	})
-	if err == nil {
-		err = s.End()
-	}
 	if err == nil && !seen {
 		err = format.Malformed(path, "weight_map", "is missing")
 	}
