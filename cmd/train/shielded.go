@@ -209,12 +209,7 @@ func prompts(c *train.Shielded) ([]string, error) {
 	if c.Prompts == "" {
 		return dataset.ItemPrompts(c.Dataset), nil
 	}
-	f, err := format.Open(c.Prompts)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := f.ReadAll(maxPrompts)
+	text, err := format.ReadFile(c.Prompts, maxPrompts)
 	if err != nil {
 		return nil, err
 	}

@@ -223,12 +223,7 @@ func record(path string, d *onDevice, cases []deviceCase) error {
 
 // readCertificate reads what record wrote.
 func readCertificate(path string) (*certificate, error) {
-	f, err := format.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := f.ReadAll(mostCertificate)
+	text, err := format.ReadFile(path, mostCertificate)
 	if err != nil {
 		return nil, err
 	}

@@ -14,12 +14,7 @@ const maxConfig = 1 << 20
 
 // readConfigText reads a file of --config as every file of a stranger is read.
 func readConfigText(path string) ([]byte, error) {
-	f, err := format.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return f.ReadAll(maxConfig)
+	return format.ReadFile(path, maxConfig)
 }
 
 // list is a flag of names between commas, repeatable. pflag's own reads one record of CSV, and drops what follows a newline in silence.

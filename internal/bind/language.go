@@ -279,15 +279,10 @@ func ReadExtra(dir string) (map[string][]byte, error) {
 	defer folder.Close()
 	extra := map[string][]byte{}
 	for _, name := range []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"} {
-		f, err := folder.Open(name)
+		text, err := folder.ReadFile(name, format.MaxIndex)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return nil, err
-		}
-		text, err := f.ReadAll(format.MaxIndex)
-		f.Close()
 		if err != nil {
 			return nil, err
 		}

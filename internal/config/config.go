@@ -60,12 +60,7 @@ func Read(file string) (*File, error) {
 // Bytes returns the content of the regular file of that name, which may have as many bytes as a configuration. What is refused is an
 // error of no kind, what cannot be opened that of package os.
 func Bytes(file string) ([]byte, error) {
-	f, err := format.Open(file)
-	if err != nil {
-		return nil, plain(err)
-	}
-	defer f.Close()
-	text, err := f.ReadAll(maxBytes)
+	text, err := format.ReadFile(file, maxBytes)
 	return text, plain(err)
 }
 

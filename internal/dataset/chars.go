@@ -12,12 +12,7 @@ const maxText = 1 << 28
 
 // ReadText returns a text file as it is.
 func ReadText(path string) (string, error) {
-	f, err := format.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	data, err := f.ReadAll(maxText)
+	data, err := format.ReadFile(path, maxText)
 	return string(data), err
 }
 

@@ -28,12 +28,7 @@ type Question struct {
 // ReadGSM8K reads JSON lines, or one JSON array, of {"question": …, "answer": …}; other keys are ignored, empty lines too. A row without a question,
 // without an answer or without a number after the last #### of its answer is an error with the number of its line or row.
 func ReadGSM8K(path string) ([]Question, error) {
-	f, err := format.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := f.ReadAll(maxFile)
+	data, err := format.ReadFile(path, maxFile)
 	if err != nil {
 		return nil, err
 	}

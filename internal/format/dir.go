@@ -66,6 +66,16 @@ func (d *Dir) Open(name string) (*File, error) {
 	return f, err
 }
 
+// ReadFile returns the bytes of the regular file name inside d, as [Dir.Open] and [File.ReadAll] have them.
+func (d *Dir) ReadFile(name string, limit int64) ([]byte, error) {
+	f, err := d.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.ReadAll(limit)
+}
+
 // Has reports whether d holds an entry of that name.
 func (d *Dir) Has(name string) bool {
 	_, err := d.root.Lstat(filepath.Join(d.prefix, name))

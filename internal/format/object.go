@@ -31,6 +31,16 @@ func (f *File) ReadAll(limit int64) ([]byte, error) {
 	return b, nil
 }
 
+// ReadFile returns the bytes of the regular file at path, as [Open] and [File.ReadAll] have them.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.ReadAll(limit)
+}
+
 // Number is the text of a JSON number.
 type Number string
 

@@ -142,12 +142,7 @@ type Line struct {
 
 // ReadLog returns the lines of a log. A last line without its end is left out; a line that is not JSON is an error.
 func ReadLog(path string) ([]Line, error) {
-	f, err := format.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := f.ReadAll(maxLog)
+	data, err := format.ReadFile(path, maxLog)
 	if err != nil {
 		return nil, err
 	}

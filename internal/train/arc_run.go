@@ -225,12 +225,7 @@ func (r *arcRun) files() ([]rundir.File, error) {
 // restore reads what files wrote.
 func (r *arcRun) restore(dir string) (err error) {
 	path := filepath.Join(dir, arcStateFile)
-	f, err := format.Open(path)
-	if err != nil {
-		return err
-	}
-	text, err := f.ReadAll(1 << 16)
-	f.Close()
+	text, err := format.ReadFile(path, 1<<16)
 	if err != nil {
 		return err
 	}

@@ -65,12 +65,7 @@ func (r *shieldedRun) restoreShield(dir string) (err error) {
 
 func readShieldState(dir string) (s shieldState, err error) {
 	path := filepath.Join(dir, shieldFile)
-	f, err := format.Open(path)
-	if err != nil {
-		return s, err
-	}
-	defer f.Close()
-	text, err := f.ReadAll(1 << 16)
+	text, err := format.ReadFile(path, 1<<16)
 	if err != nil {
 		return s, err
 	}

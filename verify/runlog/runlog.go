@@ -87,17 +87,14 @@ func judge(ctx context.Context, paths []string, o Options, from source) (*Report
 	}
 	config, places := map[string]string{}, map[string]check.FileLine{}
 	for _, path := range configs {
-		f, err := format.Open(path)
+		text, err := format.ReadFile(path, 1<<20)
 		if err != nil {
 			continue
 		}
-		if text, err := f.ReadAll(1 << 20); err == nil {
-			values, lines := ParseConfig(string(text))
-			for k, v := range values {
-				config[k], places[k] = v, check.FileLine{Path: path, Number: lines[k]}
-			}
+		values, lines := ParseConfig(string(text))
+		for k, v := range values {
+			config[k], places[k] = v, check.FileLine{Path: path, Number: lines[k]}
 		}
-		f.Close()
 	}
 	for k, v := range o.Config {
 		config[k] = v

@@ -1,6 +1,7 @@
 package hf
 
 import (
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,19 +51,14 @@ func ReadConfig(path string) (*Config, error) {
 }
 
 func readConfig(dir *format.Dir) (*Config, error) {
-	f, err := dir.Open("config.json")
+	text, err := dir.ReadFile("config.json", format.MaxConfig)
 	if err != nil {
 		if !dir.Has("config.json") && dir.Has("adapter_config.json") {
 			return nil, format.Malformed(dir.Path(), "", "is an adapter of PEFT and holds no model (no config.json): give the folder of its base model, too")
 		}
 		return nil, err
 	}
-	defer f.Close()
-	text, err := f.ReadAll(format.MaxConfig)
-	if err != nil {
-		return nil, err
-	}
-	return ParseConfig(f.Path, text)
+	return ParseConfig(filepath.Join(dir.Path(), "config.json"), text)
 }
 
 // ParseConfig reads the text of a config.json; file is for messages. A size that is missing is refused: the default that a

@@ -129,12 +129,7 @@ func (f *Folder) Has(name string) bool { return f.dir.Has(name) }
 
 // Bytes returns the content of a file of the folder, of at most limit bytes: tokenizer.json, chat_template.jinja.
 func (f *Folder) Bytes(name string, limit int64) ([]byte, error) {
-	file, err := f.dir.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return file.ReadAll(limit)
+	return f.dir.ReadFile(name, limit)
 }
 
 // Names returns the names of the weights in increasing order, without what is in Ignored.

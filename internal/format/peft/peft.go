@@ -100,22 +100,17 @@ func Open(path string) (*Adapter, error) {
 	}
 	defer dir.Close()
 	a := &Adapter{Path: path}
-	f, err := dir.Open(ConfigFile)
+	text, err := dir.ReadFile(ConfigFile, format.MaxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, format.Malformed(path, "", "has no %s%s", ConfigFile, elsewhere(dir))
 	}
 	if err != nil {
 		return nil, err
 	}
-	text, err := f.ReadAll(format.MaxConfig)
-	f.Close()
-	if err != nil {
-		return nil, err
-	}
 	if a.Config, a.Notes, err = ParseConfig(filepath.Join(path, ConfigFile), text); err != nil {
 		return nil, err
 	}
-	f, err = dir.Open(WeightsFile)
+	f, err := dir.Open(WeightsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, noWeights(dir)
 	}
