@@ -55,6 +55,20 @@ func Open(path string) (*File, error) {
 	return open(path, os.Stat, func(p string) (*os.File, error) { return os.OpenFile(p, openFlags, 0) }, path)
 }
 
+// OpenAs opens the regular file at path and returns what parse makes of it, which closes the file. If parse fails the file is closed here.
+func OpenAs[T any](path string, parse func(*File) (T, error)) (T, error) {
+	f, err := Open(path)
+	if err != nil {
+		return *new(T), err
+	}
+	v, err := parse(f)
+	if err != nil {
+		f.Close()
+		return *new(T), err
+	}
+	return v, nil
+}
+
 // OpenIn opens the regular file name inside root. A name or symbolic link that leaves root fails in the path walk of
 // package os; shown is the path for messages.
 func OpenIn(root *os.Root, name, shown string) (*File, error) {

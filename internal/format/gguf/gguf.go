@@ -55,18 +55,7 @@ type info struct {
 }
 
 // Open opens the GGUF file at path. What is wrong with the content is a *format.Error.
-func Open(path string) (*File, error) {
-	f, err := format.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	file, err := Parse(f)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return file, nil
-}
+func Open(path string) (*File, error) { return format.OpenAs(path, Parse) }
 
 // Parse reads the metadata and the table of f. The File that it returns closes f; if there is an error, f stays open.
 func Parse(f *format.File) (*File, error) {

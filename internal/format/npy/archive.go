@@ -51,16 +51,7 @@ type Archive struct {
 // The names of all members are checked here and the whole archive is refused for a bad one; the members themselves are
 // looked at when they are asked for. Errors are those of Open.
 func OpenArchive(path string, opt Options) (*Archive, error) {
-	f, err := format.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	a, err := ParseArchive(f, opt)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return a, nil
+	return format.OpenAs(path, func(f *format.File) (*Archive, error) { return ParseArchive(f, opt) })
 }
 
 // ParseArchive is OpenArchive for a file that is open. If it succeeds, the file belongs to the archive and is closed by

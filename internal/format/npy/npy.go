@@ -38,16 +38,10 @@ type File struct {
 //
 // A file that cannot be opened gives the error of package os, content that is refused a *format.Error.
 func Open(path string, opt Options) (*File, error) {
-	f, err := format.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	a, err := Parse(f, opt)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return &File{a, f}, nil
+	return format.OpenAs(path, func(f *format.File) (*File, error) {
+		a, err := Parse(f, opt)
+		return &File{a, f}, err
+	})
 }
 
 // Close closes the file. The array cannot be read afterwards.

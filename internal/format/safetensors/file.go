@@ -51,18 +51,7 @@ type entry struct {
 }
 
 // Open opens the safetensors file at path and checks its header. What is wrong with the content is a *format.Error.
-func Open(path string) (*File, error) {
-	f, err := format.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	file, err := Parse(f)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return file, nil
-}
+func Open(path string) (*File, error) { return format.OpenAs(path, Parse) }
 
 // Parse checks the header of f. The File that it returns closes f; if there is an error, f stays open.
 func Parse(f *format.File) (*File, error) {
