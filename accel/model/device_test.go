@@ -107,7 +107,6 @@ func TestModelOnDevice(t *testing.T) {
 		c := rapid.Custom(tiny).Filter(func(c arch.Config) bool { return c.Type != "gpt2" }).Draw(t, "model")
 		c.Windows = nil
 		w := drawOf(t, lora.W8A16, c)
-		w.scorer.W = nil // a scorer is the host's
 		w.agree(t, w.runOn(t, cuda.Simulator(ptxsim.Schedules[n%4], 0), w.seed, cuda.AdamW{LR: 1e-2, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Decay: 0.1, Step: 1}), 8)
 	})
 }
@@ -118,7 +117,6 @@ func TestModelOnDeviceHeads(t *testing.T) {
 		c := arch.Config{Type: "qwen2", Vocab: 11, Layers: 2, KVHeads: 1, Heads: 2, HeadDim: size, Hidden: 20, Inner: 24, Positions: 64, Eps: 1e-5, Activation: "silu", QKVBias: true,
 			Rope: arch.Rope{Theta: 10000, Dim: size, Type: "default", Factor: 1}}
 		w := rapid.Custom(func(t *rapid.T) *world { return drawOf(t, lora.W8A16, c) }).Example(i)
-		w.scorer.W = nil
 		w.agree(t, w.runOn(t, cuda.Simulator(ptxsim.Schedules[i%4], 0), w.seed, cuda.AdamW{LR: 1e-2, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Decay: 0.1, Step: 1}), 8)
 	}
 }

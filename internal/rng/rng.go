@@ -15,8 +15,6 @@
 // is SplitMix64 that starts at mix(seed XOR mix(tensor+1)).
 package rng
 
-import "math/rand/v2"
-
 // A Stream is the sequence of numbers of one (seed, tensor). It has no state:
 // every method is a function of the element's number.
 type Stream struct{ key uint64 }
@@ -50,24 +48,4 @@ func mix(z uint64) uint64 {
 	z *= 0x94D049BB133111EB
 	z ^= z >> 31
 	return z
-}
-
-// A Source reads the words of a [Stream] one after the other. It serves
-// [rand.New]; what rand.Rand makes of the words may change between releases of
-// Go, so inputs of checks are drawn from the Stream itself.
-type Source struct {
-	stream Stream
-	next   uint64
-}
-
-var _ rand.Source = (*Source)(nil)
-
-// NewSource returns a Source that begins at word 0 of s.
-func NewSource(s Stream) *Source { return &Source{stream: s} }
-
-// Uint64 returns the next word.
-func (s *Source) Uint64() uint64 {
-	w := s.stream.Word(s.next)
-	s.next++
-	return w
 }

@@ -2,7 +2,6 @@ package rng
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -127,17 +126,6 @@ func TestStreamsDiffer(t *testing.T) {
 		i := rapid.Uint64().Draw(t, "i")
 		require.NotEqual(t, s.Word(i), s.Word(i+1))
 	})
-}
-
-func TestSource(t *testing.T) {
-	s := New(5, 6)
-	src := NewSource(s)
-	for i := range uint64(10) {
-		require.Equal(t, s.Word(i), src.Uint64())
-	}
-	a, b := rand.New(NewSource(s)).Perm(50), rand.New(NewSource(s)).Perm(50)
-	require.Equal(t, a, b)
-	require.NotEqual(t, a, rand.New(NewSource(New(5, 7))).Perm(50))
 }
 
 func BenchmarkNormal(b *testing.B) {

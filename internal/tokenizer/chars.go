@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -16,20 +15,6 @@ type Chars struct {
 	// Mask is the token to be filled in, Pad the one that fills a row up, CLS the one whose hidden state a judge reads,
 	// -1 for none.
 	Mask, Pad, CLS int
-}
-
-// CharsOf returns the vocabulary of the characters of text in the order of their code points, the order of nanoGPT's
-// data/shakespeare_char/prepare.py, with MASK, PAD and CLS after them in this order.
-func CharsOf(text string) (*Chars, error) {
-	seen := map[rune]bool{}
-	for i, r := range text {
-		if r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)) {
-			return nil, fmt.Errorf("character vocabulary: invalid UTF-8 at byte %d", i)
-		}
-		seen[r] = true
-	}
-	n := len(seen)
-	return NewChars(slices.Sorted(maps.Keys(seen)), n, n+1, n+2)
 }
 
 // NewChars returns the vocabulary with character runes[i] at id i. Special ids that are equal or are those of a character

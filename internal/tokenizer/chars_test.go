@@ -1,7 +1,12 @@
 package tokenizer
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -76,4 +81,18 @@ func TestCharsRoundTrip(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, s, back)
 	})
+}
+
+// CharsOf returns the vocabulary of the characters of text in the order of their code points, the order of nanoGPT's
+// data/shakespeare_char/prepare.py, with MASK, PAD and CLS after them in this order.
+func CharsOf(text string) (*Chars, error) {
+	seen := map[rune]bool{}
+	for i, r := range text {
+		if r == utf8.RuneError && !strings.HasPrefix(text[i:], string(utf8.RuneError)) {
+			return nil, fmt.Errorf("character vocabulary: invalid UTF-8 at byte %d", i)
+		}
+		seen[r] = true
+	}
+	n := len(seen)
+	return NewChars(slices.Sorted(maps.Keys(seen)), n, n+1, n+2)
 }

@@ -71,23 +71,6 @@ func (c *ChatTemplate) turns(messages []Message) ([]Message, error) {
 	return messages, nil
 }
 
-// Render returns the conversation as text. With prompt it ends in the start of an assistant turn, for the model to go on:
-// apply_chat_template(tokenize=False, add_generation_prompt=prompt) of transformers.
-func (c *ChatTemplate) Render(messages []Message, prompt bool) (string, error) {
-	turns, err := c.turns(messages)
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	for _, m := range turns {
-		b.WriteString(turnStart + m.Role + "\n" + m.Content + turnEnd + "\n")
-	}
-	if prompt {
-		b.WriteString(turnStart + assistant + "\n")
-	}
-	return b.String(), nil
-}
-
 // Encode returns the token ids of the conversation, and which of them the assistant said: the tokens of the content of its
 // turns, the one in which the content starts included, and <|im_end|>. They are what a loss counts. A <|im_start|> or
 // <|im_end|> inside a content is text and not a token, so that no content ends its turn; elsewhere the ids are those of
@@ -138,32 +121,4 @@ func (c *ChatTemplate) marker(t *Tokenizer, text string) (int32, error) {
 		}
 	}
 	return 0, fmt.Errorf("%s: chat template %s: %s is not a special token without strip flags of this tokenizer", t.file, c.Name, text)
-}
-
-// PadLeft returns rows as [B, width], each with the token pad before it up to the width, and a mask that is 1 where a
-// token is the row's own. Of a row that is longer the last width tokens are kept; cut counts such rows. The last column
-// is the row's own unless a row is empty, which is an error: a model continues from it. It panics if width is not positive.
-func PadLeft(rows [][]int, width, pad int) (ids, mask [][]int, cut int, err error) {
-	if width <= 0 {
-		panic("tokenizer: PadLeft: width must be positive")
-	}
-	for b, row := range rows {
-		if len(row) == 0 {
-			return nil, nil, 0, fmt.Errorf("row %d has no tokens", b)
-		}
-		if len(row) > width {
-			row = row[len(row)-width:]
-			cut++
-		}
-		r, m := make([]int, width), make([]int, width)
-		for t := range r {
-			r[t] = pad
-		}
-		copy(r[width-len(row):], row)
-		for t := width - len(row); t < width; t++ {
-			m[t] = 1
-		}
-		ids, mask = append(ids, r), append(mask, m)
-	}
-	return ids, mask, cut, nil
 }

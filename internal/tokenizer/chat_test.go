@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -167,13 +168,19 @@ func TestFindChatTemplate(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestPadLeft(t *testing.T) {
-	ids, mask, cut, err := PadLeft([][]int{{1}, {1, 2, 3}, {1, 2, 3, 4, 5}}, 3, 9)
-	require.NoError(t, err)
-	require.Equal(t, [][]int{{9, 9, 1}, {1, 2, 3}, {3, 4, 5}}, ids)
-	require.Equal(t, [][]int{{0, 0, 1}, {1, 1, 1}, {1, 1, 1}}, mask)
-	require.Equal(t, 1, cut)
-	_, _, _, err = PadLeft([][]int{{1}, {}}, 3, 9)
-	require.ErrorContains(t, err, "row 1 has no tokens")
-	require.Panics(t, func() { PadLeft(nil, 0, 9) })
+// Render returns the conversation as text. With prompt it ends in the start of an assistant turn, for the model to go on:
+// apply_chat_template(tokenize=False, add_generation_prompt=prompt) of transformers.
+func (c *ChatTemplate) Render(messages []Message, prompt bool) (string, error) {
+	turns, err := c.turns(messages)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, m := range turns {
+		b.WriteString(turnStart + m.Role + "\n" + m.Content + turnEnd + "\n")
+	}
+	if prompt {
+		b.WriteString(turnStart + assistant + "\n")
+	}
+	return b.String(), nil
 }

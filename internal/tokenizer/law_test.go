@@ -329,10 +329,6 @@ func TestStartsOfTokens(t *testing.T) {
 	}
 }
 
-func TestCleanUp(t *testing.T) {
-	require.Equal(t, "a. b? c! d, e'f don't I'm it's I've we're", CleanUp("a . b ? c ! d , e ' f do n't I 'm it 's I 've we 're"))
-}
-
 func TestCheckVocab(t *testing.T) {
 	tok := goldenTokenizer(t, "gpt2.json")
 	require.NoError(t, tok.CheckVocab(tok.MaxID()+1))

@@ -8,7 +8,6 @@ package tokenizer
 
 import (
 	"fmt"
-	"strings"
 	"unicode/utf8"
 
 	"plumbline/internal/format"
@@ -220,19 +219,4 @@ func (s *Stream) Flush() string {
 	}
 	s.held = nil
 	return string(utf8.RuneError)
-}
-
-// CleanUp removes the spaces before English punctuation and contractions, as clean_up_tokenization of transformers
-// 5.23.0. That version does it for a BPE tokenizer only where its configuration says
-// clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output; older ones wherever it says
-// clean_up_tokenization_spaces.
-func CleanUp(text string) string {
-	for _, tail := range []string{".", "?", "!", ","} {
-		text = strings.ReplaceAll(text, " "+tail, tail)
-	}
-	text = strings.ReplaceAll(text, " ' ", "'")
-	for _, tail := range []string{"n't", "'m", "'s", "'ve", "'re"} {
-		text = strings.ReplaceAll(text, " "+tail, tail)
-	}
-	return text
 }

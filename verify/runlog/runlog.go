@@ -16,7 +16,6 @@ import (
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/runlog"
-	"plumbline/verify/bug"
 	"plumbline/verify/check"
 	"plumbline/verify/symptom"
 )
@@ -311,6 +310,3 @@ func shorten(s string, n int) string {
 	}
 	return strings.Join(strings.Fields(s), " ")
 }
-
-// Symptoms returns the ids that the report of logs may name.
-func Symptoms() []*bug.Symptom { return bug.Symptoms() }

@@ -330,7 +330,7 @@ func TestHealthyPPO(t *testing.T) {
 }
 
 func TestSymptomsResolve(t *testing.T) {
-	for _, s := range runlog.Symptoms() {
+	for _, s := range bug.Symptoms() {
 		require.NotNil(t, bug.FindSymptom(s.ID))
 	}
 	require.Len(t, runlog.Infos(), 8)

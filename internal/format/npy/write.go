@@ -75,66 +75,6 @@ func WriteRaw(w io.Writer, d format.DType, shape []int, data []byte) error {
 	return err
 }
 
-// WriteArray writes a stored array as a .npy file. Its elements keep their bits; order and byte order become C and
-// little-endian. An array in C order is copied block by block, one in Fortran order needs memory for its elements.
-func WriteArray(w io.Writer, a *format.Array) error {
-	if descrs[a.DType] == "" {
-		return format.Malformed(a.Name, "", "unsupported element type %s", a.Type)
-	}
-	columns := a.ColumnMajor && len(a.Shape) > 1
-	if _, err := w.Write(Header(a.DType, a.Shape)); err != nil {
-		return err
-	}
-	in := &format.Section{R: a.Data, Off: a.Offset, End: a.Offset + a.Bytes()}
-	buf := make([]byte, min(block, a.Bytes()))
-	if columns {
-		buf = make([]byte, a.Bytes())
-	}
-	for in.Off < in.End {
-		part := buf[:min(int64(len(buf)), in.End-in.Off)]
-		if _, err := io.ReadFull(in, part); err != nil {
-			return unread(a.Name, err)
-		}
-		size := a.DType.Size()
-		if a.BigEndian {
-			for i := 0; i < len(part); i += size {
-				slices.Reverse(part[i : i+size])
-			}
-		}
-		if columns {
-			part = rowMajor(part, a.Shape, size)
-		}
-		if _, err := w.Write(part); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// rowMajor returns the elements of size bytes in src, which has the given shape in Fortran order, in C order.
-func rowMajor(src []byte, shape []int, size int) []byte {
-	dst := make([]byte, 0, len(src))
-	var walk func(axis, at int)
-	strides := make([]int, len(shape))
-	stride := size
-	for i, n := range shape {
-		strides[i] = stride
-		stride *= n
-	}
-	walk = func(axis, at int) {
-		for range shape[axis] {
-			if axis == len(shape)-1 {
-				dst = append(dst, src[at:at+size]...)
-			} else {
-				walk(axis+1, at)
-			}
-			at += strides[axis]
-		}
-	}
-	walk(0, 0)
-	return dst
-}
-
 // WriteFile is Write into the file at path, which is published whole or not at all (format.WriteFile).
 func WriteFile(path string, d format.DType, shape []int, data []float64) error {
 	return format.WriteFile(path, func(w io.Writer) error { return Write(w, d, shape, data) })

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -151,4 +152,64 @@ func TestWriteArchive(t *testing.T) {
 	}
 	require.ErrorContains(t, WriteArchive(io.Discard, []Member{members[0], members[0]}), `member "a" is there twice`)
 	require.ErrorContains(t, WriteArchive(io.Discard, make([]Member, 10_001)), "at most 10000")
+}
+
+// WriteArray writes a stored array as a .npy file. Its elements keep their bits; order and byte order become C and
+// little-endian. An array in C order is copied block by block, one in Fortran order needs memory for its elements.
+func WriteArray(w io.Writer, a *format.Array) error {
+	if descrs[a.DType] == "" {
+		return format.Malformed(a.Name, "", "unsupported element type %s", a.Type)
+	}
+	columns := a.ColumnMajor && len(a.Shape) > 1
+	if _, err := w.Write(Header(a.DType, a.Shape)); err != nil {
+		return err
+	}
+	in := &format.Section{R: a.Data, Off: a.Offset, End: a.Offset + a.Bytes()}
+	buf := make([]byte, min(block, a.Bytes()))
+	if columns {
+		buf = make([]byte, a.Bytes())
+	}
+	for in.Off < in.End {
+		part := buf[:min(int64(len(buf)), in.End-in.Off)]
+		if _, err := io.ReadFull(in, part); err != nil {
+			return unread(a.Name, err)
+		}
+		size := a.DType.Size()
+		if a.BigEndian {
+			for i := 0; i < len(part); i += size {
+				slices.Reverse(part[i : i+size])
+			}
+		}
+		if columns {
+			part = rowMajor(part, a.Shape, size)
+		}
+		if _, err := w.Write(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rowMajor returns the elements of size bytes in src, which has the given shape in Fortran order, in C order.
+func rowMajor(src []byte, shape []int, size int) []byte {
+	dst := make([]byte, 0, len(src))
+	var walk func(axis, at int)
+	strides := make([]int, len(shape))
+	stride := size
+	for i, n := range shape {
+		strides[i] = stride
+		stride *= n
+	}
+	walk = func(axis, at int) {
+		for range shape[axis] {
+			if axis == len(shape)-1 {
+				dst = append(dst, src[at:at+size]...)
+			} else {
+				walk(axis+1, at)
+			}
+			at += strides[axis]
+		}
+	}
+	walk(0, 0)
+	return dst
 }

@@ -51,7 +51,7 @@ func scan(t testing.TB, path string) *Summary {
 	f, err := format.Open(path)
 	require.NoError(t, err)
 	defer f.Close()
-	s, err := Scan(f)
+	s, err := ScanAt(f, f.Size, f.Path)
 	require.NoError(t, err)
 	return s
 }

@@ -91,13 +91,10 @@ func (s *Summary) note(msg string, args ...any) {
 	}
 }
 
-// Scan lists the pickle in f: a bare one, or data.pkl of a PyTorch archive. f stays open. Content that is no pickle, or
-// one that Python's unpickler would give up on, is a *format.Error.
+// ScanAt lists the pickle in the first size bytes of r: a bare one, or data.pkl of a PyTorch archive; path is for messages. Content that
+// is no pickle, or one that Python's unpickler would give up on, is a *format.Error.
 //
 // Memory is bounded by 16 MiB and five times the size of the file.
-func Scan(f *format.File) (*Summary, error) { return ScanAt(f, f.Size, f.Path) }
-
-// ScanAt is Scan for the first size bytes of r; path is for messages.
 func ScanAt(r io.ReaderAt, size int64, path string) (*Summary, error) {
 	var head [4]byte
 	n, err := io.ReadFull(&format.Section{R: r, End: min(size, 4)}, head[:min(size, 4)])
