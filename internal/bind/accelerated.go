@@ -104,15 +104,8 @@ func (b *Base) Reference() model.Config { return b.reference }
 
 // Accelerated is a model of accel/model as a [train.Policy]: a frozen base of int8 codes, or of float32 numbers, under an adapter.
 type Accelerated struct {
-	masters
-	model   *accel.Model
-	updates []update
-}
-
-// update is the low-rank update of a layer, with the numbers of its factors among the parameters.
-type update struct {
-	*lora.Update
-	a, b int
+	adapted
+	model *accel.Model
 }
 
 // UntrainedError says that a run trains what the accelerated path does not.
@@ -140,8 +133,8 @@ func NewAccelerated(b *Base, mode lora.Mode, o Options) (*Accelerated, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Accelerated{masters: newMasters(b.reference, o), model: m}
-	if l.updates, err = l.attach(m.Attach); err != nil {
+	l := &Accelerated{adapted{masters: newMasters(b.reference, o)}, m}
+	if err := l.attach(m.Attach); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -180,68 +173,17 @@ func (l *Accelerated) Variant() string { return "accel " + l.model.Mode.String()
 
 // load takes the masters as they are.
 func (l *Accelerated) load() {
+	l.adapted.load()
 	for _, u := range l.updates {
-		for i, v := range l.params[u.a].Data {
-			u.A[i] = float32(v)
-		}
-		for i, v := range l.params[u.b].Data {
-			u.B[i] = float32(v)
-		}
 		clear(u.GradA)
 		clear(u.GradB)
 	}
 }
 
-// head returns the value head, as it is; nil without one.
-func (l *Accelerated) head() *accel.ValueHead {
-	if !l.options.ValueHead {
-		return nil
-	}
-	return &accel.ValueHead{W: l.param(headWeight).Data, B: l.param(headBias).Data[0]}
-}
-
-// cells are the response tokens of a batch that can be scored: real ones after a real one.
-type cells struct {
-	at      []int // in [B, R]
-	before  []int // the numbers of the tokens before
-	targets []int
-}
-
 // pack returns the tokens of a batch without its padding, and what of it is scored.
 func (l *Accelerated) pack(b train.Batch) (accel.Tokens, cells, error) {
-	time := b.Prompt + b.Response
-	tokens, at := accel.Pack(b.Rows, time, b.IDs, b.Real)
-	var c cells
-	for i := range b.Rows {
-		for j := range b.Response {
-			k := i*time + b.Prompt + j
-			if b.Prompt+j > 0 && at[k] >= 0 && at[k-1] >= 0 {
-				c.at, c.before, c.targets = append(c.at, i*b.Response+j), append(c.before, at[k-1]), append(c.targets, b.IDs[k])
-			}
-		}
-	}
-	return tokens, c, l.model.Check(tokens)
-}
-
-// spread returns [B, R] numbers, 0 where nothing is scored.
-func (c cells) spread(x []float64, n int) []float64 {
-	out := make([]float64, n)
-	for i, k := range c.at {
-		out[k] = x[i]
-	}
-	return out
-}
-
-// pick returns the numbers of [B, R] that are scored; nil stays nil.
-func (c cells) pick(x []float64) []float64 {
-	if x == nil {
-		return nil
-	}
-	out := make([]float64, len(c.at))
-	for i, k := range c.at {
-		out[i] = x[k]
-	}
-	return out
+	tokens, at := accel.Pack(b.Rows, b.Prompt+b.Response, b.IDs, b.Real)
+	return tokens, cellsOf(b, func(k int) int { return at[k] }), l.model.Check(tokens)
 }
 
 // forward computes the scores of a batch. The caller closes the pass.
@@ -300,14 +242,7 @@ func (l *Accelerated) Accumulate(b train.Batch, loss func(train.Scores) (train.S
 		h.Backward(l.param(headWeight).Grad, &l.param(headBias).Grad[0], dx, x, c.pick(slopes.Values))
 	}
 	p.Backward(c.before, dx)
-	for _, u := range l.updates {
-		for i, g := range u.GradA {
-			l.params[u.a].Grad[i] += float64(g)
-		}
-		for i, g := range u.GradB {
-			l.params[u.b].Grad[i] += float64(g)
-		}
-	}
+	l.collect()
 	return nil
 }
 
@@ -346,9 +281,7 @@ func (l *Accelerated) Sample(ctx context.Context, prompts train.Batch, s train.S
 		var open []int
 		next = nil
 		for k, i := range rows {
-			for j, z := range logits[k*vocab : (k+1)*vocab] {
-				wide[j] = float64(z)
-			}
+			convert(wide, logits[k*vocab:(k+1)*vocab])
 			id, err := d.draw(i, wide)
 			if err != nil {
 				return nil, nil, err
@@ -400,7 +333,7 @@ func (l *masters) copyTo(params []train.Param) {
 
 // twin returns a policy over the same model with masters of its own, as they are.
 func (l *Accelerated) twin() *Accelerated {
-	t := &Accelerated{masters: newMasters(l.config, l.options), model: l.model, updates: l.updates}
+	t := &Accelerated{adapted{newMasters(l.config, l.options), l.updates}, l.model}
 	for _, p := range l.params {
 		t.add(p.Name, p.Shape, slices.Clone(p.Data))
 	}

@@ -53,12 +53,11 @@ func (e TooLargeError) Error() string {
 // OnDevice is a model of accel/cuda/model as a [train.Policy]: int8 codes on the device under an adapter, whose masters, optimiser and value head are
 // the host's.
 type OnDevice struct {
-	masters
-	arch    arch.Config
-	device  cuda.Device
-	model   *device.Model
-	updates []update
-	table   []float64 // of the embedding, see Embeddings
+	adapted
+	arch   arch.Config
+	device cuda.Device
+	model  *device.Model
+	table  []float64 // of the embedding, see Embeddings
 }
 
 // NewOnDevice reads the weights of a base onto a device, one after the other, and makes an adapter on it trainable. It is an [UntrainedError]
@@ -85,8 +84,8 @@ func NewOnDevice(b *Base, d cuda.Device, o Options) (*OnDevice, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &OnDevice{masters: newMasters(b.reference, o), arch: b.Config, device: d, model: m}
-	if l.updates, err = l.attach(m.Attach); err != nil {
+	l := &OnDevice{adapted: adapted{masters: newMasters(b.reference, o)}, arch: b.Config, device: d, model: m}
+	if err := l.attach(m.Attach); err != nil {
 		return nil, err
 	}
 	return l, l.readTable(b, weights)
@@ -119,44 +118,25 @@ func (l *OnDevice) Device() string { return l.device.Name() }
 
 // load copies the masters to the device.
 func (l *OnDevice) load() error {
-	for _, u := range l.updates {
-		for i, v := range l.params[u.a].Data {
-			u.A[i] = float32(v)
-		}
-		for i, v := range l.params[u.b].Data {
-			u.B[i] = float32(v)
-		}
-	}
+	l.adapted.load()
 	return errors.Join(l.model.Upload(), l.model.ZeroGrad())
-}
-
-func (l *OnDevice) head() *accel.ValueHead {
-	if !l.options.ValueHead {
-		return nil
-	}
-	return &accel.ValueHead{W: l.param(headWeight).Data, B: l.param(headBias).Data[0]}
 }
 
 // pack returns a batch for the device, and what of it is scored. Padding has the id 0, whatever it held.
 func (l *OnDevice) pack(b train.Batch) (device.Batch, cells) {
-	time := b.Prompt + b.Response
-	out := device.Batch{Rows: b.Rows, Time: time, IDs: slices.Clone(b.IDs), Real: b.Real}
-	isReal := func(k int) bool { return b.Real == nil || b.Real[k] }
+	out := device.Batch{Rows: b.Rows, Time: b.Prompt + b.Response, IDs: slices.Clone(b.IDs), Real: b.Real}
+	at := func(k int) int {
+		if b.Real == nil || b.Real[k] {
+			return k
+		}
+		return -1
+	}
 	for k := range out.IDs {
-		if !isReal(k) {
+		if at(k) < 0 {
 			out.IDs[k] = 0
 		}
 	}
-	var c cells
-	for i := range b.Rows {
-		for j := range b.Response {
-			k := i*time + b.Prompt + j
-			if b.Prompt+j > 0 && isReal(k) && isReal(k-1) {
-				c.at, c.before, c.targets = append(c.at, i*b.Response+j), append(c.before, k-1), append(c.targets, b.IDs[k])
-			}
-		}
-	}
-	return out, c
+	return out, cellsOf(b, at)
 }
 
 // run is a forward pass over a batch.
@@ -199,9 +179,7 @@ func (l *OnDevice) forward(b train.Batch, adapted bool) (r run, err error) {
 
 func float64s(x []float32) []float64 {
 	y := make([]float64, len(x))
-	for i, v := range x {
-		y[i] = float64(v)
-	}
+	convert(y, x)
 	return y
 }
 
@@ -210,9 +188,7 @@ func float32s(x []float64) []float32 {
 		return nil
 	}
 	y := make([]float32, len(x))
-	for i, v := range x {
-		y[i] = float32(v)
-	}
+	convert(y, x)
 	return y
 }
 
@@ -261,14 +237,7 @@ func (l *OnDevice) Accumulate(b train.Batch, loss func(train.Scores) (train.Slop
 	if err := l.model.Download(); err != nil {
 		return err
 	}
-	for _, u := range l.updates {
-		for i, g := range u.GradA {
-			l.params[u.a].Grad[i] += float64(g)
-		}
-		for i, g := range u.GradB {
-			l.params[u.b].Grad[i] += float64(g)
-		}
-	}
+	l.collect()
 	return nil
 }
 
@@ -298,9 +267,7 @@ func (l *OnDevice) Sample(ctx context.Context, prompts train.Batch, s train.Samp
 			return nil, nil, err
 		}
 		for k, i := range rows {
-			for j, z := range logits[k*vocab : (k+1)*vocab] {
-				wide[j] = float64(z)
-			}
+			convert(wide, logits[k*vocab:(k+1)*vocab])
 			if _, err := d.draw(i, wide); err != nil {
 				return nil, nil, err
 			}

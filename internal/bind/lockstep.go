@@ -9,7 +9,6 @@ import (
 
 	"plumbline/accel"
 	"plumbline/accel/lora"
-	"plumbline/internal/rundir"
 	"plumbline/internal/train"
 )
 
@@ -281,9 +280,6 @@ func (o *lockstepOptimizer) Step(u train.Update) (train.Updated, error) {
 	}
 	return out, nil
 }
-
-// File implements [train.Optimizer].
-func (o *lockstepOptimizer) File() rundir.File { return o.Optimizer.File() }
 
 // Restore implements [train.Optimizer]: the free policy goes on from the reference's state, too.
 func (o *lockstepOptimizer) Restore(dir string, updates int) error {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"plumbline/accel/lora"
 	"plumbline/internal/format"
 	"plumbline/internal/format/peft"
 	"plumbline/internal/format/safetensors"
@@ -68,28 +67,6 @@ func (l *masters) addAdapter() error {
 		}
 	}
 	return nil
-}
-
-// attach adds the factors of the adapter and a value head, gives the factors to a model as float32, and returns what it gave.
-func (l *masters) attach(give func(layer string, u *lora.Update) error) (list []update, err error) {
-	if err := l.addAdapter(); err != nil {
-		return nil, err
-	}
-	for i, p := range l.params {
-		layer, isA := strings.CutSuffix(p.Name, factorA)
-		if !isA {
-			continue
-		}
-		f := l.options.Adapter[layer]
-		u := update{a: i, b: i + 1, Update: &lora.Update{Rank: f.Rank, Scale: float32(f.Scale), A: make([]float32, len(f.A)), B: make([]float32, len(f.B)),
-			GradA: make([]float32, len(f.A)), GradB: make([]float32, len(f.B))}}
-		if err := give(layer, u.Update); err != nil {
-			return nil, err
-		}
-		list = append(list, u)
-	}
-	l.addHead()
-	return list, nil
 }
 
 // addHead adds a value head, if there is to be one.
