@@ -199,9 +199,7 @@ func (in *Input) layoutFindings(p *unitPair) (out []check.Result) {
 			shapes = append(shapes, d.name+": "+d.problem)
 		}
 	}
-	if len(shapes) > 0 {
-		out = append(out, fail(subject, "AGAINST-SHAPE", "a checkpoint of another run", "%s changed: %s", plural(len(shapes), "shape"), several(shapes)))
-	}
+	out = append(out, ifAny(fail, subject, "AGAINST-SHAPE", "a checkpoint of another run", "shape", "%s changed: %s", shapes)...)
 	if m.compared > 0 && len(m.added) > 0 {
 		out = append(out, fail(subject, "P203", "the checkpoint grew: something is saved a second time", "%s more than in %s: %s; %s, was %s", plural(len(m.added), "tensor"), in.Against.at(p.old), several(m.added), megabytes(p.new.size()), megabytes(p.old.size())))
 	}

@@ -79,9 +79,7 @@ func (in *Input) targetFindings(f *Folder, u *Unit) []check.Result {
 			out = append(out, fail(subject, "H4a", "a target without a tensor: the base does not have it, and PEFT drops it silently", "target %q has no module in the adapter", t))
 		}
 	}
-	if len(extra) > 0 {
-		out = append(out, fail(subject, "TARGET-EXTRA", "targets of another run in the configuration: PEFT does not load these", "%s of the adapter not matched by target_modules: %s", plural(len(extra), "module"), several(extra)))
-	}
+	out = append(out, ifAny(fail, subject, "TARGET-EXTRA", "targets of another run in the configuration: PEFT does not load these", "module", "%s of the adapter not matched by target_modules: %s", extra)...)
 	var absent []string
 	expect := 0
 	if m != nil {

@@ -242,9 +242,7 @@ warning: a save was killed, or is under way.`,
 			}
 		}
 		var out []check.Result
-		if len(names) > 0 {
-			out = append(out, warn(f.Tree.Path(), "HALF-WRITTEN", "a save or a download did not end", "%s: %s", plural(len(names), "temporary file"), several(names)))
-		}
+		out = append(out, ifAny(warn, f.Tree.Path(), "HALF-WRITTEN", "a save or a download did not end", "temporary file", "%s: %s", names)...)
 		if len(empty) > 0 {
 			out = append(out, fail(f.Tree.Path(), "ZERO-BYTES", "a file of no bytes: the disk was full, or the save was killed", "no bytes in %s", several(empty)))
 		}

@@ -108,9 +108,7 @@ func (in *Input) keyFindings(f *Folder, u *Unit) (out []check.Result) {
 			alone = append(alone, p.module)
 		}
 	}
-	if len(alone) > 0 {
-		out = append(out, fail(subject, "UNPAIRED", "half of an adapter", "lora_A without lora_B, or the reverse, in %s: %s", plural(len(alone), "module"), several(alone)))
-	}
+	out = append(out, ifAny(fail, subject, "UNPAIRED", "half of an adapter", "module", "lora_A without lora_B, or the reverse, in %s: %s", alone)...)
 	out = append(out, partFindings(subject, u)...)
 	if u.Lora != nil && len(by["name"]) == 0 {
 		for _, m := range u.Lora.Save {

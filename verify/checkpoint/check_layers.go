@@ -220,12 +220,8 @@ func (u *Unit) alikeFindings(subject, name string, layers stack) (out []check.Re
 			absent, other = append(absent, lacks...), append(other, odd...)
 		}
 	}
-	if len(absent) > 0 {
-		out = append(out, fail(subject, "TENSOR-MISSING", "part of the model was not saved: loaders fill it with random numbers", "%s that all other layers have missing: %s", plural(len(absent), "tensor"), several(absent)))
-	}
-	if len(other) > 0 {
-		out = append(out, fail(subject, "TENSOR-SHAPE", "a layer of another model, or one part of a tensor that was split", "%s that all other layers have in another shape: %s", plural(len(other), "tensor"), several(other)))
-	}
+	out = append(out, ifAny(fail, subject, "TENSOR-MISSING", "part of the model was not saved: loaders fill it with random numbers", "tensor", "%s that all other layers have missing: %s", absent)...)
+	out = append(out, ifAny(fail, subject, "TENSOR-SHAPE", "a layer of another model, or one part of a tensor that was split", "tensor", "%s that all other layers have in another shape: %s", other)...)
 	return out
 }
 

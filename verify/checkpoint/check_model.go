@@ -88,9 +88,7 @@ func (in *Input) indexFindings(f *Folder, u *Unit) (out []check.Result, err erro
 			beside = append(beside, base(c.Name))
 		}
 	}
-	if len(unmapped) > 0 {
-		out = append(out, fail(subject, "UNMAPPED", "tensors that the index leaves out are not loaded", "%s of the shards not in weight_map: %s", plural(len(unmapped), "tensor"), several(unmapped)))
-	}
+	out = append(out, ifAny(fail, subject, "UNMAPPED", "tensors that the index leaves out are not loaded", "tensor", "%s of the shards not in weight_map: %s", unmapped)...)
 	if slices.Contains(beside, single) {
 		what, err := in.singleDiffers(u)
 		if err != nil {
@@ -101,9 +99,7 @@ func (in *Input) indexFindings(f *Folder, u *Unit) (out []check.Result, err erro
 			beside = slices.DeleteFunc(beside, func(b string) bool { return b == single })
 		}
 	}
-	if len(beside) > 0 {
-		out = append(out, warn(subject, "SHARD-UNUSED", "shards of an earlier save were left behind", "%s that the index does not name: %s", plural(len(beside), "file"), several(beside)))
-	}
+	out = append(out, ifAny(warn, subject, "SHARD-UNUSED", "shards of an earlier save were left behind", "file", "%s that the index does not name: %s", beside)...)
 	if x.TotalSize >= 0 && x.TotalSize != total {
 		out = append(out, warn(subject, "TOTAL-SIZE", "an index of another save or of another width", "total_size is %s, the tensors have %s bytes", thousands(x.TotalSize), thousands(total)))
 	}
@@ -284,9 +280,7 @@ func (f *Folder) nameFindings(u *Unit, list []*Tensor) (out []check.Result) {
 		}
 		out = append(out, fail(subject, id, title, "%s of another shape: %s", plural(len(shapes), "tensor"), several(shapes)))
 	}
-	if len(extra) > 0 {
-		out = append(out, warn(subject, "TENSOR-EXTRA", "tensors that the architecture does not have", "%s of no known use: %s", plural(len(extra), "tensor"), several(extra)))
-	}
+	out = append(out, ifAny(warn, subject, "TENSOR-EXTRA", "tensors that the architecture does not have", "tensor", "%s of no known use: %s", extra)...)
 	if !slices.ContainsFunc(out, func(r check.Result) bool { return r.Verdict == check.Fail }) {
 		out = append(out, pass(subject, len(want), "%s of %s", plural(len(want), "tensor"), m.Type))
 	}

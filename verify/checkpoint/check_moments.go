@@ -98,12 +98,8 @@ func (in *Input) momentFindings(u *Unit) (out []check.Result, err error) {
 			negative = append(negative, fmt.Sprintf("%s (%d)", v.name, facts[i].negative))
 		}
 	}
-	if len(bad) > 0 {
-		out = append(out, fail(subject, "MOMENT-NAN", "a gradient that was not finite went into the optimiser", "%s not finite: %s", plural(len(bad), "moment"), several(bad)))
-	}
-	if len(negative) > 0 {
-		out = append(out, fail(subject, "MOMENT-SIGN", "overwritten, or first and second moments exchanged", "%s negative, whose root is NaN: %s", plural(len(negative), "second moment"), several(negative)))
-	}
+	out = append(out, ifAny(fail, subject, "MOMENT-NAN", "a gradient that was not finite went into the optimiser", "moment", "%s not finite: %s", bad)...)
+	out = append(out, ifAny(fail, subject, "MOMENT-SIGN", "overwritten, or first and second moments exchanged", "second moment", "%s negative, whose root is NaN: %s", negative)...)
 	if len(bad)+len(negative) == 0 {
 		found, err := in.adamFindings(u)
 		if err != nil {

@@ -76,15 +76,9 @@ func (f *Folder) typeFindings(u *Unit, list []*Tensor) (out []check.Result) {
 			}
 		}
 	}
-	if len(whole) > 0 {
-		out = append(out, fail(subject, "INT-WEIGHTS", "the bits of floating-point numbers declared as whole numbers, or packed codes without quantization_config", "%s stored as whole numbers: %s", plural(len(whole), "weight"), several(whole)))
-	}
-	if len(packed) > 0 {
-		out = append(out, fail(subject, "P041", "packed 4-bit codes exported as weights", "%s stored as uint8 without scales: %s", plural(len(packed), "weight"), several(packed)))
-	}
-	if len(codes) > 0 {
-		out = append(out, fail(subject, "INT8-NO-SCALE", "int8 codes exported as weights: their scales were dropped", "%s stored as int8 without SCB: %s", plural(len(codes), "weight"), several(codes)))
-	}
+	out = append(out, ifAny(fail, subject, "INT-WEIGHTS", "the bits of floating-point numbers declared as whole numbers, or packed codes without quantization_config", "weight", "%s stored as whole numbers: %s", whole)...)
+	out = append(out, ifAny(fail, subject, "P041", "packed 4-bit codes exported as weights", "weight", "%s stored as uint8 without scales: %s", packed)...)
+	out = append(out, ifAny(fail, subject, "INT8-NO-SCALE", "int8 codes exported as weights: their scales were dropped", "weight", "%s stored as int8 without SCB: %s", codes)...)
 	if scaled := scaledCodes(list); len(scaled) > 0 && u.Kind == Whole && u.Config != nil && u.Config.Quantization == nil {
 		out = append(out, fail(subject, "QUANT-CONFIG", "quantization_config was dropped: loaders take the codes as weights", "%s stored as int8 with SCB, and config.json has no quantization_config: %s", plural(len(scaled), "weight"), several(scaled)))
 	}

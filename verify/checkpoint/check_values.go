@@ -91,12 +91,8 @@ func (f *Folder) valueFindings(u *Unit) (out []check.Result, n int, err error) {
 	if len(halves) == n {
 		small = append(small, halves...)
 	}
-	if len(large) > 0 {
-		out = append(out, fail(subject, "VALUES-HUGE", "bytes of another type or of another order, or a run that blew up", "%s: %s", plural(len(large), "tensor"), several(large)))
-	}
-	if len(small) > 0 {
-		out = append(out, fail(subject, "VALUES-SUBNORMAL", "bytes of another type or of another order: every number is below the normal ones", "%s: %s", plural(len(small), "tensor"), several(small)))
-	}
+	out = append(out, ifAny(fail, subject, "VALUES-HUGE", "bytes of another type or of another order, or a run that blew up", "tensor", "%s: %s", large)...)
+	out = append(out, ifAny(fail, subject, "VALUES-SUBNORMAL", "bytes of another type or of another order: every number is below the normal ones", "tensor", "%s: %s", small)...)
 	if len(out) == 0 {
 		found, err := f.copyFindings(u, forms, groups)
 		if err != nil {
@@ -269,11 +265,7 @@ func rowFindings(subject string, u *Unit) (out []check.Result, err error) {
 			few = append(few, text)
 		}
 	}
-	if len(many) > 0 {
-		out = append(out, fail(subject, "B-ZERO-ROWS", "a part of B was not gathered: one shard of tensor parallelism or FSDP was saved for the whole", "rows of zeros in B of %s, and none in the same module of other layers: %s", plural(len(many), "module"), several(many)))
-	}
-	if len(few) > 0 {
-		out = append(out, warn(subject, "B-ZERO-ROWS", "outputs that never had a gradient: inner features that the activation cuts off, or a part that was not gathered", "rows of zeros in B of %s: %s", plural(len(few), "module"), several(few)))
-	}
+	out = append(out, ifAny(fail, subject, "B-ZERO-ROWS", "a part of B was not gathered: one shard of tensor parallelism or FSDP was saved for the whole", "module", "rows of zeros in B of %s, and none in the same module of other layers: %s", many)...)
+	out = append(out, ifAny(warn, subject, "B-ZERO-ROWS", "outputs that never had a gradient: inner features that the activation cuts off, or a part that was not gathered", "module", "rows of zeros in B of %s: %s", few)...)
 	return out, nil
 }

@@ -246,9 +246,7 @@ func (in *Input) adamFindings(u *Unit) (out []check.Result, err error) {
 	case len(zero) > 0 && steps > 1:
 		out = append(out, warn(subject, "MOMENT-ZERO", "parameters that never had a gradient", "both moments are 0 in %d of %s: %s", len(zero), plural(len(list), "parameter"), several(zero)))
 	}
-	if len(dead) > 0 {
-		out = append(out, fail(subject, "MOMENT-BOUND", "moments that belong to different parameters, or second moments that were cleared: the step divides by 0", "v is 0 where m is not, in %s: %s", plural(len(dead), "parameter"), several(dead)))
-	}
+	out = append(out, ifAny(fail, subject, "MOMENT-BOUND", "moments that belong to different parameters, or second moments that were cleared: the step divides by 0", "parameter", "v is 0 where m is not, in %s: %s", dead)...)
 	if len(beyond) > 0 {
 		r := fail(subject, "MOMENT-BOUND", "moments that belong to different parameters, another order, or another scaling of one of the two", "m² is beyond c·v, which no gradients give, in %d of %s: %s", len(beyond), plural(len(list), "parameter"), several(beyond))
 		r.Where = where

@@ -30,6 +30,15 @@ func warn(subject, fault, title, reason string, args ...any) check.Result {
 	return r
 }
 
+// ifAny is a finding, fail or warn, about a list of things, none where the list is empty; reason says first how many there are of what,
+// then which.
+func ifAny(finding func(subject, fault, title, reason string, args ...any) check.Result, subject, fault, title, what, reason string, list []string) []check.Result {
+	if len(list) == 0 {
+		return nil
+	}
+	return []check.Result{finding(subject, fault, title, reason, plural(len(list), what), several(list))}
+}
+
 // undetermined is a finding that could not be judged; reason says why. fault names what makes it so, "" for nothing.
 func undetermined(subject, fault, title, reason string, args ...any) check.Result {
 	r := check.Result{Subject: subject, Verdict: check.Undetermined, Reason: fmt.Sprintf(reason, args...)}
