@@ -29,9 +29,9 @@ func (f folder) weight(name string) (*Weight, error) {
 	w.rows = func(dst []float64, first int) error { return a.ReadFloat64(dst, first*width) }
 	switch {
 	case len(a.Shape) == 2 && f.IsInt8(name):
-		w.codes = sync.OnceValues(func() (*hf.Int8, error) { return f.Int8(name, a.Shape[0], a.Shape[1]) })
+		codes := sync.OnceValues(func() (*hf.Int8, error) { return f.Int8(name, a.Shape[0], a.Shape[1]) })
 		w.rows = func(dst []float64, first int) error {
-			q, err := w.codes()
+			q, err := codes()
 			if err != nil {
 				return err
 			}

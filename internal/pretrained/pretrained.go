@@ -2,7 +2,7 @@
 // or in shards) or a GGUF file, with a LoRA adapter of PEFT if wanted, and their tokenizer.
 //
 // A [Source] is open and checked, and holds no weights: their names, shapes and types are known, their elements are read when
-// they are asked for, whole or by rows, in float64 or float32, or as the int8 codes that the file holds. A program that
+// they are asked for, whole or by rows, in float64 or float32. A program that
 // computes with them does so in four steps:
 //
 //	s, err := pretrained.Open(path, pretrained.Options{Adapter: folder})
@@ -54,7 +54,6 @@ type Source struct {
 // files is where weights lie: a folder or a GGUF file. Names are those of the state dict of transformers.
 type files interface {
 	Names() []string
-	Shape(name string) ([]int, error)
 	weight(name string) (*Weight, error)
 	fingerprint() (string, error)
 	Close() error

@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"plumbline/internal/format"
-	"plumbline/internal/format/hf"
 )
 
 // Weight is a stored weight, whose elements are read when they are asked for. Its methods may be called by several goroutines
@@ -18,7 +17,6 @@ type Weight struct {
 	where string                               // for messages
 	path  string                               // of the model, for messages
 	rows  func(dst []float64, first int) error // decodes whole rows
-	codes func() (*hf.Int8, error)             // nil unless the weight is int8 of bitsandbytes
 }
 
 // Rows returns the number of rows of the weight: its first dimension, 1 for a vector.
@@ -101,22 +99,4 @@ func (w *Weight) Float64s() ([]float64, error) {
 	}
 	dst := make([]float64, w.Len())
 	return dst, w.ReadRows(dst, 0)
-}
-
-// Float32s returns all elements, row-major: see ReadRows32.
-func (w *Weight) Float32s() ([]float32, error) {
-	dst := make([]float32, w.Len())
-	return dst, w.ReadRows32(dst, 0)
-}
-
-// IsInt8 reports whether the file holds int8 codes of bitsandbytes for the weight.
-func (w *Weight) IsInt8() bool { return w.codes != nil }
-
-// Int8 returns the codes as they are stored: the element in row o and column i is Codes[o·In+i]·AbsMax[o]/127. It panics unless
-// IsInt8.
-func (w *Weight) Int8() (*hf.Int8, error) {
-	if w.codes == nil {
-		panic("pretrained: Int8: the weight is stored as " + w.Type)
-	}
-	return w.codes()
 }

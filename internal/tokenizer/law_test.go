@@ -353,3 +353,9 @@ func TestConcurrentUse(t *testing.T) {
 		require.Equal(t, want, ids)
 	}
 }
+
+// Special reports whether the token with the given id is a special one.
+func (t *Tokenizer) Special(id int) bool {
+	tok := t.vocab.at(id)
+	return tok != nil && tok.special
+}

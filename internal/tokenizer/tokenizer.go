@@ -153,12 +153,6 @@ func (t *Tokenizer) Token(id int) (text string, ok bool) {
 	return tok.text, true
 }
 
-// Special reports whether the token with the given id is a special one.
-func (t *Tokenizer) Special(id int) bool {
-	tok := t.vocab.at(id)
-	return tok != nil && tok.special
-}
-
 // Len returns the number of tokens.
 func (t *Tokenizer) Len() int { return len(t.vocab.tokens) }
 

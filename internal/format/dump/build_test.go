@@ -1,7 +1,9 @@
 package dump
 
 import (
+	"archive/zip"
 	"bytes"
+	"cmp"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,10 +71,34 @@ func put(t *testing.T, path, text string, tensors ...*Tensor) string {
 	return path
 }
 
-// putNPZ writes an .npz file and its metadata beside it.
-func putNPZ(t *testing.T, path, text string, members ...npy.Member) string {
+// member is an array of an archive: elements, or their bytes.
+type member struct {
+	Name  string
+	DType format.DType
+	Shape []int
+	Data  []float64
+	Raw   []byte
+}
+
+// archive is an .npz file.
+func archive(t testing.TB, members ...member) []byte {
 	t.Helper()
-	require.NoError(t, npy.WriteArchiveFile(path, members))
+	var file bytes.Buffer
+	z := zip.NewWriter(&file)
+	for _, m := range members {
+		w, err := z.Create(m.Name + ".npy")
+		require.NoError(t, err)
+		_, err = w.Write(append(npy.Header(m.DType, m.Shape), cmp.Or(string(m.Raw), string(format.Encode(nil, m.Data, m.DType)))...))
+		require.NoError(t, err)
+	}
+	require.NoError(t, z.Close())
+	return file.Bytes()
+}
+
+// putNPZ writes an .npz file and its metadata beside it.
+func putNPZ(t *testing.T, path, text string, members ...member) string {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, archive(t, members...), 0o644))
 	if text != "" {
 		putText(t, strings.TrimSuffix(path, extNPZ)+extJSON, text)
 	}

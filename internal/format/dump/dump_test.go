@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/internal/format"
-	"plumbline/internal/format/npy"
 )
 
 // TestTRL reads two micro-batches of a GRPO step of TRL 1.16 (a run of gpt2 in float32 with four generations per prompt).
@@ -106,7 +105,7 @@ func TestPatterns(t *testing.T) {
 	require.NoError(t, os.MkdirAll(join(dir, "empty", "sub.npz"), 0o755))
 	require.NoError(t, os.Mkdir(join(dir, "more"), 0o755))
 	putText(t, join(dir, "empty", "x.pt"), "x")
-	putNPZ(t, join(dir, "more", "a.npz"), `{"schema":1,"step":9}`, npy.Member{Name: "response_mask", DType: format.Bool, Shape: []int{1, 1}, Data: []float64{1}})
+	putNPZ(t, join(dir, "more", "a.npz"), `{"schema":1,"step":9}`, member{Name: "response_mask", DType: format.Bool, Shape: []int{1, 1}, Data: []float64{1}})
 	for _, c := range []struct {
 		patterns []string
 		steps    []int

@@ -189,14 +189,15 @@ func TestNPZ(t *testing.T) {
 	_, err = w.Write(append([]byte("\x93NUMPY\x01\x00\x76\x00"), dict+"\x01\x00\x01\x01\x01\x00"...)) // columns 10 11 10
 	require.NoError(t, err)
 	bf16 := format.Encode(nil, []float64{1, 2, 3, 4, 5, -0.5}, format.BF16)
-	for _, m := range []npy.Member{
+	for _, m := range []member{
 		{Name: "logp_new", DType: format.U16, Shape: []int{2, 3}, Raw: bf16},
 		{Name: "logp_old", DType: format.BF16, Shape: []int{2, 3}, Raw: bf16},
 		{Name: "unread", DType: format.U8, Shape: []int{2}, Raw: []byte{1, 2}},
 	} {
 		w, err := z.Create(m.Name + ".npy")
 		require.NoError(t, err)
-		require.NoError(t, npy.WriteRaw(w, m.DType, m.Shape, m.Raw))
+		_, err = w.Write(append(npy.Header(m.DType, m.Shape), m.Raw...))
+		require.NoError(t, err)
 	}
 	require.NoError(t, z.Close())
 	require.NoError(t, f.Close())

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/internal/format"
-	"plumbline/internal/format/npy"
 )
 
 // TestRefusedMetadata demands that what a file says of itself is refused with the key, whatever its tensors.
@@ -60,7 +59,7 @@ func TestRefusedMetadata(t *testing.T) {
 		{"large", `{"schema":1,"framework":"` + strings.Repeat("x", maxMetadata) + `"}`, "want at most 1048576"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			path := putNPZ(t, join(t.TempDir(), "a.npz"), c.text, npy.Member{Name: "response_mask", DType: format.Bool, Shape: []int{1, 1}, Data: []float64{1}})
+			path := putNPZ(t, join(t.TempDir(), "a.npz"), c.text, member{Name: "response_mask", DType: format.Bool, Shape: []int{1, 1}, Data: []float64{1}})
 			_, err := Open(t.Context(), []string{path})
 			require.ErrorContains(t, err, c.want)
 			require.ErrorContains(t, err, "a.json: ")
@@ -294,7 +293,7 @@ func openFiles() int {
 // TestRefusedContainers demands that the metadata are found in one place, and views of bfloat16 where they are named.
 func TestRefusedContainers(t *testing.T) {
 	m := mask("response_mask", "011")
-	ones := npy.Member{Name: "response_mask", DType: format.Bool, Shape: []int{1, 3}, Data: []float64{1, 1, 1}}
+	ones := member{Name: "response_mask", DType: format.Bool, Shape: []int{1, 3}, Data: []float64{1, 1, 1}}
 	for _, c := range []struct {
 		name string
 		make func(dir string) string
@@ -331,13 +330,13 @@ func TestRefusedContainers(t *testing.T) {
 			return putNPZ(t, join(dir, "a.npz"), "", ones)
 		}, "a.json: metadata of 1048577 bytes"},
 		{"bf16 of float32", func(dir string) string {
-			return putNPZ(t, join(dir, "a.npz"), `{"schema":1,"bf16":["logp_new"]}`, ones, npy.Member{Name: "logp_new", DType: format.F32, Shape: []int{1, 3}, Data: []float64{1, 2, 3}})
+			return putNPZ(t, join(dir, "a.npz"), `{"schema":1,"bf16":["logp_new"]}`, ones, member{Name: "logp_new", DType: format.F32, Shape: []int{1, 3}, Data: []float64{1, 2, 3}})
 		}, ":logp_new: the metadata call it bf16, but it is stored as <f4"},
 		{"bf16 not named", func(dir string) string {
-			return putNPZ(t, join(dir, "a.npz"), `{"schema":1}`, ones, npy.Member{Name: "logp_new", DType: format.BF16, Shape: []int{1, 3}, Data: []float64{1, 2, 3}})
+			return putNPZ(t, join(dir, "a.npz"), `{"schema":1}`, ones, member{Name: "logp_new", DType: format.BF16, Shape: []int{1, 3}, Data: []float64{1, 2, 3}})
 		}, `"bf16": ["logp_new"] in the metadata reads it so`},
 		{"uint16 not named", func(dir string) string {
-			return putNPZ(t, join(dir, "a.npz"), `{"schema":1}`, ones, npy.Member{Name: "logp_new", DType: format.U16, Shape: []int{1, 3}, Raw: make([]byte, 6)})
+			return putNPZ(t, join(dir, "a.npz"), `{"schema":1}`, ones, member{Name: "logp_new", DType: format.U16, Shape: []int{1, 3}, Raw: make([]byte, 6)})
 		}, ":logp_new: element type <u2, want float64"},
 		{"large inside", func(dir string) string {
 			return put(t, join(dir, "a.safetensors"), `{"schema":1,"framework":"`+strings.Repeat("x", maxMetadata)+`"}`, m)

@@ -84,16 +84,6 @@ func (f *File) Close() error {
 	return f.close()
 }
 
-// Keys returns the keys of the metadata in the order of the file.
-func (f *File) Keys() []string { return slices.Clone(f.keys) }
-
-// Value returns the metadata of that key, or false. It is one of uint8, int8, uint16, int16, uint32, int32, uint64, int64,
-// float32, float64, bool and string, or a slice of one of them, which must not be changed.
-func (f *File) Value(key string) (any, bool) {
-	v, ok := f.values[key]
-	return v, ok
-}
-
 // Int returns the integer called key, of any of the integer types, or absent if there is none. Another type, or a value
 // outside [least, most], is refused.
 func (f *File) Int(key string, absent, least, most int64) (int64, error) {

@@ -199,3 +199,22 @@ func must[T any](v T, err error) T {
 	}
 	return v
 }
+
+// Keys returns the keys of the metadata in the order of the file.
+func (f *File) Keys() []string { return slices.Clone(f.keys) }
+
+// Value returns the metadata of that key, or false. It is one of uint8, int8, uint16, int16, uint32, int32, uint64, int64,
+// float32, float64, bool and string, or a slice of one of them, which must not be changed.
+func (f *File) Value(key string) (any, bool) {
+	v, ok := f.values[key]
+	return v, ok
+}
+
+// Shape returns the shape of the weight called name.
+func (m *Model) Shape(name string) ([]int, error) {
+	w, err := m.find(name)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Clone(w.tensor.Shape), nil
+}

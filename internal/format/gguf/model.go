@@ -278,15 +278,6 @@ func (m *Model) find(name string) (*weight, error) {
 	return &m.weights[i], nil
 }
 
-// Shape returns the shape of the weight called name.
-func (m *Model) Shape(name string) ([]int, error) {
-	w, err := m.find(name)
-	if err != nil {
-		return nil, err
-	}
-	return slices.Clone(w.tensor.Shape), nil
-}
-
 // Weight is a tensor of the file under a name of transformers.
 type Weight struct {
 	Shape []int

@@ -150,14 +150,6 @@ func (f *Folder) Shards() []string {
 	return names
 }
 
-// Stored returns the name that the weight called name has in its file, and the file; both are "" if it is not stored.
-func (f *Folder) Stored(name string) (stored, shard string) {
-	if w := f.find(name); w != nil {
-		return w.stored, f.shards[w.shard].name
-	}
-	return "", ""
-}
-
 // Tensor returns the stored weight called name, or false. A tied head that is not stored is not found.
 func (f *Folder) Tensor(name string) (*format.Array, bool) {
 	w := f.find(name)
@@ -174,15 +166,6 @@ func (f *Folder) find(name string) *weight {
 		return nil
 	}
 	return &f.weights[i]
-}
-
-// Shape returns the shape of the weight called name; that of a tied head that is not stored is the embedding's.
-func (f *Folder) Shape(name string) ([]int, error) {
-	a, err := f.weight(name)
-	if err != nil {
-		return nil, err
-	}
-	return a.Shape, nil
 }
 
 // Array returns the weight called name, whose elements are read when they are asked for.

@@ -298,3 +298,20 @@ func TestInt8Refused(t *testing.T) {
 		refused(t, err, c.want)
 	}
 }
+
+// Stored returns the name that the weight called name has in its file, and the file; both are "" if it is not stored.
+func (f *Folder) Stored(name string) (stored, shard string) {
+	if w := f.find(name); w != nil {
+		return w.stored, f.shards[w.shard].name
+	}
+	return "", ""
+}
+
+// Shape returns the shape of the weight called name; that of a tied head that is not stored is the embedding's.
+func (f *Folder) Shape(name string) ([]int, error) {
+	a, err := f.weight(name)
+	if err != nil {
+		return nil, err
+	}
+	return a.Shape, nil
+}

@@ -2,7 +2,10 @@ package peft
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -263,5 +266,26 @@ func FuzzAdapter(f *testing.F) {
 			}
 		}
 		require.Equal(t, len(a.Tensors), n, "a tensor belongs to nothing")
+	})
+}
+
+// Write writes an adapter into the folder at path, which is made if it is not there, so that peft@0.21.2 loads it whole:
+// PeftModel.from_pretrained(base, path). Everything is checked before the first byte is written: that every module is a
+// target, that the factors have the rank of the configuration, and that all values are finite. Each of the two files is
+// written whole or not at all.
+func Write(path string, c Contents) error {
+	text, weights, err := c.encode(filepath.Join(path, ConfigFile))
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	if err := os.Mkdir(path, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := format.WriteFile(filepath.Join(path, WeightsFile), weights); err != nil {
+		return err
+	}
+	return format.WriteFile(filepath.Join(path, ConfigFile), func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
 	})
 }

@@ -6,10 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"plumbline/internal/format"
@@ -33,28 +30,9 @@ type Contents struct {
 	Saved       []safetensors.Tensor // of modules_to_save, called as in the base: "lm_head.weight"
 }
 
-// Write writes an adapter into the folder at path, which is made if it is not there, so that peft@0.21.2 loads it whole:
-// PeftModel.from_pretrained(base, path). Everything is checked before the first byte is written: that every module is a
-// target, that the factors have the rank of the configuration, and that all values are finite. Each of the two files is
-// written whole or not at all.
-func Write(path string, c Contents) error {
-	text, weights, err := c.encode(filepath.Join(path, ConfigFile))
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	if err := os.Mkdir(path, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	if err := format.WriteFile(filepath.Join(path, WeightsFile), weights); err != nil {
-		return err
-	}
-	return format.WriteFile(filepath.Join(path, ConfigFile), func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
-}
-
-// Encode returns what Write writes: the text of [ConfigFile], and what writes [WeightsFile].
+// Encode returns the text of [ConfigFile] and what writes [WeightsFile], so that peft@0.21.2 loads an adapter of both whole:
+// PeftModel.from_pretrained(base, path). Everything is checked before the first byte is written: that every module is a target, that the
+// factors have the rank of the configuration, and that all values are finite.
 func (c Contents) Encode() (config []byte, weights func(w io.Writer) error, err error) {
 	return c.encode(ConfigFile)
 }

@@ -63,3 +63,15 @@ func WriteArchive(w io.Writer, members []Member) error {
 func WriteArchiveFile(path string, members []Member) error {
 	return format.WriteFile(path, func(w io.Writer) error { return WriteArchive(w, members) })
 }
+
+// WriteRaw writes data, little-endian elements of any type in C order, as a .npy file. It panics as Write does.
+func WriteRaw(w io.Writer, d format.DType, shape []int, data []byte) error {
+	if _, n, _ := format.CheckedSize(shape, d.Size()); n != int64(len(data)) {
+		panic(fmt.Sprintf("npy: WriteRaw: %d bytes for %s of shape %v", len(data), d, shape))
+	}
+	if _, err := w.Write(Header(d, shape)); err != nil {
+		return err
+	}
+	_, err := w.Write(data)
+	return err
+}
