@@ -120,9 +120,7 @@ var sweeps = map[string]sweep{
 	"projection": {1 << 32,
 		func(seed uint64) ([]report.Kill, error) {
 			planted, err := projectionplant.PlantAll(seed)
-			return kills(planted, func(p projectionplant.Planted) report.Kill {
-				return report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.Named}
-			}), err
+			return kills(planted, false), err
 		},
 		func(r *rand.Rand, _ int) (string, error) {
 			s := projectionplant.RandomScenario(r)
@@ -132,9 +130,7 @@ var sweeps = map[string]sweep{
 	"checkpoint": {1 << 33,
 		func(seed uint64) ([]report.Kill, error) {
 			planted, err := checkpointplant.PlantAll(seed)
-			return kills(planted, func(p checkpointplant.Planted) report.Kill {
-				return report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.First}
-			}), err
+			return kills(planted, true), err
 		},
 		func(r *rand.Rand, i int) (string, error) {
 			family, in := checkpointplant.Healthy(r, i)
@@ -144,9 +140,7 @@ var sweeps = map[string]sweep{
 	"vram": {1 << 34,
 		func(seed uint64) ([]report.Kill, error) {
 			planted, err := vram.PlantAll(seed)
-			return kills(planted, func(p vram.Planted) report.Kill {
-				return report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.Named}
-			}), err
+			return kills(planted, false), err
 		},
 		func(r *rand.Rand, _ int) (string, error) {
 			in := vram.Healthy(r)
@@ -155,9 +149,14 @@ var sweeps = map[string]sweep{
 		}},
 }
 
-func kills[P any](planted []P, of func(P) report.Kill) (list []report.Kill) {
+// kills are the rows of planted faults, each with the name that its own check gives it, or the first finding of the whole report.
+func kills[P any](planted []check.Planted[P], first bool) (list []report.Kill) {
 	for _, p := range planted {
-		list = append(list, of(p))
+		k := report.Kill{Check: p.Check, Fault: p.Fault.ID, Title: p.Fault.Title, Caught: p.Caught, By: p.By, Named: p.Named}
+		if first {
+			k.Named = p.First
+		}
+		list = append(list, k)
 	}
 	return list
 }

@@ -3,47 +3,14 @@ package vram
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 
 	"plumbline/internal/arch"
 	"plumbline/verify/check"
 )
 
-// Planted is the outcome of one executable fault.
-type Planted struct {
-	Check  string
-	Fault  check.FaultInfo
-	Caught bool     // its check gave the verdict that the fault demands
-	By     []string // checks with a verdict that is neither PASS nor NOTE
-	Named  string   // fault of the first explanation of its check
-}
-
-// PlantAll plants every fault of the suite in a healthy configuration, and judges the result as a user's is judged.
-func PlantAll(seed uint64) ([]Planted, error) {
-	var out []Planted
-	for _, c := range Suite {
-		infos := c.Info().Faults
-		for i, f := range c.Faults {
-			results, err := Suite.Run(f.Plant(rand.New(rand.NewPCG(seed, uint64(len(out)))), healthy()), check.Selection{})
-			if err != nil {
-				return out, fmt.Errorf("%s %s: %w", c.Name, f.ID, err)
-			}
-			p := Planted{Check: c.Name, Fault: infos[i]}
-			for _, res := range results {
-				if res.Verdict != check.Pass && res.Verdict != check.Note && !slices.Contains(p.By, res.Check) {
-					p.By = append(p.By, res.Check)
-				}
-				if res.Check == c.Name && res.Verdict == f.Want {
-					p.Caught = true
-					if p.Named == "" && len(res.Explanations) > 0 {
-						p.Named = res.Explanations[0].Fault
-					}
-				}
-			}
-			out = append(out, p)
-		}
-	}
-	return out, nil
+// PlantAll plants every fault of the suite in a healthy configuration.
+func PlantAll(seed uint64) ([]check.Planted[*Input], error) {
+	return Suite.PlantAll(seed, func(*rand.Rand) *Input { return healthy() })
 }
 
 // Healthy draws a configuration of any known model and stack that fits, with a measured peak inside the range of its plan.
