@@ -10,6 +10,7 @@ package accel
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -196,12 +197,7 @@ func (o *Op[F]) release() {
 func Ops() []string {
 	mu.Lock()
 	defer mu.Unlock()
-	names := make([]string, 0, len(ops))
-	for name := range ops {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(ops))
 }
 
 func find(op string) (entry, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,11 +31,7 @@ func jobs(root string) ([][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	folders := make([]string, 0, len(files))
-	for f := range files {
-		folders = append(folders, f)
-	}
-	slices.Sort(folders)
+	folders := slices.Sorted(maps.Keys(files))
 	list := [][]string{{"golden"}, {"museum"}, {"demo"}, {"list"}, {"explain", "--bugs"}, {"profiles"}}
 	dumped := map[string][]string{}
 	for _, dir := range folders {

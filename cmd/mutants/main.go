@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -154,12 +155,7 @@ func summary(sample []site, done map[string]trial) {
 		}
 		per[t.Package] = c
 	}
-	names := make([]string, 0, len(per))
-	for p := range per {
-		names = append(names, p)
-	}
-	slices.Sort(names)
-	for _, p := range names {
+	for _, p := range slices.Sorted(maps.Keys(per)) {
 		fmt.Printf("%3d of %3d  %s\n", per[p][0], per[p][1], p)
 	}
 	for _, t := range left {

@@ -218,11 +218,7 @@ func dumpFaults(cmd *cobra.Command, seed uint64, healthy int, all bool) (wrong b
 			unseen++
 			continue
 		}
-		var by []string
-		for id := range s.By {
-			by = append(by, id)
-		}
-		slices.Sort(by)
+		by := slices.Sorted(maps.Keys(s.By))
 		if len(by) == 1 {
 			only[by[0]] = append(only[by[0]], s.Plant.ID)
 		}

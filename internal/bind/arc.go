@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -246,12 +247,7 @@ func (a *Arc) Files() ([]rundir.File, error) {
 const arcLoRAFile = "encoder_lora.safetensors"
 
 func extraFiles(extra map[string][]byte) (files []rundir.File) {
-	var names []string
-	for name := range extra {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(extra)) {
 		files = append(files, rundir.File{Name: name, Write: func(w io.Writer) error { _, err := w.Write(extra[name]); return err }})
 	}
 	return files

@@ -3,6 +3,7 @@ package format
 import (
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -238,12 +239,7 @@ func (o *Object) Object(key string) *Object {
 
 // Keys returns the names of the members in increasing order.
 func (o *Object) Keys() []string {
-	keys := make([]string, 0, len(o.Members))
-	for k := range o.Members {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
+	return slices.Sorted(maps.Keys(o.Members))
 }
 
 // want complains about a member that is there and not what was asked for.

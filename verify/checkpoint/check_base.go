@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -125,12 +126,7 @@ func (u *Unit) gaps(match func(string) bool) (absent []string, expect int) {
 			return nil, 0
 		}
 	}
-	names := make([]string, 0, len(forms))
-	for form := range forms {
-		names = append(names, form)
-	}
-	slices.Sort(names)
-	for _, form := range names {
+	for _, form := range slices.Sorted(maps.Keys(forms)) {
 		for i := range last[stackOf(form)] + 1 {
 			n := strings.Replace(form, ".#.", fmt.Sprintf(".%d.", i), 1)
 			if !match(n) {

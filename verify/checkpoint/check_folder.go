@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -286,11 +287,7 @@ func (f *Folder) compareManifest(u *Unit) (out []check.Result, err error) {
 	if m.changed {
 		out = append(out, fail(subject, "MANIFEST-DIGEST", "the manifest was changed since the save", "MANIFEST.json is not what its own manifest_sha256 says"))
 	}
-	names := make([]string, 0, len(m.Files))
-	for n := range m.Files {
-		names = append(names, n)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(m.Files))
 	for _, n := range names {
 		want := m.Files[n]
 		full := path.Join(u.Dir, n)

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -409,11 +410,7 @@ func rankFindings(f *Folder, u *Unit) (out []check.Result) {
 		}
 		have[g][rank] = true
 	}
-	var groups []group
-	for g := range have {
-		groups = append(groups, g)
-	}
-	slices.SortFunc(groups, func(a, b group) int { return strings.Compare(a.kind+fmt.Sprint(a.size), b.kind+fmt.Sprint(b.size)) })
+	groups := slices.SortedFunc(maps.Keys(have), func(a, b group) int { return strings.Compare(a.kind+fmt.Sprint(a.size), b.kind+fmt.Sprint(b.size)) })
 	n := 0
 	for _, g := range groups {
 		if n += len(have[g]); len(have[g]) < g.size {

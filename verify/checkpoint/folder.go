@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -188,12 +189,7 @@ func (f *Folder) load(u *Unit) (interesting bool, err error) {
 	if err := f.configs(u); err != nil {
 		return false, err
 	}
-	names := make([]string, 0, len(u.Entries))
-	for n := range u.Entries {
-		names = append(names, n)
-	}
-	slices.SortFunc(names, compareNatural)
-	for _, base := range names {
+	for _, base := range slices.SortedFunc(maps.Keys(u.Entries), compareNatural) {
 		switch {
 		case strings.HasSuffix(base, ".safetensors"):
 			if err := f.refuse(f.container(u, base)); err != nil {

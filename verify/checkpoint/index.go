@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -107,12 +108,7 @@ func (f *Folder) agree(u *Unit) error {
 			in[t.Name] = b
 		}
 	}
-	names := make([]string, 0, len(u.Index.Map))
-	for n := range u.Index.Map {
-		names = append(names, n)
-	}
-	slices.Sort(names)
-	for _, n := range names {
+	for _, n := range slices.Sorted(maps.Keys(u.Index.Map)) {
 		if shard := u.Index.Map[n]; shards[shard] && in[n] != shard {
 			where := "which does not hold it"
 			if in[n] != "" {

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -141,12 +142,7 @@ func (in *Input) measureMerge() (*mergeFacts, error) {
 		}
 	}
 	var rest []tensorPair
-	var names []string
-	for n := range old {
-		names = append(names, n)
-	}
-	slices.SortFunc(names, compareNatural)
-	for _, n := range names {
+	for _, n := range slices.SortedFunc(maps.Keys(old), compareNatural) {
 		if touched[n] || ignorable(n) {
 			continue
 		}
