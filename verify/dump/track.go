@@ -149,9 +149,7 @@ func (t *track) search(v *view, set *convention.Set, s *session) judgement {
 		if t.fits, t.all = s.solve(t, u), true; len(t.fits) == 0 {
 			t.fits, t.all = t.complete(u.b, u.set, s)
 		}
-		if s.profile == nil {
-			t.fits = slices.DeleteFunc(t.fits, stage.Fit.Unwritten)
-		}
+		t.fits = slices.DeleteFunc(t.fits, s.strange)
 		t.searched = true
 		if u.b == b && len(t.fits) > 0 {
 			if s.ledger.write != nil { // each is judged again by who knows the steps before
@@ -265,7 +263,7 @@ func (t *track) again(v *view, set *convention.Set, s *session) *stage.Outcome {
 		return nil // it could be read before: the run is changing under us, and the failure stands
 	}
 	t.fits = slices.DeleteFunc(fits, func(f stage.Fit) bool {
-		return s.profile == nil && f.Unwritten() || stage.Judge(t.check, earlier.b, changed(earlier.set, f.Changes)).Verdict == check.Fail
+		return s.strange(f) || stage.Judge(t.check, earlier.b, changed(earlier.set, f.Changes)).Verdict == check.Fail
 	})
 	if t.all = all; len(t.fits) == 0 {
 		t.fits = stage.SolveWeights(t.check, s.solving(t, unit{b, set}))

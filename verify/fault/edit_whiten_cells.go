@@ -8,15 +8,17 @@ import (
 	"plumbline/verify/stage"
 )
 
-// whitenedSets are sets of cells of a row, beside its tokens, that whitening may take in: of w columns, with the first and last column of a token.
+// whitenedSets are sets of cells of a row, beside its tokens, that whitening may take in: of w columns, with the first and last column of a token. Gaps are in
+// the mask of some releases (whiten.mask length); cells before or behind all tokens are in none that has a mask.
 var whitenedSets = []struct {
-	title string
-	in    func(t, first, last, w int) bool
+	title   string
+	in      func(t, first, last, w int) bool
+	foreign bool
 }{
-	{"all cells, padding included", func(_, _, _, _ int) bool { return true }},
-	{"all cells up to the last token, gaps between tokens included", func(t, _, last, _ int) bool { return t <= last }},
-	{"the cells from the first token to the end of the row", func(t, first, _, _ int) bool { return t >= first }},
-	{"the tokens and the cell behind the last of them", func(t, _, last, _ int) bool { return t == last+1 }},
+	{"all cells, padding included", func(_, _, _, _ int) bool { return true }, true},
+	{"all cells up to the last token, gaps between tokens included", func(t, _, last, _ int) bool { return t <= last }, false},
+	{"the cells from the first token to the end of the row", func(t, first, _, _ int) bool { return t >= first }, true},
+	{"the tokens and the cell behind the last of them", func(t, _, last, _ int) bool { return t == last+1 }, true},
 }
 
 // whitenedFills are what may stand in a cell that is no token before advantages are whitened: NaN where the dump does not show it.
@@ -77,7 +79,7 @@ func whitenedCellEdits(o *stage.Outcome) (list []edit) {
 						if !nearBy(o, of(c, raw)) {
 							continue
 						}
-						list = append(list, edit{id: "WHITEN-PADS", title: "whitening: " + part.title + " over " + set.title + ", " + fill.title + " outside the mask", changes: 1,
+						list = append(list, edit{id: "WHITEN-PADS", title: "whitening: " + part.title + " over " + set.title + ", " + fill.title + " outside the mask", changes: 1, foreign: set.foreign,
 							predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return of(c, under(notWhitened, c, ch)) }})
 					}
 				}
