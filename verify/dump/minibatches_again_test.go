@@ -116,6 +116,27 @@ func TestAdvantagesOfARolloutOfWholeGroups(t *testing.T) {
 	require.Equal(t, "ADV-GROUP-LEFT-OUT", res.Explanations[0].Fault)
 }
 
+// A spread that is fitted to every group on one base is kept until a base shows what it is.
+func TestASpreadThatABaseShows(t *testing.T) {
+	r, err := Judge(t.Context(), wholeGroups(t, true, func(adv, scores []float64) []float64 {
+		var sum, square float64
+		for _, x := range scores {
+			sum, square = sum+x, square+x*x
+		}
+		n := float64(len(scores))
+		std, rms := math.Sqrt((square-sum*sum/n)/(n-1)), math.Sqrt(square/n)
+		for r := range adv {
+			adv[r] *= (std + 1e-4) / (rms + 1e-4)
+		}
+		return adv
+	}), Options{Brief: true})
+	require.NoError(t, err)
+	res := r.Results[slices.IndexFunc(r.Results, func(res check.Result) bool { return res.Check == "advantage/group" })]
+	require.Equal(t, check.Fail, res.Verdict, res.Reason)
+	require.Equal(t, "ADV-SPREAD", res.Explanations[0].Fault)
+	require.Contains(t, res.Explanations[0].Title, "root mean square")
+}
+
 // A profile's own values are no bases enough: what it can be configured to is one, too.
 func TestConfiguredBasesOfAdvantages(t *testing.T) {
 	turned := func(adv, _ []float64) []float64 { return append(adv[8:], adv[:8]...) }

@@ -45,64 +45,55 @@ func (t *track) rebase(s *session) {
 			bases = append(bases, j.Outcome)
 		}
 	}
-	for _, o := range bases {
-		if !s.affords(o) {
-			break
-		}
+	settles := func(o *stage.Outcome) bool { // o is the base of what convicts, or of what is kept until another does
 		found := t.holding(fault.Explain(o), o, s)
 		if !exact(found) {
-			continue
+			return false
 		}
 		first, why := t.first, t.why.faults
-		t.first, t.why.faults = o, found
-		if !t.goesOn() {
-			return
+		if t.first, t.why.faults = o, found; !t.goesOn() {
+			return true
 		}
 		if kept && !(several(why) && !several(found)) {
 			t.first, t.why.faults = first, why
 		}
 		kept = true
+		return false
+	}
+	for _, o := range bases {
+		if !s.affords(o) {
+			break
+		}
+		if settles(o) {
+			return
+		}
+	}
+	open := func(option string) bool { return u.set.Value(option).Kind() == convention.Unknown }
+	for _, more := range []func() []*stage.Outcome{
+		func() []*stage.Outcome { return t.leftOut(bases, open) },
+		func() []*stage.Outcome { return t.configured(bases, u, s, open) },
+		func() []*stage.Outcome { return t.nextTo(bases, u, s, open) },
+		func() (list []*stage.Outcome) {
+			for _, j := range t.buggy(u.b, u.set, s) {
+				list = append(list, j.Outcome)
+			}
+			return list[:min(most, len(list))]
+		},
+	} {
+		for _, o := range more() {
+			if !s.affords(o) {
+				break
+			}
+			if settles(o) {
+				return
+			}
+		}
+		if kept && !t.goesOn() {
+			return
+		}
 	}
 	if kept {
 		return
-	}
-	open := func(option string) bool { return u.set.Value(option).Kind() == convention.Unknown }
-	for _, o := range t.leftOut(bases, open) {
-		if !s.affords(o) {
-			break
-		}
-		if found := t.holding(fault.Explain(o), o, s); exact(found) {
-			t.first, t.why.faults = o, found
-			return
-		}
-	}
-	for _, o := range t.configured(bases, u, s, open) {
-		if !s.affords(o) {
-			break
-		}
-		if found := t.holding(fault.Explain(o), o, s); exact(found) {
-			t.first, t.why.faults = o, found
-			return
-		}
-	}
-	for _, o := range t.nextTo(bases, u, s, open) {
-		if !s.affords(o) {
-			break
-		}
-		if found := t.holding(fault.Explain(o), o, s); exact(found) {
-			t.first, t.why.faults = o, found
-			return
-		}
-	}
-	under := t.buggy(u.b, u.set, s)
-	for _, j := range under[:min(most, len(under))] {
-		if !s.affords(j.Outcome) {
-			break
-		}
-		if found := t.holding(fault.Explain(j.Outcome), j.Outcome, s); exact(found) {
-			t.first, t.why.faults = j.Outcome, found
-			return
-		}
 	}
 	if o, found := fault.ExplainOpen(bases, open); o != nil {
 		t.first, t.why.faults = o, found

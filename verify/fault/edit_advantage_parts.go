@@ -320,7 +320,7 @@ var spreads = []struct{ name, title string }{
 // foreignCentres and foreignSpreads are those that no estimator subtracts or divides by; where one does, a number of a group is as good as another.
 var (
 	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true, "best other": true, "worst other": true, "median other": true, "next": true, "twice mean": true, "minus mean": true}
-	foreignSpreads = map[string]bool{"range": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true, "between1": true, "between0": true}
+	foreignSpreads = map[string]bool{"range": true, "rms": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true, "between1": true, "between0": true}
 )
 
 // ofOthers is a number of the rows of a group beside its own, NaN where there are none.

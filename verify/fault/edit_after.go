@@ -20,6 +20,8 @@ func afterEdits(o *stage.Outcome) []edit {
 	return slices.Concat(againEdits(o), lengthPenalty(o), endPenalty(o), baselineAgain(o))
 }
 
+const rowsOfRank = "the rows of its rank"
+
 // againScopes are the rows over which finished advantages are normalised again.
 var againScopes = []struct {
 	title string
@@ -33,7 +35,7 @@ var againScopes = []struct {
 		return 0, false
 	}},
 	{"the rows of its micro-batch", func(b *dump.Batch, row int) (float64, bool) { return float64(b.File(row)), len(b.Files) > 1 }},
-	{"the rows of its rank", func(b *dump.Batch, row int) (float64, bool) {
+	{rowsOfRank, func(b *dump.Batch, row int) (float64, bool) {
 		return float64(b.Files[b.File(row)].Rank), severalRanks(b)
 	}},
 }
@@ -68,7 +70,11 @@ func againEdits(o *stage.Outcome) []edit {
 					if f.spread == "none" && eps != 0 || !nearBy(o, form.from(o.Case, o.Pred)) {
 						continue
 					}
-					list = append(list, edit{id: "ADV-NORMALISED-TWICE", title: "finished advantages are normalised once more, over " + over + ": " + f.words, changes: 1,
+					id, title := "ADV-NORMALISED-TWICE", "finished advantages are normalised once more, over "+over+": "+f.words
+					if againScopes[scope].title == rowsOfRank && o.Case.Set.Value("adv.scale").String() == "none" {
+						id, title = "ADV-GROUPS-PER-RANK", "advantages are normalised over "+over+": "+f.words
+					}
+					list = append(list, edit{id: id, title: title, changes: 1,
 						predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return form.from(c, under(sameInput, c, ch)) }})
 					break
 				}
