@@ -42,6 +42,9 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 	if ch.Stage == convention.Reward || ch.Stage == convention.Advantage {
 		slips = append(append(slips, first(stage.InvertedPenalties(ch, b, set), 3)...), policiesShown(ch, b, set)...)
 	}
+	if ch.ID == "advantage/group" {
+		slips = append(append(slips, stage.HeldEnds(ch, b, set)...), stage.ScoresUnder(b, set)...)
+	}
 	for _, changes := range slips {
 		if !seen(healthy, changes) && !seen(shown, changes) {
 			shown = append(shown, changes)

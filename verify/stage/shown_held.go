@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -62,6 +63,44 @@ func heldAdvantages(b *dump.Batch) (lists [][]assign) {
 		}
 	}
 	return lists
+}
+
+// HeldEnds is the range that advantages of rows are held in by their own ends, whatever baseline they have: the largest, or the smallest, is that of three rows and
+// more, of as many groups. An end that is not there is the other one's mirror. Nil where a baseline of a release says it, or nothing does.
+func HeldEnds(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
+	const least = 3
+	y, id := rowAdvantages(b), b.Row("group_id")
+	if ch.ID != "advantage/group" || len(y) != b.Rows || len(id) != b.Rows || b.Rows == 0 || variesInRow(b, "advantages") || len(heldAdvantages(b)) > 0 {
+		return nil
+	}
+	lo, hi := slices.Min(y), slices.Max(y)
+	at := func(end float64) bool {
+		groups := map[float64]bool{}
+		for row, x := range y {
+			if x == end {
+				groups[id[row]] = true
+			}
+		}
+		return len(groups) >= least
+	}
+	switch low, high := at(lo), at(hi); {
+	case low && !high && -lo >= hi:
+		hi = -lo
+	case high && !low && -hi <= lo:
+		lo = -hi
+	case !low || !high:
+		return nil
+	}
+	v, err := convention.Parse("reward.clip_range", fmt.Sprintf("%g,%g", written(lo, 1e-6), written(hi, 1e-6)))
+	if err != nil || !(lo < 0 && hi > 0) {
+		return nil
+	}
+	var lists [][]assign
+	for _, center := range []string{"mean", "loo"} {
+		lists = append(lists, []assign{word("adv.kind", "group"), word("adv.center", center), word("adv.scale", "none"), word("whiten.scope", "none"),
+			word("reward.clip", "after_baseline"), {"reward.clip_range", v}})
+	}
+	return openOf(lists, set)
 }
 
 // centredScores are scores less the mean of their group, or of its other rows, NaN where there are none; nil where the batch has no scores of groups.

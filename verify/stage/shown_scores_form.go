@@ -13,16 +13,7 @@ import (
 func (s *GroupScores) Changes(set *convention.Set) [][]Change {
 	var lists [][]assign
 	for _, f := range s.forms() {
-		base := []assign{word("adv.kind", "group"), word("whiten.scope", "none")}
-		if f.beta > 0 {
-			base = append(base, word("kl.place", "sequence_reward_before_baseline"), amount("kl.beta", written(f.beta, 2e-3)))
-			if s.plain {
-				base = append(base, word("kl.kind", "k1"), word("kl.clamp_in", "none"), word("kl.clamp_out", "none"))
-			}
-		}
-		if ends := f.ends(); ends != nil {
-			base = append(base, ends...)
-		}
+		base := s.shownOf(&f)
 		if f.scale == "none" {
 			lists = append(lists, append(base, word("adv.center", f.center), word("adv.scale", "none")))
 			continue
@@ -32,6 +23,18 @@ func (s *GroupScores) Changes(set *convention.Set) [][]Change {
 		}
 	}
 	return openOf(lists, set)
+}
+
+// shownOf is what a form shows beside its centre and its scale.
+func (s *GroupScores) shownOf(f *scoreForm) []assign {
+	base := []assign{word("adv.kind", "group"), word("whiten.scope", "none")}
+	if f.beta > 0 {
+		base = append(base, word("kl.place", "sequence_reward_before_baseline"), amount("kl.beta", written(f.beta, 2e-3)))
+		if s.plain {
+			base = append(base, word("kl.kind", "k1"), word("kl.clamp_in", "none"), word("kl.clamp_out", "none"))
+		}
+	}
+	return append(base, f.ends()...)
 }
 
 // deviations are the ways to take a deviation σ under which the u of a form are 1/(σ + ε) with one ε, that of the least spread first, with that number.
