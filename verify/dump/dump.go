@@ -172,6 +172,7 @@ type session struct {
 	overview  *overview    // nil: the steps were not looked at yet
 	kept      map[int]unit // steps that are judged again and again under other options
 	held      int          // numbers that were held against bugs on top of options that nobody declares
+	healings  int          // searches of batches with a bug taken out of them
 	rowRatios bool         // the losses of tokens are of ratios of rows that no configuration makes
 	length    float64      // that sums over tokens are divided by, where nobody declares it and the numbers give it; 0: not known
 	weights   []any        // of the reward functions, where nobody declares them and the scores give them

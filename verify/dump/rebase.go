@@ -92,6 +92,11 @@ func (t *track) rebase(s *session) {
 			return
 		}
 	}
+	for _, o := range t.healed(u, s) {
+		if settles(o) {
+			return
+		}
+	}
 	if kept {
 		return
 	}

@@ -9,38 +9,69 @@ import (
 	"plumbline/verify/stage"
 )
 
-// toGoForms are what programs make of rewards to go R_t = r_t + γ·R_{t+1}, of the rewards of the tokens of one response.
-var toGoForms = []struct {
+// A toGoForm is what programs make of rewards to go R_t = r_t + γ·R_{t+1}, of the rewards of the tokens of one response. undo gives the rewards of what it
+// has made of them, where it is linear and a discount in it is that of the recursion.
+type toGoForm struct {
 	id, title string
 	of        func(r []float64, gamma float64) []float64
-}{
+	undo      stage.Undo
+}
+
+// unsum undoes rewards to go: r_t = x_t − γ·x_{t+1}.
+func unsum(x []float64, gamma float64) []float64 {
+	r := make([]float64, len(x))
+	for t := range x {
+		r[t] = x[t] - gamma*at(x, t+1)
+	}
+	return r
+}
+
+var toGoForms = []toGoForm{
 	{"GAE-RECURSION", "the loop runs from the first token on, not from the last one back: R_t = r_t + γ·R_{t−1}", func(r []float64, gamma float64) []float64 {
 		y := make([]float64, len(r))
 		for t := range r {
 			y[t] = r[t] + gamma*at(y, t-1)
 		}
 		return y
+	}, func(x []float64, gamma float64) []float64 {
+		r := make([]float64, len(x))
+		for t := range x {
+			r[t] = x[t] - gamma*at(x, t-1)
+		}
+		return r
 	}},
 	{"GAE-RECURSION", "the returns are in the reverse order: the list that grew from the last token back is not reversed", func(r []float64, gamma float64) []float64 {
 		y := toGo(r, gamma)
 		slices.Reverse(y)
 		return y
+	}, func(x []float64, gamma float64) []float64 {
+		y := slices.Clone(x)
+		slices.Reverse(y)
+		return unsum(y, gamma)
 	}},
 	{"GAE-SHIFT", "the returns stand one token early: R_{t+1} in place of R_t", func(r []float64, gamma float64) []float64 {
 		return append(toGo(r, gamma)[1:], 0)
+	}, func(x []float64, gamma float64) []float64 {
+		return append([]float64{math.NaN()}, unsum(x, gamma)[:len(x)-1]...)
 	}},
 	{"GAE-SHIFT", "the returns stand one token late: R_{t−1} in place of R_t, of the first token 0", func(r []float64, gamma float64) []float64 {
 		return append([]float64{0}, toGo(r, gamma)[:len(r)-1]...)
-	}},
+	}, nil},
 	{"GAE-RECURSION", "the reward of the own token is left out: R_t = γ·R_{t+1}", func(r []float64, gamma float64) []float64 {
 		y := toGo(r, gamma)
 		for t := range y {
 			y[t] -= r[t]
 		}
 		return y
+	}, func(x []float64, gamma float64) []float64 {
+		r := append([]float64{math.NaN()}, unsum(x, gamma)[:len(x)-1]...)
+		for t := range r {
+			r[t] /= gamma
+		}
+		return r
 	}},
-	{"GAE-RECURSION", "what follows is subtracted: R_t = r_t − γ·R_{t+1}", func(r []float64, gamma float64) []float64 { return toGo(r, -gamma) }},
-	{"GAE-RECURSION", "nothing is summed over the future: R_t = r_t", func(r []float64, _ float64) []float64 { return slices.Clone(r) }},
+	{"GAE-RECURSION", "what follows is subtracted: R_t = r_t − γ·R_{t+1}", func(r []float64, gamma float64) []float64 { return toGo(r, -gamma) }, func(x []float64, gamma float64) []float64 { return unsum(x, -gamma) }},
+	{"GAE-RECURSION", "nothing is summed over the future: R_t = r_t", func(r []float64, _ float64) []float64 { return slices.Clone(r) }, func(x []float64, _ float64) []float64 { return slices.Clone(x) }},
 	{"GAE-RECURSION", "the discount counts from the first token: R_t = Σ γ^s·r_s over s ≥ t", func(r []float64, gamma float64) []float64 {
 		y, g := slices.Clone(r), 1.0
 		for t := range y {
@@ -48,6 +79,12 @@ var toGoForms = []struct {
 			g *= gamma
 		}
 		return toGo(y, 1)
+	}, func(x []float64, gamma float64) []float64 {
+		r := unsum(x, 1)
+		for t := range r {
+			r[t] /= math.Pow(gamma, float64(t))
+		}
+		return r
 	}},
 	{"ADV-FORM", "every token has the discounted return of the first one", func(r []float64, gamma float64) []float64 {
 		y := toGo(r, gamma)
@@ -55,16 +92,22 @@ var toGoForms = []struct {
 			y[t] = y[0]
 		}
 		return y
-	}},
-	{"GAE-RECURSION", "what follows is discounted by γ²", func(r []float64, gamma float64) []float64 { return toGo(r, gamma*gamma) }},
-	{"GAE-RECURSION", "what follows is discounted by √γ", func(r []float64, gamma float64) []float64 { return toGo(r, math.Sqrt(gamma)) }},
-	{"GAE-NO-GAMMA", "what follows is not discounted", func(r []float64, _ float64) []float64 { return toGo(r, 1) }},
+	}, nil},
+	{"GAE-RECURSION", "what follows is discounted by γ²", func(r []float64, gamma float64) []float64 { return toGo(r, gamma*gamma) }, nil},
+	{"GAE-RECURSION", "what follows is discounted by √γ", func(r []float64, gamma float64) []float64 { return toGo(r, math.Sqrt(gamma)) }, nil},
+	{"GAE-NO-GAMMA", "what follows is not discounted", func(r []float64, _ float64) []float64 { return toGo(r, 1) }, nil},
 	{"ADV-FORM", "the mean of the rewards to come, not their sum", func(r []float64, gamma float64) []float64 {
 		y := toGo(r, gamma)
 		for t := range y {
 			y[t] /= float64(len(y) - t)
 		}
 		return y
+	}, func(x []float64, _ float64) []float64 {
+		y := slices.Clone(x)
+		for t := range y {
+			y[t] *= float64(len(y) - t)
+		}
+		return unsum(y, 1)
 	}},
 }
 
@@ -85,7 +128,7 @@ func toGoEdits(o *stage.Outcome) []edit {
 	}
 	switch {
 	case (o.Check.ID == "advantage/return" || o.Check.ID == "gae/returns") && is("adv.kind", "rfpp") && is("rfpp.mode", "return_to_go"):
-	case o.Check.ID == "advantage/group" && is("kl.place", "sequence_reward_after"):
+	case o.Check.Output == "advantages" && is("kl.place", "sequence_reward_after"):
 	default:
 		return nil
 	}
@@ -96,10 +139,29 @@ func toGoEdits(o *stage.Outcome) []edit {
 	return list
 }
 
+// rewardsOfTokens are the rewards that returns are summed of: where they were not dumped, and scores have a baseline before the KL, they are the returns that
+// have no future.
+func rewardsOfTokens(c *stage.Case, ch *stage.Check) stage.Input {
+	if kind := c.Set.Value("adv.kind"); c.B.Token("token_rewards") != nil || kind.Kind() == convention.Enum && kind.Text() == "rfpp" {
+		return c.Token("token_rewards")
+	}
+	p := under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		set := c.Set.With("gae.gamma", convention.NumberValue(0), "hypothesis")
+		if set.Value("whiten.scope").Kind() == convention.Enum {
+			set = set.With("whiten.scope", parsed("whiten.scope", "none"), "hypothesis")
+		}
+		return c.B, set, true
+	}, c, ch)
+	if p == nil {
+		return stage.Input{}
+	}
+	return stage.Input{X: p.Want, Err: p.Bound}
+}
+
 // returned predicts advantages of other returns: those of rewards without a future, whitened as declared. Returns of n tokens have n sums.
 func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	b := c.B
-	rewards := c.Token("token_rewards")
+	rewards := rewardsOfTokens(c, ch)
 	reward := rewards.X
 	if len(reward) != len(b.Mask) || b.Cols == 0 || !c.OK() {
 		return nil

@@ -1,0 +1,78 @@
+package fault
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// baselined is a rollout of groups whose scores less the mean of the others, beside −0.03 times the KL of every token, sum makes advantages of.
+func baselined(sum func(r []float64) []float64) *dump.Batch {
+	const rows, cols, size = 16, 10, 4
+	g := rand.New(rand.NewPCG(3, 4))
+	b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}, Origin: make([]dump.Origin, rows), Files: []dump.FileInfo{{Hi: rows, Cols: cols}}}
+	b.Meta.MicroBatches, b.Meta.WorldSize = 1, 1
+	score, id, kl, adv := make([]float64, rows), make([]float64, rows), make([]float64, rows*cols), make([]float64, rows*cols)
+	total := [rows / size]float64{}
+	for r := range rows {
+		score[r], id[r] = float64(float32(g.NormFloat64())), float64(r/size)
+		total[r/size] += score[r]
+	}
+	for r := range rows {
+		n := 5 + r%5
+		own := make([]float64, n)
+		for t := range n {
+			i := r*cols + t
+			b.Mask[i], kl[i] = true, float64(float32(0.1*g.NormFloat64()))
+			own[t] = -0.03 * kl[i]
+		}
+		own[n-1] += score[r] - (total[r/size]-score[r])/(size-1)
+		for t, a := range sum(own) {
+			adv[r*cols+t] = float64(float32(a))
+		}
+	}
+	for name, x := range map[string][]float64{"scores": score, "group_id": id, "kl": kl, "advantages": adv} {
+		t := &dump.Tensor{Name: name, Data: x, Layout: dump.PerToken, Width: 1, Type: format.F32, Shape: []int{rows, cols}}
+		if len(x) == rows {
+			t.Layout, t.Shape = dump.PerRow, []int{rows}
+		}
+		b.Tensors[name] = t
+	}
+	return b
+}
+
+// Wrong sums over rewards that were not dumped, and of which nothing is declared, are taken out of a batch; what makes the rest of it right is a base on which they
+// are named.
+func TestHealedReturns(t *testing.T) {
+	ch, none := stage.Find("advantage/return"), &convention.Set{}
+	right := baselined(func(r []float64) []float64 { return toGo(r, 1) })
+	for _, f := range []int{0, 1, 2, 5, 12} {
+		form := toGoForms[f]
+		b := baselined(func(r []float64) []float64 { return form.of(r, 1) })
+		found := false
+		for _, in := range Healed(ch, b, none) {
+			fits, _ := stage.Complete(ch, in, none)
+			if len(fits) == 0 {
+				continue
+			}
+			require.InDeltaSlice(t, right.Token("advantages"), in.Token("advantages"), 1e-6, form.title)
+			under := none
+			for _, c := range fits[0].Changes {
+				under = under.With(c.Option, c.To, "search")
+			}
+			o := stage.Judge(ch, b, under)
+			require.Equal(t, check.Fail, o.Verdict)
+			requireName(t, o, form.id, form.title)
+			found = true
+		}
+		require.True(t, found, form.title)
+	}
+	require.Empty(t, Healed(ch, baselined(func(r []float64) []float64 { return append(toGo(r, 1)[2:], 0, 1) }), none))
+}
