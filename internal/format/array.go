@@ -151,3 +151,13 @@ func (a *Array) Float64s() ([]float64, error) {
 	}
 	return out, nil
 }
+
+// Place formats the index of element i of an array of the given shape.
+func Place(i int, shape []int) string {
+	index := make([]string, len(shape))
+	for d := len(shape) - 1; d >= 0; d-- {
+		index[d] = fmt.Sprint(i % shape[d])
+		i /= shape[d]
+	}
+	return "[" + strings.Join(index, ", ") + "]"
+}

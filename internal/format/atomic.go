@@ -65,7 +65,7 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 		return err
 	}
 	renamed = true
-	return syncDir(dir)
+	return SyncDir(dir)
 }
 
 // createTemp makes the temporary file of a write to dir/base, with the mode 0644 less the umask, so that the published file is as readable
@@ -134,7 +134,8 @@ func same(name string, f *os.File) bool {
 	return err == nil && os.SameFile(at, info)
 }
 
-func syncDir(dir string) error {
+// SyncDir makes the names in a folder those that are there after a power failure.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

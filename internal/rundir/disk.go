@@ -3,6 +3,7 @@ package rundir
 import (
 	"io"
 	"os"
+	"plumbline/internal/format"
 )
 
 // Disk is what saving does to a file system. The tests put one in place of [OS] that fails, stops or forgets.
@@ -38,14 +39,7 @@ func (OS) Create(name string) (Writer, error) {
 
 func (OS) Rename(from, to string) error { return os.Rename(from, to) }
 
-func (OS) SyncDir(name string) error {
-	d, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
-}
+func (OS) SyncDir(name string) error { return format.SyncDir(name) }
 
 func (OS) RemoveAll(name string) error { return os.RemoveAll(name) }
 

@@ -56,10 +56,6 @@ const (
 
 // Settings binds the keys of c to their defaults.
 func (c *Arc) Settings() *config.Settings {
-	const (
-		many = math.MaxInt32
-		huge = math.MaxFloat64
-	)
 	*c = Arc{Epochs: 10, AgentLR: 1e-5, QwenLR: 5e-5, PolicyLR: 5e-5, Device: "cuda", Seed: 42, Data: "training.json", Tasks: 20, RewardScale: 5, RewardOf: rewardAccuracy, FloorRule: "continuous",
 		Curriculum: []string{"0.6", "0.3"}, CacheEvery: 10, MaxNorm: 1, WeightDecay: 1e-6, EFE: rl.EFEDefaults(), BI: "js", Encoder: "tiny", EncoderTrain: EncoderFull,
 		LoRA: LoRA{R: 8, Alpha: 16}, Prompt: 256, Channels: 256, Steps: 3, Control: 256, Features: 32, Hidden: 512, BestBy: "accuracy", LogEvery: 50, SaveEvery: 50, Keep: 5,

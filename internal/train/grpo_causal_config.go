@@ -78,10 +78,6 @@ type GRPOCausal struct {
 
 // Settings binds the keys of c to their defaults.
 func (c *GRPOCausal) Settings() *config.Settings {
-	const (
-		many = math.MaxInt32
-		huge = math.MaxFloat64
-	)
 	*c = GRPOCausal{Trainer: TrainerGRPOCausal, Model: "tiny", Dataset: "additions", AdditionsMost: 9, NumSamples: 2000, HeldOut: 20, EvalSamples: 8, PromptFormat: "Question: {question}\nAnswer:",
 		RewardFuncs: []string{"answer"}, Aggregation: "sum_then_normalize", LossType: "dapo", Generations: 8, BatchSize: 8, Accumulation: 1, Iterations: 1, MaxCompletion: 256,
 		CorrectKL: true, Epsilon: .2, EpsilonHigh: .2, Importance: "token", ScaleRewards: "group", LearningRate: 1e-6, Steps: 100, MaxGradNorm: 1, Seed: 42, LogInterval: 1, SaveInterval: 0,

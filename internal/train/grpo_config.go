@@ -1,8 +1,6 @@
 package train
 
 import (
-	"math"
-
 	"plumbline/internal/config"
 	"plumbline/reference/rl"
 )
@@ -65,10 +63,6 @@ func (c *GRPO) cause(env MaskedEnv, id, text string) {
 
 // Settings binds the keys of c to their defaults.
 func (c *GRPO) Settings() *config.Settings {
-	const (
-		many = math.MaxInt32
-		huge = math.MaxFloat64
-	)
 	*c = GRPO{Trainer: TrainerGRPO, GroupSize: 8, KLBeta: .1, Temperature: .8, TopP: .95, BatchSize: 1, Accumulation: 16, LearningRate: 1e-5, MinLR: 1e-6, MaxIters: 10000, WarmupIters: 100,
 		DecayIters: 10000, WeightDecay: .1, Beta1: .9, Beta2: .95, GradClip: 1, BlockSize: 1024, Dataset: CharDiffusion, Composition: "complex", LogInterval: 1, SaveInterval: 100,
 		OutDir: "out-grpo", PeakFLOPS: 312e12, WandbProject: "grpo", Device: "cpu", DType: "bfloat16", Backend: "nccl", Seed: 1337, InitFrom: "resume", Generator: "tiny_masked", Judge: "tiny_judge",

@@ -93,10 +93,6 @@ func (w *Wandb) settings(s *config.Settings) {
 
 // Settings binds the keys of c to their defaults.
 func (c *PPO) Settings() *config.Settings {
-	const (
-		many = math.MaxInt32
-		huge = math.MaxFloat64
-	)
 	*c = PPO{LearningRate: 2e-6, Epochs: 2, BatchSize: 8, MiniBatch: 2, Accumulation: 8, KLCoeff: .05, ClipRatio: .2, ClipValue: .2, VFCoeff: .1,
 		EntropyCoeff: .01, Gamma: .99, Lambda: .95, Adam8bit: true, MaxGradNorm: 1, RolloutSamples: 512, Scheduler: "cosine_with_min_lr", Warmup: 5,
 		MinLR: 1e-7, Steps: 100, Seed: 42, LogInterval: 1, SaveInterval: 10, OutputDir: "outputs/ppo_gsm8k_${model.name}", Device: "cuda",

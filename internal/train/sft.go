@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -26,7 +25,6 @@ type SFT struct {
 
 // Settings binds the keys of c to their defaults.
 func (c *SFT) Settings() *config.Settings {
-	const many = math.MaxInt32
 	*c = SFT{Model: "tiny-init", Dataset: "additions", AdditionsMost: 9, NumSamples: 2000, PromptFormat: "Question: {question}\nAnswer:", Separator: " ",
 		Supervised: Supervised{LearningRate: 3e-3, MinLR: 1e-5, Warmup: 20, Steps: 200, EvalSamples: 200, BatchSize: 16, MaxGradNorm: 1, Seed: 1, LogInterval: 10, OutputDir: "outputs/sft"}}
 	s := config.NewSettings()

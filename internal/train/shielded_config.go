@@ -50,10 +50,6 @@ type Projection struct {
 
 // Settings binds the keys of c to their defaults.
 func (c *Shielded) Settings() *config.Settings {
-	const (
-		many = math.MaxInt32
-		huge = math.MaxFloat64
-	)
 	*c = Shielded{Dataset: "books", Epochs: 8, InnerEpochs: 1, PPOBatch: 256, SimBatch: 32, Micro: 4, KLBeta: .05, LR: 3e-5, ClipEps: .2, MaxNorm: 1, Int8: true,
 		MaxNew: 40, MaxPrompt: 384, Temperature: .7, TopP: .9, Seed: 42, Optimizer: "adam", Reward: "clicks", DeviceMap: `{"": 0}`, Model: "gpt-j-6b", DType: "auto",
 		LoRA: LoRA{R: 16, Alpha: 16, Targets: []string{"q_proj", "v_proj", "k_proj", "out_proj"}}, Bias: "none", FlowEvery: 10, LogEvery: 1, SaveEvery: 10, OutputDir: "outputs/shielded_${dataset}",

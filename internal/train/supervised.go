@@ -9,6 +9,12 @@ import (
 	"plumbline/reference/optim"
 )
 
+// Limits of settings that have none of their own.
+const (
+	many = math.MaxInt32
+	huge = math.MaxFloat64
+)
+
 // Supervised is what supervised training of any model is configured by.
 type Supervised struct {
 	LearningRate  float64
@@ -27,10 +33,6 @@ type Supervised struct {
 
 // settings binds the keys of u; eval says what eval_samples are.
 func (u *Supervised) settings(s *config.Settings, eval string) {
-	const (
-		many = math.MaxInt32
-		huge = math.MaxFloat64
-	)
 	s.Float("sft.learning_rate", &u.LearningRate, 0, huge, "after the warm-up")
 	s.Float("sft.min_lr", &u.MinLR, 0, huge, "at the end of the cosine")
 	s.Int("sft.warmup_steps", &u.Warmup, 0, many, "updates")

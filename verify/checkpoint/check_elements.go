@@ -2,9 +2,9 @@ package checkpoint
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
+	"plumbline/internal/format"
 	"plumbline/verify/check"
 )
 
@@ -42,7 +42,7 @@ func (f *Folder) finiteFindings() (out []check.Result) {
 					id, title = "INF", "overflow of "+t.Array.DType.String()
 				}
 				r := fail(f.tensor(t), id, title, "%s of %s numbers not finite", thousands(int64(t.stats.bad)), thousands(int64(t.Array.Len())))
-				r.Where = fmt.Sprintf("element %s: %s", index(t.stats.first, t.Array.Shape), t.stats.value)
+				r.Where = fmt.Sprintf("element %s: %s", format.Place(t.stats.first, t.Array.Shape), t.stats.value)
 				r.Compared = t.Array.Len()
 				out = append(out, r)
 			}
@@ -52,16 +52,6 @@ func (f *Folder) finiteFindings() (out []check.Result) {
 		}
 	}
 	return out
-}
-
-// index writes the place of an element of a row-major array.
-func index(i int, shape []int) string {
-	parts := make([]string, len(shape))
-	for k := len(shape) - 1; k >= 0; k-- {
-		parts[k] = strconv.Itoa(i % shape[k])
-		i /= shape[k]
-	}
-	return "[" + strings.Join(parts, ", ") + "]"
 }
 
 // Zero checks for matrices of zeros.

@@ -297,17 +297,11 @@ func (l *loader) sum(name string) (string, error) {
 		return "", err
 	}
 	defer r.Close()
-	h := sha256.New()
-	for {
-		if err := l.ctx.Err(); err != nil {
-			return "", err
-		}
-		if _, err := io.CopyN(h, r, 1<<24); err == io.EOF {
-			return hex.EncodeToString(h.Sum(nil)), nil
-		} else if err != nil {
-			return "", fmt.Errorf("%s: %w", l.shown(name), err)
-		}
+	sum, err := format.Digest(l.ctx, r)
+	if err != nil && l.ctx.Err() == nil {
+		err = fmt.Errorf("%s: %w", l.shown(name), err)
 	}
+	return sum, err
 }
 
 // resolve reads the tensors that the entries name. A tensor that several entries name is decoded once.

@@ -1,9 +1,6 @@
 package projection
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -121,27 +118,11 @@ func (l *Loaded) note(role, name, path, what string, open func() (*format.File, 
 	go func() {
 		sum := ""
 		if r, err := open(); err == nil {
-			h := sha256.New()
-			if _, err := io.Copy(h, untilDone{l.ctx, r}); err == nil {
-				sum = hex.EncodeToString(h.Sum(nil))
-			}
+			sum, _ = format.Digest(l.ctx, r)
 			r.Close()
 		}
 		f.sum <- sum
 	}()
-}
-
-// untilDone reads until its context ends.
-type untilDone struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (u untilDone) Read(p []byte) (int, error) {
-	if err := u.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return u.r.Read(p)
 }
 
 // splitMember splits FILE:MEMBER. A file whose own name holds a colon wins; else FILE is the longest prefix that is there.

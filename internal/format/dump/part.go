@@ -230,7 +230,7 @@ func (p *part) tokenGrid(ctx context.Context, n *notes) error {
 	return eachBlock(ctx, a, func(at int, block []float64) error {
 		for i, v := range block {
 			if v != 0 && v != 1 {
-				return format.Malformed(a.Name, place(at+i, a.Shape), "found %v, want 0 or 1", v)
+				return format.Malformed(a.Name, format.Place(at+i, a.Shape), "found %v, want 0 or 1", v)
 			}
 			p.mask[at+i] = v == 1
 		}

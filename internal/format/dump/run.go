@@ -10,10 +10,7 @@ package dump
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"iter"
 	"slices"
 	"sort"
@@ -124,24 +121,11 @@ func (f *File) SHA256(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer in.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, untilDone{ctx, in}); err != nil {
+	sum, err := format.Digest(ctx, in)
+	if err != nil {
 		return "", fmt.Errorf("%s: %w", f.Path, err)
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// untilDone reads until its context ends.
-type untilDone struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (u untilDone) Read(p []byte) (int, error) {
-	if err := u.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return u.r.Read(p)
+	return sum, nil
 }
 
 // Steps returns the steps of the run in increasing order.

@@ -98,7 +98,7 @@ func (p *part) byLengths(ctx context.Context, a *format.Array) ([]segment, error
 	for row := range p.rows {
 		cells := ends[row*shape[1] : (row+1)*shape[1]]
 		bad := func(col int, msg string, args ...any) error {
-			return format.Malformed(a.Name, place(row*shape[1]+col, a.Shape), "is %.0f, want %s", cells[col], fmt.Sprintf(msg, args...))
+			return format.Malformed(a.Name, format.Place(row*shape[1]+col, a.Shape), "is %.0f, want %s", cells[col], fmt.Sprintf(msg, args...))
 		}
 		if cells[0] != 0 {
 			return nil, bad(0, "0, the begin of the first sequence")

@@ -1,7 +1,6 @@
 package dump
 
 import (
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -127,19 +126,19 @@ func (c content) check(data []float64, a *format.Array) error {
 	case integer, natural:
 		for i, v := range data {
 			if v != math.Trunc(v) { // NaN is not equal to itself
-				return format.Malformed(a.Name, place(i, a.Shape), "found %v, want an integer", v)
+				return format.Malformed(a.Name, format.Place(i, a.Shape), "found %v, want an integer", v)
 			}
 			if math.Abs(v) > maxPosition {
-				return format.Malformed(a.Name, place(i, a.Shape), "found %.0f, want an integer of at most 2⁵³ in magnitude: larger ones cannot be told apart", v)
+				return format.Malformed(a.Name, format.Place(i, a.Shape), "found %.0f, want an integer of at most 2⁵³ in magnitude: larger ones cannot be told apart", v)
 			}
 			if c == natural && v < 0 {
-				return format.Malformed(a.Name, place(i, a.Shape), "found %.0f, want at least 0", v)
+				return format.Malformed(a.Name, format.Place(i, a.Shape), "found %.0f, want at least 0", v)
 			}
 		}
 	case flag:
 		for i, v := range data {
 			if v != 0 && v != 1 {
-				return format.Malformed(a.Name, place(i, a.Shape), "found %v, want 0 or 1", v)
+				return format.Malformed(a.Name, format.Place(i, a.Shape), "found %v, want 0 or 1", v)
 			}
 		}
 	}
@@ -159,14 +158,4 @@ func (c content) checkType(a *format.Array) error {
 		return format.Malformed(a.Name, "", "element type %s, want float64, float32, bfloat16 or float16%s", a.Type, hint)
 	}
 	return nil
-}
-
-// place formats the index of element i of an array of the given shape.
-func place(i int, shape []int) string {
-	index := make([]string, len(shape))
-	for d := len(shape) - 1; d >= 0; d-- {
-		index[d] = fmt.Sprint(i % shape[d])
-		i /= shape[d]
-	}
-	return "[" + strings.Join(index, ", ") + "]"
 }
