@@ -32,14 +32,12 @@ func (e fileError) Error() string  { return e.err.Error() }
 var errNothing = errors.New("no benchmark in it")
 
 func exitCode(err error) int {
-	var bad usageError
-	var malformed fileError
 	switch {
 	case errors.Is(err, errNothing):
 		return check.ExitNothing
-	case errors.As(err, &malformed):
+	case cli.Is[fileError](err):
 		return check.ExitMalformed
-	case errors.As(err, &bad), cli.NoSuchPath(err):
+	case cli.Is[usageError](err), cli.NoSuchPath(err):
 		return check.ExitUsage
 	}
 	return check.ExitInternal

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/bind"
 	"plumbline/internal/config"
 	"plumbline/internal/dataset"
@@ -82,8 +83,7 @@ not there is looked for in ARC_DATA_DIR.`,
 				return usageError{fmt.Sprintf("%s was trained with other frozen weights than those of %s", x.From.Path, c.Encoder)}
 			}
 			err = c.Train(cmd.Context(), train.ArcEnv{Env: x.Env, Agent: agent, Tasks: tasks})
-			var bad *train.NotFiniteError
-			if errors.As(err, &bad) {
+			if cli.Is[*train.NotFiniteError](err) {
 				return fmt.Errorf("%w (D10, D19); %s", err, train.ExplodesAdvice)
 			}
 			return refused(err)

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/bind"
 	"plumbline/internal/cluster"
 	"plumbline/internal/train"
@@ -90,14 +90,10 @@ func (x *session) close() { x.release() }
 
 // clusterError says what is the user's to mend.
 func clusterError(err error) error {
-	var insecure *cluster.InsecureError
-	var running *cluster.RunningError
-	var address *cluster.AddressError
-	if errors.As(err, &insecure) || errors.As(err, &running) || errors.As(err, &address) {
+	if cli.Is[*cluster.InsecureError](err) || cli.Is[*cluster.RunningError](err) || cli.Is[*cluster.AddressError](err) {
 		return usageError{err.Error()}
 	}
-	var refused *cluster.RefusedError
-	if errors.As(err, &refused) {
+	if cli.Is[*cluster.RefusedError](err) {
 		return failedError{err.Error()}
 	}
 	return err

@@ -40,11 +40,10 @@ models of train ppo, sft and grpo_causal and the adapters of train shielded need
 			if err == nil {
 				err = e.Write(to)
 			}
-			var bad *train.ConfigError
-			switch {
-			case errors.As(err, &bad):
+			if bad, ok := errors.AsType[*train.ConfigError](err); ok {
 				return usageError{bad.Error()}
-			case err != nil:
+			}
+			if err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()

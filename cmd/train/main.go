@@ -34,25 +34,19 @@ func complain(msg string) { cli.Complain("train", msg) }
 
 // exitCode classifies an error that ended a run.
 func exitCode(err error) int {
-	var bad usageError
-	var failed failedError
-	var untested bind.UntestedError
-	var notFinite *train.NotFiniteError
-	var prompt *refmodel.PromptError
-	var long *bind.LengthError
 	var coded interface{ ExitCode() int }
 	switch {
 	case errors.Is(err, context.Canceled):
 		return check.ExitInterrupted
-	case errors.As(err, &failed), errors.As(err, &notFinite):
+	case cli.Is[failedError](err), cli.Is[*train.NotFiniteError](err):
 		return check.ExitFail
-	case errors.As(err, &untested):
+	case cli.Is[bind.UntestedError](err):
 		return check.ExitNothing
 	case errors.As(err, &coded):
 		return coded.ExitCode()
 	case format.IsMalformed(err):
 		return check.ExitMalformed
-	case errors.As(err, &bad), errors.As(err, &prompt), errors.As(err, &long), errors.Is(err, pretrained.ErrTemplate), cli.NoSuchPath(err):
+	case cli.Is[usageError](err), cli.Is[*refmodel.PromptError](err), cli.Is[*bind.LengthError](err), errors.Is(err, pretrained.ErrTemplate), cli.NoSuchPath(err):
 		return check.ExitUsage
 	}
 	return check.ExitInternal

@@ -167,8 +167,7 @@ func (f *trainFlags) start(cmd *cobra.Command, dir string, keep int, s *config.S
 		return nil, err
 	}
 	run, err := rundir.Create(dir, rundir.Options{Keep: keep})
-	var locked *rundir.LockedError
-	if errors.As(err, &locked) {
+	if cli.Is[*rundir.LockedError](err) {
 		return nil, usageError{err.Error()}
 	}
 	if err != nil {
@@ -412,8 +411,7 @@ func (x *session) loadAccelerated(name string, l train.LoRA, o bind.Options) err
 
 // refusal makes a model that the simulator does not take a matter of usage.
 func refusal(err error) error {
-	var large bind.TooLargeError
-	if errors.As(err, &large) {
+	if cli.Is[bind.TooLargeError](err) {
 		return usageError{err.Error()}
 	}
 	return err
@@ -426,8 +424,7 @@ func (x *session) compared(ended error) error {
 		return ended
 	}
 	err := x.lockstep.Report(x.Out)
-	var parted bind.PartedError
-	if errors.As(err, &parted) {
+	if cli.Is[bind.PartedError](err) {
 		err = failedError{err.Error()}
 	}
 	if ended != nil {

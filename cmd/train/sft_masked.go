@@ -58,12 +58,10 @@ func readable(name string) bool { _, err := openConfig(name); return err == nil 
 
 // refused turns a setting that a trainer refuses into an error of the command line, and a run that failed its own check into that.
 func refused(err error) error {
-	var bad *train.ConfigError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*train.ConfigError](err); ok {
 		return usageError{bad.Msg}
 	}
-	var failed *train.FailedError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*train.FailedError](err); ok {
 		return failedError{failed.Msg}
 	}
 	return ended(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/arch"
 	"plumbline/internal/bind"
 	"plumbline/internal/config"
@@ -132,8 +133,7 @@ from which the part in the span of a basis is taken away. Without a configuratio
 
 // stopped adds the advice for numbers that are not finite.
 func stopped(err error) error {
-	var bad *train.NotFiniteError
-	if errors.As(err, &bad) {
+	if cli.Is[*train.NotFiniteError](err) {
 		return fmt.Errorf("%w; a smaller lr, or max_grad_norm, holds it", err)
 	}
 	return err

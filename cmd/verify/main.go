@@ -39,12 +39,6 @@ func (e usageError) Error() string { return e.msg }
 
 // exitCode classifies an error that ended a run.
 func exitCode(err error) int {
-	var bad usageError
-	var names *projection.UsageError
-	var declared *dump.UsageError
-	var folders *checkpoint.UsageError
-	var setup *vram.UsageError
-	var two *diff.UsageError
 	switch {
 	case errors.Is(err, context.Canceled):
 		return check.ExitInterrupted
@@ -52,7 +46,8 @@ func exitCode(err error) int {
 		return check.ExitMalformed
 	case errors.Is(err, dumpfile.ErrNothing), noLog(err):
 		return check.ExitNothing
-	case errors.As(err, &bad), errors.As(err, &names), errors.As(err, &declared), errors.As(err, &folders), errors.As(err, &setup), errors.As(err, &two), cli.NoSuchPath(err), errors.Is(err, filepath.ErrBadPattern):
+	case cli.Is[usageError](err), cli.Is[*projection.UsageError](err), cli.Is[*dump.UsageError](err), cli.Is[*checkpoint.UsageError](err), cli.Is[*vram.UsageError](err),
+		cli.Is[*diff.UsageError](err), cli.NoSuchPath(err), errors.Is(err, filepath.ErrBadPattern):
 		return check.ExitUsage
 	}
 	return check.ExitInternal

@@ -2,7 +2,6 @@ package main
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"plumbline/cmd/internal/cli"
 	"plumbline/internal/arch"
 	"plumbline/internal/format"
 	"plumbline/internal/format/hf"
@@ -106,8 +106,7 @@ warns between the two readings. --measured takes what nvidia-smi has sampled dur
 				s.DType = storedType(model)
 			}
 			if err := s.Validate(); err != nil {
-				var unmeasured *vram.UnmeasuredError
-				if errors.As(err, &unmeasured) {
+				if cli.Is[*vram.UnmeasuredError](err) {
 					return undetermined(model, err.Error())
 				}
 				return err

@@ -68,6 +68,11 @@ func Decode(dst []float64, src []byte, d DType, order binary.ByteOrder) {
 	if n := d.Size(); n == 0 || len(src) < n*len(dst) {
 		panic("format: Decode: unknown type or short source")
 	}
+	fill := func(element func(i int) float64) {
+		for i := range dst {
+			dst[i] = element(i)
+		}
+	}
 	switch d {
 	case Bool:
 		for i := range dst {
@@ -85,29 +90,17 @@ func Decode(dst []float64, src []byte, d DType, order binary.ByteOrder) {
 			dst[i] = float64(src[i])
 		}
 	case I16:
-		for i := range dst {
-			dst[i] = float64(int16(order.Uint16(src[2*i:])))
-		}
+		fill(func(i int) float64 { return float64(int16(order.Uint16(src[2*i:]))) })
 	case U16:
-		for i := range dst {
-			dst[i] = float64(order.Uint16(src[2*i:]))
-		}
+		fill(func(i int) float64 { return float64(order.Uint16(src[2*i:])) })
 	case I32:
-		for i := range dst {
-			dst[i] = float64(int32(order.Uint32(src[4*i:])))
-		}
+		fill(func(i int) float64 { return float64(int32(order.Uint32(src[4*i:]))) })
 	case U32:
-		for i := range dst {
-			dst[i] = float64(order.Uint32(src[4*i:]))
-		}
+		fill(func(i int) float64 { return float64(order.Uint32(src[4*i:])) })
 	case I64:
-		for i := range dst {
-			dst[i] = float64(int64(order.Uint64(src[8*i:])))
-		}
+		fill(func(i int) float64 { return float64(int64(order.Uint64(src[8*i:]))) })
 	case U64:
-		for i := range dst {
-			dst[i] = float64(order.Uint64(src[8*i:]))
-		}
+		fill(func(i int) float64 { return float64(order.Uint64(src[8*i:])) })
 	case F16:
 		table := f16Values()
 		for i := range dst {

@@ -39,7 +39,7 @@ type arcRun struct {
 	best        *rundir.Run
 	run         *run
 	more        arcState
-	warned      map[string]bool
+	warned      once
 }
 
 // arcGroup is a group of the optimiser: parameters that are clipped together and have one learning rate.
@@ -69,7 +69,7 @@ type arcPolicy struct{ loss, logp, value, advantage, entropy, icm, mean, valueGr
 // refined the prompt, the expected free energy of the latter, and after that step an update of policy and value from the state that
 // was seen. Validation follows every epoch.
 func (c *Arc) Train(ctx context.Context, env ArcEnv) error {
-	r := &arcRun{Arc: c, env: env, agent: env.Agent, cache: map[[32]byte][]float64{}, warned: map[string]bool{}}
+	r := &arcRun{Arc: c, env: env, agent: env.Agent, cache: map[[32]byte][]float64{}, warned: once{}}
 	if err := r.start(); err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (r *arcRun) updatePolicy(step int, b *arcBatch, x, u, refined []float64) er
 		}
 		p.mean, p.valueGrad = gradNorm(g.params, "policy_rl.pi_mean."), gradNorm(g.params, "policy_rl.v.")
 		if p.mean == 0 || p.valueGrad == 0 {
-			r.warn("H8", "step %d: the gradient of the policy's mean is %.2g and of its value %.2g (H8): what the update uses is detached as a whole; detach the state, and compute log-density, value and entropy anew",
+			r.warned.warn(r.env.Env, "H8", "step %d: the gradient of the policy's mean is %.2g and of its value %.2g (H8): what the update uses is detached as a whole; detach the state, and compute log-density, value and entropy anew",
 				step, p.mean, p.valueGrad)
 		}
 		if _, err := g.Step(Update{Step: step, Rule: optim.Adam{LR: g.lr, Beta1: .9, Beta2: .999, Eps: 1e-8}, MaxNorm: g.limit}); err != nil {
@@ -326,7 +326,7 @@ func (r *arcRun) connected(step int, b *arcBatch) error {
 			}
 		}
 		if b.qwen == 0 {
-			r.warn("D2", "step %d: Qwen_grad is 0.00e+00 though the prompt was made in this batch (D2, D16, D20): no_grad around the refinement, or .detach() on the prompt", step)
+			r.warned.warn(r.env.Env, "D2", "step %d: Qwen_grad is 0.00e+00 though the prompt was made in this batch (D2, D16, D20): no_grad around the refinement, or .detach() on the prompt", step)
 		}
 	}
 	if b.fresh {
@@ -406,11 +406,3 @@ func certainty(logits *ad.Var, want dataset.Grid) (mean float64) {
 }
 
 func milliseconds(since time.Time) float64 { return float64(time.Since(since).Microseconds()) / 1e3 }
-
-// warn says a thing once.
-func (r *arcRun) warn(id, format string, a ...any) {
-	if !r.warned[id] && r.env.Warn != nil {
-		r.warned[id] = true
-		r.env.Warn(format, a...)
-	}
-}

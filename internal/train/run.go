@@ -33,6 +33,17 @@ type Env struct {
 	Optimizer func(params []Param, narrow bool) Optimizer
 }
 
+// once holds what was said, by its id.
+type once map[string]bool
+
+// warn says a thing once.
+func (o once) warn(env Env, id, format string, a ...any) {
+	if !o[id] && env.Warn != nil {
+		o[id] = true
+		env.Warn(format, a...)
+	}
+}
+
 // Progress says how far a run is.
 type Progress struct {
 	Step, Steps int     // that were made, of

@@ -32,7 +32,7 @@ type shieldedRun struct {
 	shield *Shield
 	init   [][]float64 // the parameters before training, W_init
 	ended  shieldState
-	warned map[string]bool
+	warned once
 }
 
 // answers are the responses that an update learns from.
@@ -50,7 +50,7 @@ type answers struct {
 // the k3 penalty to the model without its adapter, and an update whose part in span(Q) is taken away before it is applied. It returns
 // the metrics of the last update.
 func (c *Shielded) Train(ctx context.Context, env ShieldedEnv) (last []rl.Metric, err error) {
-	r := &shieldedRun{Shielded: c, env: env, params: env.Policy.Params(), warned: map[string]bool{}}
+	r := &shieldedRun{Shielded: c, env: env, params: env.Policy.Params(), warned: once{}}
 	if len(r.params) == 0 {
 		fmt.Fprintln(env.Out, "no trainable parameters")
 		return nil, unfit("no trainable parameters (A10)")
@@ -140,14 +140,6 @@ func mean(x []float64) float64 {
 		sum += v
 	}
 	return sum / float64(max(1, len(x)))
-}
-
-// warn says a thing once.
-func (r *shieldedRun) warn(id, format string, a ...any) {
-	if !r.warned[id] && r.env.Warn != nil {
-		r.warned[id] = true
-		r.env.Warn(format, a...)
-	}
 }
 
 // explain draws an explanation for each of the next prompts.
@@ -301,7 +293,7 @@ func (r *shieldedRun) move(inner int, d *shieldedDump) ([]rl.Metric, error) {
 				return nil, unfit("step %d: the projection changed nothing and max|Qᵀv| is %.3g (H2): it does nothing", r.Step, moved.Before)
 			}
 			if !(moved.After < leakLimit) {
-				r.warn("H3c", "step %d: after the projection max|Qᵀv|/max(1, ‖v‖) is %.3g (A5, H3c): the basis is not orthonormal enough for %d passes", r.Step, moved.After, r.Projection.Passes)
+				r.warned.warn(r.env.Env, "H3c", "step %d: after the projection max|Qᵀv|/max(1, ‖v‖) is %.3g (A5, H3c): the basis is not orthonormal enough for %d passes", r.Step, moved.After, r.Projection.Passes)
 			}
 		}
 	}
@@ -309,7 +301,7 @@ func (r *shieldedRun) move(inner int, d *shieldedDump) ([]rl.Metric, error) {
 	if r.shield != nil {
 		add("shield_drift", moved.Drift)
 		if !(moved.Drift < leakLimit) && mode == ProjectGrad {
-			r.warn("H3a", "step %d: shield_drift %.3g (H3a): the gradients are projected and the weights leak, because the optimiser scales every coordinate by its own factor; projection.mode=update", r.Step, moved.Drift)
+			r.warned.warn(r.env.Env, "H3a", "step %d: shield_drift %.3g (H3a): the gradients are projected and the weights leak, because the optimiser scales every coordinate by its own factor; projection.mode=update", r.Step, moved.Drift)
 		}
 	}
 	return list, nil

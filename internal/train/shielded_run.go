@@ -44,7 +44,7 @@ func (r *shieldedRun) settle() error {
 	}
 	for i, p := range r.params {
 		if r.env.From == nil && !slices.Equal(r.init[i], p.Data) {
-			r.warn("init", "the run begins with the adapter that was in %s, which is not that of this configuration and seed", dir)
+			r.warned.warn(r.env.Env, "init", "the run begins with the adapter that was in %s, which is not that of this configuration and seed", dir)
 		}
 		copy(r.init[i], p.Data)
 	}

@@ -106,8 +106,7 @@ func (s *sectionFile) entry(j *format.Scanner, file string) error {
 	})
 	switch {
 	case err != nil:
-		var at *format.Error
-		if errors.As(err, &at) && e.ID != "" && !strings.Contains(at.Where, "entry ") {
+		if at, ok := errors.AsType[*format.Error](err); ok && e.ID != "" && !strings.Contains(at.Where, "entry ") {
 			at.Where = place(e) + ", " + at.Where
 		}
 		if !s.known {

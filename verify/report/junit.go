@@ -11,23 +11,23 @@ import (
 )
 
 type junitSuites struct {
-	XMLName  xml.Name   `xml:"testsuites"`
-	Name     string     `xml:"name,attr"`
-	Tests    int        `xml:"tests,attr"`
-	Failures int        `xml:"failures,attr"`
-	Errors   int        `xml:"errors,attr"`
-	Skipped  int        `xml:"skipped,attr"`
-	Time     string     `xml:"time,attr"`
-	Suite    junitSuite `xml:"testsuite"`
+	XMLName xml.Name `xml:"testsuites"`
+	junitCounts
+	Suite junitSuite `xml:"testsuite"`
+}
+
+// junitCounts are what a suite, and all of them, say first.
+type junitCounts struct {
+	Name     string `xml:"name,attr"`
+	Tests    int    `xml:"tests,attr"`
+	Failures int    `xml:"failures,attr"`
+	Errors   int    `xml:"errors,attr"`
+	Skipped  int    `xml:"skipped,attr"`
+	Time     string `xml:"time,attr"`
 }
 
 type junitSuite struct {
-	Name      string      `xml:"name,attr"`
-	Tests     int         `xml:"tests,attr"`
-	Failures  int         `xml:"failures,attr"`
-	Errors    int         `xml:"errors,attr"`
-	Skipped   int         `xml:"skipped,attr"`
-	Time      string      `xml:"time,attr"`
+	junitCounts
 	Timestamp string      `xml:"timestamp,attr"`
 	Cases     []junitCase `xml:"testcase"`
 	Out       string      `xml:"system-out,omitempty"` // the headline
@@ -52,7 +52,7 @@ type junitResult struct {
 // junit writes the report as JUnit XML. Some servers show neither message nor type, so the numbers stand in the text of
 // a failure too. UNDETERMINED is an error and not a skip: a skip looks like a pass.
 func (r *Report) junit(w io.Writer) error {
-	s := junitSuite{Name: "verify " + r.Command, Time: fmt.Sprintf("%.3f", r.Run.Seconds), Timestamp: r.Run.Started}
+	s := junitSuite{junitCounts: junitCounts{Name: "verify " + r.Command, Time: fmt.Sprintf("%.3f", r.Run.Seconds)}, Timestamp: r.Run.Started}
 	add := func(c junitCase) {
 		s.Tests++
 		switch {
@@ -99,7 +99,7 @@ func (r *Report) junit(w io.Writer) error {
 	if r.Brief != nil {
 		s.Out = xmlText(r.headline())
 	}
-	all := junitSuites{Name: s.Name, Tests: s.Tests, Failures: s.Failures, Errors: s.Errors, Skipped: s.Skipped, Time: s.Time, Suite: s}
+	all := junitSuites{junitCounts: s.junitCounts, Suite: s}
 	if _, err := io.WriteString(w, xml.Header); err != nil {
 		return err
 	}

@@ -119,8 +119,7 @@ func (s *Setup) validateCompanions() error {
 		}
 		next := s.beside(c.model, c.rank)
 		if err := next.Validate(); err != nil {
-			var unmeasured *UnmeasuredError
-			if errors.As(err, &unmeasured) {
+			if _, ok := errors.AsType[*UnmeasuredError](err); ok {
 				return &UnmeasuredError{c.flag + ": " + err.Error()}
 			}
 			return usage("%s: %v", c.flag, err)

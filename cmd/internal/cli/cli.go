@@ -92,6 +92,12 @@ func Complain(name, msg string) {
 	w.Close()
 }
 
+// Is reports whether err is an error of type E, or wraps one.
+func Is[E error](err error) bool {
+	_, is := errors.AsType[E](err)
+	return is
+}
+
 // NoSuchPath reports whether err says that a named path does not exist, or cannot.
 func NoSuchPath(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG)

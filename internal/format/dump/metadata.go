@@ -347,8 +347,7 @@ func inKey(err error, key string) error {
 
 // explainNumber adds what to write for a number that JSON does not have.
 func explainNumber(err error) error {
-	var e *format.Error
-	if errors.As(err, &e) && (strings.Contains(e.Msg, "NaN or Infinity") || strings.Contains(e.Msg, "-Infinity")) {
+	if e, ok := errors.AsType[*format.Error](err); ok && (strings.Contains(e.Msg, "NaN or Infinity") || strings.Contains(e.Msg, "-Infinity")) {
 		e.Msg += "; a number that is not finite is written as null"
 	}
 	return err

@@ -160,8 +160,7 @@ func (c *compiler) add(f form, text string) error {
 }
 
 func unreadable(text string, err error) error {
-	var at *syntax.Error
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*syntax.Error](err); ok {
 		return fmt.Errorf("%.64q is no regular expression that can be read: %s %.32q", text, at.Code, at.Expr)
 	}
 	return err
