@@ -10,15 +10,11 @@ import (
 	"plumbline/verify/check"
 )
 
-// eachAdapter runs judge on every adapter of the audited folder that has tensors and is of LoRA or AdaLoRA, as far as is known.
-func (in *Input) eachAdapter(judge func(f *Folder, u *Unit) []check.Result) []check.Result {
-	var out []check.Result
-	for _, u := range in.Folder.of(Adapter) {
-		if len(u.tensors(weightsRole)) > 0 && (u.Lora == nil || u.Lora.Type == "LORA" || u.Lora.Type == "ADALORA") {
-			out = append(out, judge(in.Folder, u)...)
-		}
-	}
-	return out
+// adapters are those of the audited folder that have tensors and are of LoRA or AdaLoRA, as far as is known.
+func (in *Input) adapters() []*Unit {
+	return slices.DeleteFunc(in.Folder.of(Adapter), func(u *Unit) bool {
+		return len(u.tensors(weightsRole)) == 0 || u.Lora != nil && u.Lora.Type != "LORA" && u.Lora.Type != "ADALORA"
+	})
 }
 
 // AdapterConfig checks the numbers of adapter_config.json.
@@ -30,10 +26,7 @@ The scaling is α/r, or α/√r with use_rslora; rank_pattern and alpha_pattern 
 nothing wherever it is loaded, and merging it leaves the base.`,
 	Source: "layout of a PEFT adapter; fault P086; peft@0.21 tuners/lora/config.py",
 	Fix:    "write the α and r that the adapter was trained with into adapter_config.json",
-	Run: func(in *Input) ([]check.Result, error) {
-		if err := in.scan(); err != nil { // of AdaLoRA, whose E says whether it is trained
-			return nil, err
-		}
+	Run: scanned(func(in *Input) ([]check.Result, error) { // of AdaLoRA, whose E says whether it is trained
 		var out []check.Result
 		for _, u := range in.Folder.of(Adapter) {
 			subject := in.Folder.shown(path.Join(u.Dir, "adapter_config.json"))
@@ -60,7 +53,7 @@ nothing wherever it is loaded, and merging it leaves the base.`,
 			}
 		}
 		return out, nil
-	},
+	}),
 }
 
 func configFindings(subject string, u *Unit) (out []check.Result) {
@@ -132,7 +125,8 @@ of these on loading.`,
 	Source: "layout of a PEFT adapter; PEFT#2450, PEFT#2733, verl#1821",
 	Fix:    "write the rank that the adapter was trained with into adapter_config.json, with its α",
 	Run: func(in *Input) ([]check.Result, error) {
-		return in.eachAdapter(func(f *Folder, u *Unit) []check.Result {
+		f := in.Folder
+		return each(in.adapters(), sure(func(u *Unit) []check.Result {
 			var out []check.Result
 			n := 0
 			var empty []string
@@ -194,7 +188,7 @@ of these on loading.`,
 				out = append(out, pass(f.at(u), n, "%s", plural(n, "module")))
 			}
 			return out
-		}), nil
+		}))
 	},
 }
 
@@ -224,10 +218,7 @@ PEFT starts with B = 0: an adapter whose B is zero in every module was never tra
 gradient. A = 0 with B ≠ 0 has no gradient either, and B·A = 0.`,
 	Source: "layout of a PEFT adapter; faults P042, P183, P211, C9",
 	Fix:    "look at the optimiser: the parameters of the adapter must be in it (is_trainable=True when it was loaded)",
-	Run: func(in *Input) ([]check.Result, error) {
-		if err := in.scan(); err != nil {
-			return nil, err
-		}
+	Run: scanned(func(in *Input) ([]check.Result, error) {
 		var out []check.Result
 		for _, u := range in.Folder.of(Adapter) {
 			if len(u.pairs) > 0 {
@@ -269,7 +260,7 @@ gradient. A = 0 with B ≠ 0 has no gradient either, and B·A = 0.`,
 			}
 		}
 		return out, nil
-	},
+	}),
 }
 
 // warming reports whether u is a step of a run in which a later step has a B that is not zero.

@@ -65,11 +65,7 @@ tensors, that stands still while others move is in no optimiser; so is a layer, 
 		if len(list) == 0 {
 			return []check.Result{fail(in.Against.Tree.Path(), "AGAINST-KIND", "folders of different kinds", "nothing in %s is of a kind with %s", in.Against.Tree.Path(), in.Folder.Tree.Path())}, nil
 		}
-		var out []check.Result
-		for _, p := range list {
-			out = append(out, in.movedFindings(p)...)
-		}
-		return out, nil
+		return each(list, sure(in.movedFindings))
 	},
 }
 
@@ -183,11 +179,7 @@ written by a resume from an older state.`,
 		if err != nil {
 			return nil, err
 		}
-		var out []check.Result
-		for _, p := range list {
-			out = append(out, in.layoutFindings(p)...)
-		}
-		return out, nil
+		return each(list, sure(in.layoutFindings))
 	},
 }
 

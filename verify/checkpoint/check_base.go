@@ -28,7 +28,7 @@ passed over where the adapter has the same modules in every layer.`,
 	Source: "layout of a PEFT adapter; fault H4a; peft@0.21 tuners/tuners_utils.py check_target_module_exists",
 	Fix:    "name the layers as the base does, and train again: the adapters that are missing were never made",
 	Run: func(in *Input) ([]check.Result, error) {
-		return in.eachAdapter(in.targetFindings), nil
+		return each(in.adapters(), sure(func(u *Unit) []check.Result { return in.targetFindings(in.Folder, u) }))
 	},
 }
 
@@ -169,16 +169,7 @@ manifest has one, the fingerprint of the weights are compared too.`,
 	Source: "layout of a Hugging Face folder, layout of a PEFT adapter; fault P158",
 	Fix:    "give the base that the adapter was trained on; an adapter on another base is noise",
 	Run: func(in *Input) ([]check.Result, error) {
-		var out []check.Result
-		var failed error
-		out = append(out, in.eachAdapter(func(f *Folder, u *Unit) []check.Result {
-			found, err := in.baseFindings(f, u)
-			if err != nil && failed == nil {
-				failed = err
-			}
-			return found
-		})...)
-		return out, failed
+		return each(in.adapters(), func(u *Unit) ([]check.Result, error) { return in.baseFindings(in.Folder, u) })
 	},
 }
 

@@ -24,15 +24,7 @@ and scales on the wrong axis fit by columns. With a float --base a common factor
 			return nil, nil
 		}
 		old := byName(whole(in.Base))
-		var out []check.Result
-		for _, u := range in.Folder.of(Whole) {
-			found, err := in.denseFindings(u, old)
-			if err != nil {
-				return out, err
-			}
-			out = append(out, found...)
-		}
-		return out, nil
+		return each(in.Folder.of(Whole), func(u *Unit) ([]check.Result, error) { return in.denseFindings(u, old) })
 	},
 }
 

@@ -16,16 +16,13 @@ var Finite = &check.Check[*Input]{
 Every element of the folder and of --merged is looked at; the first bad one of each tensor is named. One NaN in a weight makes every output NaN.`,
 	Source: "layout of a PEFT adapter; faults P147, P155, P211",
 	Fix:    "go back to the checkpoint before; look for the step with a NaN loss or gradient norm",
-	Run: func(in *Input) ([]check.Result, error) {
-		if err := in.scan(); err != nil {
-			return nil, err
-		}
+	Run: scanned(func(in *Input) ([]check.Result, error) {
 		out := in.Folder.finiteFindings()
 		if in.Merged != nil {
 			out = append(out, in.Merged.finiteFindings()...)
 		}
 		return out, nil
-	},
+	}),
 }
 
 func (f *Folder) finiteFindings() (out []check.Result) {
@@ -63,10 +60,7 @@ Biases may be. A matrix of zeros was never filled: a partition that was not gath
 it is half dead.`,
 	Source: "faults P202, P211, P134",
 	Fix:    "save again with the partitions gathered; keep the router out of the quantiser",
-	Run: func(in *Input) ([]check.Result, error) {
-		if err := in.scan(); err != nil {
-			return nil, err
-		}
+	Run: scanned(func(in *Input) ([]check.Result, error) {
 		var out []check.Result
 		for _, u := range in.Folder.of(Whole) {
 			n := 0
@@ -101,7 +95,7 @@ it is half dead.`,
 			}
 		}
 		return out, nil
-	},
+	}),
 }
 
 // offsetNorms reports whether the norms of the model scale by 1 + w, so that they begin at 0: those of Gemma and of Qwen3-Next

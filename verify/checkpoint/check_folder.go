@@ -264,21 +264,15 @@ The manifest is written last: where it agrees, the save ended and nothing was ch
 	Fix:    "resume from the checkpoint before this one; do not edit files of a checkpoint",
 	Run: func(in *Input) ([]check.Result, error) {
 		f := in.Folder
-		var out []check.Result
-		for _, u := range f.Units {
-			if u.Manifest == nil {
-				if f.Run != nil && f.Run.sealed() && (u == f.Run.Final || slices.Contains(f.Run.StepsAt, u)) && !f.refusedIn(u) {
-					out = append(out, fail(f.at(u), "MANIFEST-MISSING", "the save did not end, or the manifest was not copied", "MANIFEST.json is missing, and other checkpoints of the run have one: a resume passes this one over"))
-				}
-				continue
+		return each(f.Units, func(u *Unit) ([]check.Result, error) {
+			switch {
+			case u.Manifest != nil:
+				return f.compareManifest(u)
+			case f.Run != nil && f.Run.sealed() && (u == f.Run.Final || slices.Contains(f.Run.StepsAt, u)) && !f.refusedIn(u):
+				return []check.Result{fail(f.at(u), "MANIFEST-MISSING", "the save did not end, or the manifest was not copied", "MANIFEST.json is missing, and other checkpoints of the run have one: a resume passes this one over")}, nil
 			}
-			found, err := f.compareManifest(u)
-			if err != nil {
-				return out, err
-			}
-			out = append(out, found...)
-		}
-		return out, nil
+			return nil, nil
+		})
 	},
 }
 

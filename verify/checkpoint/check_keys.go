@@ -37,7 +37,7 @@ warning at most, and the module keeps its initial B = 0. A key without lora_ mea
 	Source: "layout of a PEFT adapter; faults A8, P005, P007, P050, P140, P153, P203; peft@0.21 utils/save_and_load.py",
 	Fix:    "save with model.save_pretrained(dir) of the PeftModel, or get_peft_model_state_dict(model)",
 	Run: func(in *Input) ([]check.Result, error) {
-		return in.eachAdapter(func(f *Folder, u *Unit) []check.Result { return in.keyFindings(f, u) }), nil
+		return each(in.adapters(), sure(func(u *Unit) []check.Result { return in.keyFindings(in.Folder, u) }))
 	},
 }
 

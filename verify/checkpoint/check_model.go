@@ -142,22 +142,27 @@ func (in *Input) singleDiffers(u *Unit) (string, error) {
 	return "", err
 }
 
-// wholeUnit is a whole model and the folder that it lies in.
-type wholeUnit struct {
+// place is a unit and the folder that it lies in.
+type place struct {
 	f *Folder
 	u *Unit
 }
 
-// wholes returns the whole models that are judged: those of the folder, and the merged one.
-func (in *Input) wholes() (list []wholeUnit) {
+// judged returns the units that are judged: those of the folder, and of the merged model.
+func (in *Input) judged() (list []place) {
 	for _, f := range []*Folder{in.Folder, in.Merged} {
 		if f != nil {
-			for _, u := range f.of(Whole) {
-				list = append(list, wholeUnit{f, u})
+			for _, u := range f.Units {
+				list = append(list, place{f, u})
 			}
 		}
 	}
 	return list
+}
+
+// wholes returns the whole models among them.
+func (in *Input) wholes() []place {
+	return slices.DeleteFunc(in.judged(), func(p place) bool { return p.u.Kind != Whole })
 }
 
 // Names checks the tensors of a whole model against its architecture.

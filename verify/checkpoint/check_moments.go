@@ -24,17 +24,7 @@ optimiser that is ahead of the checkpoint, or behind it, is of another save: the
 together. A schedule may count the steps of several processes. Storages of torch.save are read as bytes; no pickle is loaded.`,
 	Source: "V29, V31; resume; faults P010, P118, P124; torch@2.15 optim/adam.py",
 	Fix:    "save weights, optimiser and schedule at one place, after the counter moved; go back to the checkpoint before",
-	Run: func(in *Input) ([]check.Result, error) {
-		var out []check.Result
-		for _, u := range in.Folder.Units {
-			found, err := in.momentFindings(u)
-			if err != nil {
-				return out, err
-			}
-			out = append(out, found...)
-		}
-		return out, nil
-	},
+	Run:    func(in *Input) ([]check.Result, error) { return each(in.Folder.Units, in.momentFindings) },
 }
 
 // torchTypes are the types of storages that hold moments.

@@ -18,20 +18,9 @@ SCB is the largest magnitude of the row, W ≈ codes·SCB/127, so that the large
 NaN on quantising and zeros on reading.`,
 	Source: "bitsandbytes int8 tensors; int8 base with LoRA as PEFT and bitsandbytes have it; bitsandbytes@0.50 backends/default/ops.py; faults P150, P212",
 	Fix:    "quantise again from the float weights",
-	Run: func(in *Input) ([]check.Result, error) {
-		if err := in.scan(); err != nil {
-			return nil, err
-		}
-		var out []check.Result
-		for _, u := range in.Folder.of(Whole) {
-			found, err := in.Folder.scaleFindings(u)
-			if err != nil {
-				return out, err
-			}
-			out = append(out, found...)
-		}
-		return out, nil
-	},
+	Run: scanned(func(in *Input) ([]check.Result, error) {
+		return each(in.Folder.of(Whole), in.Folder.scaleFindings)
+	}),
 }
 
 func (f *Folder) scaleFindings(u *Unit) (out []check.Result, err error) {

@@ -99,12 +99,7 @@ it is not in the optimiser.`,
 	Source: "V22, V29; resume; faults D14, P042, P124, P141",
 	Fix:    "save optimizer.state_dict() with the weights; load the adapter with is_trainable=True before making the optimiser",
 	Run: func(in *Input) ([]check.Result, error) {
-		f := in.Folder
-		var out []check.Result
-		for _, u := range f.Units {
-			out = append(out, in.optimizerFindings(f, u)...)
-		}
-		return out, nil
+		return each(in.Folder.Units, sure(func(u *Unit) []check.Result { return in.optimizerFindings(in.Folder, u) }))
 	},
 }
 
@@ -333,13 +328,9 @@ per rank are complete.`,
 	Source: "V29; resume; outputs of PPO with a value head; faults P010, P072, P135, P204; transformers#17032, OpenRLHF#1103",
 	Fix:    "save the random state of every rank, the schedule and the data loader with the weights",
 	Run: func(in *Input) ([]check.Result, error) {
-		f := in.Folder
-		var out []check.Result
-		for _, u := range f.Units {
-			out = append(out, in.stateFindings(f, u)...)
-			out = append(out, rankFindings(f, u)...)
-		}
-		return out, nil
+		return each(in.Folder.Units, sure(func(u *Unit) []check.Result {
+			return append(in.stateFindings(in.Folder, u), rankFindings(in.Folder, u)...)
+		}))
 	},
 }
 

@@ -21,14 +21,12 @@ passes, and 22 to 30 MB are "about 26 MB".`,
 	Source: sizes + "; faults A8, P050, P087, P203",
 	Fix:    "save the adapter's keys only; verify checkpoint --plan MODEL prints which ranks and targets give which size",
 	Run: func(in *Input) ([]check.Result, error) {
-		f := in.Folder
-		var out []check.Result
-		for _, u := range f.Units {
-			if (u.Kind == Adapter || u.Kind == Whole) && u.size() > 0 {
-				out = append(out, in.sizeFindings(f, u)...)
+		return each(in.Folder.Units, sure(func(u *Unit) []check.Result {
+			if u.Kind != Adapter && u.Kind != Whole || u.size() <= 0 {
+				return nil
 			}
-		}
-		return out, nil
+			return in.sizeFindings(in.Folder, u)
+		}))
 	},
 }
 

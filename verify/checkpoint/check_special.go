@@ -22,26 +22,15 @@ those at which generation stops trains one end and waits for another, and with n
 	Source: "layout of a Hugging Face folder, tokenizer.json; faults P033, P054; transformers@5.23 generation/configuration_utils.py; torch@2.15 nn/modules/sparse.py",
 	Fix:    "set eos_token_id and pad_token_id in config.json and generation_config.json to the tokenizer's; save the tokenizer with its template",
 	Run: func(in *Input) ([]check.Result, error) {
-		var out []check.Result
-		for _, f := range []*Folder{in.Folder, in.Merged} {
-			if f == nil {
-				continue
+		return each(in.judged(), func(p place) (out []check.Result, err error) {
+			if len(p.u.tensors(weightsRole)) == 0 {
+				return nil, nil
 			}
-			for _, u := range f.Units {
-				if len(u.tensors(weightsRole)) == 0 {
-					continue
-				}
-				if u.Kind == Whole && u.Config != nil {
-					found, err := f.specialFindings(u)
-					if err != nil {
-						return out, err
-					}
-					out = append(out, found...)
-				}
-				out = append(out, in.templateFindings(f, u)...)
+			if p.u.Kind == Whole && p.u.Config != nil {
+				out, err = p.f.specialFindings(p.u)
 			}
-		}
-		return out, nil
+			return append(out, in.templateFindings(p.f, p.u)...), err
+		})
 	},
 }
 

@@ -21,20 +21,13 @@ layer to the next, are a warning.`,
 	Source: "V28; bitsandbytes int8 tensors; faults P041, P152; TRL#3466, TRL#4973",
 	Fix:    "dequantise before saving (model.dequantize()), or save with the quantiser's own method and its configuration",
 	Run: func(in *Input) ([]check.Result, error) {
-		var out []check.Result
-		for _, f := range []*Folder{in.Folder, in.Merged} {
-			if f == nil {
-				continue
+		return each(in.judged(), sure(func(p place) []check.Result {
+			list := p.u.tensors(weightsRole)
+			if len(list) == 0 || p.u.Kind != Adapter && p.u.Kind != Whole {
+				return nil
 			}
-			for _, u := range f.Units {
-				list := u.tensors(weightsRole)
-				if len(list) == 0 || u.Kind != Adapter && u.Kind != Whole {
-					continue
-				}
-				out = append(out, f.typeFindings(u, list)...)
-			}
-		}
-		return out, nil
+			return p.f.typeFindings(p.u, list)
+		}))
 	},
 }
 

@@ -22,31 +22,18 @@ of other bytes: an optimiser of Adam's family moves a weight by about its learni
 module of other layers has none got no gradient, or was not gathered.`,
 	Source: "layout of a PEFT adapter; faults P183, P202, P211",
 	Fix:    "save again from the model in memory, with the partitions gathered",
-	Run: func(in *Input) ([]check.Result, error) {
-		if err := in.scan(); err != nil {
-			return nil, err
-		}
-		var out []check.Result
-		for _, f := range []*Folder{in.Folder, in.Merged} {
-			if f == nil {
-				continue
+	Run: scanned(func(in *Input) ([]check.Result, error) {
+		return each(in.judged(), func(p place) ([]check.Result, error) {
+			if p.u.Kind != Adapter && p.u.Kind != Whole || len(p.u.tensors(weightsRole)) == 0 {
+				return nil, nil
 			}
-			for _, u := range f.Units {
-				if u.Kind != Adapter && u.Kind != Whole || len(u.tensors(weightsRole)) == 0 {
-					continue
-				}
-				found, n, err := f.valueFindings(u)
-				if err != nil {
-					return out, err
-				}
-				if len(found) == 0 && n > 0 {
-					found = append(found, pass(f.at(u), n, "%s", plural(n, "tensor")))
-				}
-				out = append(out, found...)
+			found, n, err := p.f.valueFindings(p.u)
+			if err == nil && len(found) == 0 && n > 0 {
+				found = append(found, pass(p.f.at(p.u), n, "%s", plural(n, "tensor")))
 			}
-		}
-		return out, nil
-	},
+			return found, err
+		})
+	}),
 }
 
 // mostRMS is beyond every weight. A step of Adam moves a weight by at most lr·(1−β₁)/√(1−β₂), 3.2·lr with 0.9 and 0.999 (Kingma and Ba 2015,

@@ -39,6 +39,33 @@ func ifAny(finding func(subject, fault, title, reason string, args ...any) check
 	return []check.Result{finding(subject, fault, title, reason, plural(len(list), what), several(list))}
 }
 
+// each judges the members of a list in order. The first error ends it.
+func each[T any](list []T, judge func(T) ([]check.Result, error)) (out []check.Result, err error) {
+	for _, x := range list {
+		found, err := judge(x)
+		if err != nil {
+			return out, err
+		}
+		out = append(out, found...)
+	}
+	return out, nil
+}
+
+// sure is a judgement that always can be made, for each.
+func sure[T any](judge func(T) []check.Result) func(T) ([]check.Result, error) {
+	return func(x T) ([]check.Result, error) { return judge(x), nil }
+}
+
+// scanned is the run of a check that wants to know what the elements of all tensors are like.
+func scanned(run func(in *Input) ([]check.Result, error)) func(in *Input) ([]check.Result, error) {
+	return func(in *Input) ([]check.Result, error) {
+		if err := in.scan(); err != nil {
+			return nil, err
+		}
+		return run(in)
+	}
+}
+
 // undetermined is a finding that could not be judged; reason says why. fault names what makes it so, "" for nothing.
 func undetermined(subject, fault, title, reason string, args ...any) check.Result {
 	r := check.Result{Subject: subject, Verdict: check.Undetermined, Reason: fmt.Sprintf(reason, args...)}
