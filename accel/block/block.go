@@ -39,6 +39,11 @@ type Tile[T, C any] struct {
 	Step         int
 }
 
+// Always is the choice of one tile, whatever the product.
+func Always[T, C any](t Tile[T, C]) func(m, n int) Tile[T, C] {
+	return func(int, int) Tile[T, C] { return t }
+}
+
 // Steps returns k rounded up to a multiple of the step.
 func (t *Tile[T, C]) Steps(k int) int {
 	step := max(t.Step, 1)

@@ -1,15 +1,11 @@
 package f32
 
-import (
-	"fmt"
-
-	"plumbline/accel"
-)
+import "plumbline/accel"
 
 // GemmFunc is the type of [Gemm].
-type GemmFunc = func(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n, k int, transA, transB, accumulate bool)
+type GemmFunc = accel.GemmFunc[float32]
 
-var gemm = accel.New("f32.Gemm", gemmGeneric, testGemm)
+var gemm = accel.New("f32.Gemm", gemmGeneric, accel.TestGemm(gemmGeneric))
 
 // Gemm stores in the matrix c [m, n] the product of op(a) [m, k] and op(b) [k, n], or adds it:
 //
@@ -38,27 +34,4 @@ func Gemm(c []float32, ldc int, a []float32, lda int, b []float32, ldb int, m, n
 	if m > 0 && n > 0 {
 		gemm.Func()(c, ldc, a, lda, b, ldb, m, n, k, transA, transB, accumulate)
 	}
-}
-
-// testGemm compares f with the generic twin, bit by bit, on a product of many columns and one of few.
-func testGemm(f GemmFunc) error {
-	const m, most, k = 14, 39, 11
-	a, b := make([]float32, m*k), make([]float32, k*most)
-	for i := range a {
-		a[i] = float32(i*7919%1009-504) / 331
-	}
-	for i := range b {
-		b[i] = float32(i*6007%1013-506) / 337
-	}
-	for _, n := range []int{most, 5} {
-		want, got := make([]float32, m*n), make([]float32, m*n)
-		gemmGeneric(want, n, a, k, b, n, m, n, k, false, false, false)
-		f(got, n, a, k, b, n, m, n, k, false, false, false)
-		for i := range want {
-			if got[i] != want[i] {
-				return fmt.Errorf("element %d of a product is %v, not %v", i, got[i], want[i])
-			}
-		}
-	}
-	return nil
 }

@@ -1,16 +1,12 @@
 // Package f64 holds the kernels of float64 tensors.
 package f64
 
-import (
-	"fmt"
-
-	"plumbline/accel"
-)
+import "plumbline/accel"
 
 // GemmFunc is the type of [Gemm].
-type GemmFunc = func(c []float64, ldc int, a []float64, lda int, b []float64, ldb int, m, n, k int, transA, transB, accumulate bool)
+type GemmFunc = accel.GemmFunc[float64]
 
-var gemm = accel.New("f64.Gemm", gemmGeneric, testGemm)
+var gemm = accel.New("f64.Gemm", gemmGeneric, accel.TestGemm(gemmGeneric))
 
 // Gemm stores in the matrix c [m, n] the product of op(a) [m, k] and op(b) [k, n], or adds it:
 //
@@ -39,27 +35,4 @@ func Gemm(c []float64, ldc int, a []float64, lda int, b []float64, ldb int, m, n
 	if m > 0 && n > 0 {
 		gemm.Func()(c, ldc, a, lda, b, ldb, m, n, k, transA, transB, accumulate)
 	}
-}
-
-// testGemm compares f with the generic twin, bit by bit, on a product of many columns and one of few.
-func testGemm(f GemmFunc) error {
-	const m, most, k = 14, 39, 11
-	a, b := make([]float64, m*k), make([]float64, k*most)
-	for i := range a {
-		a[i] = float64(i*7919%1009-504) / 331
-	}
-	for i := range b {
-		b[i] = float64(i*6007%1013-506) / 337
-	}
-	for _, n := range []int{most, 5} {
-		want, got := make([]float64, m*n), make([]float64, m*n)
-		gemmGeneric(want, n, a, k, b, n, m, n, k, false, false, false)
-		f(got, n, a, k, b, n, m, n, k, false, false, false)
-		for i := range want {
-			if got[i] != want[i] {
-				return fmt.Errorf("element %d of a product is %v, not %v", i, got[i], want[i])
-			}
-		}
-	}
-	return nil
 }
