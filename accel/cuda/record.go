@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 )
 
 // Recorder is a device whose results are kept: what the host downloads, in order.
@@ -88,10 +89,8 @@ func ModuleOf(kernel string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		for _, k := range m.Kernels() {
-			if k == kernel {
-				return name, nil
-			}
+		if slices.Contains(m.Kernels(), kernel) {
+			return name, nil
 		}
 	}
 	return "", fmt.Errorf("cuda: no module has a kernel %q", kernel)

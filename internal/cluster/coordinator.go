@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -188,9 +189,7 @@ func (c *Coordinator) Counts() Counts {
 	defer c.mu.Unlock()
 	n := c.counts
 	n.Rejected = map[string]int{}
-	for k, v := range c.counts.Rejected {
-		n.Rejected[k] = v
-	}
+	maps.Copy(n.Rejected, c.counts.Rejected)
 	return n
 }
 

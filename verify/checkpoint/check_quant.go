@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/internal/format"
@@ -109,10 +110,8 @@ func anyZero(t *Tensor) (bool, error) {
 		if err := t.Array.ReadFloat64(part, at); err != nil {
 			return false, err
 		}
-		for _, v := range part {
-			if v == 0 {
-				return true, nil
-			}
+		if slices.Contains(part, 0) {
+			return true, nil
 		}
 	}
 	return false, nil

@@ -127,9 +127,7 @@ func (in *Input) parallel(pass string, n, buffer int, work func(i int, buf []byt
 		next.Store(int64(n))
 	}
 	for range min(threads, n) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			defer func() {
 				if p := recover(); p != nil {
 					stop(nil, p)
@@ -155,7 +153,7 @@ func (in *Input) parallel(pass string, n, buffer int, work func(i int, buf []byt
 					mu.Unlock()
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if crash != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -250,9 +251,7 @@ func read(ctx context.Context, k int, path string, o Options, config map[string]
 	if path == "-" {
 		l.path, l.stream = "stdin", true
 	}
-	for k, v := range config {
-		w.Config[k] = v
-	}
+	maps.Copy(w.Config, config)
 	w.Vocab = float64(o.Vocab)
 	switch o.Kind {
 	case "", "auto", "hf", "wandb", "tensorboard":
@@ -270,9 +269,7 @@ func read(ctx context.Context, k int, path string, o Options, config map[string]
 		}
 		return nil
 	})
-	for k, v := range o.Config {
-		w.Config[k] = v
-	}
+	maps.Copy(w.Config, o.Config)
 	return l
 }
 

@@ -1,6 +1,7 @@
 package symptom
 
 import (
+	"maps"
 	"math"
 
 	"plumbline/internal/format/runlog"
@@ -25,9 +26,7 @@ type Live struct {
 // NewLive returns a judge of a run with these options.
 func NewLive(options map[string]string) *Live {
 	w := New()
-	for k, v := range options {
-		w.Config[k] = v
-	}
+	maps.Copy(w.Config, options)
 	return &Live{watch: w, index: map[string]int{"step": 0}, names: []string{"step"}, said: map[string]bool{}}
 }
 

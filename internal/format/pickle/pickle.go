@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 
 	"plumbline/internal/format"
@@ -81,10 +82,8 @@ func (g Global) String() string {
 func (s *Summary) note(msg string, args ...any) {
 	s.partial = true
 	text := fmt.Sprintf(msg, args...)
-	for _, n := range s.Notes {
-		if n == text {
-			return
-		}
+	if slices.Contains(s.Notes, text) {
+		return
 	}
 	if len(s.Notes) < 64 {
 		s.Notes = append(s.Notes, text)

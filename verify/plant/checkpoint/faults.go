@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"path"
@@ -181,9 +182,7 @@ func init() {
 					files["step_8/"+path.Base(n)] = text
 				}
 			}
-			for n, text := range files {
-				s.dir.Files[n] = text
-			}
+			maps.Copy(s.dir.Files, files)
 		}),
 	}
 	adapterFaults()

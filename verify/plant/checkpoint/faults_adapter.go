@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -29,9 +30,7 @@ func adapterFaults() {
 			s.dir.editJSON("adapter_config.json", func(o map[string]any) { delete(o, "peft_type") })
 		}),
 		planted("P074", "a critic's adapter of the wrong task", "TaskType.CAUSAL_LM for a token classifier (verl#4695)", "fault P074", verlScene, func(s *scene) {
-			for n, text := range below("critic/lora_adapter", s.peftFolder(s.adapter(true))) {
-				s.dir.Files[n] = text
-			}
+			maps.Copy(s.dir.Files, below("critic/lora_adapter", s.peftFolder(s.adapter(true))))
 		}),
 		planted("PATTERN-UNUSED", "a rank_pattern that matches nothing", "names of another model", "layout of a PEFT adapter", aloneScene, func(s *scene) {
 			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["rank_pattern"] = map[string]any{"self_attention.query": 32} })

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -372,17 +373,13 @@ func runScene(r *rand.Rand) *scene {
 	for i, dir := range []string{"step_2", "step_4", "final"} {
 		adapter = step(r, adapter, 1e-3)
 		n := 2 * (i + 1)
-		for name, text := range below(dir, save(adapter)) {
-			s.dir.Files[name] = text
-		}
-		for name, text := range below(dir, map[string][]byte{
+		maps.Copy(s.dir.Files, below(dir, save(adapter)))
+		maps.Copy(s.dir.Files, below(dir, map[string][]byte{
 			"value_head.safetensors": s.head(), "tokenizer.json": s.model.tokenizerJSON(),
 			"optimizer.pt": adamState(n, append(shapesOf(adapter), []int{1, s.model.Hidden}, []int{1})),
 			"rng.json":     []byte(`{"python": [1, 2]}`),
 			"state.json":   toJSON(map[string]any{"step": n, "algorithm": "ppo", "scheduler": map[string]any{"step": n}, "data_position": 32 * n}),
-		}) {
-			s.dir.Files[name] = text
-		}
+		}))
 		s.dir.seal(dir, n, "")
 	}
 	return s
