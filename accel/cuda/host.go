@@ -30,7 +30,6 @@ func NewHost(devices ...Device) *Host {
 // HostError is why an op could not run on a device.
 type HostError struct {
 	Variant string
-	Kernels []string // that were launched
 	Err     error
 }
 
@@ -78,12 +77,11 @@ func (h *Host) run(f func(k *call)) {
 	var first *call
 	for i, c := range h.devices {
 		k := &call{c: c}
-		before := len(c.launched)
 		f(k)
 		k.do(c.Synchronize())
 		k.finish()
 		if k.err != nil {
-			panic(&HostError{c.Variant(), slices.Compact(slices.Clone(c.launched[before:])), k.err})
+			panic(&HostError{c.Variant(), k.err})
 		}
 		if i == 0 {
 			first = k
@@ -92,7 +90,7 @@ func (h *Host) run(f func(k *call)) {
 		c.launched = nil
 		for j, r := range k.results {
 			if !bytes.Equal(r.bytes, first.results[j].bytes) {
-				panic(&HostError{c.Variant(), nil, fmt.Errorf("cuda: device %d gives other bits than the first: result %d", i, j)})
+				panic(&HostError{c.Variant(), fmt.Errorf("cuda: device %d gives other bits than the first: result %d", i, j)})
 			}
 		}
 	}

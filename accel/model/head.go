@@ -89,21 +89,17 @@ func (s *Scores) chunks(dx []float32, f func(logits []float32, lo, hi, first, wi
 }
 
 // LogProbs returns the log-probabilities of the targets.
-func (s *Scores) LogProbs() []float64 {
-	lp := make([]float64, len(s.heads))
-	for i := range lp {
-		lp[i] = s.heads[i].LogProb()
-	}
-	return lp
-}
+func (s *Scores) LogProbs() []float64 { return s.each((*f32.Head).LogProb) }
 
 // Entropies returns the entropies of the distributions that the targets come from, in nats.
-func (s *Scores) Entropies() []float64 {
-	h := make([]float64, len(s.heads))
-	for i := range h {
-		h[i] = s.heads[i].Entropy()
+func (s *Scores) Entropies() []float64 { return s.each((*f32.Head).Entropy) }
+
+func (s *Scores) each(of func(*f32.Head) float64) []float64 {
+	x := make([]float64, len(s.heads))
+	for i := range x {
+		x[i] = of(&s.heads[i])
 	}
-	return h
+	return x
 }
 
 // Backward returns the gradient by x of a loss with the derivatives dlp and dh by log-probabilities and entropies (nil: 0), and adds the

@@ -438,11 +438,7 @@ func (x *session) compared(ended error) error {
 func tighten(c arch.Config) {
 	weights := 0
 	for _, t := range c.Tensors() {
-		n := 1
-		for _, d := range t.Shape {
-			n *= d
-		}
-		weights += n
+		weights += format.Elements(t.Shape)
 	}
 	if weights > 1<<25 && os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(10)

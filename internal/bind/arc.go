@@ -70,14 +70,10 @@ func NewArc(c *train.Arc) (*Arc, error) {
 	a.model, err = model.NewArcAgent(config, func(name string, shape ...int) ([]float64, error) {
 		stream := rng.New(c.Seed, streamArc+n)
 		n++
-		size := 1
-		for _, d := range shape {
-			size *= d
-		}
-		w := make([]float64, size)
+		w := make([]float64, format.Elements(shape))
 		inner, isText := strings.CutPrefix(name, arcText)
 		if len(shape) > 1 {
-			fan = size / shape[0] // a bias follows its weight
+			fan = len(w) / shape[0] // a bias follows its weight
 		}
 		bound := 1 / math.Sqrt(float64(fan))
 		if len(shape) > 1 && strings.HasPrefix(name, "agent.") {

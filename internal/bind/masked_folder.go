@@ -290,11 +290,7 @@ func (f *MaskedFolder) initial(c model.MaskedGPTConfig, seed uint64) error {
 		}
 	}
 	for n, t := range c.Tensors() {
-		stream, w := rng.New(seed, uint64(streamInit+n)), 1
-		for _, d := range t.Shape {
-			w *= d
-		}
-		data := make([]float64, w)
+		stream, data := rng.New(seed, uint64(streamInit+n)), make([]float64, format.Elements(t.Shape))
 		for i := range data {
 			switch {
 			case len(t.Shape) > 1 || t.Name == "cls_embedding":

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"plumbline/internal/assets"
+	"plumbline/internal/format"
 	"plumbline/internal/format/hf"
 	"plumbline/internal/pretrained"
 	"plumbline/internal/refmodel"
@@ -99,11 +100,7 @@ func initial(path string, seed uint64) (*refmodel.Model, error) {
 	base, err := model.New(c, func(name string, shape ...int) ([]float64, error) {
 		stream := rng.New(seed, streamInit+n)
 		n++
-		size := 1
-		for _, d := range shape {
-			size *= d
-		}
-		w := make([]float64, size)
+		w := make([]float64, format.Elements(shape))
 		for i := range w {
 			switch {
 			case len(shape) > 1:

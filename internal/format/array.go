@@ -28,9 +28,12 @@ type Array struct {
 }
 
 // Len returns the number of elements.
-func (a *Array) Len() int {
+func (a *Array) Len() int { return Elements(a.Shape) }
+
+// Elements returns the number of elements of a tensor of that shape.
+func Elements(shape []int) int {
 	n := 1
-	for _, d := range a.Shape {
+	for _, d := range shape {
 		n *= d
 	}
 	return n

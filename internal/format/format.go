@@ -39,6 +39,14 @@ func IsMalformed(err error) bool {
 	return errors.As(err, &e)
 }
 
+// Unread adds the name of the file to an error of reading it. Refusals already have it.
+func Unread(name string, err error) error {
+	if IsMalformed(err) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
 // Offset formats a byte offset as the Where of an Error.
 func Offset(n int64) string { return fmt.Sprintf("byte %d", n) }
 

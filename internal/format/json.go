@@ -206,40 +206,24 @@ func (s *Scanner) Number() (string, error) {
 
 // Int reads an integer that fits an int64. A number with a point or an exponent is refused, whatever its value, and so
 // is -0, which other readers take for a float.
-func (s *Scanner) Int() (int64, error) {
-	t, err := s.integer()
-	if err != nil {
-		return 0, err
-	}
-	n, perr := strconv.ParseInt(t, 10, 64)
-	if perr != nil {
-		return 0, s.Malformed("integer %s does not fit an int64", shorten(t))
-	}
-	return n, nil
-}
+func (s *Scanner) Int() (int64, error) { return integer(s, "an int64", strconv.ParseInt) }
 
 // Uint reads an integer that fits a uint64, like Int.
-func (s *Scanner) Uint() (uint64, error) {
-	t, err := s.integer()
+func (s *Scanner) Uint() (uint64, error) { return integer(s, "a uint64", strconv.ParseUint) }
+
+func integer[T int64 | uint64](s *Scanner, what string, parse func(t string, base, bits int) (T, error)) (T, error) {
+	t, err := s.Number()
 	if err != nil {
 		return 0, err
 	}
-	n, perr := strconv.ParseUint(t, 10, 64)
-	if perr != nil {
-		return 0, s.Malformed("integer %s does not fit a uint64", shorten(t))
+	if strings.ContainsAny(t, ".eE") || t == "-0" {
+		return 0, s.Malformed("found %s, want an integer", shorten(t))
+	}
+	n, err := parse(t, 10, 64)
+	if err != nil {
+		return 0, s.Malformed("integer %s does not fit %s", shorten(t), what)
 	}
 	return n, nil
-}
-
-func (s *Scanner) integer() (string, error) {
-	t, err := s.Number()
-	if err != nil {
-		return "", err
-	}
-	if strings.ContainsAny(t, ".eE") || t == "-0" {
-		return "", s.Malformed("found %s, want an integer", shorten(t))
-	}
-	return t, nil
 }
 
 // Float reads a number as the nearest float64. One that is too large for a float64 is refused; see Number.

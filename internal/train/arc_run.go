@@ -88,10 +88,7 @@ func (r *arcRun) start() error {
 func (r *arcRun) lossParams() (params map[string]*Param, wanted map[string][]float64) {
 	params = map[string]*Param{}
 	add := func(name string, fill func(i int) float64, shape ...int) {
-		n := 1
-		for _, d := range shape {
-			n *= d
-		}
+		n := format.Elements(shape)
 		p := &Param{Name: "efe_loss." + name, Shape: shape, Data: make([]float64, n), Grad: make([]float64, n)}
 		for i := range p.Data {
 			p.Data[i] = float64(float32(fill(i)))

@@ -8,10 +8,7 @@ import (
 	"plumbline/verify/check"
 )
 
-const (
-	sizes  = "shielded PPO, Checkpoint too large"
-	peftID = "layout of a PEFT adapter"
-)
+const sizes = "shielded PPO, Checkpoint too large"
 
 // pass is a finding that is in order; compared says how many things were looked at.
 func pass(subject string, compared int, reason string, args ...any) check.Result {

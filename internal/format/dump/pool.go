@@ -181,11 +181,7 @@ func (b *Batch) layOut(parts []*part, files []File, lossy map[string]bool, n *no
 		p.mask = nil
 	}
 	for _, t := range b.Tensors {
-		size := 1
-		for _, d := range t.Shape {
-			size *= d
-		}
-		t.Data = make([]float64, size)
+		t.Data = make([]float64, format.Elements(t.Shape))
 	}
 	return nil
 }

@@ -78,13 +78,7 @@ type Tensor struct {
 }
 
 // Len returns the number of elements.
-func (t *Tensor) Len() int {
-	n := 1
-	for _, d := range t.Shape {
-		n *= d
-	}
-	return n
-}
+func (t *Tensor) Len() int { return format.Elements(t.Shape) }
 
 // row returns the elements of the last dimension, which begin and end with blocks.
 func (t *Tensor) row() int {

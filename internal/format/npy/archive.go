@@ -68,7 +68,7 @@ func ParseArchive(f *format.File, opt Options) (*Archive, error) {
 func parseArchive(r io.ReaderAt, size int64, path string, opt Options) (*Archive, error) {
 	entries, err := zip.Directory(r, size, path, maxEntries, memberName)
 	if err != nil {
-		return nil, unread(path, err)
+		return nil, format.Unread(path, err)
 	}
 	a := &Archive{
 		r: r, path: path, opt: opt, entries: make(map[string]*zip.Entry, len(entries)), arrays: map[string]*format.Array{},
@@ -107,7 +107,7 @@ func (a *Archive) Array(name string) (*format.Array, error) {
 	shown := a.path + ":" + name
 	arr, err := a.open(e, shown)
 	if err != nil {
-		return nil, unread(shown, err)
+		return nil, format.Unread(shown, err)
 	}
 	a.arrays[name] = arr
 	return arr, nil

@@ -56,7 +56,7 @@ func Parse(f *format.File, opt Options) (*format.Array, error) {
 func parse(r io.ReaderAt, size int64, name string, opt Options) (*format.Array, error) {
 	h, err := readHeader(&format.Section{R: r, End: size}, size, name)
 	if err != nil {
-		return nil, unread(name, err)
+		return nil, format.Unread(name, err)
 	}
 	a, err := h.array(name, opt)
 	if err != nil {
@@ -71,12 +71,4 @@ func parse(r io.ReaderAt, size int64, name string, opt Options) (*format.Array, 
 	}
 	a.Data = r
 	return a, nil
-}
-
-// unread adds the name of the file to an error of reading it. Refusals already have it.
-func unread(name string, err error) error {
-	if format.IsMalformed(err) {
-		return err
-	}
-	return fmt.Errorf("%s: %w", name, err)
 }

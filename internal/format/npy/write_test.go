@@ -172,7 +172,7 @@ func WriteArray(w io.Writer, a *format.Array) error {
 	for in.Off < in.End {
 		part := buf[:min(int64(len(buf)), in.End-in.Off)]
 		if _, err := io.ReadFull(in, part); err != nil {
-			return unread(a.Name, err)
+			return format.Unread(a.Name, err)
 		}
 		size := a.DType.Size()
 		if a.BigEndian {

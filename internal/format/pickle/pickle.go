@@ -197,7 +197,7 @@ func scanZip(r io.ReaderAt, size int64, file string) (*Summary, error) {
 		return full, nil
 	})
 	if err != nil {
-		return nil, unread(file, err)
+		return nil, format.Unread(file, err)
 	}
 	var program *zip.Entry
 	for _, e := range entries {
@@ -215,7 +215,7 @@ func scanZip(r io.ReaderAt, size int64, file string) (*Summary, error) {
 	shown := file + ":" + program.Name
 	off, err := program.Data(r, shown)
 	if err != nil {
-		return nil, unread(shown, err)
+		return nil, format.Unread(shown, err)
 	}
 	if program.Method != zip.Stored || program.Size != program.Packed {
 		return nil, format.Malformed(shown, "", "is compressed (method %d, %d of %d bytes); torch stores it", program.Method, program.Packed, program.Size)
@@ -277,7 +277,7 @@ func (m *machine) members(entries []*zip.Entry, prefix string) error {
 		case err == nil:
 			m.out.Storages[i].At = at
 		case !format.IsMalformed(err):
-			return unread(m.path, err)
+			return format.Unread(m.path, err)
 		default:
 			m.out.problem("storage %q: %v", key, err)
 		}
@@ -294,13 +294,6 @@ func (m *machine) members(entries []*zip.Entry, prefix string) error {
 		m.out.Notes = append(m.out.Notes, fmt.Sprintf("%d members of the archive are storages of no tensor", unused))
 	}
 	return nil
-}
-
-func unread(name string, err error) error {
-	if format.IsMalformed(err) {
-		return err
-	}
-	return fmt.Errorf("%s: %w", name, err)
 }
 
 // problem adds a problem, up to a hundred.

@@ -126,11 +126,7 @@ func (m *model) weights(r *rand.Rand, dtype format.DType) []safetensors.Tensor {
 }
 
 func normal(r *rand.Rand, shape []int, size float64) []float64 {
-	n := 1
-	for _, d := range shape {
-		n *= d
-	}
-	x := make([]float64, n)
+	x := make([]float64, format.Elements(shape))
 	for i := range x {
 		x[i] = size * r.NormFloat64()
 	}
@@ -230,11 +226,7 @@ func (m *model) modelFolder(list []safetensors.Tensor, shards int) map[string][]
 		files[shard] = pack(part)
 		for _, t := range part {
 			index[t.Name] = shard
-			n := 1
-			for _, d := range t.Shape {
-				n *= d
-			}
-			total += int64(n * t.DType.Size())
+			total += int64(format.Elements(t.Shape) * t.DType.Size())
 		}
 	}
 	files[indexFile] = toJSON(map[string]any{"metadata": map[string]any{"total_size": total}, "weight_map": index})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"plumbline/internal/format"
 )
 
 // member is a key and a value of a pickled dict: an int, a string, a float tensor's shape, or members.
@@ -68,13 +69,7 @@ type filled struct {
 	value float32
 }
 
-func (f filled) size() int {
-	n := 1
-	for _, d := range f.shape {
-		n *= d
-	}
-	return n
-}
+func (f filled) size() int { return format.Elements(f.shape) }
 
 func (p *pickler) str(s string) {
 	p.text.WriteByte('X')
