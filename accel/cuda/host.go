@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unsafe"
 )
 
 // Host runs the ops of this package on memory of the host: each uploads its operands, launches, and copies the results back. On a GPU every
@@ -110,7 +111,7 @@ func alloc[T Number](k *call, n int) Pointer {
 	if n == 0 || k.err != nil {
 		return 0
 	}
-	size := int64(n) * sizeOf[T]()
+	size := int64(n) * int64(unsafe.Sizeof(*new(T)))
 	if exact(k.c) {
 		p, err := k.c.Alloc(size)
 		k.do(err)
@@ -156,11 +157,6 @@ func (k *call) finish() {
 		errs = append(errs, k.c.Free(h.start))
 	}
 	k.do(errors.Join(errs...))
-}
-
-func sizeOf[T Number]() int64 {
-	var x [1]T
-	return int64(len(raw(x[:])))
 }
 
 // in uploads a matrix whose rows lie ld apart, as rows that lie to apart on the device. What lies between them is never to be read.

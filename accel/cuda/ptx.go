@@ -1,9 +1,7 @@
 package cuda
 
 import (
-	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"path"
@@ -39,19 +37,6 @@ func PTX(name string) (string, error) {
 		return "", fmt.Errorf("cuda: no module %q; there are %s", name, strings.Join(Kernels(), ", "))
 	}
 	return string(b), nil
-}
-
-// SourceHash is the sha256 of a module's source and of the header, which the first line of its PTX repeats.
-func SourceHash(name string) (string, error) {
-	h := sha256.New()
-	for _, file := range []string{"device.cuh", path.Base(name) + ".cu"} {
-		b, err := texts.ReadFile(file)
-		if err != nil {
-			return "", fmt.Errorf("cuda: module %q has no source: %w", name, err)
-		}
-		h.Write(b)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // parsed holds the modules whose PTX was read: the layout of parameters is the same on every device.

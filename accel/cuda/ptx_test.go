@@ -1,6 +1,10 @@
 package cuda
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"path"
 	"strings"
 	"testing"
 
@@ -52,4 +56,17 @@ func TestArgumentsAreChecked(t *testing.T) {
 	_, err = PTX("nothing")
 	require.ErrorContains(t, err, `no module "nothing"`)
 	require.Error(t, c.GemmInt8(0, 0, 0, 0, 0, 0, 1, 1, MaxK+1, 1<<20, 1<<20, 1))
+}
+
+// SourceHash is the sha256 of a module's source and of the header, which the first line of its PTX repeats.
+func SourceHash(name string) (string, error) {
+	h := sha256.New()
+	for _, file := range []string{"device.cuh", path.Base(name) + ".cu"} {
+		b, err := texts.ReadFile(file)
+		if err != nil {
+			return "", fmt.Errorf("cuda: module %q has no source: %w", name, err)
+		}
+		h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }

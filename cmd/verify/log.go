@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -221,6 +220,3 @@ func mergeLogs(ctx context.Context, args, configs []string, o runlog.Options, li
 	}
 	return runlog.Merge(ctx, args, o, logNotes(list))
 }
-
-// noLog reports whether an error says that a folder has no log.
-func noLog(err error) bool { return errors.Is(err, runlog.ErrNothing) }

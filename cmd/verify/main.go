@@ -21,6 +21,7 @@ import (
 	"plumbline/verify/diff"
 	"plumbline/verify/dump"
 	"plumbline/verify/projection"
+	"plumbline/verify/runlog"
 	"plumbline/verify/vram"
 )
 
@@ -44,7 +45,7 @@ func exitCode(err error) int {
 		return check.ExitInterrupted
 	case format.IsMalformed(err):
 		return check.ExitMalformed
-	case errors.Is(err, dumpfile.ErrNothing), noLog(err):
+	case errors.Is(err, dumpfile.ErrNothing), errors.Is(err, runlog.ErrNothing):
 		return check.ExitNothing
 	case cli.Is[usageError](err), cli.Is[*projection.UsageError](err), cli.Is[*dump.UsageError](err), cli.Is[*checkpoint.UsageError](err), cli.Is[*vram.UsageError](err),
 		cli.Is[*diff.UsageError](err), cli.NoSuchPath(err), errors.Is(err, filepath.ErrBadPattern):

@@ -49,7 +49,7 @@ func TestElements(t *testing.T) {
 	require.Equal(t, check.Pass, check.Elements("x", "m", tally(5, 100), check.FromUser).Verdict, "5 % void bounds")
 	require.Equal(t, check.Undetermined, check.Elements("x", "m", tally(6, 100), check.FromUser).Verdict)
 	require.Equal(t, check.Fail, check.Elements("x", "m", tally(6, 100), check.Drawn).Verdict, "a bad case of our own")
-	bad := tol.Compare([]float64{1}, []float64{1, 2}, []float64{1}, 1)
+	bad := &tol.Tally{N: 2, Bad: "lengths differ: reference 1, output 2, bounds 1"}
 	require.Equal(t, check.Fail, check.Elements("x", "m", bad, check.FromUser).Verdict)
 }
 

@@ -100,7 +100,7 @@ func quantised(c *call) []answer {
 		off[i] = 2 * u32 * math.Abs(x)
 	}
 	answers := []answer{
-		equal("codes", widened(m.Codes)...), equal("scales", m.AbsMax...), rounded("dequantised", y, off, quant.Float32),
+		equal("codes", floats(m.Codes)...), equal("scales", m.AbsMax...), rounded("dequantised", y, off, quant.Float32),
 		{output: "codes_differing_from_exact", got: []float64{differing(m, a, columns, t, threshold)}, tight: true, maybe: true},
 	}
 	if threshold > 0 {
@@ -177,8 +177,6 @@ func rounded(output string, y, off []float64, t quant.Type) answer {
 	}
 	return a
 }
-
-func widened(codes []int8) []float64 { return floats(codes) }
 
 func floats[T int | int8 | int64](x []T) []float64 {
 	y := make([]float64, len(x))

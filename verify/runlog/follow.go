@@ -58,7 +58,7 @@ func Follow(ctx context.Context, paths []string, o Options, stall, every time.Du
 
 // sizeOf is the size of all logs together, -2 where there are none yet.
 func sizeOf(paths []string) int64 {
-	files, _, err := find(paths)
+	files, _, err := Files(paths)
 	if err != nil {
 		return -2
 	}

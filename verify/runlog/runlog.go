@@ -81,7 +81,7 @@ func Judge(ctx context.Context, paths []string, o Options) (*Report, error) {
 type source func(ctx context.Context, k int, l *log, each func(*runlog.Row) error) error
 
 func judge(ctx context.Context, paths []string, o Options, from source) (*Report, error) {
-	files, configs, err := find(paths)
+	files, configs, err := Files(paths)
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +149,8 @@ func contradict(a, b map[string]string) bool {
 	return false
 }
 
-// find returns the logs that paths name, and configurations that lie beside them.
-func find(paths []string) (files, configs []string, err error) {
+// Files returns the logs that paths name, and configurations that lie beside them.
+func Files(paths []string) (files, configs []string, err error) {
 	for _, path := range paths {
 		if path == "-" {
 			files = append(files, path)
@@ -159,7 +159,7 @@ func find(paths []string) (files, configs []string, err error) {
 		info, err := os.Stat(path)
 		if err != nil {
 			if list, _ := filepath.Glob(path); len(list) > 0 {
-				more, c, err := find(list)
+				more, c, err := Files(list)
 				if err != nil {
 					return nil, nil, err
 				}

@@ -62,13 +62,10 @@ func of(sizes []int64, n int) []int {
 	return shards
 }
 
-// Files returns the logs that paths name, and the configurations beside them.
-func Files(paths []string) (logs, configs []string, err error) { return find(paths) }
-
 // Shard reads the logs of shard i of n, 0 ≤ i < n, each of them whole, and hands over what [Merge] needs of their rows. The error of a
 // malformed log, whose rows up to there are handed over, is bad: Merge meets the same.
 func Shard(ctx context.Context, paths []string, i, n int, put func(Record) error) (bad *format.Error, err error) {
-	files, _, err := find(paths)
+	files, _, err := Files(paths)
 	if err != nil {
 		return nil, err
 	}

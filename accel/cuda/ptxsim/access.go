@@ -189,7 +189,7 @@ func (c *compiler) loadParam(bytes int) exec {
 				c.fail("%s reads %d bytes of a parameter of %d", c.op, bytes, p.Size)
 			}
 			return func(w *warp, m uint32) {
-				v := w.argument(p.Offset, p.Size)
+				v := little(w.Args[p.Offset:], p.Size)
 				y := d.put(w, m)
 				for l := range 32 {
 					if m>>l&1 != 0 {

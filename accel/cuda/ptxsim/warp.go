@@ -325,8 +325,3 @@ func (w *warp) meet() {
 	}
 	w.active, w.others = group{low, here}, rest
 }
-
-// argument reads a parameter.
-func (r *run) argument(offset, size int) uint64 {
-	return little(r.Args[offset:], size)
-}
