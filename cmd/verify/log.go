@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"os"
 	"slices"
@@ -162,14 +161,7 @@ func logFiles(paths, configs []string) (string, error) {
 		}
 		fmt.Fprintf(h, "%q %d\n", path, info.Size())
 	}
-	for _, path := range append(beside, configs...) {
-		text, err := readConfigText(path)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(h, "%q %x\n", path, sha256.Sum256(text))
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	return withConfigs(h, append(beside, configs...))
 }
 
 // shardLogs reads the logs of one shard and writes its partial. A malformed one ends it with an error, after all were read.

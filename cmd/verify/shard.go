@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -124,6 +125,11 @@ func inputsOf(run *dumpfile.Run, configs []string) (string, error) {
 	for _, f := range run.Files() {
 		fmt.Fprintf(h, "%q %d %d %d %d\n", f.Path, f.Size, f.Step, f.Rank, f.MicroBatch)
 	}
+	return withConfigs(h, configs)
+}
+
+// withConfigs adds the paths and texts of configurations to a digest and returns it.
+func withConfigs(h hash.Hash, configs []string) (string, error) {
 	for _, path := range configs {
 		text, err := readConfigText(path)
 		if err != nil {

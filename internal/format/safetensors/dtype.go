@@ -1,15 +1,21 @@
 package safetensors
 
-import "plumbline/internal/format"
+import (
+	"slices"
+
+	"plumbline/internal/format"
+)
+
+type elementType struct {
+	name  string
+	bits  uint64
+	dtype format.DType // Unknown: listed, but not decoded
+}
 
 // dtypes are the element types of the format, in the order in which the reference implementation declares them
 // (safetensors/src/tensor.rs): increasing alignment. The order among types of one alignment decides the order of tensors
 // in a written file.
-var dtypes = [...]struct {
-	name  string
-	bits  uint64
-	dtype format.DType // Unknown: listed, but not decoded
-}{
+var dtypes = []elementType{
 	{"BOOL", 8, format.Bool},
 	{"F4", 4, format.Unknown},
 	{"F6_E2M3", 6, format.Unknown},
@@ -36,20 +42,10 @@ var dtypes = [...]struct {
 
 // byName returns the index in dtypes of the type called name, or -1.
 func byName(name string) int {
-	for i := range dtypes {
-		if dtypes[i].name == name {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(dtypes, func(t elementType) bool { return t.name == name })
 }
 
 // byDType returns the index in dtypes of d, or -1.
 func byDType(d format.DType) int {
-	for i := range dtypes {
-		if dtypes[i].dtype == d && d != format.Unknown {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(dtypes, func(t elementType) bool { return t.dtype == d && d != format.Unknown })
 }
