@@ -28,6 +28,9 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 		} else {
 			lists = impliedRewardForms(b, set)
 		}
+		if len(lists) == 0 && b.Token("returns") != nil { // of another recursion than the advantages
+			lists = decays(b.Without("returns"))
+		}
 	case ch.ID == "advantage/group" || ch.ID == "advantage/return":
 		if lists = estimators(b); ch.ID == "advantage/return" {
 			lists = append(impliedRewardForms(b, set), lists...)

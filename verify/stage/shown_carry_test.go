@@ -70,3 +70,20 @@ func TestDecaysUnder(t *testing.T) {
 		require.Empty(t, DecaysUnder(b, &convention.Set{}, next, own, own), name)
 	}
 }
+
+// Where returns are of another recursion than the advantages, these tell γ and λ by themselves.
+func TestDecaysOfAdvantagesAlone(t *testing.T) {
+	b := recursed(0.9, 1.7, -0.4)
+	b.Origin = make([]dump.Origin, b.Rows)
+	ret, v, adv := b.Token("returns"), b.Token("values"), b.Token("advantages")
+	for i := range ret {
+		ret[i] = float64(float32(adv[i] + v[i]))
+	}
+	shown := Shown(Find("gae/advantage"), b, &convention.Set{})
+	require.NotEmpty(t, shown)
+	for _, c := range shown[0] {
+		if c.Option == "gae.gamma" || c.Option == "gae.lambda" {
+			require.InDelta(t, map[string]float64{"gae.gamma": 0.97, "gae.lambda": 0.9}[c.Option], c.To.Num(), 1e-9)
+		}
+	}
+}
