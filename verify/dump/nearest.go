@@ -30,6 +30,10 @@ var unlike = []string{"adv.eps", "whiten.eps", "whiten.eps_place", "mean.eps", "
 // minor are the options in which programs differ without one of them being wrong.
 var minor = []string{"adv.ddof", "whiten.ddof"}
 
+// neverMeant are the options of which no framework has but one value, and another is a slip: a value function that is fitted to advantages without their
+// scale is one of no rewards (every table of the conventions, V14).
+var neverMeant = []string{"returns.before_whiten"}
+
 // leastShared is the number of options that a run has as a profile does before one that it has otherwise is worth telling.
 const leastShared = 8
 
@@ -205,6 +209,11 @@ func (d *departure) tell(res *check.Result) {
 		c.Option, c.To, of, res.Reason), "; ")
 	res.Fix = fmt.Sprintf("where it is meant, say so: --set %s=%s; else compute as %s does: %s=%s", c.Option, c.To, of, c.Option, c.From)
 	res.Explanations = []check.Explanation{d.explanation()}
+	if slices.Contains(neverMeant, c.Option) {
+		res.Verdict, res.Class = check.Fail, []string{res.Explanations[0].Fault}
+		res.Reason = strings.Replace(res.Reason, "so it is meant, or it is a bug", "and no framework has it", 1)
+		res.Explanations[0].Evidence = "all the rest is as there, and no framework has it"
+	}
 }
 
 func (d *departure) explanation() check.Explanation {
