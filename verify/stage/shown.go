@@ -28,8 +28,8 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 		} else {
 			lists = impliedRewardForms(b, set)
 		}
-		if len(lists) == 0 && b.Token("returns") != nil { // of another recursion than the advantages
-			lists = decays(b.Without("returns"))
+		if b.Token("returns") != nil { // they may be of another recursion than the advantages
+			lists = append(lists, decays(b.Without("returns"))...)
 		}
 	case ch.ID == "advantage/group" || ch.ID == "advantage/return":
 		if lists = estimators(b); ch.ID == "advantage/return" {
@@ -229,11 +229,13 @@ func decays(b *dump.Batch) (lists [][]assign) {
 		return lists
 	}
 	var gs, ls []float64
+	white := false
 	for _, f := range b.Files {
 		o := observations{n: 4}
 		pairs(f.Lo, f.Hi, func(i int) { o.add(r[i]-v[i], v[i+1], adv[i+1], 1, adv[i]) })
 		if w, left := o.solve(); w != nil && w[0] > 0 && left < 1./64 {
 			gs, ls = append(gs, w[1]/w[0]), append(ls, w[2]/(w[1]/w[0]))
+			white = white || math.Abs(w[0]-1) > 1e-4 || math.Abs(w[3]) > 1e-4 // a is not 1, or b not 0
 		}
 	}
 	if len(gs) == 0 {
@@ -241,7 +243,11 @@ func decays(b *dump.Batch) (lists [][]assign) {
 	}
 	g, l := middle(gs, 1), middle(ls, 1)
 	for _, tol := range []float64{1e-5, 1e-3} {
-		lists = append(lists, []assign{amount("gae.gamma", written(unit(g), tol)), amount("gae.lambda", written(unit(l), tol))})
+		list := []assign{amount("gae.gamma", written(unit(g), tol)), amount("gae.lambda", written(unit(l), tol))}
+		if !white {
+			list = append(list, word("whiten.scope", "none"))
+		}
+		lists = append(lists, list)
 	}
 	return lists
 }

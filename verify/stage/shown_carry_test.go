@@ -71,19 +71,26 @@ func TestDecaysUnder(t *testing.T) {
 	}
 }
 
-// Where returns are of another recursion than the advantages, these tell γ and λ by themselves.
+// Where returns are of another recursion, or of another λ, advantages tell γ and λ by themselves, and whether they were whitened.
 func TestDecaysOfAdvantagesAlone(t *testing.T) {
-	b := recursed(0.9, 1.7, -0.4)
-	b.Origin = make([]dump.Origin, b.Rows)
-	ret, v, adv := b.Token("returns"), b.Token("values"), b.Token("advantages")
-	for i := range ret {
-		ret[i] = float64(float32(adv[i] + v[i]))
-	}
-	shown := Shown(Find("gae/advantage"), b, &convention.Set{})
-	require.NotEmpty(t, shown)
-	for _, c := range shown[0] {
-		if c.Option == "gae.gamma" || c.Option == "gae.lambda" {
-			require.InDelta(t, map[string]float64{"gae.gamma": 0.97, "gae.lambda": 0.9}[c.Option], c.To.Num(), 1e-9)
+	for _, white := range []bool{false, true} {
+		b := recursed(0.8, 1, 0)
+		b.Origin = make([]dump.Origin, b.Rows)
+		ret, v, adv := b.Token("returns"), b.Token("values"), b.Token("advantages")
+		for i := range ret {
+			if white {
+				adv[i] = float64(float32(1.7*adv[i] - 0.4))
+				ret[i] = float64(float32(adv[i] + v[i]))
+			}
 		}
+		told := false
+		for _, changes := range Shown(Find("gae/advantage"), b, &convention.Set{}) {
+			is := map[string]string{}
+			for _, c := range changes {
+				is[c.Option] = c.To.String()
+			}
+			told = told || is["gae.gamma"] == "0.97" && is["gae.lambda"] == "0.8" && (is["whiten.scope"] == "none") == !white
+		}
+		require.True(t, told, "whitened: %v", white)
 	}
 }
