@@ -76,3 +76,44 @@ func TestHealedReturns(t *testing.T) {
 	}
 	require.Empty(t, Healed(ch, baselined(func(r []float64) []float64 { return append(toGo(r, 1)[2:], 0, 1) }), none))
 }
+
+// A recursion whose next value is the own one, that of a longest response 0, and one that bootstraps longest responses from their own values, are taken out of the
+// returns and the advantages; the right one, and one of other rewards, are not.
+func TestHealedRecursions(t *testing.T) {
+	const gamma, carry = 0.99, 0.99 * 0.95
+	recurse := func(next func(v []float64, t int, longest bool) float64, stray float64) *dump.Batch {
+		b := baselined(func(r []float64) []float64 { return r })
+		adv, g := b.Token("advantages"), rand.New(rand.NewPCG(6, 7))
+		v, ret := make([]float64, len(adv)), make([]float64, len(adv))
+		for r := range b.Rows {
+			lo, n := r*b.Cols, 5+r%5
+			for i := lo; i < lo+n; i++ {
+				v[i] = float64(float32(g.NormFloat64()))
+			}
+			b.Row("scores")[r] = adv[lo+n-1] + 0.03*b.Token("kl")[lo+n-1]
+			for i, a := lo+n-1, 0.0; i >= lo; i-- {
+				a = adv[i] + stray*g.NormFloat64() + gamma*next(v[lo:lo+n], i-lo, n == 9) - v[i] + carry*a
+				ret[i] = float64(float32(a + v[i]))
+				adv[i] = float64(float32((a - 0.2) / 1.5))
+			}
+		}
+		b.Tensors["values"], b.Tensors["returns"] = b.With("advantages", v).Tensors["advantages"], b.With("advantages", ret).Tensors["advantages"]
+		return b
+	}
+	right := func(v []float64, t int, _ bool) float64 { return at(v, t+1) }
+	want, ch := recurse(right, 0), stage.Find("gae/returns")
+	for _, next := range []func(v []float64, t int, longest bool) float64{
+		func(v []float64, t int, longest bool) float64 {
+			return v[t] * float64(1-boolToInt(longest && t == len(v)-1))
+		},
+		func(v []float64, t int, longest bool) float64 {
+			return v[min(t+1, len(v)-1)] * float64(boolToInt(longest || t < len(v)-1))
+		},
+	} {
+		list := Healed(ch, recurse(next, 0), &convention.Set{})
+		require.NotEmpty(t, list)
+		require.InDeltaSlice(t, want.Token("returns"), list[0].Token("returns"), 1e-5)
+	}
+	require.Empty(t, Healed(ch, want, &convention.Set{}))
+	require.Empty(t, Healed(ch, recurse(right, 0.1), &convention.Set{}))
+}
