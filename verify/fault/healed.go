@@ -21,9 +21,10 @@ func Healed(ch *stage.Check, b *dump.Batch, set *convention.Set) (list []*dump.B
 	case "advantage/return":
 		for _, f := range toGoForms {
 			if f.undo != nil {
-				add(stage.Undone(b, set, f.undo))
+				add(stage.Undone(b, set, f.undo, func(n int) int { return n - 1 }))
 			}
 		}
+		add(stage.Undone(b, set, unsum, func(int) int { return 0 }))
 	case "gae/advantage", "gae/returns":
 		off := map[*dump.Batch]float64{}
 		for _, f := range wrongRecursions() {

@@ -110,6 +110,13 @@ func impliedRewardFormsOf(b *dump.Batch, set *convention.Set, penalised penalisa
 		} else {
 			base = append(base, word("adv.kind", "rfpp"), word("rfpp.mode", "return_to_go"))
 			lambda = 1
+			if raw := unwhitened(b, ret, t.k, w, penalised); raw != nil {
+				for _, terms := range rewardTermsOf(withRewards(b, b.Mask, raw, nil, gamma, 1), set, penalised) {
+					for _, white := range whitenings {
+						lists = append(lists, slices.Concat(base, terms, white))
+					}
+				}
+			}
 		}
 		cells := [][]bool{b.Mask}
 		if with, held := behindResponses(b, ret, v); with != nil {
@@ -129,6 +136,39 @@ func impliedRewardFormsOf(b *dump.Batch, set *convention.Set, penalised penalisa
 		break
 	}
 	return lists
+}
+
+// unwhitened returns the returns of rewards that A = a·G + b was whitened from, nil where it shows no line: the last token of a response has a·(s − β·k) + b of its
+// score s, and −aβ is the coefficient of k that w has of the tokens before. Responses that may have a penalty say nothing of a and b.
+func unwhitened(b *dump.Batch, adv, k, w []float64, penalised penalisable) []float64 {
+	const exact = 1e-5
+	c, score, slope := NewCase(b, &convention.Set{}, 0), b.Row("scores"), 0.0
+	if k != nil {
+		slope = w[1]
+	}
+	may, _ := penalised(c)
+	o := observations{n: 2}
+	for r := range b.Rows {
+		if last := c.last(r); last >= 0 && !may[r] {
+			i := r*b.Cols + last
+			x := adv[i]
+			if k != nil {
+				x -= slope * k[i]
+			}
+			o.add(score[r], 1, x)
+		}
+	}
+	line, left := o.solve()
+	if line == nil || !(line[0] > 0) || left > exact*rms(adv, func(i int) bool { return b.Mask[i] }) || math.Abs(line[0]-1) < exact && math.Abs(line[1]) < exact {
+		return nil
+	}
+	raw := make([]float64, len(adv))
+	for i, in := range b.Mask {
+		if in {
+			raw[i] = (adv[i] - line[1]) / line[0]
+		}
+	}
+	return raw
 }
 
 // behindResponses returns the mask with the cell behind each response, nil where none has a value or a return there, and whether returns stand there, as

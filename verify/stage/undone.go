@@ -11,16 +11,19 @@ import (
 // Undo returns the rewards of a response of which a wrong sum over rewards, linear in them, has made x; NaN of a token whose reward x does not hold.
 type Undo = func(x []float64, gamma float64) []float64
 
+// ScoredToken is the token of a response of n that has its score.
+type ScoredToken = func(n int) int
+
 // writtenDiscounts are the discounts of returns that programs write.
 var writtenDiscounts = []float64{1, 0.999, 0.998, 0.995, 0.99, 0.98, 0.97, 0.96, 0.95, 0.9, 0.85, 0.8}
 
 // Undone returns b with the right returns R_t = r_t + γ·R_{t+1} in place of those that a wrong sum over the rewards of tokens has made of them, where these were
-// not dumped: before the last token r_t is −β·k_t of an estimate k of the KL, or 0, so that of a sum F that is linear, and whitened to a·F(r) + c, undo gives
+// not dumped: but for the token that has the score r_t is −β·k_t of an estimate k of the KL, or 0, so that of a sum F that is linear, and whitened to a·F(r) + c, undo gives
 //
 //	undo(A)_t = −aβ·k_t + c·undo(1)_t
 //
-// for all of them. It is nil where no estimate and no written γ leave roundings alone. Right returns are whitened to the mean and the deviation of the dumped ones.
-func Undone(b *dump.Batch, set *convention.Set, undo Undo) *dump.Batch {
+// for all of them. The score is put on the last token. It is nil where no estimate and no written γ leave roundings alone. Right returns are whitened to the mean and the deviation of the dumped ones.
+func Undone(b *dump.Batch, set *convention.Set, undo Undo, scored ScoredToken) *dump.Batch {
 	if b.Token("token_rewards") != nil || b.Token("values") != nil || b.Row("scores") == nil || !variesInRow(b, "advantages") {
 		return nil
 	}
@@ -34,7 +37,7 @@ func Undone(b *dump.Batch, set *convention.Set, undo Undo) *dump.Batch {
 		if x == nil {
 			continue
 		}
-		y := undone(b, x, estimates, undo)
+		y := undone(b, x, estimates, undo, scored)
 		switch {
 		case y != nil && name == "returns":
 			healed.Tensors[name] = b.With(name, y).Tensors[name]
@@ -48,13 +51,14 @@ func Undone(b *dump.Batch, set *convention.Set, undo Undo) *dump.Batch {
 }
 
 // undone returns the right returns of what undo makes of wrong ones, nil of no rewards.
-func undone(b *dump.Batch, x []float64, estimates [][]float64, undo Undo) []float64 {
+func undone(b *dump.Batch, x []float64, estimates [][]float64, undo Undo, scored ScoredToken) []float64 {
 	const exact = 1e-5
 	size := rms(x, func(i int) bool { return b.Mask[i] })
 	least, best := exact*size, []float64(nil)
 	for _, gamma := range writtenDiscounts {
 		r, one := make([]float64, len(x)), make([]float64, len(x))
 		inner := make([]bool, len(x))
+		from := map[int]int{} // the cell of the score of the row that ends in a cell
 		for row := range b.Rows {
 			var cells []int
 			var own, ones []float64
@@ -66,9 +70,10 @@ func undone(b *dump.Batch, x []float64, estimates [][]float64, undo Undo) []floa
 			if len(cells) == 0 {
 				continue
 			}
-			of, by := undo(own, gamma), undo(ones, gamma)
+			of, by, at := undo(own, gamma), undo(ones, gamma), scored(len(cells))
+			from[cells[len(cells)-1]] = cells[at]
 			for t, i := range cells {
-				r[i], one[i], inner[i] = of[t], by[t], t+1 < len(cells) && !math.IsNaN(of[t])
+				r[i], one[i], inner[i] = of[t], by[t], t != at && !math.IsNaN(of[t])
 			}
 		}
 		for _, k := range estimates {
@@ -79,12 +84,16 @@ func undone(b *dump.Batch, x []float64, estimates [][]float64, undo Undo) []floa
 			least = left
 			y := make([]float64, len(x))
 			for i := range y {
-				switch {
-				case !b.Mask[i]:
-				case !inner[i] && !math.IsNaN(r[i]):
-					y[i] = r[i] - shift*one[i]
-				case k != nil:
+				if k != nil && b.Mask[i] {
 					y[i] = slope * k[i]
+				}
+			}
+			for last, at := range from {
+				if rest := 0.0; !math.IsNaN(r[at]) {
+					if k != nil {
+						rest = slope * k[at]
+					}
+					y[last] += r[at] - shift*one[at] - rest
 				}
 			}
 			best = rl.RewardToGo(nil, y, b.Mask, b.Rows, b.Cols, gamma, rl.HoleCarry)
