@@ -7,12 +7,11 @@ import (
 	"testing"
 
 	"plumbline/accel/cpu"
+	"plumbline/accel/f32"
 	"plumbline/accel/lora"
 	"plumbline/accel/model"
 	"plumbline/internal/arch"
 	"plumbline/internal/rng"
-	"plumbline/internal/train"
-	"plumbline/reference/optim"
 )
 
 // smol is the geometry of SmolLM2-135M: 134.5 million weights.
@@ -28,14 +27,14 @@ func random(name string, dst []float32, first int) error {
 	return nil
 }
 
-// smolModel has updates of rank 16 on the projections of queries and values; step clips their gradients, moves them by the trainers' AdamW and clears the gradients.
+// smolModel has updates of rank 16 on the projections of queries and values; step clips their gradients, moves them by AdamW and clears the gradients.
 func smolModel(b *testing.B, mode lora.Mode) (m *model.Model, step func()) {
 	m, err := model.New(smol, mode, random)
 	if err != nil {
 		b.Fatal(err)
 	}
-	var masters []train.Param
-	var params, grads [][]float32
+	o := &f32.AdamW{LR: 1e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Decay: 0.01}
+	var params, grads, first, second [][]float32
 	for _, l := range smol.Linears() {
 		if l.Role != arch.Query && l.Role != arch.Value {
 			continue
@@ -47,31 +46,17 @@ func smolModel(b *testing.B, mode lora.Mode) (m *model.Model, step func()) {
 			b.Fatal(err)
 		}
 		params, grads = append(params, u.A, u.B), append(grads, u.GradA, u.GradB)
-		for i, x := range [][]float32{u.A, u.B} {
-			p := train.Param{Name: fmt.Sprint(l.Name, i), Shape: []int{len(x) / 16, 16}, Data: make([]float64, len(x)), Grad: make([]float64, len(x))}
-			for j, v := range x {
-				p.Data[j] = float64(v)
-			}
-			masters = append(masters, p)
+		for _, x := range [][]float32{u.A, u.B} {
+			first, second = append(first, make([]float32, len(x))), append(second, make([]float32, len(x)))
 		}
 	}
-	o := train.NewAdam(masters, false)
-	rule, steps := optim.Adam{LR: 1e-4, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01}, 0
 	return m, func() {
-		for i, p := range masters {
-			for j, g := range grads[i] {
-				p.Grad[j] = float64(g)
-			}
+		o.Step++
+		_, scale := f32.Clip(grads, 1)
+		for i, p := range params {
+			o.Update(grads[i], p, grads[i], first[i], second[i], scale)
+			f32.Apply(p, grads[i], nil, nil, 0, 1)
 			clear(grads[i])
-		}
-		steps++
-		if _, err := o.Step(train.Update{Step: steps, Rule: rule, MaxNorm: 1}); err != nil {
-			b.Fatal(err)
-		}
-		for i, p := range masters {
-			for j, v := range p.Data {
-				params[i][j] = float32(v)
-			}
 		}
 	}
 }

@@ -268,3 +268,57 @@ func TestAttentionVariants(t *testing.T) {
 		})
 	})
 }
+
+func TestAdamW(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n, seed := rapid.IntRange(1, 40).Draw(t, "n"), rapid.Uint64().Draw(t, "seed")
+		step := rapid.SampledFrom([]int{1, 2, 10, 1000}).Draw(t, "step")
+		o := f32.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, Decay: rapid.SampledFrom([]float64{0, 0.01}).Draw(t, "decay"), Step: step}
+		p, g, m, v := draw(seed, 0, n, false), draw(seed, 1, n, true), draw(seed, 2, n, true), draw(seed, 3, n, true)
+		for i := range v {
+			v[i] *= v[i]
+			if step == 1 {
+				m[i], v[i] = 0, 0
+			}
+		}
+		limit := rapid.SampledFrom([]float64{0, 1e-3, 1e6}).Draw(t, "limit")
+		_, scale := f32.Clip([][]float32{g}, limit)
+		ref := reference(o, wide(p), wide(g), wide(m), wide(v), scale)
+		// Float64 inside: one rounding of what is stored.
+		wantM, wantV, wantP := ref.m, ref.v, ref.p
+		up := make([]float32, n)
+		q, k := []float32(nil), 0
+		f32.AdamW(o).Update(up, p, g, m, v, scale)
+		f32.Apply(p, up, q, nil, k, 1)
+		within(t, "m", wantM, m, func(i int) float64 { return u*math.Abs(wantM[i]) + 1e-15*ref.sizes[i] })
+		within(t, "v", wantV, v, func(i int) float64 { return u * math.Abs(wantV[i]) * (1 + 1e-6) })
+		within(t, "p", wantP, p, func(i int) float64 {
+			return u*math.Abs(wantP[i]) + u*ref.update[i]*(1+1e-6) + 1e-12*ref.sizes[i]*o.LR/max(math.Sqrt(wantV[i]), 1e-8)
+		})
+	})
+}
+
+func TestProjectionSweep(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d, cols, seed := rapid.IntRange(2, 30).Draw(t, "d"), rapid.IntRange(1, 4).Draw(t, "cols"), rapid.Uint64().Draw(t, "seed")
+		p, up := draw(seed, 0, d*cols, false), draw(seed, 1, d*cols, false)
+		qt := make([]float32, d) // one unit vector in the direction (1, …, 1)
+		for i := range qt {
+			qt[i] = float32(1 / math.Sqrt(float64(d)))
+		}
+		c := make([]float64, cols)
+		f32.Components(c, qt, up, 1, cols)
+		after := append([]float32(nil), p...)
+		f32.Apply(after, up, qt, c, 1, cols)
+		for l := range cols {
+			var moved, size float64
+			for i := range d {
+				moved += float64(after[i*cols+l]) - float64(p[i*cols+l])
+				size += math.Abs(float64(p[i*cols+l])) + math.Abs(float64(after[i*cols+l]))
+			}
+			// what is left along the basis: the rounding of p, and that of Q, whose norm is 1 to 2u
+			require.LessOrEqual(t, math.Abs(moved), u*size+4*u*math.Sqrt(float64(d))*math.Abs(c[l])*math.Sqrt(float64(d)))
+			require.Greater(t, math.Abs(c[l]), 0.0)
+		}
+	})
+}

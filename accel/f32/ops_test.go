@@ -316,3 +316,11 @@ func TestHead(t *testing.T) {
 	bad.Add([]float32{3}, 3, 0)
 	require.True(t, math.IsNaN(bad.LogProb()))
 }
+
+func TestEmbedding(t *testing.T) {
+	w := []float32{1, 2, 3, 4, 5, 6}
+	y := make([]float32, 4)
+	f32.Embedding(y, w, []int{2, 0}, 2)
+	require.Equal(t, []float32{5, 6, 1, 2}, y)
+	require.Panics(t, func() { f32.Embedding(y, w, []int{3, 0}, 2) })
+}

@@ -113,6 +113,8 @@ type world struct {
 	dlp, dh []float64
 	head    model.ValueHead
 	dv      []float64
+	scorer  model.ScorerHead
+	ds      []float64 // by the scores of the rows
 }
 
 func wide(x []float32) []float64 {
@@ -168,6 +170,8 @@ func drawOf(t *rapid.T, mode lora.Mode, c arch.Config) *world {
 	}
 	w.dlp, w.dh, w.dv = normals(seed, 1, len(w.at), 1), normals(seed, 2, len(w.at), 0.3), normals(seed, 3, len(w.at), 1)
 	w.head = model.ValueHead{W: normals(seed, 4, c.Hidden, 0.3), B: 0.25}
+	w.scorer = model.ScorerHead{W: [][]float64{normals(seed, 5, c.Hidden, 0.3), normals(seed, 6, c.Hidden, 0.3)}}
+	w.ds = normals(seed, 7, 2*rows, 1)
 	return w
 }
 
@@ -201,6 +205,15 @@ func (w *world) run(t require.TestingT, keep model.Keep) results {
 	dx := s.Backward(w.dlp, w.dh)
 	gradW, gradB := make([]float64, len(w.head.W)), 0.0
 	w.head.Backward(gradW, &gradB, dx, x, w.dv)
+	// A state may be scored once only here, so that its derivatives are rows of dx: that of the last token predicts none.
+	if w.scorer.W != nil {
+		last := w.scorer.Last(tokens)
+		states, d := p.Gather(last), make([]float32, len(last)*w.config.Hidden)
+		grad := [][]float64{make([]float64, w.config.Hidden), make([]float64, w.config.Hidden)}
+		w.scorer.Backward(grad, d, states, w.ds)
+		out["score"], out["scorer.weight"] = w.scorer.Forward(states), slices.Concat(grad...)
+		before, dx = append(before, last...), append(dx, d...)
+	}
 	p.Backward(before, dx)
 	out["value.weight"], out["value.bias"] = gradW, []float64{gradB}
 	for _, n := range w.names {
@@ -236,6 +249,19 @@ func (w *world) oracle(round *ref.Rounding) results {
 		ad.Backward(logits, d)
 	}
 	ad.Backward(values, w.dv)
+	if w.scorer.W != nil {
+		var last []int
+		for i, real := range w.in.Real {
+			if real && (i%w.in.Time == w.in.Time-1 || !w.in.Real[i+1]) {
+				last = append(last, i)
+			}
+		}
+		rows := ad.Embedding(ad.Reshape(hidden, n, w.config.Hidden), last, len(last))
+		weights := tape.Param(slices.Concat(w.scorer.W...), 2, w.config.Hidden)
+		scores := nn.Linear(rows, weights, nil)
+		ad.Backward(scores, w.ds)
+		out["score"], out["scorer.weight"] = scores.Data(), weights.Grad()
+	}
 	out["value.weight"], out["value.bias"] = weight.Grad(), bias.Grad()
 	for _, n := range w.names {
 		f, _ := net.Factors(n)

@@ -50,15 +50,9 @@ type linear struct {
 
 // update is a low-rank update with its factors, their gradients and the moments of AdamW on the device.
 type update struct {
-	rank  int
-	scale float32
-	a, b  factor
-}
-
-// factor is a tensor of an update with its gradient, on the device and where it was attached from.
-type factor struct {
-	data, grad     cuda.Pointer
-	host, hostGrad []float32
+	host           *lora.Update
+	a, b, ga, gb   cuda.Pointer
+	ma, va, mb, vb cuda.Pointer
 }
 
 type block struct {
@@ -201,7 +195,7 @@ func (r *reader) block(i int) block {
 	return b
 }
 
-// Attach puts a low-rank update on the linear layer of that name and copies its factors to the device; gradients start at 0. It
+// Attach puts a low-rank update on the linear layer of that name and copies its factors to the device; gradients and moments start at 0. It
 // returns an error if there is no such layer or the factors do not fit it.
 func (m *Model) Attach(name string, u *lora.Update) error {
 	l := m.linears[name]
@@ -211,26 +205,38 @@ func (m *Model) Attach(name string, u *lora.Update) error {
 	case u.Rank < 1 || len(u.A) != u.Rank*l.in || len(u.B) != u.Rank*l.out || len(u.GradA) != len(u.A) || len(u.GradB) != len(u.B):
 		return fmt.Errorf("cuda: %s: the factors do not fit a layer of %d×%d", name, l.out, l.in)
 	}
-	give := func(x, grad []float32) factor { return factor{keep(m, x), keep(m, make([]float32, len(x))), x, grad} }
-	l.update = &update{u.Rank, u.Scale, give(u.A, u.GradA), give(u.B, u.GradB)}
+	za, zb := make([]float32, len(u.A)), make([]float32, len(u.B))
+	l.update = &update{host: u, a: keep(m, u.A), b: keep(m, u.B), ga: keep(m, za), gb: keep(m, zb), ma: keep(m, za), va: keep(m, za), mb: keep(m, zb), vb: keep(m, zb)}
 	return m.err
 }
 
-// factors are those of the updates that are attached, in the order of the architecture.
-func (m *Model) factors() (list []factor) {
+// updates are those attached, in the order of the architecture.
+func (m *Model) updates() (list []*update) {
 	for _, n := range m.names {
-		if l := m.linears[n]; l.update != nil {
-			list = append(list, l.update.a, l.update.b)
+		if u := m.linears[n].update; u != nil {
+			list = append(list, u)
 		}
 	}
 	return list
 }
 
+// factor is one of the tensors of an update, with what the optimiser needs.
+type factor struct {
+	data, grad, m, v cuda.Pointer
+	host, hostGrad   []float32
+}
+
+func (u *update) factors() []factor {
+	return []factor{{u.a, u.ga, u.ma, u.va, u.host.A, u.host.GradA}, {u.b, u.gb, u.mb, u.vb, u.host.B, u.host.GradB}}
+}
+
 // ZeroGrad forgets the gradients.
 func (m *Model) ZeroGrad() error {
-	for _, f := range m.factors() {
-		if err := m.d.Fill(f.grad, 0, len(f.host)); err != nil {
-			return err
+	for _, u := range m.updates() {
+		for _, f := range u.factors() {
+			if err := m.d.Fill(f.grad, 0, len(f.host)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -238,9 +244,11 @@ func (m *Model) ZeroGrad() error {
 
 // Upload copies the factors of the updates to the device, as they were changed where they were attached from.
 func (m *Model) Upload() error {
-	for _, f := range m.factors() {
-		if err := cuda.Write(m.d, f.data, f.host); err != nil {
-			return err
+	for _, u := range m.updates() {
+		for _, f := range u.factors() {
+			if err := cuda.Write(m.d, f.data, f.host); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -248,13 +256,42 @@ func (m *Model) Upload() error {
 
 // Download copies factors and gradients of the updates to where they were attached from.
 func (m *Model) Download() error {
-	for _, f := range m.factors() {
-		if err := cuda.FromDevice(m.d, f.host, f.data); err != nil {
-			return err
-		}
-		if err := cuda.FromDevice(m.d, f.hostGrad, f.grad); err != nil {
-			return err
+	for _, u := range m.updates() {
+		for _, f := range u.factors() {
+			if err := cuda.FromDevice(m.d, f.host, f.data); err != nil {
+				return err
+			}
+			if err := cuda.FromDevice(m.d, f.hostGrad, f.grad); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// Step updates all factors by AdamW. Gradients are multiplied by limit/norm where their global norm is above limit; 0 is no limit. It returns
+// that norm. o.Clip is not read.
+func (m *Model) Step(o cuda.AdamW, limit float64) (norm float64, err error) {
+	sum := 0.0
+	for _, u := range m.updates() {
+		for _, f := range u.factors() {
+			s, err := m.d.SumSquares(f.grad, len(f.host))
+			if err != nil {
+				return 0, err
+			}
+			sum += s
+		}
+	}
+	norm, o.Clip = math.Sqrt(sum), 1
+	if limit > 0 && norm > limit {
+		o.Clip = limit / (norm + 1e-6) // as torch.nn.utils.clip_grad_norm_ has it
+	}
+	for _, u := range m.updates() {
+		for _, f := range u.factors() {
+			if err := m.d.AdamWStep(f.data, f.grad, f.m, f.v, len(f.host), o); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return norm, nil
 }

@@ -151,10 +151,10 @@ func (p *Pass) forward(l *linear, x cuda.Pointer, n int) (y cuda.Pointer) {
 	y = p.floats(n * l.out)
 	p.do(func() error { return p.d.LinearForward(x, l.codes, l.scale, l.bias, y, n, l.out, l.in, l.ld, false) })
 	if u := l.update; u != nil && p.adapted {
-		r := u.rank
+		r := u.host.Rank
 		z := p.floats(n * r)
-		p.do(func() error { return p.d.Gemm(x, u.a.data, z, n, r, l.in, false, true, 1, false) })
-		p.do(func() error { return p.d.Gemm(z, u.b.data, y, n, l.out, r, false, true, u.scale, true) })
+		p.do(func() error { return p.d.Gemm(x, u.a, z, n, r, l.in, false, true, 1, false) })
+		p.do(func() error { return p.d.Gemm(z, u.b, y, n, l.out, r, false, true, u.host.Scale, true) })
 	}
 	return y
 }
@@ -166,13 +166,13 @@ func (p *Pass) backward(l *linear, dx, dy, x cuda.Pointer, n int, add bool) {
 	if u == nil || !p.adapted {
 		return
 	}
-	r, s := u.rank, u.scale
+	r, s := u.host.Rank, u.host.Scale
 	z, dz := p.floats(n*r), p.floats(n*r)
-	p.do(func() error { return p.d.Gemm(x, u.a.data, z, n, r, l.in, false, true, 1, false) })
-	p.do(func() error { return p.d.Gemm(dy, z, u.b.grad, l.out, r, n, true, false, s, true) })
-	p.do(func() error { return p.d.Gemm(dy, u.b.data, dz, n, r, l.out, false, false, s, false) })
-	p.do(func() error { return p.d.Gemm(dz, x, u.a.grad, r, l.in, n, true, false, 1, true) })
-	p.do(func() error { return p.d.Gemm(dz, u.a.data, dx, n, l.in, r, false, false, 1, true) })
+	p.do(func() error { return p.d.Gemm(x, u.a, z, n, r, l.in, false, true, 1, false) })
+	p.do(func() error { return p.d.Gemm(dy, z, u.gb, l.out, r, n, true, false, s, true) })
+	p.do(func() error { return p.d.Gemm(dy, u.b, dz, n, r, l.out, false, false, s, false) })
+	p.do(func() error { return p.d.Gemm(dz, x, u.ga, r, l.in, n, true, false, 1, true) })
+	p.do(func() error { return p.d.Gemm(dz, u.a, dx, n, l.in, r, false, false, 1, true) })
 }
 
 // rotate turns heads by their positions, or back.
