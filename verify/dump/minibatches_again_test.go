@@ -151,4 +151,10 @@ func TestConfiguredBasesOfAdvantages(t *testing.T) {
 		return is("adv.scale", "batch_std") && is("adv.std_of", "rewards") && is("adv.eps", "1e-4") // TRL, scale_rewards="batch"
 	}))
 	require.Empty(t, tr.configured(nil, u, s, func(string) bool { return false }), "what is declared stands")
+	for _, form := range [][2]string{{"loo", "none"}, {"mean", "none"}, {"mean", "group_std"}, {"mean", "batch_std"}} {
+		require.True(t, slices.ContainsFunc(tr.plain(u, s), func(o *stage.Outcome) bool {
+			c := o.Case.Set
+			return c.Value("adv.center").String() == form[0] && c.Value("adv.scale").String() == form[1] && c.Value("kl.place").String() == "none"
+		}), form)
+	}
 }

@@ -72,6 +72,7 @@ func (t *track) rebase(s *session) {
 	for _, more := range []func() []*stage.Outcome{
 		func() []*stage.Outcome { return t.leftOut(bases, open) },
 		func() []*stage.Outcome { return t.configured(bases, u, s, open) },
+		func() []*stage.Outcome { return t.plain(u, s) },
 		func() []*stage.Outcome { return t.nextTo(bases, u, s, open) },
 		func() (list []*stage.Outcome) {
 			for _, j := range t.buggy(u.b, u.set, s) {
