@@ -222,6 +222,23 @@ var termForms = []struct {
 	{"with the square of its coefficient", func(term, coef float64) float64 { return coef * coef * term }},
 }
 
+// holdsCoefficient reports whether the term that was dumped beside a loss has its coefficient in it, c·Agg in place of Agg, in all files: what the loss adds is
+// then not multiplied by it.
+func (t lossTerm) holdsCoefficient(c *stage.Case, ch *stage.Check) bool {
+	coef, dumped := numberOr(c, t.coefficient, 0), c.B.PerFile(t.tensor+"_loss")
+	all, rest := under(sameInput, c, ch), under(number(t.coefficient, func(float64) float64 { return 0 }), c, ch)
+	term := combined(1, all, -1, rest) // sign·c·Agg
+	if term == nil || len(dumped) != len(term.Want) || len(dumped) == 0 || coef == 1 {
+		return false
+	}
+	for i, x := range term.Want {
+		if !(math.Abs(dumped[i]-t.sign*x) <= 2*term.Bound[i]) || math.Abs(x-x/coef) <= apart*term.Bound[i] {
+			return false
+		}
+	}
+	return true
+}
+
 // termFormEdits returns edits of a loss one term of which went through a function behind its mean.
 func termFormEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "aggregate/loss" {
@@ -234,7 +251,12 @@ func termFormEdits(o *stage.Outcome) []edit {
 			continue
 		}
 		for _, f := range termForms {
-			list = append(list, edit{id: "OTHER-FORM", title: fmt.Sprintf("the %s term enters the loss %s", t.word, f.title), changes: 1, own: strings.HasSuffix(f.title, "coefficient"),
+			squared := strings.HasSuffix(f.title, "coefficient")
+			id, title, shown := "OTHER-FORM", fmt.Sprintf("the %s term enters the loss %s", t.word, f.title), squared && t.holdsCoefficient(c, o.Check)
+			if shown {
+				id, title = "COEFFICIENT-TWICE", fmt.Sprintf("the %s_loss that the files have is multiplied by %s, and the loss multiplies it once more", t.tensor, t.coefficient)
+			}
+			list = append(list, edit{id: id, title: title, changes: 1, own: squared && !shown, foreign: shown,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 					coef := t.sign * numberOr(c, t.coefficient, 0)
 					all, rest := under(sameInput, c, ch), under(number(t.coefficient, func(float64) float64 { return 0 }), c, ch)

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"maps"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -99,6 +100,19 @@ func TestTermEdits(t *testing.T) {
 	require.Equal(t, check.Pass, lossOf(whole).Verdict)
 	requireName(t, lossOf(inHalf(inHalf(whole)*(1+0x1p-7))), "LOSS-BF16", "in bfloat16")
 	requireNoName(t, lossOf(inHalf(whole)*(1+0x1p-7)+1e-6))
+	squared := stage.Judge(stage.Find("aggregate/loss"), judge("aggregate/kl_loss", mean, mean, own).Case.B, set)
+	twice, kl := *squared.Case.B, *squared.Case.B.Tensors["kl_loss"]
+	for _, held := range []bool{true, false} {
+		agg := squared.Case.B.PerFile("kl_loss")[0]
+		if kl.Data = []float64{agg}; held {
+			kl.Data = []float64{float64(float32(beta * agg))}
+		}
+		twice.Tensors = maps.Clone(squared.Case.B.Tensors)
+		twice.Tensors["kl_loss"] = &kl
+		o := stage.Judge(stage.Find("aggregate/loss"), twice.With("loss", []float64{float64(float32(squared.Case.B.PerFile("loss")[0] + (beta*beta-beta)*agg))}), set)
+		requireName(t, o, map[bool]string{true: "COEFFICIENT-TWICE", false: "OTHER-FORM"}[held], map[bool]string{true: "multiplies it once more", false: "square of its coefficient"}[held])
+		require.Equal(t, !held, Explain(o)[0].Hypothesis.Relative)
+	}
 	// Where the loss is its KL alone, a sum of n terms of one sign, it is off by n roundings of itself.
 	b := judge("aggregate/loss", mean, mean, own).Case.B
 	alone := stage.NewCase(b.With("token_loss", make([]float64, len(b.Mask))), set.With("entropy.coef", convention.NumberValue(0), "test"), tol.U32)
