@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -30,6 +31,7 @@ type surrogate struct {
 	wrongDual     bool                        // A·dual holds the loss, not −A·dual
 	delta         bool
 	turns         func(x, a, lo, hi float64) bool // losses whose sign is the other one; nil: none
+	foreign       bool                            // no configuration has the form: it needs no declaration to be wrong
 	far           bool                            // the advantage of a side goes through a function that nobody writes there
 }
 
@@ -158,6 +160,7 @@ func surrogateForms() []surrogateForm {
 		{"the lower bound is 2 − clip.low", func(low, _ float64) float64 { return 2 - low }, nil},
 	} {
 		with("CLIP-BOUND", "the ratio is held by other bounds: "+b.title, func(s *surrogate) {
+			s.foreign = strings.HasSuffix(b.title, "the log-ratio is clipped") // by numbers that a configuration gives to ratios
 			if b.lo != nil {
 				s.lo = b.lo
 			}
@@ -264,7 +267,7 @@ func policyEdits(o *stage.Outcome) []edit {
 	}
 	var list []edit
 	for _, f := range surrogateForms() {
-		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict, far: f.far})
+		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict, far: f.far, foreign: f.foreign})
 	}
 	return slices.Concat(list, boundEditsShown(o), boundPairs(o), boundSolved(o))
 }

@@ -71,6 +71,9 @@ func TestPolicyEdits(t *testing.T) {
 			x := math.Exp(math.Abs(d))
 			return dual(math.Max(-a*x, -a*clamp(x, 1-low, 1+high)), a)
 		}},
+		{"CLIP-BOUND", "the log-ratio is clipped", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d), -a*math.Exp(clamp(d, -low, high))), a)
+		}},
 		{"CLIP-BOUND", "the lower bound is 1", func(d, a float64) float64 {
 			return dual(math.Max(-a*math.Exp(d), -a*clamp(math.Exp(d), 1, 1+high)), a)
 		}},
@@ -115,7 +118,9 @@ func TestPolicyEdits(t *testing.T) {
 		}},
 	} {
 		t.Run(c.words, func(t *testing.T) {
-			requireName(t, stage.Judge(stage.Find("token_loss/policy"), updated(c.of), set), c.id, c.words)
+			o := stage.Judge(stage.Find("token_loss/policy"), updated(c.of), set)
+			requireName(t, o, c.id, c.words)
+			require.False(t, c.words == "the log-ratio is clipped" && Explain(o)[0].Hypothesis.Relative, c.words)
 		})
 	}
 	t.Run("noise", func(t *testing.T) { // what no form gives gets no name
