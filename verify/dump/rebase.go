@@ -139,6 +139,9 @@ func (s *session) spent() bool {
 // goesOn reports whether what explains advantages or rewards is relative to a declaration that is not there: numbers of whole groups or steps that are fitted
 // reproduce what a slip without a number gives, too, under the base of the program. So do two changes of what one change of another base is.
 func (t *track) goesOn() bool {
+	if t.check.Stage == convention.Aggregate || t.check.Stage == convention.Gradient {
+		return several(t.why.faults) && !t.convicted()
+	}
 	return (t.check.Stage == convention.Advantage || t.check.Stage == convention.Reward) && (several(t.why.faults) || !t.convicted())
 }
 

@@ -5,6 +5,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
 	"plumbline/verify/stage"
 )
 
@@ -16,4 +19,15 @@ func TestBasesOfARunAreBounded(t *testing.T) {
 	require.True(t, s.affords(outcome(30_000)))
 	require.False(t, s.affords(outcome(1)))
 	require.True(t, (&session{}).affords(outcome(1_000_000)), "the first")
+}
+
+// Two changes of a loss on one base are one change of another, which convicts: bases are tried until then.
+func TestTwoChangesOfALossGoOn(t *testing.T) {
+	for _, id := range []string{"aggregate/loss", "gradient/dlogp", "kl/token"} {
+		for _, several := range []bool{true, false} {
+			tr := &track{check: stage.Find(id), first: &stage.Outcome{Case: stage.NewCase(&dumpfile.Batch{}, &convention.Set{}, 0)}}
+			tr.why.faults = []fault.Explanation{{Hypothesis: &fault.Hypothesis{ID: "AGG-KIND", Relative: true}, Several: several}}
+			require.Equal(t, several && id != "kl/token", tr.goesOn(), id)
+		}
+	}
 }

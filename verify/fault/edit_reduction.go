@@ -181,6 +181,11 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		add(&p.count, "the rows of the micro-batch"+word, spreadFiles(b, func(f int) float64 { return sumOf(ones, inFile(f)) + one }))
 		add(&p.count, "the rows of the step"+word, everyRow(b, float64(b.Rows)+one))
 	}
+	if ends, dropped := idCounts(b, n); ends > 0 {
+		add(&p.count, withEnds, everyRow(b, ends))
+	} else if dropped > sumOf(n, all) {
+		add(&p.count, withDropped, everyRow(b, dropped))
+	}
 	add(&p.count, "num_items_in_batch", everyRow(b, c.FactOr("num_items_in_batch", math.NaN())))
 	add(&p.count, "num_generations", everyRow(b, c.FactOr("num_generations", math.NaN())))
 	if id := b.Row("group_id"); id != nil {

@@ -49,6 +49,10 @@ func (p *reductionParts) words(from, to choice) (id, title string) {
 		text = append(text, replaced("the sum is divided by ", "the sum is not divided by ", was, is))
 		local := func(s string) bool { return strings.Contains(s, "micro-batch") || strings.Contains(s, "rank") }
 		switch {
+		case is == withEnds:
+			name("LOSS-MASK-NO-EOS")
+		case is == withDropped:
+			name("AGG-COUNTS-MASKED")
 		case strings.Contains(is, "cells"):
 			name("AGG-PAD-DENOMINATOR")
 		case strings.Contains(is, "prompt"):
