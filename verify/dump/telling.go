@@ -151,6 +151,9 @@ func (s *session) scan() *overview {
 			v.scores.Add(b)
 		}
 	}
+	if losses.Silent() {
+		s.beneath(&losses)
+	}
 	v.coefficients, v.constant = losses.Coefficients(), losses.Constant()
 	v.entropy, v.generation, v.form = losses.Entropy(), losses.Generation(), losses.Form()
 	if v.constant == 0 {

@@ -417,8 +417,8 @@ func (t *track) ruledOut(name string) bool {
 // convicted reports whether a bug explains the failure whatever the run was configured with: it is not relative to a declaration, and its bounds are not too
 // wide to judge, as those of numbers in 16 bits may be. A formula near the right one fits these, while the right one, whose numbers nobody
 // declares, was not found: the failure then says that a search was incomplete. What no bug explains is not decided here. Of a logged number
-// one explanation that is relative is enough: what a log averages is what its program says it does. That a loss has importance weights at all,
-// where none were dumped, a declaration alone says.
+// one explanation that is relative is enough: what a log averages is what its program says it does. That a loss has importance weights at all, and
+// which, where none were dumped, a declaration alone says; of weights of other log-probs than those of trainer and engine none has to.
 func (t *track) convicted() bool {
 	bugs := slices.DeleteFunc(slices.Clone(t.why.faults), func(e fault.Explanation) bool { return e.Lead || e.Hypothesis == nil })
 	if groupOf(t.check.ID) == "scalars" && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative }) {
@@ -429,10 +429,13 @@ func (t *track) convicted() bool {
 	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
-		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil
+		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil && !slices.Contains(otherWeights, e.Hypothesis.ID)
 		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
 	})
 }
+
+// otherWeights are the bugs of importance weights that are of other log-probs.
+var otherWeights = []string{"IS-NEW-FOR-OLD", "IS-NEW-FOR-GEN", "IS-INVERTED", "IS-OF-REFERENCE"}
 
 // configurable reports whether a configuration that nobody declares makes of a bug a right program. Token losses that have the KL in them say its coefficient,
 // so that the rest of the loss has no other. A KL after the baseline is one of OpenRLHF 0.11.2 (kl.place sequence_reward_after), and its gradient is the same on

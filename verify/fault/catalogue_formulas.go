@@ -143,19 +143,7 @@ func correctedForms() []*Hypothesis {
 		return y
 	})
 	var list []*Hypothesis
-	for _, f := range []struct {
-		id string
-		in input
-	}{
-		{"OLD-IS-REF", instead("logp_old", "logp_ref")},
-		{"OLD-IS-GEN", instead("logp_old", "logp_gen")},
-		{"OLD-RECOMPUTED", instead("logp_old", "logp_new")},
-		{"OLD-ROWS-ROLLED", rolled("logp_old", 1)},
-		{"OLD-ROWS-ROLLED-BACK", rolled("logp_old", -1)},
-		{"OLD-SHIFT", shifted("logp_old", 1)},
-		{"OLD-SHIFT-BACK", shifted("logp_old", -1)},
-		{"OLD-BF16", coarse},
-	} {
+	for _, f := range append(slices.Clone(ratioInputs), ratioInput{"OLD-BF16", coarse}) {
 		list = append(list, &Hypothesis{ID: f.id, Checks: []string{"kl/token", "gradient/dlogp"}, Input: corrected(f.in)})
 	}
 	return append(list,

@@ -266,8 +266,8 @@ func throughWeights(c *stage.Case, loss, w []float64) []float64 {
 func lossWeightEdits(o *stage.Outcome) []edit {
 	switch o.Check.ID {
 	case "token_loss/policy", "gradient/dlogp":
-	case "aggregate/pg_loss":
-		if o.Case.Has("token_loss") {
+	case "aggregate/pg_loss", "aggregate/loss":
+		if o.Case.Has("token_loss") || o.Check.ID == "aggregate/loss" && o.Case.Has("pg_loss") {
 			return nil // it is aggregated as it was dumped: the edit shows there
 		}
 	default:

@@ -148,6 +148,7 @@ func Explain(o *stage.Outcome) []Explanation {
 		}
 	}
 	exact = append(exact, t.fromSources()...)
+	exact = append(exact, t.ofKL(exact)...)
 	if len(exact) == 0 || t.multiple(exact) {
 		exact = append(exact, t.factors(len(exact) > 0)...)
 	}

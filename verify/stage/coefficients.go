@@ -24,6 +24,7 @@ type Losses struct {
 	pairs                             pairLosses
 	rewards                           loggedRewards
 	divisors                          divisors
+	beneath                           float64 // work of [Losses.Beneath]
 }
 
 // terms of a loss beside that of the policy: the option of the coefficient, its sign, and the number of a file.

@@ -66,6 +66,7 @@ type boundForm struct {
 	lossForm
 	kindOf   string  // loss.kind: "" for ppo, cispo, sapo, gmpo or reinforce
 	slip     int     // the loss is wrong as this one of boundSlips, from 1 on; 0: it is right
+	wrong    bool    // what it is computed from has a bug
 	weights  string  // level of the engine's weights, "" where there are none
 	kind     int     // aggregation
 	terms    []int   // 0 for the KL, 1 for the entropy, 2 for the value loss
@@ -244,10 +245,13 @@ func (t *boundTokens) kl(k int) []float64 {
 		if t.given != nil {
 			x[i] = t.given[i]
 		} else {
-			x[i] = klForms[k%len(klForms)].of(t.lp[i] - t.ref[i])
+			x[i] = klForms[k%len(klForms)].of(t.klOf[i] - t.ref[i])
 		}
 		if k >= len(klForms) {
 			x[i] *= math.Exp(t.lp[i] - t.old[i])
+		}
+		if t.minus {
+			x[i] = -x[i]
 		}
 	}
 	return x
@@ -375,16 +379,27 @@ func residual(list []column, y, x []float64) (left float64) {
 // solve makes Gauss–Newton steps until the parameters of a form stay, and reports whether the numbers that they and the coefficients then are near to leave
 // nothing of the losses but rounding.
 func (t *boundTokens) solve(f *boundForm, terms map[[2]int][]float64) bool {
-	const steps, near = 14, 2e-6
+	const steps, near, shows = 14, 2e-6, 1e-3
 	if !t.descend(f, terms, steps) {
 		return false
 	}
 	list, y := t.columns(f, terms)
 	limit := near * f.sizeOf()
+	if !(limit <= shows*t.largest()) { // of sums that cancel so far any loss is a rounding
+		return false
+	}
 	if x := squares(list, y); x == nil || residual(list, y, x) > 64*limit {
 		return false
 	}
 	return t.settle(f, terms, limit)
+}
+
+// largest is that of the losses.
+func (t *boundTokens) largest() (x float64) {
+	for i := range t.files {
+		x = max(x, math.Abs(t.files[i].loss))
+	}
+	return x
 }
 
 // leaves is what a form leaves of the losses, relative to them, after so few steps that a right one shows.

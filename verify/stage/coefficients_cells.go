@@ -39,6 +39,9 @@ type boundTokens struct {
 	boundCells
 	values                                [2]boundValues // by mask
 	lp, old, ref, adv, entropy            []float64
+	klOf                                  []float64    // log-probs that the KL is of
+	minus                                 bool         // the KL is subtracted
+	besideKL                              bool         // there is one
 	given                                 []float64    // the KL where it was dumped
 	engine                                [3][]float64 // weights by level
 	hasOld, hasRef, hasEntropy, hasEngine bool
@@ -48,13 +51,16 @@ type boundTokens struct {
 	unit                                  float64
 }
 
-// add takes the files of a batch with the advantages of their tokens, and with the terms beside the policy loss that a loss may have.
-func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool) {
+// add takes the files of a batch with the advantages of their tokens, and with the terms beside the policy loss that a loss may have; in are the inputs of
+// these where they are not those of the batch.
+func (t *boundTokens) add(c *Case, in LossInputs, loss, adv []float64, unit float64, terms bool) {
 	b := c.B
 	if t.over = t.over || len(t.lp)+len(b.Mask) > 4*mostBound; t.over {
 		return
 	}
-	lp, ref, h, gen := b.Token("logp_new"), b.Token("logp_ref"), b.Token("entropy"), b.Token("logp_gen")
+	lp, h := b.Token("logp_new"), b.Token("entropy")
+	of, ref := in.kl(b)
+	trainer, gen := in.weights(b)
 	old, toEngine := rolloutLogp(b)
 	value, rollout, target, kl := b.Token("values_new"), b.Token("values"), b.Token("returns"), b.Token("kl")
 	if !terms {
@@ -69,7 +75,7 @@ func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool
 	if len(t.files) == 0 {
 		t.hasOld, t.hasRef, t.hasEntropy, t.hasEngine, t.hasValue, t.toEngine = old != nil, ref != nil, h != nil, gen != nil, value != nil, toEngine
 	}
-	t.unit = max(t.unit, unit)
+	t.unit, t.minus = max(t.unit, unit), in.Minus
 	if t.over = t.hasOld != (old != nil) || t.hasRef != (ref != nil) || t.hasEntropy != (h != nil) || t.hasEngine != (gen != nil) || t.hasValue != (value != nil) ||
 		t.toEngine != toEngine; t.over {
 		return
@@ -79,14 +85,15 @@ func (t *boundTokens) add(c *Case, loss, adv []float64, unit float64, terms bool
 	}
 	var weights func(i int) engineStats
 	if gen != nil {
-		if weights = ofEngine(b, old, gen, b.Mask); toEngine { // to the detached copy, whose ratios are 1
-			weights = ofEngine(b, lp, gen, b.Mask)
+		if trainer == nil { // to the detached copy, whose ratios are 1
+			trainer = lp
 		}
+		weights = ofEngine(b, trainer, gen, b.Mask)
 	}
 	t.cells(c, loss, b.Mask, func(i int) {
 		t.lp, t.old, t.adv = append(t.lp, lp[i]), append(t.old, old[i]), append(t.adv, adv[i])
 		if ref != nil {
-			t.ref = append(t.ref, ref[i])
+			t.ref, t.klOf = append(t.ref, ref[i]), append(t.klOf, of[i])
 		}
 		if kl != nil {
 			t.given = append(t.given, kl[i])

@@ -90,11 +90,8 @@ type lossForms struct {
 func (l *lossForms) add(b *dump.Batch, first bool) {
 	loss, lp, ref, h := b.PerFile("loss"), b.Token("logp_new"), b.Token("logp_ref"), b.Token("entropy")
 	old, engine := rolloutLogp(b)
-	adv := b.Token("advantages")
 	c := NewCase(b, &convention.Set{}, 0)
-	if row := b.Row("advantages"); adv == nil && len(row) == b.Rows {
-		adv = c.spread(row)
-	}
+	adv := c.advantagesOfLoss()
 	known := [2]bool{b.Tensors["is_weights"] != nil, b.Token("kl") != nil}
 	if first {
 		l.policy, l.known = b.PerFile("pg_loss") != nil, known
@@ -119,9 +116,8 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 			return
 		}
 	}
-	adv = c.weighted(adv)
 	if l.policy { // what stands beside it is another matter
-		l.solver.add(c, b.PerFile("pg_loss"), adv, l.whole.unit, false)
+		l.solver.add(c, LossInputs{Batch: b}, b.PerFile("pg_loss"), adv, l.whole.unit, false)
 		return
 	}
 	w := &l.whole
@@ -171,7 +167,7 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 		}
 	}
 	l.bend(c, files, adv)
-	l.solver.add(c, loss, adv, w.unit, true)
+	l.solver.add(c, LossInputs{Batch: b}, loss, adv, w.unit, true)
 	if h != nil {
 		for f, of := range c.aggregated(h) {
 			files[f].entropy = of

@@ -96,17 +96,5 @@ func (w *wholes) misfit() *wholeFit {
 	return nil
 }
 
-// reduction is the reduction beneath a bug as options, none where it is a sum of rows.
-func (f *wholeFit) reduction() []assign {
-	if f.kind >= ofSums && f.kind < ofGenerations {
-		return nil
-	}
-	kind, where, divided := "token", "global", "false"
-	if f.kind == ofRowsDivided || f.kind == ofRowsGlobal {
-		kind = "seq_mean_token_mean"
-	}
-	if f.kind == ofTokensDivided || f.kind == ofRowsDivided {
-		where, divided = "micro", "true"
-	}
-	return []assign{word("agg.kind", kind), word("agg.denominator", where), word("agg.div_ga", divided)}
-}
+// reduction is the reduction beneath a bug as options.
+func (f *wholeFit) reduction() []assign { return reductionOf(f.kind) }

@@ -40,7 +40,7 @@ func (l *Losses) Form() []Change {
 	if fit.constant > 0 && l.forms.solver.ofAll(fit.constant) == 1 {
 		list = append(list, word("agg.kind", "token_sum"))
 	}
-	if fit.misdivided != "" || l.forms.beneath {
+	if fit.misdivided != "" || fit.turned || l.forms.beneath {
 		list = append(list, fit.reduction()...)
 	}
 	for _, of := range []struct {

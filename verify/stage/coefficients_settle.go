@@ -161,24 +161,29 @@ const mostTokenSteps = 200e6
 // search returns the forms that explain the losses of all files with the fewest unknowns, the likeliest first: those of aggregations over the files and
 // steps, then those over the steps of a generation batch.
 func (t *boundTokens) search() []boundForm {
-	if t.over || len(t.files) < 4 || len(t.lp) > mostBound {
+	if !t.solvable() {
 		return nil
 	}
 	stages := boundStages(t.hasEngine)
-	if found := t.among(stages, t.kinds(), mostTokenSteps); len(found) > 0 {
+	var work float64
+	if found := t.among(stages, t.kinds(), mostTokenSteps, &work); len(found) > 0 {
 		return found
 	}
-	if found := t.among(stages, t.generations(), mostTokenSteps/2); len(found) > 0 || !t.hasOld {
+	if found := t.among(stages, t.generations(), mostTokenSteps/2, &work); len(found) > 0 || !t.hasOld {
 		return found
 	}
-	return t.among(slipStages(), t.kinds(), mostTokenSteps/2)
+	return t.among(slipStages(), t.kinds(), mostTokenSteps/2, &work)
 }
 
-// among is search of some aggregations and stages with so much work.
-func (t *boundTokens) among(stages []boundStage, kinds []int, most float64) []boundForm {
+// solvable reports whether there are files enough, and not too many tokens.
+func (t *boundTokens) solvable() bool { return !t.over && len(t.files) >= 4 && len(t.lp) <= mostBound }
+
+// among is search of some aggregations and stages with so much work at most, which it adds to what was done.
+func (t *boundTokens) among(stages []boundStage, kinds []int, most float64, done *float64) []boundForm {
 	terms := map[[2]int][]float64{}
 	likely := map[boundFamily][]boundForm{}
 	spent := 0.0
+	defer func() { *done += spent }()
 	spend := func() bool {
 		spent += 6 * float64(len(t.lp))
 		return spent <= most
@@ -292,7 +297,9 @@ func (t *boundTokens) kinds() (kinds []int) {
 func (t *boundTokens) bases(kinds []int) (list []boundForm) {
 	for _, kind := range kinds {
 		plain := boundForm{kind: kind}
-		list = append(list, plain)
+		if !t.besideKL {
+			list = append(list, plain)
+		}
 		var entropies [][]int
 		entropies = append(entropies, nil)
 		if t.hasEntropy {
@@ -300,7 +307,7 @@ func (t *boundTokens) bases(kinds []int) (list []boundForm) {
 		}
 		for _, e := range entropies {
 			f := plain
-			if f.terms = e; e != nil {
+			if f.terms = e; e != nil && !t.besideKL {
 				list = append(list, f)
 			}
 			for k := range t.estimates() {
@@ -311,7 +318,7 @@ func (t *boundTokens) bases(kinds []int) (list []boundForm) {
 				}
 				list = append(list, f)
 			}
-			if t.hasValue {
+			if t.hasValue && !t.besideKL {
 				for k := range valueMasks {
 					f := plain
 					f.terms, f.mask = append(slices.Clone(e), 2), k
@@ -325,9 +332,11 @@ func (t *boundTokens) bases(kinds []int) (list []boundForm) {
 	return list
 }
 
-// solved returns what the forms say together: the first, less what another of them that leaves as little says otherwise.
-func (t *boundTokens) solved() (*wholeFit, *boundForm) {
-	found := t.search()
+// solved returns what the forms say together.
+func (t *boundTokens) solved() (*wholeFit, *boundForm) { return t.together(t.search()) }
+
+// together returns what forms say: the first, less what another of them that leaves as little says otherwise.
+func (t *boundTokens) together(found []boundForm) (*wholeFit, *boundForm) {
 	if len(found) == 0 {
 		return nil, nil
 	}
@@ -420,7 +429,7 @@ func (f *boundForm) options() (list []assign) {
 	case f.kind == ofPlain:
 		list = append(list, word("agg.kind", "token"), word("agg.denominator", "constant"))
 	}
-	if f.slip > 0 {
+	if f.slip > 0 || f.wrong {
 		list = append(list, f.reduction()...)
 	}
 	number := func(option string, x float64) {

@@ -84,11 +84,14 @@ func slipStages() (stages []boundStage) {
 }
 
 // reduction returns the options of the aggregation of a loss with a slip: the numbers of a loss that is wrong do not show it to a search.
-func (f *boundForm) reduction() []assign {
+func (f *boundForm) reduction() []assign { return reductionOf(f.kind) }
+
+// reductionOf returns the options of an aggregation, none where the files have the sum over their tokens.
+func reductionOf(kind int) []assign {
 	of := func(kind, denominator, divided string) []assign {
 		return []assign{word("agg.kind", kind), word("agg.denominator", denominator), word("agg.div_ga", divided)}
 	}
-	switch f.kind {
+	switch kind {
 	case ofTokens:
 		return of("token", "micro", "false")
 	case ofTokensDivided:
@@ -105,6 +108,9 @@ func (f *boundForm) reduction() []assign {
 		return of("seq_sum_const", "micro", "false")
 	case ofSumsGlobal:
 		return []assign{word("agg.kind", "seq_sum_const")}
+	}
+	if kind > ofGenerations {
+		return of("token", "global", "false")
 	}
 	return nil
 }

@@ -210,6 +210,7 @@ type wholeFit struct {
 	divisor      float64 // of sums over tokens; 0: none
 	kind         int     // aggregation
 	misdivided   string  // the bug that makes the losses too small by a factor; "": none
+	turned       bool    // a term has the sign of none
 	left, size   float64 // relative to the size
 }
 
@@ -428,9 +429,10 @@ func (w *wholes) solved(others []wholeTerm, kind int, free bool) *wholeFit {
 				fit.entropy = map[int]string{ofTokensDivided: "micro", ofTokens: "micro", ofTokensGlobal: "token"}[t.kind]
 			}
 		}
-		if c = math.Abs(c); !(c > 0) {
+		if fit.turned = fit.turned || c < 0; c == 0 || math.IsNaN(c) {
 			return nil
 		}
+		c = math.Abs(c)
 		fit.coefficients[map[int]string{1: "kl.beta", 2: "entropy.coef", 3: "entropy.coef", 4: "value.coef"}[t.of]] = written(c, max(1e-3, w.unit))
 	}
 	return fit
