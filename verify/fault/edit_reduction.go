@@ -157,6 +157,10 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	}
 	add(&p.count, "the tokens of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(f)) }))
 	add(&p.count, "the tokens of the rank", spreadFiles(b, func(f int) float64 { return sumOf(n, ofRank(f)) }))
+	if first, last, several := endFiles(b); several {
+		add(&p.count, "the tokens of the first micro-batch of the rank", spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(first[f])) }))
+		add(&p.count, "the tokens of the last micro-batch of the rank", spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(last[f])) }))
+	}
 	add(&p.count, "the tokens of the step", everyRow(b, sumOf(n, all)))
 	add(&p.count, "the cells of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(width, inFile(f)) }))
 	add(&p.count, "the cells of the step", everyRow(b, sumOf(width, all)))

@@ -26,12 +26,16 @@ func TestOtherDivisors(t *testing.T) {
 		set = set.With(option, v, "test")
 	}
 	b, set := trainer.Healthy(trainer.Config{Set: set, Rows: 32, Cols: 12, Files: 2, Seed: 2})
-	tokens, both := 0.0, 0.0
-	for _, m := range b.Mask {
+	tokens, both, first := 0.0, 0.0, 0.0
+	for i, m := range b.Mask {
 		if m {
 			tokens++
 		}
+		if m && i/b.Cols < b.Files[0].Hi {
+			first++
+		}
 	}
+	require.Equal(t, b.Files[0].Rank, b.Files[1].Rank)
 	b = b.Without("prompt_len")
 	mask := b.Tensors["attention_mask"]
 	require.NotNil(t, mask)
@@ -39,6 +43,10 @@ func TestOtherDivisors(t *testing.T) {
 		both += x
 	}
 	right := append([]float64(nil), b.Token("dlogp")...)
+	for i, x := range right {
+		b.Token("dlogp")[i] = float64(float32(x * tokens / first))
+	}
+	require.Contains(t, fault.Explain(stage.Judge(stage.Find("gradient/dlogp"), b, set))[0].Hypothesis.Title, "the tokens of the first micro-batch of the rank")
 	for _, c := range []struct {
 		divisor   float64
 		id, words string

@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -86,4 +87,19 @@ func (p *rowPredictor) near(by []float64) bool {
 		}
 	}
 	return true
+}
+
+// endFiles returns for every file the first and the last one of its rank, and whether some rank has several.
+func endFiles(b *dump.Batch) (first, last []int, several bool) {
+	first, last = make([]int, len(b.Files)), make([]int, len(b.Files))
+	for f, own := range b.Files {
+		first[f], last[f] = f, f
+		for g, other := range b.Files {
+			if other.Rank == own.Rank {
+				first[f], last[f] = min(first[f], g), max(last[f], g)
+			}
+		}
+		several = several || first[f] != last[f]
+	}
+	return first, last, several
 }
