@@ -46,6 +46,16 @@ func TestScoresUnderABug(t *testing.T) {
 			a := loo(x, 3)
 			return by(a, meanOf(mapped(a, func(v float64) float64 { return v * v })))
 		},
+		"the right ones, in other rows": func(score, kl, _ []float64) []float64 {
+			x, y := slices.Clone(score), make([]float64, len(score))
+			for i := range x {
+				x[i] = min(max(x[i], -0.5), 0.5) - 0.05*kl[i]
+			}
+			for i, a := range loo(x, 3) {
+				y[i*5%16] = a
+			}
+			return y
+		},
 		"the number of all rows of the group": func(score, _, _ []float64) []float64 {
 			return mapped(loo(score, 4), func(v float64) float64 { return min(max(v, -0.5), 0.5) })
 		},

@@ -2,6 +2,8 @@ package stage
 
 import (
 	"maps"
+	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
@@ -24,7 +26,7 @@ func ScoresUnder(b *dump.Batch, set *convention.Set) (shown [][]Change) {
 		s.plain = own.plain
 		shown = append(shown, s.Changes(set)...)
 	}
-	return append(shown, own.anySpread(set)...)
+	return append(append(shown, own.permuted(set)...), own.anySpread(set)...)
 }
 
 // otherSumsOfKL are numbers of the rows that stand for the sum of their KL where a program goes wrong: its mean over the tokens, and over the columns, and its sum
@@ -86,4 +88,65 @@ func (s *GroupScores) anySpread(set *convention.Set) [][]Change {
 		break // what is one number in a step is one in its groups
 	}
 	return openOf(lists, set)
+}
+
+// permuted are the options under which the advantages of a step are right as a set, in other rows than theirs: of a = c(s) − β·c(K), c a centring of what a row
+// has within its group, Σa² gives β, and all of them tell. Scores may be held at a bound that people write.
+func (s *GroupScores) permuted(set *convention.Set) [][]Change {
+	const least, near = 8, 2e-6 // rows; of the largest
+	if len(s.steps) != 1 || len(s.steps[0].rows) < least {
+		return nil
+	}
+	var lists [][]assign
+	for _, hi := range append([]float64{math.Inf(1)}, 0.5, 1, 1.5, 2, 3, 5, 10) {
+		if !math.IsInf(hi, 1) && s.steps[0].largest <= hi {
+			continue
+		}
+		for _, center := range []string{"loo", "mean"} {
+			f := scoreForm{center: center, scale: "none", lo: -hi, hi: hi}
+			var adv, score, kl []float64
+			for _, rows := range s.steps[0].groups {
+				n := float64(len(rows))
+				by, x, k := 1.0, 0.0, 0.0
+				if center == "loo" {
+					by = n / (n - 1)
+				}
+				for _, r := range rows {
+					x, k = x+min(max(r.score, f.lo), f.hi)/n, k+r.kl/n
+				}
+				for _, r := range rows {
+					adv, score, kl = append(adv, r.adv), append(score, by*(min(max(r.score, f.lo), f.hi)-x)), append(kl, by*(r.kl-k))
+				}
+			}
+			var a, b, c float64
+			for i, x := range adv {
+				a, b, c = a+float64(kl[i]*kl[i]), b+float64(score[i]*kl[i]), c+float64(score[i]*score[i])-float64(x*x)
+			}
+			slices.Sort(adv)
+			for _, sign := range []float64{1, -1} {
+				if f.beta = written((b+sign*math.Sqrt(b*b-a*c))/a, 2e-3); !(f.beta > 0) || math.IsInf(f.beta, 0) {
+					continue
+				}
+				due := make([]float64, len(adv))
+				for i := range due {
+					due[i] = score[i] - float64(f.beta*kl[i])
+				}
+				slices.Sort(due)
+				if !slices.ContainsFunc(adv, math.IsNaN) && nearAllOf(adv, due, near*maxAbs(due)) {
+					lists = append(lists, append(s.shownOf(&f), word("adv.center", center), word("adv.scale", "none")))
+				}
+			}
+		}
+	}
+	return openOf(lists, set)
+}
+
+// nearAllOf reports whether no two numbers of a place are further apart than near.
+func nearAllOf(x, y []float64, near float64) bool {
+	for i := range x {
+		if !(math.Abs(x[i]-y[i]) <= near) {
+			return false
+		}
+	}
+	return true
 }
