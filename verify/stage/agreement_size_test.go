@@ -98,6 +98,28 @@ func TestTemperatureOfOnePass(t *testing.T) {
 	}
 }
 
+// A policy that began with small logits, as a model from scratch has, leaves its reference at a tenth of its own: no temperature that anybody samples at.
+func TestAReferenceThatKnowsLittle(t *testing.T) {
+	const rows, cols = 32, 16
+	r := rand.New(rand.NewPCG(4, 62))
+	for _, c := range []struct {
+		slope float64
+		step  int
+		want  int
+	}{{0.1, 7, 0}, {0.1, 1, 1}, {0.6, 7, 1}} {
+		old, ref := make([]float64, rows*cols), make([]float64, rows*cols)
+		for i := range old {
+			old[i] = -4 * r.Float64()
+			ref[i] = -2.4 + c.slope*(old[i]+2) + 0.02*r.NormFloat64()
+		}
+		g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_old", old...).token("logp_new", old...).token("logp_ref", ref...)
+		g.Batch.Meta.Step = c.step
+		o := Judge(Find("agreement/temperature"), g.Batch, set(t, "ratio.old=stored"))
+		require.NotNil(t, o.Rules)
+		require.Len(t, o.Rules.Violations, c.want, "%g times the logits in step %d", c.slope, c.step)
+	}
+}
+
 // A reference with other weights hides its temperature: it is judged at the first step of a run, where no update has made the policy sharper.
 func TestTemperatureOfAReferenceWithOtherWeights(t *testing.T) {
 	const rows, cols = 16, 16
