@@ -1,0 +1,97 @@
+package dump
+
+import (
+	"slices"
+	"strings"
+
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// convicted reports whether a bug explains the failure whatever the run was configured with: it is not relative to a declaration, and its bounds are not too
+// wide to judge, as those of numbers in 16 bits may be. A formula near the right one fits these, while the right one, whose numbers nobody
+// declares, was not found: the failure then says that a search was incomplete. What no bug explains is not decided here. Of a logged number
+// one explanation that is relative is enough: what a log averages is what its program says it does. That a loss has importance weights at all, and
+// which, where none were dumped, a declaration alone says; of weights of other log-probs than those of trainer and engine none has to.
+func (t *track) convicted() bool {
+	bugs := slices.DeleteFunc(slices.Clone(t.why.faults), func(e fault.Explanation) bool { return e.Lead || e.Hypothesis == nil })
+	if groupOf(t.check.ID) == "scalars" && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative }) {
+		return false
+	}
+	if slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return t.configurable(e.Hypothesis) }) {
+		return false
+	}
+	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
+		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
+		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil && !slices.Contains(otherWeights, e.Hypothesis.ID)
+		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
+	})
+}
+
+// otherWeights are the bugs of importance weights that are of other log-probs.
+var otherWeights = []string{"IS-NEW-FOR-OLD", "IS-NEW-FOR-GEN", "IS-INVERTED", "IS-OF-REFERENCE"}
+
+// configurable reports whether a configuration that nobody declares makes of a bug a right program. Token losses that have the KL in them say its coefficient,
+// so that the rest of the loss has no other. A KL after the baseline is one of OpenRLHF 0.11.2 (kl.place sequence_reward_after), and its gradient is the same on
+// average. That a loss has a KL at all, and that rewards have a baseline of their group where REINFORCE has one of the batch, a declaration alone says.
+func (t *track) configurable(h *fault.Hypothesis) bool {
+	c := t.first.Case
+	switch h.ID {
+	case "AGG-COUNTS-MASKED":
+		return stage.Rejected(c.B)
+	case "LOSS-MASK-P1": // a recursion begins there where the cell behind a response holds a value
+		if t.check.Stage == convention.Advantage {
+			return !isDeclared(c.Set, "gae.value_mask")
+		}
+	case "KL-AFTER-BASELINE":
+		return !isDeclared(c.Set, "kl.place")
+	case "KL-ABSENT":
+		return !isDeclared(c.Set, "kl.place") && !isDeclared(c.Set, "kl.beta")
+	case "ADV-ONE-GROUP":
+		return !isDeclared(c.Set, "adv.kind")
+	}
+	includes := c.B.Meta.TokenLossIncludesKL
+	return slices.ContainsFunc(h.Configured, func(option string) bool {
+		return slices.Contains(c.Read, option) && !isDeclared(c.Set, option) &&
+			!(option == "kl.beta" && c.B.Tensors["token_loss"] != nil && includes != nil && *includes && t.check.Stage == convention.Aggregate)
+	})
+}
+
+// carriedBeyond reports whether a bug is a recursion without γ whose returns carry what is no γλ of numbers that people write.
+func (t *track) carriedBeyond(e fault.Explanation) bool {
+	return e.Hypothesis.ID == "GAE-NO-GAMMA" && stage.CarriedBeyond(t.first.Case.B)
+}
+
+// otherRewards reports whether logged rewards are right with another β alone than the losses of the run, which are right with theirs, and not without β: a
+// log of log-ratios is a matter of taste.
+func (t *track) otherRewards() bool {
+	if !strings.HasPrefix(t.check.ID, "scalars/rewards_") || len(t.why.fits) == 0 || len(t.why.fits[0].Changes) != 1 {
+		return false
+	}
+	c := t.why.fits[0].Changes[0]
+	return c.Option == "dpo.beta" && c.From.Kind() == convention.Number && c.To.Kind() == convention.Number && c.To.Num() != 1 && !isDeclared(t.first.Case.Set, c.Option)
+}
+
+// apart makes a failure of logged rewards with another β than the losses: a program has one. Where the losses are wrong themselves, theirs is of no formula.
+func (t *track) apart(res *check.Result, s *session) {
+	res.Verdict = check.Fail
+	if slices.ContainsFunc(s.tracks, func(u *track) bool { return groupOf(u.check.ID) == "preference" && len(u.failing) > 0 }) {
+		for i := range res.Explanations {
+			res.Explanations[i].Lead = true
+		}
+		res.Class = nil
+		return
+	}
+	res.Reason += "; the losses are right with another β, and a program has one"
+}
+
+// otherBeta reports whether a bug is another β in the loss than in the implicit rewards that the run logs: a program has one.
+func (t *track) otherBeta(e fault.Explanation) bool {
+	if e.Hypothesis.ID != "DPO-BETA" {
+		return false
+	}
+	beta := t.first.Case.Set.Value("dpo.beta")
+	return beta.Kind() == convention.Number && stage.LogsBeta(t.first.Case.B, beta.Num())
+}
