@@ -340,8 +340,7 @@ func zeroMissing(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if p == nil || len(got) != len(p.Want) {
 		return nil
 	}
-	q := *p
-	q.Want, q.Alt = slices.Clone(p.Want), nil
+	q := altered(p)
 	zeros, others := 0, 0
 	for i, w := range p.Want {
 		switch {
@@ -357,7 +356,7 @@ func zeroMissing(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if zeros < least || others < least {
 		return nil
 	}
-	return &q
+	return q
 }
 
 // reweighted returns the input with other weights of several reward functions.

@@ -3,7 +3,6 @@ package fault
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -108,11 +107,10 @@ func heldTotals(o *stage.Outcome) []edit {
 			if p == nil {
 				return nil
 			}
-			q := *p
-			q.Want, q.Alt = slices.Clone(p.Want), nil
+			q := altered(p)
 			for i, x := range q.Want {
 				q.Want[i] = math.Min(math.Max(x, -bound), bound)
 			}
-			return &q
+			return q
 		}}}
 }

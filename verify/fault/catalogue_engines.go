@@ -345,14 +345,13 @@ var engineFaults = []*Hypothesis{
 			if p == nil || g.Kind() != convention.Number || len(p.Want) != len(c.B.Mask) {
 				return nil
 			}
-			q := *p
-			q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+			q := altered(p)
 			for i := range p.Want {
 				if i%c.B.Cols > 0 && c.B.Mask[i] {
 					q.Want[i] -= g.Num() * p.Want[i-1]
 					q.Bound[i] += g.Num()*p.Bound[i-1] + 0x1p-22*math.Abs(p.Want[i-1])
 				}
 			}
-			return &q
+			return q
 		}},
 }

@@ -36,13 +36,12 @@ var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreFor
 			if p == nil || len(w.X) != len(p.Want) {
 				return nil
 			}
-			q := *p
-			q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+			q := altered(p)
 			for i, x := range w.X {
 				q.Want[i] *= x
 				q.Bound[i] = q.Bound[i]*math.Abs(x) + 2*c.Unit*math.Abs(q.Want[i])
 			}
-			return &q
+			return q
 		}},
 	{ID: "VALUE-TARGET", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
 		Title: "the critic is fitted to the rewards of single tokens",

@@ -246,10 +246,7 @@ func perFile(change func(c *stage.Case, file int) *convention.Set) func(*stage.C
 				return nil
 			}
 			if all.Want == nil {
-				q := *p
-				q.Want, q.Bound = append([]float64(nil), p.Want...), append([]float64(nil), p.Bound...)
-				q.Alt = nil
-				all = &q
+				all = altered(p)
 			}
 			lo, hi := f, f+1
 			if len(p.Want) != len(c.B.Files) {

@@ -42,13 +42,12 @@ func weightedCells(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) 
 		if p == nil || len(p.Want) != len(c.B.Mask) {
 			return nil
 		}
-		q := *p
-		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		q := altered(p)
 		for i := range q.Want {
 			q.Want[i] *= by[i]
 			q.Bound[i] *= by[i]
 		}
-		return &q
+		return q
 	}
 	terms := reduced
 	if c.B.Meta.Algorithm == "sft" {
@@ -251,8 +250,7 @@ func byAdvantages(all bool, terms ...string) func(*stage.Case, *stage.Check) *st
 		if p == nil {
 			return nil
 		}
-		q := *p
-		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		q := altered(p)
 		for i := range q.Want {
 			if ch.Stage == convention.Gradient && len(q.Want) == len(by) {
 				q.Want[i] *= by[i]
@@ -260,7 +258,7 @@ func byAdvantages(all bool, terms ...string) func(*stage.Case, *stage.Check) *st
 			}
 			q.Bound[i] += doubt * math.Abs(q.Want[i])
 		}
-		return &q
+		return q
 	}
 }
 

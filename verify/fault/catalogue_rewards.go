@@ -2,7 +2,6 @@ package fault
 
 import (
 	"math"
-	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -34,13 +33,12 @@ func paddedKL(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if p == nil || beta == 0 || c.Set.Value("kl.place").String() != "token_reward" || len(kl) != len(p.Want) || len(kl) != len(c.B.Mask) {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i, in := range c.B.Mask {
 		if !in {
 			q.Want[i] -= beta * kl[i]
 			q.Bound[i] += 8 * c.Unit * (math.Abs(beta*kl[i]) + math.Abs(p.Want[i]))
 		}
 	}
-	return &q
+	return q
 }

@@ -130,8 +130,7 @@ func sortedRows(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			different++
 		}
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for k, i := range dumped {
 		j := right[k]
 		if i/step != j/step && math.Abs(p.Want[i]-p.Want[j]) > 8*(p.Bound[i]+p.Bound[j]) {
@@ -147,7 +146,7 @@ func sortedRows(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if different < 4 || moved < 2 {
 		return nil
 	}
-	return &q
+	return q
 }
 
 // groupFaults are bugs of which rows a baseline and a deviation are taken over.
@@ -296,8 +295,7 @@ func cutOff(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if low >= high { // one number everywhere is no bound
 		return nil
 	}
-	q := *p
-	q.Want, q.Alt = slices.Clone(p.Want), nil
+	q := altered(p)
 	at, within := [2]int{}, 0
 	for i, w := range p.Want {
 		if !judged(i) {
@@ -319,5 +317,5 @@ func cutOff(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if at[0]+at[1] == 0 || at[0] > 0 && none(low) || at[1] > 0 && none(high) || at[0] == 1 && !round(low) || at[1] == 1 && !round(high) || within == 0 { // what holds every number is a factor or a sign
 		return nil
 	}
-	return &q
+	return q
 }

@@ -44,8 +44,7 @@ var sequenceFaults = []*Hypothesis{
 			if p == nil || kl == nil || len(p.Want) != len(c.B.Mask) {
 				return nil
 			}
-			q := *p
-			q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+			q := altered(p)
 			for r := range c.B.Rows {
 				lo, hi := r*c.B.Cols, (r+1)*c.B.Cols
 				n := max(count(c.B.Mask[lo:hi]), 1) // of equal shares of the row's gradient one is left
@@ -54,7 +53,7 @@ var sequenceFaults = []*Hypothesis{
 					q.Bound[i] /= n
 				}
 			}
-			return combined(1, &q, 1, kl)
+			return combined(1, q, 1, kl)
 		}},
 	{ID: "RATIO-GRAD-TWICE", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -111,13 +110,12 @@ func overPadding(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if p == nil || kl == nil || ch.Stage != convention.Gradient || len(p.Want) != len(old) {
 		return combined(1, p, 1, kl)
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i := range q.Want {
 		q.Want[i] *= share[i/c.B.Cols]
 		q.Bound[i] *= share[i/c.B.Cols]
 	}
-	return combined(1, &q, 1, kl)
+	return combined(1, q, 1, kl)
 }
 
 // withPadding predicts an output of a loss whose ratio is that of the sum of the log-ratios of all columns, those of padding as they were dumped, divided
@@ -157,13 +155,13 @@ func withPadding(over func(n, cols float64) float64) func(*stage.Case, *stage.Ch
 		if p == nil || kl == nil || ch.Stage != convention.Gradient || len(p.Want) != len(old) {
 			return combined(1, p, 1, kl)
 		}
-		q := *p
-		q.Want, q.Bound, q.Alt, q.Judge = slices.Clone(p.Want), slices.Clone(p.Bound), nil, b.Mask
+		q := altered(p)
+		q.Judge = b.Mask
 		for i := range q.Want {
 			q.Want[i] *= share[i/b.Cols]
 			q.Bound[i] *= share[i/b.Cols]
 		}
-		return combined(1, &q, 1, kl)
+		return combined(1, q, 1, kl)
 	}
 }
 

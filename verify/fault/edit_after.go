@@ -247,8 +247,7 @@ func addedByRow(p *stage.Prediction, c *stage.Case, by func(row int) float64) *s
 	if p == nil || c.B.Cols == 0 {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i := range q.Want {
 		row := i
 		if len(q.Want) == len(c.B.Mask) && len(q.Want) != c.B.Rows {
@@ -260,7 +259,7 @@ func addedByRow(p *stage.Prediction, c *stage.Case, by func(row int) float64) *s
 		q.Want[i] += x
 		q.Bound[i] += 16 * c.Unit * (math.Abs(x) + math.Abs(p.Want[i]))
 	}
-	return &q
+	return q
 }
 
 // endPenalty returns the edits of advantages that are off by one number that people write in the responses that have no EOS, or in those that have one.

@@ -207,14 +207,13 @@ func (s cellSet) times(k float64) func(*stage.Case, *stage.Check) *stage.Predict
 		if len(in) != len(p.Want) || !slices.Contains(in, true) {
 			return nil
 		}
-		q := *p
-		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		q := altered(p)
 		for i, set := range in {
 			if set {
 				q.Want[i] *= k
 				q.Bound[i] *= math.Abs(k)
 			}
 		}
-		return &q
+		return q
 	}
 }

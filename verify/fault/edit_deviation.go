@@ -60,8 +60,7 @@ func deviated(k float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if p == nil || bare == nil || len(p.Want) != len(bare.Want) {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i, w := range p.Want {
 		if a := bare.Want[i]; w != 0 && a != 0 && !math.IsNaN(a) && !math.IsInf(a, 0) {
 			y := 1 / (1/w + (k-1)/a)
@@ -69,5 +68,5 @@ func deviated(k float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
 			q.Want[i] = y
 		}
 	}
-	return &q
+	return q
 }

@@ -71,14 +71,13 @@ func functionEdits(o *stage.Outcome) []edit {
 				if p == nil {
 					return nil
 				}
-				q := *p
-				q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+				q := altered(p)
 				for i, w := range p.Want {
 					q.Want[i] = f.f(w)
 					lo, hi := f.f(w-p.Bound[i]), f.f(w+p.Bound[i])
 					q.Bound[i] = max(math.Abs(lo-q.Want[i]), math.Abs(hi-q.Want[i])) + 4*c.Unit*math.Abs(q.Want[i])
 				}
-				return &q
+				return q
 			}})
 	}
 	if o.Check.ID == "reward/token" && o.Case.B.Token("kl") != nil { // else its formula stands for it, and is edited
@@ -174,8 +173,7 @@ func meanOverSpan(p *stage.Prediction, c *stage.Case, key func(b *dump.Batch, ro
 			sums[k] = sum{s.x + p.Want[i], s.size + math.Abs(p.Want[i]), s.e + p.Bound[i], s.n + 1}
 		}
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i, in := range c.B.Mask {
 		if in {
 			s := sums[key(c.B, i/c.B.Cols, i%c.B.Cols)]
@@ -183,7 +181,7 @@ func meanOverSpan(p *stage.Prediction, c *stage.Case, key func(b *dump.Batch, ro
 			q.Bound[i] = (s.e+(s.n+2)*c.Unit*s.size)/s.n + 2*c.Unit*math.Abs(q.Want[i])
 		}
 	}
-	return &q
+	return q
 }
 
 // runningSums puts the sum over the tokens of a row up to each, or from each on, in its place.
@@ -191,8 +189,7 @@ func runningSums(p *stage.Prediction, c *stage.Case, back bool) *stage.Predictio
 	if p == nil || len(p.Want) != len(c.B.Mask) || c.B.Cols == 0 {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for r := range c.B.Rows {
 		var sum, e, n float64
 		for t := range c.B.Cols {
@@ -206,7 +203,7 @@ func runningSums(p *stage.Prediction, c *stage.Case, back bool) *stage.Predictio
 			}
 		}
 	}
-	return &q
+	return q
 }
 
 // spreadRows predicts the mean or the sum of a row at each of its tokens.
@@ -218,8 +215,7 @@ func spreadOver(p *stage.Prediction, c *stage.Case, mean bool) *stage.Prediction
 	if p == nil || len(p.Want) != len(c.B.Mask) || c.B.Cols == 0 {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for r := range c.B.Rows {
 		var sum, size, e, n float64
 		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
@@ -235,7 +231,7 @@ func spreadOver(p *stage.Prediction, c *stage.Case, mean bool) *stage.Prediction
 			q.Want[i], q.Bound[i] = sum, e+2*c.Unit*math.Abs(sum)
 		}
 	}
-	return &q
+	return q
 }
 
 // foreignSpread are what no release divides by when it whitens, whatever it is configured with: none leaves out the mean alone.
@@ -357,12 +353,12 @@ func whitenedOver(c *stage.Case, ch *stage.Check, m, s float64) *stage.Predictio
 	if !(s > 0) {
 		return nil
 	}
-	p := *raw
-	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
+	p := altered(raw)
+	p.Scale = 1
 	for _, i := range cells {
-		standardised(&p, i, raw.Want[i], m, s, most, size, c.Unit)
+		standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
 	}
-	return &p
+	return p
 }
 
 // standardised puts (x − m)/s in place of element i, of numbers of at most size that are off by most: the mean and the difference are by as much each, and by
@@ -378,8 +374,8 @@ func whitenedAs(c *stage.Case, ch *stage.Check, centre, spread string, eps float
 	if raw == nil {
 		return nil
 	}
-	p := *raw
-	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
+	p := altered(raw)
+	p.Scale = 1
 	for _, run := range whitenedTogether(c) {
 		var cells []int
 		var size, most float64
@@ -401,10 +397,10 @@ func whitenedAs(c *stage.Case, ch *stage.Check, centre, spread string, eps float
 		}
 		m := centreOf(centre, raw.Want, cells, cells[0])
 		for _, i := range cells {
-			standardised(&p, i, raw.Want[i], m, s, most, size, c.Unit)
+			standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
 		}
 	}
-	return &p
+	return p
 }
 
 // whitenedTogether returns the runs of rows that the declared scope whitens together: those of a file, or all.

@@ -171,8 +171,7 @@ func countedBy(of func(sizes []float64, rows float64) float64, c *stage.Case, ch
 	if !(d > 0) {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for _, g := range order {
 		rows := members[g]
 		n, sum := float64(len(rows)), 0.0
@@ -196,7 +195,7 @@ func countedBy(of func(sizes []float64, rows float64) float64, c *stage.Case, ch
 			}
 		}
 	}
-	return &q
+	return q
 }
 
 // rangeEdits returns edits of the range that scores are held in, one of whose ends is another one.

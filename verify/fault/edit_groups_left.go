@@ -60,14 +60,13 @@ func leftGroups(o *stage.Outcome) (list []edit) {
 				if slices.Min(id) == slices.Max(id) {
 					return nil
 				}
-				r := *p
-				r.Want, r.Bound, r.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+				r := altered(p)
 				for i := range r.Want {
 					if id[i/(len(r.Want)/len(id))] == which {
 						r.Want[i], r.Bound[i] = q.Want[i], q.Bound[i]
 					}
 				}
-				return &r
+				return r
 			}})
 		}
 	}

@@ -183,8 +183,8 @@ func othersTwice(o *stage.Outcome) (list []edit) {
 			if a == nil || p == nil || len(a.Want) != len(p.Want) {
 				return nil
 			}
-			q := *p
-			q.Want, q.Bound, q.Alt, q.Scale = slices.Clone(p.Want), slices.Clone(p.Bound), nil, 1
+			q := altered(p)
+			q.Scale = 1
 			for i, x := range a.Want {
 				if x == 0 || p.Want[i] == 0 {
 					continue
@@ -193,7 +193,7 @@ func othersTwice(o *stage.Outcome) (list []edit) {
 				off := 2*a.Bound[i]/math.Abs(x) + 2*p.Bound[i]/math.Abs(p.Want[i])
 				q.Bound[i] = (off + 8*c.Unit) * math.Abs(q.Want[i])
 			}
-			return &q
+			return q
 		}})
 	}
 	return list

@@ -2,7 +2,6 @@ package fault
 
 import (
 	"math"
-	"slices"
 
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -60,12 +59,11 @@ func timesPasses(a, b string, c *stage.Case, ch *stage.Check) *stage.Prediction 
 	if p == nil || x == nil || y == nil || len(p.Want) != len(x) {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i, d := range q.Want {
 		w := math.Exp(x[i] - y[i])
 		q.Want[i] = w * d
 		q.Bound[i] = w*p.Bound[i] + math.Abs(q.Want[i])*(4+math.Abs(x[i])+math.Abs(y[i]))*c.Unit
 	}
-	return &q
+	return q
 }

@@ -3,7 +3,6 @@ package fault
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -138,13 +137,12 @@ func klTimesPower(power, more float64, detached bool, c *stage.Case, ch *stage.C
 		if p == nil || len(p.Want) != len(lp) {
 			return nil
 		}
-		q := *p
-		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		q := altered(p)
 		for i := range q.Want {
 			x, e := rho(i, more)
 			q.Want[i], q.Bound[i] = q.Want[i]*x, q.Bound[i]*x+math.Abs(q.Want[i])*e
 		}
-		return &q
+		return q
 	}
 	beta := numberOr(c, "kl.beta", 0)
 	plain := c.Of(c.B, c.Set.With("kl.grad", parsed("kl.grad", "naive"), "hypothesis"))

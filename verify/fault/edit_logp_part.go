@@ -61,8 +61,8 @@ func (f partShift) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if z == nil || z.Layout != dump.PerToken || p == nil || len(p.Want) != len(b.Mask) || len(z.Data) != len(p.Want)*z.Width || !(t > 0) {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Judge, q.Alt = append([]float64(nil), p.Want...), append([]float64(nil), p.Bound...), make([]bool, len(p.Want)), nil
+	q := altered(p)
+	q.Judge = make([]bool, len(p.Want))
 	for r := range b.Rows {
 		from := f.from(b, r)
 		for col := range b.Cols {
@@ -85,5 +85,5 @@ func (f partShift) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			}
 		}
 	}
-	return &q
+	return q
 }

@@ -226,15 +226,14 @@ func normalisedAgain(o *stage.Outcome) []edit {
 				if p == nil || len(p.Want) != len(y) {
 					return nil
 				}
-				q := *p
-				q.Bound, q.Alt = slices.Clone(p.Bound), nil
+				q := altered(p)
 				for i, w := range p.Want { // an advantage near 0 is off by roundings of what it is a difference of, and an epsilon of 1e-8 is less
 					q.Bound[i] += 32 * c.Unit * math.Abs(w)
 					if y[i] != 0 {
 						q.Bound[i] += 32 * c.Unit * (1 + size) * math.Abs(w/y[i])
 					}
 				}
-				return &q
+				return q
 			}})
 	}
 	return list

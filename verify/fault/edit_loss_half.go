@@ -2,7 +2,6 @@ package fault
 
 import (
 	"math"
-	"slices"
 
 	"plumbline/verify/stage"
 )
@@ -39,13 +38,12 @@ func halfLoss(got []float64, p *stage.Prediction, c *stage.Case) *stage.Predicti
 		}
 	}
 	size /= max(n, 1)
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i, x := range got {
 		if x == 0 || math.IsNaN(x) || inHalf(x) != x || math.Abs(x-p.Want[i]) > roundings*0x1p-8*max(math.Abs(p.Want[i]), min(size, 4*math.Abs(p.Want[i]))) {
 			return nil
 		}
 		q.Want[i] = x
 	}
-	return &q
+	return q
 }

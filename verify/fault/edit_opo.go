@@ -3,7 +3,6 @@ package fault
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"plumbline/verify/stage"
 )
@@ -73,8 +72,7 @@ func opoBy(weight func(n float64) float64, divisor func(own, all, rows, group fl
 		size = max(size, math.Abs(r[k]))
 	}
 	w := len(p.Want) / b.Rows
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for _, rows := range members {
 		var sum, own, right, tokens float64
 		for _, k := range rows {
@@ -105,5 +103,5 @@ func opoBy(weight func(n float64) float64, divisor func(own, all, rows, group fl
 			}
 		}
 	}
-	return &q
+	return q
 }

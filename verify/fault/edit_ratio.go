@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"plumbline/verify/convention"
@@ -265,13 +264,12 @@ func ofPolicyTerm(in input, slope []float64, c *stage.Case, ch *stage.Check) *st
 		if len(policy.Want) != len(slope) {
 			return nil
 		}
-		q := *policy
-		q.Want, q.Bound, q.Alt = slices.Clone(policy.Want), slices.Clone(policy.Bound), nil
+		q := altered(policy)
 		for i, s := range slope {
 			q.Want[i] *= s
 			q.Bound[i] = math.Abs(s)*q.Bound[i] + 8*c.Unit*math.Abs(q.Want[i])
 		}
-		policy = &q
+		policy = q
 	}
 	if others == nil {
 		return policy

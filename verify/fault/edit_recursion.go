@@ -418,8 +418,7 @@ func lengthEdits(o *stage.Outcome) []edit {
 					if !ok {
 						return nil
 					}
-					r := *p
-					r.Want, r.Bound, r.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+					r := altered(p)
 					for i := range r.Want {
 						row := i
 						if len(r.Want) == len(c.B.Mask) {
@@ -428,7 +427,7 @@ func lengthEdits(o *stage.Outcome) []edit {
 						r.Want[i] *= k * by[row]
 						r.Bound[i] = math.Abs(k)*by[row]*r.Bound[i] + 2*c.Unit*math.Abs(r.Want[i])
 					}
-					return &r
+					return r
 				}})
 		}
 	}

@@ -2,7 +2,6 @@ package fault
 
 import (
 	"math"
-	"slices"
 	"strings"
 
 	"plumbline/verify/stage"
@@ -85,8 +84,8 @@ func returnEdits(o *stage.Outcome) []edit {
 			if p == nil || v == nil || len(v) != len(p.Want) || c.B.Cols == 0 {
 				return nil
 			}
-			q := *p
-			q.Want, q.Bound, q.Alt, q.Judge = slices.Clone(p.Want), slices.Clone(p.Bound), nil, make([]bool, len(p.Want))
+			q := altered(p)
+			q.Judge = make([]bool, len(p.Want))
 			for i, m := range c.B.Mask {
 				if !m {
 					continue
@@ -96,7 +95,7 @@ func returnEdits(o *stage.Outcome) []edit {
 				q.Bound[i] += 2 * c.Unit * (math.Abs(x) + math.Abs(v[i]) + math.Abs(q.Want[i]))
 				q.Judge[i] = known
 			}
-			return &q
+			return q
 		}})
 	}
 	return list

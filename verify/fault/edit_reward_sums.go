@@ -23,12 +23,11 @@ func rewardSumEdits(o *stage.Outcome) []edit {
 				if p == nil {
 					return nil
 				}
-				q := *p
-				q.Want, q.Alt = slices.Clone(p.Want), nil
+				q := altered(p)
 				for i, x := range q.Want {
 					q.Want[i] = min(max(x, v.Nums()[0]), v.Nums()[1])
 				}
-				return &q
+				return q
 			}})
 	}
 	for _, f := range spreadRewards {
@@ -46,8 +45,7 @@ func chargedTwice(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if with == nil || without == nil || beta == 0 || len(kl) != len(c.B.Mask) || len(with.Want) != len(kl) || len(without.Want) != len(kl) {
 		return nil
 	}
-	q := *with
-	q.Want, q.Bound, q.Alt = slices.Clone(with.Want), slices.Clone(with.Bound), nil
+	q := altered(with)
 	for r := range c.B.Rows {
 		sum, size, at := 0.0, 0.0, -1
 		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
@@ -63,7 +61,7 @@ func chargedTwice(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			q.Bound[at] += 16 * c.Unit * math.Abs(beta) * size
 		}
 	}
-	return &q
+	return q
 }
 
 // placedForAll predicts rewards that have the score of every row in the columns in which all rows are found to have theirs: an index of each row that is used for
@@ -84,8 +82,8 @@ func placedForAll(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			}
 		}
 	}
-	q := *without
-	q.Want, q.Bound, q.Judge, q.Alt = slices.Clone(without.Want), slices.Clone(without.Bound), slices.Clone(b.Mask), nil
+	q := altered(without)
+	q.Judge = slices.Clone(b.Mask)
 	elsewhere := 0
 	for t := range b.Cols {
 		all := true
@@ -106,7 +104,7 @@ func placedForAll(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if elsewhere < b.Rows {
 		return nil
 	}
-	return &q
+	return q
 }
 
 // mixedEdits returns the edit of scores that are a sum of the rewards of functions with other weights than those of the run: the weights that all rows show
@@ -217,8 +215,7 @@ func ofRowRewards(of func(r []float64, sum float64, t int) float64, c *stage.Cas
 	if p == nil || len(p.Want) != len(b.Mask) || c.EnumOr("rewards.whiten", "no") != "no" {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for r := range b.Rows {
 		var cells []int
 		var own []float64
@@ -233,5 +230,5 @@ func ofRowRewards(of func(r []float64, sum float64, t int) float64, c *stage.Cas
 			q.Want[i], q.Bound[i] = of(own, sum, t), e+float64(len(own)+4)*c.Unit*size
 		}
 	}
-	return &q
+	return q
 }

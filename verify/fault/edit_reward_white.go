@@ -142,8 +142,7 @@ func whitenedRewards(span func(b *dump.Batch, row int) (float64, bool), cells st
 	count := whiteCells(b, cells)
 	o := rl.WhitenOptions{Scope: rl.ScopeGlobal, Shift: rl.ShiftFalseAddBack, EpsPlace: place, Eps: max(numberOr(c, "whiten.eps", 1e-8), 0)}
 	o.Var.DDof, o.Var.Mean.Outside = int(numberOr(c, "whiten.ddof", 0)), rl.OutsideIgnore
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for _, rows := range sets {
 		var x, own []float64
 		var mask []bool
@@ -174,7 +173,7 @@ func whitenedRewards(span func(b *dump.Batch, row int) (float64, bool), cells st
 			}
 		}
 	}
-	return &q
+	return q
 }
 
 // weightPatterns returns edits of a weighted sum of rewards that has some of the functions only.

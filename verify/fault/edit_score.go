@@ -101,13 +101,13 @@ func normalisedElsewhere(c *stage.Case, ch *stage.Check, got []float64) *stage.P
 	if !(k > 0) || math.IsInf(k, 0) || math.Abs(b) < 1e-4*math.Abs(k) {
 		return nil
 	}
-	q := *without
-	q.Want, q.Bound, q.Judge, q.Alt = slices.Clone(without.Want), slices.Clone(without.Bound), with.Judge, nil
+	q := altered(without)
+	q.Judge = with.Judge
 	for _, i := range at {
 		q.Want[i] += k*score.Want[i] + b
 		q.Bound[i] += k*score.Bound[i] + 64*c.Unit*(math.Abs(k*score.Want[i])+math.Abs(b))
 	}
-	return &q
+	return q
 }
 
 // scoreFound returns the token rewards with the score of every row in the column where the dumped ones have it, and says where that is: one cell of a row
@@ -181,11 +181,10 @@ func whiteWithoutMean(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			sum, size, n = sum+raw.Want[i], size+math.Abs(raw.Want[i]), n+1
 		}
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i := range q.Want {
 		q.Want[i] -= sum / max(n, 1)
 		q.Bound[i] += 16*c.Unit*size/max(n, 1) + 4*c.Unit*math.Abs(p.Want[i])
 	}
-	return &q
+	return q
 }

@@ -188,8 +188,7 @@ func (t lossTerm) reduced(at int, factor float64, c *stage.Case, ch *stage.Check
 	if len(in.X) != len(b.Mask) || len(rest.Want) != len(b.Files) {
 		return nil
 	}
-	p := *rest
-	p.Want, p.Bound, p.Alt = slices.Clone(rest.Want), slices.Clone(rest.Bound), nil
+	p := altered(rest)
 	for f, file := range b.Files {
 		var sum, all, e, n float64
 		for i := file.Lo * b.Cols; i < file.Hi*b.Cols; i++ {
@@ -207,7 +206,7 @@ func (t lossTerm) reduced(at int, factor float64, c *stage.Case, ch *stage.Check
 	if beta := numberOr(c, t.coefficient, 0); ch.Output == "kl_loss" && beta != 0 { // it may be in it
 		p.Alt = mapped(p.Want, func(x float64) float64 { return beta * x })
 	}
-	return &p
+	return p
 }
 
 // termForms are what programs make of a term of the loss beside its coefficient.
@@ -264,8 +263,7 @@ func termFormEdits(o *stage.Outcome) []edit {
 					if term == nil || coef == 0 {
 						return nil
 					}
-					p := *rest
-					p.Want, p.Bound, p.Alt = slices.Clone(rest.Want), slices.Clone(rest.Bound), nil
+					p := altered(rest)
 					for i, x := range term.Want {
 						y := f.of(x/coef, coef)
 						if math.IsNaN(y) || x == 0 {
@@ -274,7 +272,7 @@ func termFormEdits(o *stage.Outcome) []edit {
 						p.Want[i] += y
 						p.Bound[i] += 4*term.Bound[i]*math.Abs(y/x) + 8*c.Unit*(math.Abs(y)+math.Abs(p.Want[i]))
 					}
-					return &p
+					return p
 				}})
 		}
 	}

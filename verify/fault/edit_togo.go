@@ -202,12 +202,11 @@ func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *
 	if hi > lo {
 		scale = (whi - wlo) / (hi - lo)
 	}
-	q := *p
-	q.Bound, q.Alt = slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i, w := range q.Want {
 		q.Bound[i] += scale*most*(2+math.Abs(w)) + 8*c.Unit*math.Abs(w)
 	}
-	return &q
+	return q
 }
 
 // normalisedReturns predicts returns that are a line in the right ones, (R − c)/s with s > 0, one line for the whole step. Its two numbers
@@ -259,11 +258,10 @@ func onALine(c *stage.Case, ch *stage.Check, v []float64) *stage.Prediction {
 	if off := got[low] - v[low] - slope*x(low); math.Abs(off) <= slope*4*(p.Bound[low]+p.Bound[high])+64*c.Unit*size*max(slope, 1) {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i := range q.Want {
 		q.Want[i] = got[low] - v[low] + slope*(x(i)-x(low)) + v[i]
 		q.Bound[i] = slope*(4*q.Bound[i]+2*(p.Bound[low]+p.Bound[high])+16*c.Unit*size) + 16*c.Unit*(math.Abs(q.Want[i])+math.Abs(v[i]))
 	}
-	return &q
+	return q
 }

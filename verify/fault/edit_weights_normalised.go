@@ -16,8 +16,7 @@ func normalisedWeights(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	w := len(p.Want) / b.Rows
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	other := false
 	for _, file := range b.Files {
 		var k []float64
@@ -45,5 +44,5 @@ func normalisedWeights(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if !other {
 		return nil
 	}
-	return &q
+	return q
 }

@@ -94,8 +94,8 @@ func whitenedOverCells(c *stage.Case, raw *stage.Prediction, set, fill int, mean
 	if raw == nil || len(raw.Want) != len(c.B.Mask) || c.B.Cols == 0 {
 		return nil
 	}
-	p := *raw
-	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
+	p := altered(raw)
+	p.Scale = 1
 	for _, run := range whitenedTogether(c) {
 		var tokens, all []float64
 		var size, most float64
@@ -143,9 +143,9 @@ func whitenedOverCells(c *stage.Case, raw *stage.Prediction, set, fill int, mean
 		}
 		for i := run[0] * c.B.Cols; i < run[1]*c.B.Cols; i++ {
 			if c.B.Mask[i] {
-				standardised(&p, i, raw.Want[i], m, s, most, size, c.Unit)
+				standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
 			}
 		}
 	}
-	return &p
+	return p
 }

@@ -2,7 +2,6 @@ package fault
 
 import (
 	"math"
-	"slices"
 
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -126,8 +125,8 @@ func whitenedByMoments(c *stage.Case, ch *stage.Check, of func(whitenedTokens) (
 	if raw == nil || len(raw.Want) != len(c.B.Mask) || c.B.Cols == 0 {
 		return nil
 	}
-	p := *raw
-	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
+	p := altered(raw)
+	p.Scale = 1
 	for _, run := range whitenedTogether(c) {
 		var w whitenedTokens
 		var size, most float64
@@ -153,9 +152,9 @@ func whitenedByMoments(c *stage.Case, ch *stage.Check, of func(whitenedTokens) (
 		}
 		for i := run[0] * c.B.Cols; i < run[1]*c.B.Cols; i++ {
 			if c.B.Mask[i] {
-				standardised(&p, i, raw.Want[i], m, s, most, size, c.Unit)
+				standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
 			}
 		}
 	}
-	return &p
+	return p
 }

@@ -123,8 +123,8 @@ func whitenedIn(c *stage.Case, ch *stage.Check, mean, deviation func(c *stage.Ca
 			deviations[i] = number{s, most + 8*c.Unit*size}
 		}
 	}
-	p := *raw
-	p.Want, p.Bound, p.Alt, p.Scale = slices.Clone(raw.Want), slices.Clone(raw.Bound), nil, 1
+	p := altered(raw)
+	p.Scale = 1
 	p.Judge = make([]bool, len(raw.Want))
 	for i, s := range deviations {
 		if s.x == 0 || !c.B.Mask[i] {
@@ -134,5 +134,5 @@ func whitenedIn(c *stage.Case, ch *stage.Check, mean, deviation func(c *stage.Ca
 		p.Want[i], p.Judge[i] = a, raw.Judge == nil || raw.Judge[i]
 		p.Bound[i] = 2*(means[i].e+s.e*math.Abs(a))/s.x + 8*c.Unit*math.Abs(a)
 	}
-	return &p
+	return p
 }

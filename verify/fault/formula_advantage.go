@@ -283,8 +283,7 @@ func afterBaseline(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if p == nil || len(kl.X) != len(c.B.Mask) || beta.Kind() != convention.Number || len(p.Want) != c.B.Rows {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for r := range q.Want {
 		var sum, size, e float64
 		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
@@ -297,7 +296,7 @@ func afterBaseline(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		q.Want[r] -= float64(beta.Num() * sum)
 		q.Bound[r] += 0x1p-20*(math.Abs(beta.Num())*size+math.Abs(q.Want[r])) + math.Abs(beta.Num())*e
 	}
-	return &q
+	return q
 }
 
 // spanned predicts per-token numbers of which a few rows are off by one constant each.

@@ -107,13 +107,12 @@ func timesAdvantages(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		if p == nil || kl == nil || len(p.Want) != len(a.X) {
 			return nil
 		}
-		q := *p
-		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		q := altered(p)
 		for i, x := range a.X {
 			q.Want[i] *= x
 			q.Bound[i] *= math.Abs(x)
 		}
-		return combined(1, &q, 1, kl)
+		return combined(1, q, 1, kl)
 	}
 	return under(token("token_loss", func(_ *stage.Case, x []float64) []float64 {
 		y := make([]float64, len(x))
@@ -190,8 +189,7 @@ func scaled(p *stage.Prediction, b *dump.Batch, by func(file int) float64) *stag
 	if p == nil {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for f, info := range b.Files {
 		lo, hi := info.Lo*b.Cols, info.Hi*b.Cols
 		if len(p.Want) == len(b.Files) {
@@ -202,7 +200,7 @@ func scaled(p *stage.Prediction, b *dump.Batch, by func(file int) float64) *stag
 			q.Bound[i] *= math.Abs(by(f))
 		}
 	}
-	return &q
+	return q
 }
 
 // upperBound returns the cap of the ratio.

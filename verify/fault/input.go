@@ -214,6 +214,13 @@ func guarded(in input) func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	}
 }
 
+// altered returns a copy of a prediction whose numbers and bounds are its own, to be changed, and which has no second choice.
+func altered(p *stage.Prediction) *stage.Prediction {
+	q := *p
+	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	return &q
+}
+
 // combined returns a·p + b·q, element by element, with the bounds added.
 func combined(a float64, p *stage.Prediction, b float64, q *stage.Prediction) *stage.Prediction {
 	if p == nil || q == nil || len(p.Want) != len(q.Want) {

@@ -209,8 +209,7 @@ func withTerm(name string, k float64, instead bool) func(*stage.Case, *stage.Che
 		if p == nil || name != "1" && len(x) != len(p.Want) {
 			return nil
 		}
-		q := *p
-		q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+		q := altered(p)
 		for i := range q.Want {
 			term := k
 			if name != "1" {
@@ -222,7 +221,7 @@ func withTerm(name string, k float64, instead bool) func(*stage.Case, *stage.Che
 			q.Want[i] += term
 			q.Bound[i] += 4 * c.Unit * math.Abs(term)
 		}
-		return &q
+		return q
 	}
 }
 
