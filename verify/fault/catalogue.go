@@ -32,49 +32,21 @@ var masked = []string{"reward", "gae", "advantage", "token_loss", "aggregate", "
 
 var maskFaults = []*Hypothesis{
 	{ID: "LOSS-MASK-TOOL", Checks: masked,
-		Input: mask(func(row []bool) {
-			if first, last := firstLast(row); first >= 0 {
-				for i := first; i <= last; i++ {
-					row[i] = true
-				}
-			}
-		})},
+		Input: mask(withHoles)},
 	{ID: "LOSS-MASK-PADS", Checks: masked,
-		Input: mask(func(row []bool) {
-			for i := range row {
-				row[i] = true
-			}
-		})},
+		Input: mask(everyCell)},
 	{ID: "LOSS-MASK-SHIFT", Checks: masked,
-		Input: mask(func(row []bool) { copy(row[1:], slices.Clone(row)); row[0] = false })},
+		Input: mask(late)},
 	{ID: "LOSS-MASK-EARLY", Checks: masked,
-		Input: mask(func(row []bool) { copy(row, row[1:]); row[len(row)-1] = false })},
+		Input: mask(early)},
 	{ID: "LOSS-MASK-NO-EOS", Checks: masked,
-		Input: mask(func(row []bool) {
-			if _, last := firstLast(row); last >= 0 {
-				row[last] = false
-			}
-		})},
+		Input: mask(withoutLast)},
 	{ID: "LOSS-MASK-P1", Checks: masked,
-		Input: mask(func(row []bool) {
-			if _, last := firstLast(row); last >= 0 && last+1 < len(row) {
-				row[last+1] = true
-			}
-		})},
+		Input: mask(oneMore)},
 	{ID: "LOSS-MASK-TOOL-ABOVE", Checks: []string{"aggregate", "gradient"},
-		Predict: numerator(mask(func(row []bool) {
-			if first, last := firstLast(row); first >= 0 {
-				for i := first; i <= last; i++ {
-					row[i] = true
-				}
-			}
-		}))},
+		Predict: numerator(mask(withHoles))},
 	{ID: "LOSS-MASK-PADS-ABOVE", Checks: []string{"aggregate", "gradient"},
-		Predict: numerator(mask(func(row []bool) {
-			for i := range row {
-				row[i] = true
-			}
-		}))},
+		Predict: numerator(mask(everyCell))},
 	{ID: "LOSS-MASKED-BY-ADVANTAGES", Checks: []string{"aggregate", "gradient"},
 		Predict: timesAdvantages},
 	{ID: "LOSS-FIRST-COLUMN", Checks: []string{"aggregate", "gradient"},

@@ -111,47 +111,23 @@ func tokenFaults() []*Hypothesis {
 		mean   bool
 		change func(row []bool)
 	}{
-		{"the log-probs of prompt and padding are summed, too", false, func(row []bool) {
-			for i := range row {
-				row[i] = true
-			}
-		}},
+		{"the log-probs of prompt and padding are summed, too", false, everyCell},
 		{"the log-probs of the prompt are summed, too", false, func(row []bool) {
 			_, last := firstLast(row)
-			for i := 0; i < last; i++ {
-				row[i] = true
-			}
+			everyCell(row[:max(last, 0)])
 		}},
 		{"the log-probs of the padding behind the answer are summed, too", false, func(row []bool) {
 			if first, _ := firstLast(row); first >= 0 {
-				for i := first; i < len(row); i++ {
-					row[i] = true
-				}
+				everyCell(row[first:])
 			}
 		}},
-		{"the mask of the answer is one column late", false, func(row []bool) { copy(row[1:], append([]bool(nil), row...)); row[0] = false }},
-		{"the mask of the answer is one column early", false, func(row []bool) { copy(row, row[1:]); row[len(row)-1] = false }},
-		{"the last token of the answer, its EOS, is left out", false, func(row []bool) {
-			if _, last := firstLast(row); last >= 0 {
-				row[last] = false
-			}
-		}},
-		{"the first token of the answer is left out", false, func(row []bool) {
-			if first, _ := firstLast(row); first >= 0 {
-				row[first] = false
-			}
-		}},
-		{"one column behind the answer is summed, too", false, func(row []bool) {
-			if _, last := firstLast(row); last >= 0 && last+1 < len(row) {
-				row[last+1] = true
-			}
-		}},
+		{"the mask of the answer is one column late", false, late},
+		{"the mask of the answer is one column early", false, early},
+		{"the last token of the answer, its EOS, is left out", false, withoutLast},
+		{"the first token of the answer is left out", false, withoutFirst},
+		{"one column behind the answer is summed, too", false, oneMore},
 		{"the log-probs of the answer are averaged over its tokens", true, func([]bool) {}},
-		{"the log-probs of all columns are averaged", true, func(row []bool) {
-			for i := range row {
-				row[i] = true
-			}
-		}},
+		{"the log-probs of all columns are averaged", true, everyCell},
 	} {
 		list = append(list, &Hypothesis{ID: "DPO-TOKENS", Title: f.title, Checks: answerOutputs, Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			x, mask, cols := c.AnswerTokens(ch.Output)

@@ -54,7 +54,7 @@ var engineFaults = []*Hypothesis{
 	{ID: "WHITEN-WRONG-AXIS", Checks: []string{"gae/advantage", "advantage"},
 		Predict: byColumn},
 	{ID: "LOSS-MASK-SHIFT-ABOVE", Checks: []string{"aggregate", "gradient"},
-		Predict: numerator(mask(func(row []bool) { copy(row[1:], slices.Clone(row)); row[0] = false }))},
+		Predict: numerator(mask(late))},
 	{ID: "GRAD-LAST-CHUNK", Checks: []string{"gradient/dlogp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			p := under(sameInput, c, ch)
@@ -136,11 +136,7 @@ var engineFaults = []*Hypothesis{
 			return b.With("logp_new", d).With("logp_ref", zero), c.Set, true
 		}},
 	{ID: "GAE-PADS", Checks: []string{"gae"},
-		Predict: recursion(mask(func(row []bool) {
-			for i := range row {
-				row[i] = true
-			}
-		}))},
+		Predict: recursion(mask(everyCell))},
 	{ID: "IS-ROWS", Checks: []string{"ratio/is_weights"},
 		Predict: permuted},
 	{ID: "IS-CLAMP-MISSING", Checks: []string{"ratio/is_weights"},
@@ -166,11 +162,7 @@ var engineFaults = []*Hypothesis{
 			if level := c.EnumOr("tis.level", "none"); level != "seq_sum" && level != "seq_geo" {
 				return nil, nil, false
 			}
-			return mask(func(row []bool) {
-				for i := range row {
-					row[i] = true
-				}
-			})(c)
+			return mask(everyCell)(c)
 		}},
 	{ID: "IS-OF-REFERENCE", Checks: []string{"ratio/is_weights"},
 		Input: instead("logp_gen", "logp_ref")},

@@ -33,11 +33,7 @@ func quantileFaults() []*Hypothesis {
 			return in(c)
 		}
 	}
-	padded := mask(func(row []bool) {
-		for i := range row {
-			row[i] = true
-		}
-	})
+	padded := mask(everyCell)
 	const pads = "padding is among the entropies of which the quantile is taken"
 	return []*Hypothesis{
 		{ID: "TOP-ENTROPY-QUANTILE", Title: "tokens of all entropies are trained on", Checks: policyOutputs, Input: kept(option("loss.top_entropy", "none"))},

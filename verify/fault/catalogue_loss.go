@@ -54,13 +54,7 @@ var advantageFaults = []*Hypothesis{
 	{ID: "ADV-ROWS-ROLLED-BACK", Checks: []string{"advantage"},
 		Input: rolled("scores", -1)},
 	{ID: "GAE-TOOL-TOKENS", Checks: []string{"gae"},
-		Predict: recursion(mask(func(row []bool) {
-			if first, last := firstLast(row); first >= 0 {
-				for i := first; i <= last; i++ {
-					row[i] = true
-				}
-			}
-		}))},
+		Predict: recursion(mask(withHoles))},
 	{ID: "GAE-R-MINUS-V", Checks: []string{"gae/advantage"},
 		Predict: recursion(number("gae.gamma", func(float64) float64 { return 0 }))},
 	{ID: "GAE-GAMMA-LAMBDA-EXCHANGED", Checks: []string{"gae"},

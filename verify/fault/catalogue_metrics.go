@@ -103,11 +103,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 	{ID: "METRIC-ENTROPY-INPUTS", Checks: []string{"scalars/entropy"},
 		Input: ofInputs},
 	{ID: "METRIC-APPROX-KL-PADS", Checks: []string{"scalars/ppo_kl", "scalars/approx_kl", "scalars/actor_ppo_kl"},
-		Input: mask(func(row []bool) {
-			for i := range row {
-				row[i] = true
-			}
-		})},
+		Input: mask(everyCell)},
 	{ID: "METRIC-POLICY-IS-TOTAL", Checks: []string{"scalars/pg_loss"},
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			t := c.B.Tensors["loss"]

@@ -141,27 +141,6 @@ func counted(tokens func(c *stage.Case, row int, n float64) float64) func(*stage
 	}
 }
 
-// withoutLast, withoutFirst, oneMore and early are the changes of a row of a mask that bugs of both its uses share.
-func withoutLast(row []bool) {
-	if _, last := firstLast(row); last >= 0 {
-		row[last] = false
-	}
-}
-
-func withoutFirst(row []bool) {
-	if first, _ := firstLast(row); first >= 0 {
-		row[first] = false
-	}
-}
-
-func oneMore(row []bool) {
-	if _, last := firstLast(row); last >= 0 && last+1 < len(row) {
-		row[last+1] = true
-	}
-}
-
-func early(row []bool) { copy(row, row[1:]); row[len(row)-1] = false }
-
 // rowsWithout returns the input in whose mask whole rows are left out, by what the batch says of them.
 func rowsWithout(drop func(c *stage.Case, row int) bool) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {

@@ -52,18 +52,8 @@ var maskForms = []maskForm{
 			row[t] = !row[t]
 		}
 	})},
-	{"LOSS-MASK-PADS", "padding counts", rowByRow(func(row []bool) {
-		for t := range row {
-			row[t] = true
-		}
-	})},
-	{"LOSS-MASK-TOOL", "what lies between two tokens of the policy counts", rowByRow(func(row []bool) {
-		if first, last := firstLast(row); first >= 0 {
-			for t := first; t <= last; t++ {
-				row[t] = true
-			}
-		}
-	})},
+	{"LOSS-MASK-PADS", "padding counts", rowByRow(everyCell)},
+	{"LOSS-MASK-TOOL", "what lies between two tokens of the policy counts", rowByRow(withHoles)},
 	{"LOSS-MASK-TOOL", byIDs, beforePadding},
 	{"LOSS-MASK-SHIFT", "the holes of the mask are one token late", rowByRow(moveHoles(1))},
 	{"LOSS-MASK-EARLY", "the holes of the mask are one token early", rowByRow(moveHoles(-1))},
