@@ -18,24 +18,35 @@ type valueForm struct {
 	beside    string // a tensor that is read for the return on the unclipped side; ""
 }
 
-func square(v, r float64) (loss, slope float64) { return (v - r) * (v - r), 2 * (v - r) }
+// errorLoss is a loss of the difference of a value from its return, with its slope.
+type errorLoss func(d float64) (loss, slope float64)
 
-// clippedWithin returns the larger square of v and of v held between lo and hi.
-func clippedWithin(v, lo, hi, r float64) (loss, slope float64) {
-	loss, slope = square(v, r)
+func square(d float64) (loss, slope float64) { return d * d, 2 * d }
+
+func magnitude(d float64) (loss, slope float64) { return math.Abs(d), math.Copysign(1, d) }
+
+// held returns the loss of v held between lo and hi, which has no slope outside.
+func (f errorLoss) held(v, lo, hi, r float64) (loss, slope float64) {
 	bounded := min(max(v, lo), hi)
-	if l, s := square(bounded, r); l > loss {
-		if loss, slope = l, s; bounded != v {
-			slope = 0
-		}
+	if loss, slope = f(bounded - r); bounded != v {
+		slope = 0
+	}
+	return loss, slope
+}
+
+// clippedWithin returns the larger loss of v, by plain, and of v held between lo and hi, by clipped.
+func clippedWithin(v, lo, hi, r float64, plain, clipped errorLoss) (loss, slope float64) {
+	loss, slope = plain(v - r)
+	if l, s := clipped.held(v, lo, hi, r); l > loss {
+		return l, s
 	}
 	return loss, slope
 }
 
 // largerSquare returns the larger of the squares of v and of a bounded value that moves with it; of equal ones that of v.
 func largerSquare(v, bounded, moves, r float64) (loss, slope float64) {
-	loss, slope = square(v, r)
-	if l, s := square(bounded, r); l > loss {
+	loss, slope = square(v - r)
+	if l, s := square(bounded - r); l > loss {
 		return l, s * moves
 	}
 	return loss, slope
@@ -54,8 +65,8 @@ func heldWithin(x, c float64) (held, moves float64) {
 func halfDetached(v, old, r, c, plain, clipped float64, rounds bool) (loss, slope float64) {
 	bounded := min(max(v, old-c), old+c)
 	inside := bounded == v
-	a, da := square(v, r)
-	b, db := square(bounded, r)
+	a, da := square(v - r)
+	b, db := square(bounded - r)
 	if rounds {
 		step := float32(v) - float32(old)
 		held := min(max(step, float32(-c)), float32(c))
@@ -77,88 +88,54 @@ func halfDetached(v, old, r, c, plain, clipped float64, rounds bool) (loss, slop
 func valueForms() []valueForm {
 	forms := []valueForm{
 		{"VALUE-CLIP-ALWAYS", "the square of the clipped value alone", func(v, old, r, c float64) (float64, float64) {
-			bounded := min(max(v, old-c), old+c)
-			loss, slope := square(bounded, r)
-			if bounded != v {
-				slope = 0
-			}
-			return loss, slope
+			return errorLoss(square).held(v, old-c, old+c, r)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the range is relative: V·(1 ± value.clip)", func(v, old, r, c float64) (float64, float64) {
-			return clippedWithin(v, min(old*(1-c), old*(1+c)), max(old*(1-c), old*(1+c)), r)
+			return clippedWithin(v, min(old*(1-c), old*(1+c)), max(old*(1-c), old*(1+c)), r, square, square)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the range is relative to the magnitude of the old value", func(v, old, r, c float64) (float64, float64) {
-			return clippedWithin(v, old-c*math.Abs(old), old+c*math.Abs(old), r)
+			return clippedWithin(v, old-c*math.Abs(old), old+c*math.Abs(old), r, square, square)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the value is clipped around the return, not the old value", func(v, _, r, c float64) (float64, float64) {
-			return clippedWithin(v, r-c, r+c, r)
+			return clippedWithin(v, r-c, r+c, r, square, square)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the value is clipped around 0, not the old value", func(v, _, r, c float64) (float64, float64) {
-			return clippedWithin(v, -c, c, r)
+			return clippedWithin(v, -c, c, r, square, square)
 		}, ""},
 		{"VALUE-CLIP-FORM", "only the upper bound holds", func(v, old, r, c float64) (float64, float64) {
-			return clippedWithin(v, math.Inf(-1), old+c, r)
+			return clippedWithin(v, math.Inf(-1), old+c, r, square, square)
 		}, ""},
 		{"VALUE-CLIP-FORM", "only the lower bound holds", func(v, old, r, c float64) (float64, float64) {
-			return clippedWithin(v, old-c, math.Inf(1), r)
+			return clippedWithin(v, old-c, math.Inf(1), r, square, square)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the mean of the clipped and the unclipped square", func(v, old, r, c float64) (float64, float64) {
-			a, da := square(v, r)
-			bounded := min(max(v, old-c), old+c)
-			b, db := square(bounded, r)
-			if bounded != v {
-				db = 0
-			}
+			a, da := square(v - r)
+			b, db := errorLoss(square).held(v, old-c, old+c, r)
 			return (a + b) / 2, (da + db) / 2
 		}, ""},
 		{"VALUE-CLIP-FORM", "the sum of the clipped and the unclipped square", func(v, old, r, c float64) (float64, float64) {
-			a, da := square(v, r)
-			bounded := min(max(v, old-c), old+c)
-			b, db := square(bounded, r)
-			if bounded != v {
-				db = 0
-			}
+			a, da := square(v - r)
+			b, db := errorLoss(square).held(v, old-c, old+c, r)
 			return a + b, da + db
 		}, ""},
 		{"VALUE-CLIP-FORM", "the squared error is clipped, not the value", func(v, _, r, c float64) (float64, float64) {
-			loss, slope := square(v, r)
+			loss, slope := square(v - r)
 			if loss > c*c {
 				return c * c, 0
 			}
 			return loss, slope
 		}, ""},
 		{"VALUE-CLIP-FORM", "the absolute error in place of its square", func(v, _, r, _ float64) (float64, float64) {
-			return math.Abs(v - r), math.Copysign(1, v-r)
+			return magnitude(v - r)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the unclipped side is the absolute error, the clipped one its square", func(v, old, r, c float64) (float64, float64) {
-			loss, slope := math.Abs(v-r), math.Copysign(1, v-r)
-			bounded := min(max(v, old-c), old+c)
-			if l, s := square(bounded, r); l > loss {
-				if loss, slope = l, s; bounded != v {
-					slope = 0
-				}
-			}
-			return loss, slope
+			return clippedWithin(v, old-c, old+c, r, magnitude, square)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the clipped side is the absolute error, the unclipped one its square", func(v, old, r, c float64) (float64, float64) {
-			loss, slope := square(v, r)
-			bounded := min(max(v, old-c), old+c)
-			if l := math.Abs(bounded - r); l > loss {
-				if loss, slope = l, math.Copysign(1, bounded-r); bounded != v {
-					slope = 0
-				}
-			}
-			return loss, slope
+			return clippedWithin(v, old-c, old+c, r, square, magnitude)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the larger of the absolute errors, clipped and unclipped, in place of their squares", func(v, old, r, c float64) (float64, float64) {
-			loss, slope := math.Abs(v-r), math.Copysign(1, v-r)
-			bounded := min(max(v, old-c), old+c)
-			if l := math.Abs(bounded - r); l > loss {
-				if loss, slope = l, math.Copysign(1, bounded-r); bounded != v {
-					slope = 0
-				}
-			}
-			return loss, slope
+			return clippedWithin(v, old-c, old+c, r, magnitude, magnitude)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the old value is clipped around the new one, not the new one around the old", func(v, old, r, c float64) (float64, float64) {
 			bounded, moves := min(max(old, v-c), v+c), 1.0
@@ -190,12 +167,7 @@ func valueForms() []valueForm {
 			return largerSquare(v, old+step, moves, r)
 		}, ""},
 		{"VALUE-CLIP-FORM", "the gradient passes the clip", func(v, old, r, c float64) (float64, float64) {
-			loss, slope := square(v, r)
-			bounded := min(max(v, old-c), old+c)
-			if l, s := square(bounded, r); l > loss {
-				return l, s
-			}
-			return loss, slope
+			return largerSquare(v, min(max(v, old-c), old+c), 1, r)
 		}, ""},
 	}
 	for _, delta := range []float64{1, 0.5, 0.1, 10} {
@@ -207,13 +179,7 @@ func valueForms() []valueForm {
 		}
 		for _, scale := range []float64{1, 2} {
 			forms = append(forms, valueForm{"VALUE-CLIP-FORM", fmt.Sprintf("%g times the Huber loss with δ = %g in place of both squares", scale, delta), func(v, old, r, c float64) (float64, float64) {
-				loss, slope := huber(v - r)
-				bounded := min(max(v, old-c), old+c)
-				if l, s := huber(bounded - r); l > loss {
-					if loss, slope = l, s; bounded != v {
-						slope = 0
-					}
-				}
+				loss, slope := clippedWithin(v, old-c, old+c, r, huber, huber)
 				return scale * loss, scale * slope
 			}, ""})
 		}
@@ -233,12 +199,9 @@ func valueForms() []valueForm {
 		forms = append(forms, valueForm{"VALUE-TARGET", "the unclipped side is fitted to " + name + ", the clipped one to the returns", nil, name})
 	}
 	forms = append(forms, valueForm{"VALUE-TARGET", "the clipped side is fitted to values, the unclipped one to the returns", func(v, old, r, c float64) (float64, float64) {
-		loss, slope := square(v, r)
-		bounded := min(max(v, old-c), old+c)
-		if l, s := square(bounded, old); l > loss {
-			if loss, slope = l, s; bounded != v {
-				slope = 0
-			}
+		loss, slope := square(v - r)
+		if l, s := errorLoss(square).held(v, old-c, old+c, old); l > loss {
+			return l, s
 		}
 		return loss, slope
 	}, ""})
@@ -306,6 +269,11 @@ func valueMatrix(step bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
 			fill(f.Lo*b.Cols, f.Hi*b.Cols)
 		}
 	}
+	return ofPairedValues(x, size, c, ch)
+}
+
+// ofValues predicts an output of the value loss of other values, which nothing clips. Its bounds are its own.
+func ofValues(x []float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	p := under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		return c.B.With("values_new", x), c.Set.With("value.clip", parsed("value.clip", "none"), "hypothesis"), true
 	}, c, ch)
@@ -314,12 +282,21 @@ func valueMatrix(step bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	}
 	q := *p
 	q.Bound = slices.Clone(p.Bound)
-	for i, w := range p.Want { // sums over n² squares, or a difference from a mean
-		if q.Bound[i] += 32 * c.Unit * math.Abs(w); len(p.Want) == len(v) && x[i] != ret[i] {
-			q.Bound[i] += 32 * c.Unit * size * math.Abs(w/(x[i]-ret[i]))
+	return &q
+}
+
+// ofPairedValues is [ofValues] of values that sums over n² squares, or a difference from a mean, are in, of numbers of at most size.
+func ofPairedValues(x []float64, size float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	p, ret := ofValues(x, c, ch), c.B.Token("returns")
+	if p == nil {
+		return nil
+	}
+	for i, w := range p.Want {
+		if p.Bound[i] += 32 * c.Unit * math.Abs(w); len(p.Want) == len(x) && x[i] != ret[i] {
+			p.Bound[i] += 32 * c.Unit * size * math.Abs(w/(x[i]-ret[i]))
 		}
 	}
-	return &q
+	return p
 }
 
 // withoutValues is the input whose returns R = A + V lack V.
@@ -363,32 +340,22 @@ func (f valueForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		if f.of != nil {
 			loss, slope = f.of(v[i], old[i], ret[i], clip)
 		} else {
-			loss, slope = square(v[i], other[i])
-			bounded := min(max(v[i], old[i]-clip), old[i]+clip)
-			if l, s := square(bounded, ret[i]); l > loss {
-				if loss, slope = l, s; bounded != v[i] {
-					slope = 0
-				}
+			loss, slope = square(v[i] - other[i])
+			if l, s := errorLoss(square).held(v[i], old[i]-clip, old[i]+clip, ret[i]); l > loss {
+				loss, slope = l, s
 			}
 		}
 		if x[i] = ret[i] + math.Sqrt(loss); ch.Output == "dvalues" {
 			x[i] = ret[i] + slope/2
 		}
 	}
-	p := under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-		return c.B.With("values_new", x), c.Set.With("value.clip", parsed("value.clip", "none"), "hypothesis"), true
-	}, c, ch)
-	if p == nil {
-		return nil
-	}
-	q := *p
-	q.Bound = slices.Clone(p.Bound)
-	if len(p.Want) == len(v) { // the bounds of the clip are rounded
+	p := ofValues(x, c, ch)
+	if p != nil && len(p.Want) == len(v) { // the bounds of the clip are rounded
 		for i, w := range p.Want {
 			if d := math.Abs(x[i] - ret[i]); d > 0 {
-				q.Bound[i] += 8 * c.Unit * (math.Abs(old[i]) + clip + math.Abs(ret[i])) * math.Abs(w) / d
+				p.Bound[i] += 8 * c.Unit * (math.Abs(old[i]) + clip + math.Abs(ret[i])) * math.Abs(w) / d
 			}
 		}
 	}
-	return &q
+	return p
 }

@@ -4,8 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"plumbline/internal/format/dump"
-	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
 
@@ -76,10 +74,10 @@ func (f valueMatrixForm) predict(c *stage.Case, ch *stage.Check) *stage.Predicti
 			}
 			for _, j := range cells {
 				a := at(f.v, j)
-				l, s := square(v[a], ret[at(f.r, j)])
+				l, s := square(v[a] - ret[at(f.r, j)])
 				moved := at(f.cv, j)
 				bounded, moves := heldWithin(v[moved]-old[at(f.old, j)], clip)
-				if m, t := square(old[at(f.old, j)]+bounded, ret[at(f.cr, j)]); m > l {
+				if m, t := square(old[at(f.old, j)] + bounded - ret[at(f.cr, j)]); m > l {
 					l, s, a = m, t*moves, moved
 				}
 				loss[i], slope[a] = loss[i]+l/n, slope[a]+s/n
@@ -91,18 +89,5 @@ func (f valueMatrixForm) predict(c *stage.Case, ch *stage.Check) *stage.Predicti
 			}
 		}
 	}
-	p := under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-		return c.B.With("values_new", x), c.Set.With("value.clip", parsed("value.clip", "none"), "hypothesis"), true
-	}, c, ch)
-	if p == nil {
-		return nil
-	}
-	q := *p
-	q.Bound = slices.Clone(p.Bound)
-	for i, w := range p.Want {
-		if q.Bound[i] += 32 * c.Unit * math.Abs(w); len(p.Want) == len(v) && x[i] != ret[i] {
-			q.Bound[i] += 32 * c.Unit * size * math.Abs(w/(x[i]-ret[i]))
-		}
-	}
-	return &q
+	return ofPairedValues(x, size, c, ch)
 }
