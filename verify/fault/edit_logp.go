@@ -50,13 +50,7 @@ var logpForms = []vocabularyForm{
 	{"LOGP-FORM", "the logit less twice the log-sum-exp", func(x []float64, id int, t float64) float64 { return x[id]/t - 2*logSumExp(x, 1/t) }},
 	{"LOGP-FORM", "the logit plus the log-sum-exp", func(x []float64, id int, t float64) float64 { return x[id]/t + logSumExp(x, 1/t) }},
 	{"LOGP-FORM", "the negative of the log-sum-exp, without the logit", func(x []float64, _ int, t float64) float64 { return -logSumExp(x, 1/t) }},
-	{"LOGP-FORM", "the logit less the largest one, not less the log-sum-exp", func(x []float64, id int, t float64) float64 {
-		most := math.Inf(-1)
-		for _, v := range x {
-			most = max(most, v)
-		}
-		return (x[id] - most) / t
-	}},
+	{"LOGP-FORM", "the logit less the largest one, not less the log-sum-exp", func(x []float64, id int, t float64) float64 { return (x[id] - slices.Max(x)) / t }},
 	{"LOGP-FORM", "the probability, not its logarithm", func(x []float64, id int, t float64) float64 { return math.Exp(x[id]/t - logSumExp(x, 1/t)) }},
 	{"LOGP-FORM", "the negative log-probability: a cross-entropy", func(x []float64, id int, t float64) float64 { return logSumExp(x, 1/t) - x[id]/t }},
 	{"LOGP-FORM", "the logarithm to the base of 2", func(x []float64, id int, t float64) float64 { return (x[id]/t - logSumExp(x, 1/t)) / math.Ln2 }},
@@ -68,13 +62,7 @@ var logpForms = []vocabularyForm{
 		}
 		return p[id] - logSumExp(p, 1)
 	}},
-	{"LOGP-FORM", "the log-prob of the likeliest token, not of the one that was sampled", func(x []float64, _ int, t float64) float64 {
-		most := math.Inf(-1)
-		for _, v := range x {
-			most = max(most, v)
-		}
-		return most/t - logSumExp(x, 1/t)
-	}},
+	{"LOGP-FORM", "the log-prob of the likeliest token, not of the one that was sampled", func(x []float64, _ int, t float64) float64 { return slices.Max(x)/t - logSumExp(x, 1/t) }},
 	{"LOGP-FORM", "the mean log-prob over the vocabulary", func(x []float64, _ int, t float64) float64 {
 		return overVocabulary(x, t, func(lp, _ float64) float64 { return lp }) / float64(len(x))
 	}},
@@ -183,16 +171,32 @@ func logpEdits(o *stage.Outcome) []edit {
 	return list
 }
 
-// predict predicts a number of the logits of every token. Of the size of the largest logit and of the log-sum-exp, each form takes at most V
-// terms of at most 8 roundings, as the right number does, whose bound has what errors of the logits do.
-func (f vocabularyForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
-	z := c.B.Tensors["logits"]
-	t := numberOr(c, "logp.temperature", 1) + numberOr(c, "logp.temp_eps", 0)
+// logitsOf returns logits of every token and what divides them, nil where the dump has none.
+func logitsOf(c *stage.Case) (z *dump.Tensor, t float64) {
+	z, t = c.B.Tensors["logits"], numberOr(c, "logp.temperature", 1)+numberOr(c, "logp.temp_eps", 0)
+	if z == nil || z.Layout != dump.PerToken || len(z.Data) != len(c.B.Mask)*z.Width {
+		return nil, t
+	}
+	return z, t
+}
+
+// rightOfLogits returns what the right formula gives of the logits with these and what it divides them by; nil where nothing does.
+func rightOfLogits(c *stage.Case, ch *stage.Check) (p *stage.Prediction, z *dump.Tensor, t float64) {
+	z, t = logitsOf(c)
 	if v := c.Set.Value("entropy.logits"); ch.Output == "entropy" && v.Kind() == convention.Enum && v.Text() == "unscaled" {
 		t = 1
 	}
-	p := under(sameInput, c, ch)
-	if z == nil || z.Layout != dump.PerToken || p == nil || len(p.Want) != len(c.B.Mask) || len(z.Data) != len(p.Want)*z.Width || !(t > 0) {
+	if p = under(sameInput, c, ch); z == nil || p == nil || len(p.Want) != len(c.B.Mask) || !(t > 0) {
+		return nil, nil, 0
+	}
+	return p, z, t
+}
+
+// predict predicts a number of the logits of every token. Of the size of the largest logit and of the log-sum-exp, each form takes at most V
+// terms of at most 8 roundings, as the right number does, whose bound has what errors of the logits do.
+func (f vocabularyForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	p, z, t := rightOfLogits(c, ch)
+	if p == nil {
 		return nil
 	}
 	q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want)), Judge: p.Judge, Scale: 1}
@@ -215,10 +219,9 @@ func (f vocabularyForm) predict(c *stage.Case, ch *stage.Check) *stage.Predictio
 // ofNeighbour predicts log-probs z_id − ln Σ e^z with the id of the token by columns behind, where it is a token of the same row. Cells whose
 // neighbour is not there are not judged.
 func ofNeighbour(by int, c *stage.Case, ch *stage.Check) *stage.Prediction {
-	b, z := c.B, c.B.Tensors["logits"]
-	t := numberOr(c, "logp.temperature", 1) + numberOr(c, "logp.temp_eps", 0)
-	p := under(sameInput, c, ch)
-	if z == nil || z.Layout != dump.PerToken || p == nil || len(p.Want) != len(b.Mask) || len(z.Data) != len(p.Want)*z.Width || !(t > 0) {
+	b := c.B
+	p, z, t := rightOfLogits(c, ch)
+	if p == nil {
 		return nil
 	}
 	q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want)), Judge: make([]bool, len(p.Want)), Scale: 1}
@@ -237,10 +240,9 @@ func ofNeighbour(by int, c *stage.Case, ch *stage.Check) *stage.Prediction {
 
 // softmaxOver predicts log-probs whose softmax is taken over the positions of a row, or over the rows of a file, of the logit of the token.
 func softmaxOver(rows bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
-	b, z := c.B, c.B.Tensors["logits"]
-	t := numberOr(c, "logp.temperature", 1) + numberOr(c, "logp.temp_eps", 0)
-	p := under(sameInput, c, ch)
-	if z == nil || z.Layout != dump.PerToken || p == nil || len(p.Want) != len(b.Mask) || len(z.Data) != len(p.Want)*z.Width || !(t > 0) {
+	b := c.B
+	p, z, t := rightOfLogits(c, ch)
+	if p == nil {
 		return nil
 	}
 	q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want)), Judge: p.Judge, Scale: 1}

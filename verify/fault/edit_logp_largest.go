@@ -5,14 +5,13 @@ import (
 	"math"
 	"slices"
 
-	"plumbline/internal/format/dump"
 	"plumbline/verify/stage"
 )
 
 // largest returns the k largest logits.
 func largest(x []float64, k int) []float64 {
 	y := slices.Clone(x)
-	slices.SortFunc(y, func(a, b float64) int { return compareFloats(b, a) })
+	slices.SortFunc(y, func(a, b float64) int { return compare(b, a) })
 	return y[:min(k, len(y))]
 }
 
@@ -34,9 +33,8 @@ func ofLargest(k int, renormalised bool) func(x []float64, id int, t float64) fl
 // largestLogits returns the entropy of the k largest logits, for the k that the first token shows: one number per token tells it from the others.
 func largestLogits(o *stage.Outcome) []vocabularyForm {
 	b := o.Case.B
-	z := b.Tensors["logits"]
-	t := numberOr(o.Case, "logp.temperature", 1) + numberOr(o.Case, "logp.temp_eps", 0)
-	if z == nil || z.Layout != dump.PerToken || len(o.Got) != len(b.Mask) || len(z.Data) != len(b.Mask)*z.Width || !(t > 0) {
+	z, t := logitsOf(o.Case)
+	if z == nil || len(o.Got) != len(b.Mask) || !(t > 0) {
 		return nil
 	}
 	i := slices.Index(b.Mask, true)

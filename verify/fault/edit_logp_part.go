@@ -55,10 +55,9 @@ func behindHole(b *dump.Batch, row int) int {
 
 // predict predicts the log-probs of logits that are all there, a part of them those of another column, which may be none of the policy's.
 func (f partShift) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
-	b, z := c.B, c.B.Tensors["logits"]
-	t := numberOr(c, "logp.temperature", 1) + numberOr(c, "logp.temp_eps", 0)
-	p := under(sameInput, c, ch)
-	if z == nil || z.Layout != dump.PerToken || p == nil || len(p.Want) != len(b.Mask) || len(z.Data) != len(p.Want)*z.Width || !(t > 0) {
+	b := c.B
+	p, z, t := rightOfLogits(c, ch)
+	if p == nil {
 		return nil
 	}
 	q := altered(p)

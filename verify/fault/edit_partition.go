@@ -52,7 +52,7 @@ func otherPartition(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	for r := range order {
 		order[r] = r
 	}
-	slices.SortFunc(order, func(i, j int) int { return compareFloats(base[i], base[j]) })
+	slices.SortFunc(order, func(i, j int) int { return compare(base[i], base[j]) })
 	q := &stage.Prediction{Want: make([]float64, len(id)), Bound: make([]float64, len(id)), Scale: p.Scale}
 	classes, mixed := 0, 0
 	const near = 1e-5 // of the scores: float32 and its sums
@@ -77,16 +77,6 @@ func otherPartition(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	return q
-}
-
-func compareFloats(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // engineOldEdits returns the edit of importance weights that are of other old log-probs than those of the dump, which are the engine's bit by bit: of
