@@ -79,14 +79,8 @@ func bothSides(lp, old, a float64, o tokenBounds) (loss, slope float64) {
 
 // lossEdits returns edits of the policy term as another loss of the token.
 func lossEdits(o *stage.Outcome) []edit {
-	switch o.Check.ID {
-	case "token_loss/policy", "gradient/dlogp", "aggregate/pg_loss", "aggregate/loss":
-	default:
+	if !policyOutput(o) {
 		return nil
-	}
-	c := o.Case.Of(o.Case.B, o.Case.Set)
-	if o.Check.Stage == convention.Aggregate && c.Has("token_loss") {
-		return nil // it is aggregated as it was dumped: the edit shows there
 	}
 	var list []edit
 	forms := slices.Clone(lossForms)

@@ -133,12 +133,8 @@ var rowRatioForms = []rowRatioForm{
 	{id: "RATIO-FORM", title: "the ratio of a row is the largest of its tokens", row: extremeRatio(1)},
 	{id: "RATIO-FORM", title: "the ratio of a row is the smallest of its tokens", row: extremeRatio(-1)},
 	{id: "RATIO-FORM", title: "the ratio of a row is e to the sum of the log-ratios over the root of their number", row: func(d []float64) (float64, []float64) {
-		var sum float64
-		for _, v := range d {
-			sum += v
-		}
 		root := math.Sqrt(float64(len(d)))
-		x := math.Exp(sum / root)
+		x := math.Exp(total(d) / root)
 		return x, slices.Repeat([]float64{x / root}, len(d))
 	}},
 	{id: "RATIO-FORM", title: "the ratio of a row is that of its first token", row: func(d []float64) (float64, []float64) {
@@ -185,7 +181,7 @@ func rowRatioEdits(o *stage.Outcome) []edit {
 func policyOutput(o *stage.Outcome) bool {
 	switch o.Check.ID {
 	case "token_loss/policy", "gradient/dlogp", "aggregate/pg_loss", "aggregate/loss":
-		return !(o.Check.Stage == convention.Aggregate && o.Case.Has("token_loss"))
+		return !(o.Check.Stage == convention.Aggregate && o.Case.Has("token_loss")) // aggregated as it was dumped: the form shows there
 	}
 	return false
 }
@@ -224,10 +220,7 @@ func (f rowRatioForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction 
 			x = math.Exp(total(d) / over)
 			slopes = slices.Repeat([]float64{x / over}, len(d))
 		}
-		var size float64
-		for _, v := range d {
-			size += math.Abs(v)
-		}
+		size := total(mapped(d, math.Abs))
 		var through float64 // what the losses of the row have through its ratio
 		for k, i := range at {
 			side := [2]float64{x, x}

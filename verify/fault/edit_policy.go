@@ -245,15 +245,10 @@ func surrogateForms() []surrogateForm {
 
 // policyEdits returns edits of a clipped policy objective.
 func policyEdits(o *stage.Outcome) []edit {
-	switch o.Check.ID {
-	case "token_loss/policy", "gradient/dlogp", "aggregate/pg_loss", "aggregate/loss":
-	default:
+	if !policyOutput(o) {
 		return nil
 	}
 	c := o.Case.Of(o.Case.B, o.Case.Set)
-	if o.Check.Stage == convention.Aggregate && c.Has("token_loss") {
-		return nil // it is aggregated as it was dumped: the edit shows there
-	}
 	right := surrogateForm{surrogate: rightSurrogate()}
 	p, q := right.predict(c, o.Check), under(sameInput, c, o.Check)
 	if p == nil || q == nil || len(p.Want) != len(q.Want) {
@@ -287,23 +282,11 @@ func (f surrogateForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 	if v := c.Set.Value("ratio.old"); v.Kind() == convention.Enum && v.Text() != "stored" {
 		return nil
 	}
-	byRow := level.Kind() == convention.Enum && level.Text() == "seq_mean"
-	if !byRow && !(level.Kind() == convention.Enum && level.Text() == "token") {
+	if level.Kind() != convention.Enum || level.Text() != "seq_mean" && level.Text() != "token" {
 		return nil
 	}
-	o := tokenBounds{numberOr(c, "clip.low", math.Inf(1)), numberOr(c, "clip.high", math.Inf(1)), numberOr(c, "clip.dual", 0), numberOr(c, "clip.delta", 0)}
-	d := make([]float64, len(lp))
-	for r := range c.B.Rows {
-		var sum, n float64
-		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-			if d[i] = lp[i] - old[i]; c.B.Mask[i] {
-				sum, n = sum+d[i], n+1
-			}
-		}
-		for i := r * c.B.Cols; byRow && i < (r+1)*c.B.Cols; i++ {
-			d[i] = sum / max(n, 1)
-		}
-	}
+	o := boundsOf(c)
+	d, _ := logRatios(c, lp, old)
 	a := make([]float64, len(lp))
 	for i := range a {
 		loss, slope := f.of(d[i], adv[i], o)

@@ -100,26 +100,21 @@ func ratioForms(least, most float64) []ratioForm {
 
 // ratioOperands returns the forms that read another tensor, or another row, on one side of the log-ratio.
 func ratioOperands(c *stage.Case) []ratioForm {
-	sources := []struct {
+	type source struct {
 		title string
 		of    func(c *stage.Case) []float64
-	}{{"0", func(c *stage.Case) []float64 { return make([]float64, len(c.B.Mask)) }}}
+	}
+	sources := []source{{"0", func(c *stage.Case) []float64 { return make([]float64, len(c.B.Mask)) }}}
 	for _, name := range []string{"logp_new", "logp_old", "logp_gen", "logp_ref"} {
 		if c.B.Token(name) == nil {
 			continue
 		}
-		sources = append(sources, struct {
-			title string
-			of    func(c *stage.Case) []float64
-		}{name, func(c *stage.Case) []float64 { return c.B.Token(name) }})
+		sources = append(sources, source{name, func(c *stage.Case) []float64 { return c.B.Token(name) }})
 		if name != "logp_new" && name != "logp_old" {
 			continue
 		}
 		for _, m := range rowMoves {
-			sources = append(sources, struct {
-				title string
-				of    func(c *stage.Case) []float64
-			}{name + " of " + m.title, func(c *stage.Case) []float64 { return ofMicroBatch(c, c.B.Token(name), m.from) }})
+			sources = append(sources, source{name + " of " + m.title, func(c *stage.Case) []float64 { return ofMicroBatch(c, c.B.Token(name), m.from) }})
 		}
 	}
 	var list []ratioForm
@@ -163,14 +158,12 @@ func ofMicroBatch(c *stage.Case, x []float64, from func(r, n int) int) []float64
 
 // ratioEdits returns the edits of the ratio in the policy term.
 func ratioEdits(o *stage.Outcome) []edit {
-	switch o.Check.ID {
-	case "token_loss/policy", "gradient/dlogp", "aggregate/pg_loss", "aggregate/loss":
-	default:
+	if !policyOutput(o) {
 		return nil
 	}
 	c := ofStored(o.Case.Of(o.Case.B, o.Case.Set))
 	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
-	if o.Check.Stage == convention.Aggregate && c.Has("token_loss") || lp == nil || old == nil || c.Optional("advantages").X == nil || c.B.Cols == 0 {
+	if lp == nil || old == nil || c.Optional("advantages").X == nil || c.B.Cols == 0 {
 		return nil
 	}
 	if v := c.Set.Value("ratio.old"); v.Kind() == convention.Enum && v.Text() != "stored" {

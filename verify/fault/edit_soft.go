@@ -83,13 +83,8 @@ func gateForms() []gateForm {
 
 // formsLoss reports whether an output of a check is made of the losses of tokens, which a form may replace.
 func formsLoss(o *stage.Outcome, kind string) bool {
-	switch o.Check.ID {
-	case "token_loss/policy", "gradient/dlogp", "aggregate/pg_loss", "aggregate/loss":
-	default:
-		return false
-	}
 	c := o.Case
-	if c.Set.Value("loss.kind").String() != kind || o.Check.Stage == convention.Aggregate && c.Has("token_loss") || weighsBesides(c) {
+	if !policyOutput(o) || c.Set.Value("loss.kind").String() != kind || weighsBesides(c) {
 		return false
 	}
 	level := c.Set.Value("ratio.level")
