@@ -33,13 +33,7 @@ func keepForms() []keepForm {
 	far("those that are near, not those that are far", "", mean, func(adv, gap, limit float64) bool { return adv < 0 && gap <= limit })
 	far("the limit has the wrong sign", "", mean, func(adv, gap, limit float64) bool { return adv < 0 && gap > -limit })
 	far("the sum of the differences, not their mean", "", func(d []float64, _ float64) float64 { return total(d) }, right)
-	far("the mean of the magnitudes", "", func(d []float64, n float64) float64 {
-		var sum float64
-		for _, v := range d {
-			sum += math.Abs(v)
-		}
-		return sum / max(n, 1)
-	}, right)
+	far("the mean of the magnitudes", "", func(d []float64, n float64) float64 { return mean(mapped(d, math.Abs), n) }, right)
 	far("the largest difference of a token, not the mean", "", func(d []float64, _ float64) float64 {
 		if len(d) == 0 {
 			return 0

@@ -85,10 +85,7 @@ func atMostOne(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 
 // meanOverColumns returns the input whose weights of responses are those of log-ratios divided by the columns of their file.
 func meanOverColumns(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-	old, gen := c.B.Token("logp_old"), c.B.Token("logp_gen")
-	if old == nil {
-		old = c.B.Token("logp_new")
-	}
+	old, gen := ofTrainer(c), c.B.Token("logp_gen")
 	level := c.EnumOr("tis.level", "none")
 	if old == nil || gen == nil || level != "seq_sum" && level != "seq_geo" {
 		return nil, nil, false

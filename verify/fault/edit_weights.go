@@ -26,12 +26,17 @@ var weightForms = []struct {
 	{"IS-BF16", "e to the d, both in bfloat16", func(d float64) float64 { return inHalf(math.Exp(inHalf(d))) }},
 }
 
+// ofTrainer returns the trainer's log-probs that weights are made of: those of the new pass where there are no old ones.
+func ofTrainer(c *stage.Case) []float64 {
+	if old := c.B.Token("logp_old"); old != nil {
+		return old
+	}
+	return c.B.Token("logp_new")
+}
+
 // eachInHalf are log-ratios of which both log-probs, and the difference, are taken in bfloat16.
 func eachInHalf(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-	old, gen := c.B.Token("logp_old"), c.B.Token("logp_gen")
-	if old == nil {
-		old = c.B.Token("logp_new")
-	}
+	old, gen := ofTrainer(c), c.B.Token("logp_gen")
 	if old == nil || gen == nil {
 		return nil, nil, false
 	}
@@ -69,13 +74,7 @@ var strayScopes = []weightScope{
 	{title: "that of the first column, which is 1 outside the mask", cell: func(b *dump.Batch, row int) int { return row * b.Cols }},
 	{title: "the largest of its tokens", log: ofRow(slices.Max[[]float64])},
 	{title: "the smallest of its tokens", log: ofRow(slices.Min[[]float64])},
-	{title: "the sum of those of its tokens", log: ofRow(func(d []float64) float64 {
-		var sum float64
-		for _, x := range d {
-			sum += math.Exp(x)
-		}
-		return math.Log(sum)
-	})},
+	{title: "the sum of those of its tokens", log: ofRow(func(d []float64) float64 { return math.Log(total(mapped(d, math.Exp))) })},
 	{title: "e to the sum of its log-ratios over the root of their number", log: ofRow(func(d []float64) float64 { return total(d) / math.Sqrt(float64(len(d))) })},
 	{title: "e to the sum of its log-ratios without the last token", log: ofRow(func(d []float64) float64 { return total(d[:len(d)-1]) })},
 	{title: "e to the sum of its log-ratios without the first token", log: ofRow(func(d []float64) float64 { return total(d[1:]) })},
@@ -99,11 +98,7 @@ var strayScopes = []weightScope{
 		return append([]float64{0}, sumsUpTo(d)[:len(d)-1]...)
 	}},
 	{title: "the mean of those of its tokens, not e to the mean of the log-ratios", log: ofRow(func(d []float64) float64 {
-		var sum float64
-		for _, x := range d {
-			sum += math.Exp(x)
-		}
-		return math.Log(sum / float64(len(d)))
+		return math.Log(total(mapped(d, math.Exp)) / float64(len(d)))
 	})},
 }
 
@@ -135,10 +130,7 @@ var weightScopes = slices.Concat(strayScopes, chosenScopes)
 // token, of each token of a geometric mean, and its share of a sum.
 func ofScope(s weightScope) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-		old, gen := c.B.Token("logp_old"), c.B.Token("logp_gen")
-		if old == nil {
-			old = c.B.Token("logp_new")
-		}
+		old, gen := ofTrainer(c), c.B.Token("logp_gen")
 		level := c.Set.Value("tis.level").String()
 		if old == nil || gen == nil || c.B.Cols == 0 || level == "none" {
 			return nil, nil, false
@@ -229,19 +221,18 @@ func weightEdits(o *stage.Outcome) []edit {
 	var list []edit
 	for _, f := range weightForms {
 		log := func(d, _ []float64) []float64 {
-			y := make([]float64, len(d))
-			for i, x := range d {
+			return mapped(d, func(x float64) float64 {
 				switch level {
 				case "seq_sum":
 					x = total(d)
 				case "seq_geo":
 					x = total(d) / float64(len(d))
 				}
-				if y[i] = math.Log(f.of(x)); math.IsNaN(y[i]) || math.IsInf(y[i], 0) {
-					y[i] = x
+				if y := math.Log(f.of(x)); !math.IsNaN(y) && !math.IsInf(y, 0) {
+					return y
 				}
-			}
-			return y
+				return x
+			})
 		}
 		list = append(list, edit{id: f.id, title: "the importance weight is " + f.title + ", of d = logp_old − logp_gen", changes: 1,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
