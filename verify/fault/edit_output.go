@@ -126,16 +126,15 @@ func ofAny(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if scope == "none" {
 		return ofRows(c, ch, from)
 	}
-	moved, judge := slices.Clone(raw.Want), slices.Clone(b.Mask)
-	var worst float64
+	moved, judge := altered(raw), slices.Clone(b.Mask)
 	for r, s := range from {
 		for x := range w {
 			if i, j := r*w+x, s*w+x; b.Mask[i] {
-				moved[i], judge[i], worst = raw.Want[j], in(j), max(worst, raw.Bound[j])
+				moved.Want[i], moved.Bound[i], judge[i] = raw.Want[j], raw.Bound[j], in(j)
 			}
 		}
 	}
-	return whitenedFrom(moved, worst, judge, c, ch)
+	return whitenedFrom(moved, judge, c, ch)
 }
 
 // onLine reports whether the numbers y of a row are k·x + m, k > 0, of those of another, with how many numbers speak: at least five.
@@ -169,12 +168,18 @@ func onLine(y, x []float64, in func(t int) bool) (n int, fits bool) {
 	return n, true
 }
 
-// whitenedFrom predicts the advantages that the whitening of the options makes of others, x off by most, judged where judge says, or where they are anyway if
-// that is nil: x is handed to it as rewards without a future.
-func whitenedFrom(x []float64, most float64, judge []bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
-	p := under(both(both(perToken("token_rewards", x), constant("values", 0)), number("gae.gamma", func(float64) float64 { return 0 })), c, ch)
+// whitenedFrom predicts the advantages that the whitening of the options makes of others, judged where judge says, or where they are anyway if that is nil:
+// they are handed to it as rewards without a future.
+func whitenedFrom(others *stage.Prediction, judge []bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	p := under(both(both(perToken("token_rewards", others.Want), constant("values", 0)), number("gae.gamma", func(float64) float64 { return 0 })), c, ch)
 	if p == nil {
 		return nil
+	}
+	var most float64
+	for i, m := range c.B.Mask {
+		if m {
+			most = max(most, others.Bound[i])
+		}
 	}
 	q := *p
 	q.Bound = slices.Clone(p.Bound)

@@ -351,24 +351,23 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		p = combined(f.scale(gamma, lambda), p, 0, p)
 	}
 	if ch.Output == "returns" {
-		for i, m := range b.Mask {
-			if m {
-				p.Want[i] += value.X[i]
-				p.Bound[i] += c.Unit * math.Abs(p.Want[i])
-			}
-		}
-		return p
+		return withValues(p, value, c)
 	}
 	if v := c.Set.Value("whiten.scope"); v.Kind() != convention.Enum || v.Text() == "none" {
 		return p
 	}
-	var most float64
-	for i, m := range b.Mask {
+	return whitenedFrom(p, nil, c, ch)
+}
+
+// withValues makes returns of the advantages of a prediction.
+func withValues(p *stage.Prediction, value stage.Input, c *stage.Case) *stage.Prediction {
+	for i, m := range c.B.Mask {
 		if m {
-			most = max(most, p.Bound[i])
+			p.Want[i] += value.X[i]
+			p.Bound[i] += c.Unit * math.Abs(p.Want[i])
 		}
 	}
-	return whitenedFrom(p.Want, most, nil, c, ch)
+	return p
 }
 
 // lengthEdits returns edits of advantages that are multiplied by, or divided by, a count of their row.

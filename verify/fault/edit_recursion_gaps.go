@@ -61,22 +61,10 @@ func overGaps(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	if ch.Output == "returns" {
-		for i, m := range b.Mask {
-			if m {
-				p.Want[i] += value.X[i]
-				p.Bound[i] += c.Unit * math.Abs(p.Want[i])
-			}
-		}
-		return p
+		return withValues(p, value, c)
 	}
 	if whitened := c.Set.Value("whiten.scope").String(); whitened == "none" || whitened == "–" {
 		return p
 	}
-	var off float64
-	for i, m := range b.Mask {
-		if m {
-			off = max(off, p.Bound[i])
-		}
-	}
-	return whitenedFrom(p.Want, off, p.Judge, c, ch)
+	return whitenedFrom(p, p.Judge, c, ch)
 }
