@@ -41,8 +41,7 @@ func clippedAfterKL(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 	for r := range x {
 		at := r
 		if len(raw.Want) != c.B.Rows {
-			first, _ := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
-			at = r*c.B.Cols + max(first, 0)
+			at = max(firstOf(c.B, r), r*c.B.Cols)
 		}
 		x[r] = math.Min(math.Max(raw.Want[at], clip.Nums()[0]), clip.Nums()[1])
 	}

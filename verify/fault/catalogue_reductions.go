@@ -178,8 +178,8 @@ func truncated(c *stage.Case, row int) bool {
 // positive reports whether the advantage of a row is above 0, of per-token advantages that of its first token.
 func positive(c *stage.Case, row int) bool {
 	a := c.Optional("advantages")
-	first, _ := firstLast(c.B.Mask[row*c.B.Cols : (row+1)*c.B.Cols])
-	return a.X != nil && first >= 0 && a.X[row*c.B.Cols+first] > 0
+	first := firstOf(c.B, row)
+	return a.X != nil && first >= 0 && a.X[first] > 0
 }
 
 // byAdvantages predicts an output of a loss whose every file is Σ ℓ·A/Σ A, over the cells of the mask or over all of them: that of a

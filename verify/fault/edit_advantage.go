@@ -265,8 +265,7 @@ func newFormInputs(c *stage.Case, ch *stage.Check) *formInputs {
 	for i := range in.r {
 		at := i
 		if !in.perRow {
-			first, _ := firstLast(b.Mask[i*b.Cols : (i+1)*b.Cols])
-			at = i*b.Cols + max(first, 0)
+			at = max(firstOf(b, i), i*b.Cols)
 		}
 		in.r[i], in.e[i] = raw.Want[at], raw.Bound[at]
 	}
@@ -297,8 +296,7 @@ func (in *formInputs) sharedBaselines(ch *stage.Check) [][]int {
 	for r := range adv {
 		at := r
 		if !in.perRow {
-			first, _ := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols])
-			at = r*b.Cols + max(first, 0)
+			at = max(firstOf(b, r), r*b.Cols)
 		}
 		if at >= len(t.Data) {
 			return nil

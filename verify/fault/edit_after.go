@@ -180,8 +180,7 @@ func lengthPenalty(o *stage.Outcome) []edit {
 	for row := range b.Rows {
 		i := row
 		if len(o.Got) != b.Rows {
-			first, _ := firstLast(b.Mask[row*b.Cols : (row+1)*b.Cols])
-			i = row*b.Cols + max(first, 0)
+			i = max(firstOf(b, row), row*b.Cols)
 		}
 		if n[row] == 0 || i >= len(o.Got) || o.Pred.Judge != nil && !o.Pred.Judge[i] {
 			continue

@@ -189,6 +189,14 @@ func withoutKL(c *stage.Case, x []float64) *stage.Case {
 	return c.Of(&b, set)
 }
 
+// firstOf returns the cell of the first token of a row, −1 where it has none.
+func firstOf(b *dump.Batch, row int) int {
+	if first, _ := firstLast(b.Mask[row*b.Cols : (row+1)*b.Cols]); first >= 0 {
+		return row*b.Cols + first
+	}
+	return -1
+}
+
 // lastOf returns the cell of the last token of a row, −1 where it has none.
 func lastOf(b *dump.Batch, row int) int {
 	if _, last := firstLast(b.Mask[row*b.Cols : (row+1)*b.Cols]); last >= 0 {

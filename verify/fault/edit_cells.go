@@ -43,17 +43,10 @@ func numberOr(c *stage.Case, name string, absent float64) float64 {
 var cellSets = []cellSet{
 	{"LOSS-MASK-TRUNCATED", "of responses that were cut off", func(c *stage.Case, r, _, _ int) bool { return truncated(c, r) }},
 	{"EXTRA-TERM", "of responses that ended", func(c *stage.Case, r, _, _ int) bool { return c.FactList("eos_token_id") != nil && !truncated(c, r) }},
-	{"LOSS-MASK-FIRST", "that are the first of their response", func(c *stage.Case, r, t, _ int) bool {
-		first, _ := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
-		return t == first
-	}},
-	{"LOSS-MASK-NO-EOS", "that are the last of their response", func(c *stage.Case, r, t, _ int) bool {
-		_, last := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
-		return t == last
-	}},
-	{"LOSS-MASK-EARLY", "that are the last of their response, but for those in the last column: what a mask leaves out that is rolled by one token", func(c *stage.Case, r, t, _ int) bool {
-		_, last := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
-		return t == last && t+1 < c.B.Cols && (c.B.Origin[r].Cols <= 0 || t+1 < c.B.Origin[r].Cols)
+	{"LOSS-MASK-FIRST", "that are the first of their response", func(c *stage.Case, r, _, i int) bool { return i == firstOf(c.B, r) }},
+	{"LOSS-MASK-NO-EOS", "that are the last of their response", func(c *stage.Case, r, _, i int) bool { return i == lastOf(c.B, r) }},
+	{"LOSS-MASK-EARLY", "that are the last of their response, but for those in the last column: what a mask leaves out that is rolled by one token", func(c *stage.Case, r, t, i int) bool {
+		return i == lastOf(c.B, r) && t+1 < c.B.Cols && (c.B.Origin[r].Cols <= 0 || t+1 < c.B.Origin[r].Cols)
 	}},
 	{"LOSS-MASK-NEGATIVE", "whose advantage is negative", func(c *stage.Case, _, _, i int) bool { return signOf(c, "advantages", i) < 0 }},
 	{"LOSS-MASK-ADVANTAGES", "whose advantage is positive", func(c *stage.Case, _, _, i int) bool { return signOf(c, "advantages", i) > 0 }},
@@ -94,9 +87,9 @@ var cellSets = []cellSet{
 		first, _ := firstLast(row)
 		return first >= 0 && t > first && slices.Contains(row[first:t], false)
 	}},
-	{"LOSS-MASK-TOOL", "that follow a hole of the response mask", func(c *stage.Case, r, t, i int) bool {
-		first, _ := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
-		return first >= 0 && t > first && !c.B.Mask[i-1]
+	{"LOSS-MASK-TOOL", "that follow a hole of the response mask", func(c *stage.Case, r, _, i int) bool {
+		first := firstOf(c.B, r)
+		return first >= 0 && i > first && !c.B.Mask[i-1]
 	}},
 }
 

@@ -42,11 +42,11 @@ func firstAdvantages(b *dump.Batch, name string) []float64 {
 	}
 	out := make([]float64, b.Rows)
 	for r := range out {
-		first, _ := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols])
-		if first < 0 {
+		i := firstOf(b, r)
+		if i < 0 {
 			return nil
 		}
-		out[r] = x[r*b.Cols+first]
+		out[r] = x[i]
 	}
 	return out
 }

@@ -187,11 +187,7 @@ func flattened(from func(k, n, g int) int, c *stage.Case, ch *stage.Check) *stag
 		if len(p.Want) == c.B.Rows {
 			return row
 		}
-		first, _ := firstLast(c.B.Mask[row*c.B.Cols : (row+1)*c.B.Cols])
-		if first < 0 {
-			return -1
-		}
-		return row*c.B.Cols + first
+		return firstOf(c.B, row)
 	}
 	adv, bound := make([]float64, c.B.Rows), make([]float64, c.B.Rows)
 	for k, row := range r.rows {

@@ -74,18 +74,9 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		}
 		return m
 	}
-	ones, filled := everyRow(b, 1), make([]float64, b.Rows)
-	for r, v := range n {
-		if v > 0 {
-			filled[r] = 1
-		}
-	}
+	ones, filled := everyRow(b, 1), mapped(n, func(v float64) float64 { return float64(boolToInt(v > 0)) })
 	moved := func(by float64) []float64 {
-		x := make([]float64, len(n))
-		for r, v := range n {
-			x[r] = max(v+by, 0)
-		}
-		return x
+		return mapped(n, func(v float64) float64 { return max(v+by, 0) })
 	}
 	add := func(list *[]part, what string, x []float64) {
 		if !slices.ContainsFunc(x, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) || v < 0 }) {
@@ -116,18 +107,10 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	mean := func(rows func(int) bool) float64 { return sumOf(n, rows) / max(sumOf(ones, rows), 1) }
 	add(&p.length, "the mean length of its micro-batch", spreadFiles(b, func(f int) float64 { return mean(inFile(f)) }))
 	add(&p.length, "the mean length of the step", everyRow(b, mean(all)))
-	add(&p.length, "√ of its tokens", func() []float64 {
-		x := make([]float64, len(n))
-		for r, v := range n {
-			x[r] = math.Sqrt(v)
-		}
-		return x
-	}())
+	add(&p.length, "√ of its tokens", mapped(n, math.Sqrt))
 	for _, k := range lengthLimits {
-		floor, cap := slices.Clone(n), slices.Clone(n)
-		for r, v := range n {
-			floor[r], cap[r] = max(v, k), min(v, k)
-		}
+		floor := mapped(n, func(v float64) float64 { return max(v, k) })
+		cap := mapped(n, func(v float64) float64 { return min(v, k) })
 		for i, x := range [][]float64{floor, cap} {
 			what := fmt.Sprintf("its tokens, at %s %g", [2]string{"least", "most"}[i], k)
 			p.length = append(p.length, part{what, x, slices.Equal(x, n) || len(x) == 0 || slices.Min(x) == slices.Max(x)})
@@ -217,16 +200,9 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	}
 	p.addPowers(b, add)
 	add(&p.factor, "its own tokens", n)
-	squares := func(rows func(int) bool) (s float64) {
-		for r, v := range n {
-			if rows(r) {
-				s += float64(v * v)
-			}
-		}
-		return s
-	}
-	add(&p.count, "the squares of the lengths of the step", everyRow(b, squares(all)))
-	add(&p.count, "the squares of the lengths of the micro-batch", spreadFiles(b, func(f int) float64 { return squares(inFile(f)) }))
+	squares := mapped(n, func(v float64) float64 { return v * v })
+	add(&p.count, "the squares of the lengths of the step", everyRow(b, sumOf(squares, all)))
+	add(&p.count, "the squares of the lengths of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(squares, inFile(f)) }))
 	keep := func(what string, drop func(r int) bool) {
 		x, kept := everyRow(b, 1), 0
 		for r := range x {
@@ -245,8 +221,8 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	keep("responses that were cut off", func(r int) bool { return truncated(c, r) })
 	if a := c.Optional("advantages"); len(a.X) == len(b.Mask) && b.Cols > 0 {
 		first := func(r int) float64 {
-			if t, _ := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols]); t >= 0 {
-				return a.X[r*b.Cols+t]
+			if i := firstOf(b, r); i >= 0 {
+				return a.X[i]
 			}
 			return 0
 		}

@@ -2,6 +2,7 @@ package fault
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -50,13 +51,7 @@ var klOfRows = []struct {
 	}},
 	{"the sum by the square root of the number of tokens", func(k []float64, _ float64) float64 { return total(k) / math.Sqrt(float64(len(k))) }},
 	{"the sum times the number of tokens by that of columns", func(k []float64, w float64) float64 { return total(k) * float64(len(k)) / w }},
-	{"the largest estimate", func(k []float64, _ float64) float64 {
-		most := math.Inf(-1)
-		for _, x := range k {
-			most = max(most, x)
-		}
-		return most
-	}},
+	{"the largest estimate", func(k []float64, _ float64) float64 { return slices.Max(k) }},
 }
 
 // rewardKLEdits returns edits of the KL that is subtracted from the scores of responses before their baseline (TRL 1.16, rloo_trainer.py).

@@ -198,15 +198,8 @@ var spreadRewards = []struct {
 		return sum * float64(boolToInt(t == len(r)-1))
 	}},
 	{"the first token has the sum of the rewards of its response, and the others 0", func(_ []float64, sum float64, t int) float64 { return sum * float64(boolToInt(t == 0)) }},
-	{"the rewards of a response are summed up from its last token back: returns, of which the returns are made", func(r []float64, _ float64, t int) float64 { return sumOf(r[t:]) }},
+	{"the rewards of a response are summed up from its last token back: returns, of which the returns are made", func(r []float64, _ float64, t int) float64 { return total(r[t:]) }},
 	{"the rewards of a response stand in the reverse order", func(r []float64, _ float64, t int) float64 { return r[len(r)-1-t] }},
-}
-
-func sumOf(x []float64) (sum float64) {
-	for _, v := range x {
-		sum += v
-	}
-	return sum
 }
 
 // ofRowRewards predicts the rewards of tokens that are functions of those of their response: of n rewards, (n + 4)·u of the sum of their sizes more.
@@ -225,7 +218,7 @@ func ofRowRewards(of func(r []float64, sum float64, t int) float64, c *stage.Cas
 				cells, own, size, e = append(cells, i), append(own, p.Want[i]), size+math.Abs(p.Want[i]), e+p.Bound[i]
 			}
 		}
-		sum := sumOf(own)
+		sum := total(own)
 		for t, i := range cells {
 			q.Want[i], q.Bound[i] = of(own, sum, t), e+float64(len(own)+4)*c.Unit*size
 		}

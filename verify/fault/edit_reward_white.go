@@ -188,39 +188,25 @@ func weightPatterns(o *stage.Outcome) []edit {
 		list = append(list, edit{id: "REWARD-WEIGHTS", title: title, changes: 1,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(reweighted(of), c, ch) }})
 	}
+	one := func(float64) float64 { return 1 }
 	for k := range t.Width {
-		only := func(value func(w float64) float64) func(w []float64) []float64 {
-			return func(w []float64) []float64 {
-				y := make([]float64, len(w))
-				if k < len(w) {
-					y[k] = value(w[k])
-				}
-				return y
+		put := func(y, w []float64, value func(w float64) float64) []float64 {
+			if k < len(w) {
+				y[k] = value(w[k])
 			}
+			return y
 		}
-		add(fmt.Sprintf("the score is that of reward function %d alone, without its weight", k+1), only(func(float64) float64 { return 1 }))
+		only := func(value func(w float64) float64) func(w []float64) []float64 {
+			return func(w []float64) []float64 { return put(make([]float64, len(w)), w, value) }
+		}
+		with := func(value func(w float64) float64) func(w []float64) []float64 {
+			return func(w []float64) []float64 { return put(slices.Clone(w), w, value) }
+		}
+		add(fmt.Sprintf("the score is that of reward function %d alone, without its weight", k+1), only(one))
 		add(fmt.Sprintf("the score is that of reward function %d alone, times its weight", k+1), only(func(w float64) float64 { return w }))
-		add(fmt.Sprintf("reward function %d is left out of the score", k+1), func(w []float64) []float64 {
-			y := slices.Clone(w)
-			if k < len(y) {
-				y[k] = 0
-			}
-			return y
-		})
-		add(fmt.Sprintf("reward function %d has the weight 1", k+1), func(w []float64) []float64 {
-			y := slices.Clone(w)
-			if k < len(y) {
-				y[k] = 1
-			}
-			return y
-		})
-		add(fmt.Sprintf("reward function %d has its weight with the wrong sign", k+1), func(w []float64) []float64 {
-			y := slices.Clone(w)
-			if k < len(y) {
-				y[k] = -y[k]
-			}
-			return y
-		})
+		add(fmt.Sprintf("reward function %d is left out of the score", k+1), with(func(float64) float64 { return 0 }))
+		add(fmt.Sprintf("reward function %d has the weight 1", k+1), with(one))
+		add(fmt.Sprintf("reward function %d has its weight with the wrong sign", k+1), with(func(w float64) float64 { return -w }))
 	}
 	return list
 }

@@ -34,13 +34,7 @@ func byParts(files bool, f func(s []float64) []float64) func(c *stage.Case, s []
 }
 
 func ofEach(f func(x float64) float64) func(*stage.Case, []float64) []float64 {
-	return func(_ *stage.Case, s []float64) []float64 {
-		y := make([]float64, len(s))
-		for i, x := range s {
-			y[i] = f(x)
-		}
-		return y
-	}
+	return func(_ *stage.Case, s []float64) []float64 { return mapped(s, f) }
 }
 
 // centred returns (s − mean)/by, by the deviation of n − ddof.
@@ -57,11 +51,7 @@ func centred(mean, deviation bool, ddof float64) func(s []float64) []float64 {
 		if !mean {
 			m = 0
 		}
-		y := make([]float64, len(s))
-		for i, x := range s {
-			y[i] = (x - m) / by
-		}
-		return y
+		return mapped(s, func(x float64) float64 { return (x - m) / by })
 	}
 }
 
