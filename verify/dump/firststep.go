@@ -53,10 +53,7 @@ func firstRatio(c *stage.Case) *stage.Assertion {
 	a := &stage.Assertion{}
 	var sum float64
 	equal := true
-	for i, m := range c.B.Mask {
-		if !m {
-			continue
-		}
+	for i := range c.B.Tokens() {
 		a.Checked++
 		d := lp[i] - old[i]
 		equal = equal && d == 0
@@ -106,10 +103,7 @@ func firstKL(c *stage.Case) *stage.Assertion {
 	}
 	u := max(unitOf(c, "logp_new"), unitOf(c, "logp_ref"))
 	a := &stage.Assertion{}
-	for i, m := range c.B.Mask {
-		if !m {
-			continue
-		}
+	for i := range c.B.Tokens() {
 		a.Checked++
 		if d := math.Abs(lp[i] - ref[i]); !(d <= sameWeights+64*u*max(1, math.Abs(lp[i]))) {
 			a.Violations = append(a.Violations, stage.Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Got: d, Fault: "REF-NOT-POLICY", Reason: fmt.Sprintf("logp_new %.6g, logp_ref %.6g: the policy is not its reference", lp[i], ref[i])})
@@ -131,10 +125,7 @@ func firstValues(c *stage.Case) *stage.Assertion {
 		return nil
 	}
 	a := &stage.Assertion{}
-	for i, m := range c.B.Mask {
-		if !m {
-			continue
-		}
+	for i := range c.B.Tokens() {
 		a.Checked++
 		if !(math.Abs(v[i]-old[i]) <= clip) {
 			a.Violations = append(a.Violations, stage.Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Got: v[i], Reason: fmt.Sprintf("values_new %.6g is clipped: values %.6g, value.clip %g", v[i], old[i], clip)})

@@ -120,10 +120,7 @@ func newIsOld(b *dump.Batch) bool {
 	}
 	const roundings = 8
 	n := 0
-	for i, in := range b.Mask {
-		if !in {
-			continue
-		}
+	for i := range b.Tokens() {
 		if n++; !(math.Abs(lp[i]-old[i]) <= roundings*tol.U32*(1+math.Abs(lp[i]))) {
 			return false
 		}

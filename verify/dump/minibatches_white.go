@@ -56,10 +56,8 @@ func (m *moments) add(b *dump.Batch, x []float64) {
 		return
 	}
 	var sum, square, n float64
-	for k, in := range b.Mask {
-		if in {
-			sum, square, n = sum+x[k], square+x[k]*x[k], n+1
-		}
+	for k := range b.Tokens() {
+		sum, square, n = sum+x[k], square+x[k]*x[k], n+1
 	}
 	m.grid = max(m.grid, stage.Grid(x))
 	m.sums, m.squares, m.counts = append(m.sums, sum), append(m.squares, square), append(m.counts, n)

@@ -55,10 +55,8 @@ func (o *optimizer) see(v *view, n *StepNotes, set *convention.Set) error {
 func stepOf(b *dump.Batch) *update.Step {
 	s := &update.Step{Number: b.Meta.Step, Norm: logged(b, "grad_norm"), Rate: logged(b, "lr", "learning_rate")}
 	if t := b.Tensors["dvalues"]; t != nil && len(t.Data) == len(b.Mask) {
-		for i, m := range b.Mask {
-			if m {
-				s.Slope, s.SlopeSize = s.Slope+t.Data[i], s.SlopeSize+math.Abs(t.Data[i])
-			}
+		for i := range b.Tokens() {
+			s.Slope, s.SlopeSize = s.Slope+t.Data[i], s.SlopeSize+math.Abs(t.Data[i])
 		}
 	}
 	ranks := map[int]bool{}

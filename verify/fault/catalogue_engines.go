@@ -282,10 +282,8 @@ var engineFaults = []*Hypothesis{
 				return nil
 			}
 			var inside []float64
-			for i, m := range c.B.Mask {
-				if m {
-					inside = append(inside, t.Data[i])
-				}
+			for i := range c.B.Tokens() {
+				inside = append(inside, t.Data[i])
 			}
 			if stage.Grid(inside) != 0x1p-8 {
 				return nil

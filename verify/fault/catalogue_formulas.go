@@ -172,11 +172,9 @@ func overTheirMean(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	over := func(by func(f int) float64) (*stage.Prediction, float64) {
 		q := scaled(p, c.B, func(f int) float64 { return 1 / by(f) })
 		var off float64
-		for i, m := range c.B.Mask {
-			if m {
-				q.Bound[i] += 16 * c.Unit * math.Abs(q.Want[i])
-				off += math.Abs(got.Data[i] - q.Want[i])
-			}
+		for i := range c.B.Tokens() {
+			q.Bound[i] += 16 * c.Unit * math.Abs(q.Want[i])
+			off += math.Abs(got.Data[i] - q.Want[i])
 		}
 		return q, off
 	}

@@ -352,10 +352,8 @@ func movedByGroup(sign float64, returns bool, c *stage.Case, ch *stage.Check) *s
 			sum[g], n[g] = sum[g]+min(max(scores[r], lo), hi), n[g]+1
 			continue
 		}
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				sum[g], n[g] = sum[g]+raw.Want[i], n[g]+1
-			}
+		for i := range b.TokensOf(r) {
+			sum[g], n[g] = sum[g]+raw.Want[i], n[g]+1
 		}
 	}
 	x, size, e := slices.Clone(raw.Want), 0.0, 0.0
@@ -388,10 +386,8 @@ func movedByGroup(sign float64, returns bool, c *stage.Case, ch *stage.Check) *s
 		return nil
 	}
 	var cells []int
-	for i, m := range b.Mask {
-		if m {
-			cells = append(cells, i)
-		}
+	for i := range b.Tokens() {
+		cells = append(cells, i)
 	}
 	s := spreadOf("std0", x, cells)
 	if !(s > 0) {

@@ -48,10 +48,8 @@ func lineEdits(o *stage.Outcome) []edit {
 func cellsBy(b *dump.Batch, of func(f dump.FileInfo) [3]int) map[[3]int][]int {
 	parts := map[[3]int][]int{}
 	for _, f := range b.Files {
-		for i := f.Lo * b.Cols; i < f.Hi*b.Cols; i++ {
-			if b.Mask[i] {
-				parts[of(f)] = append(parts[of(f)], i)
-			}
+		for i := range b.TokensIn(f.Lo, f.Hi) {
+			parts[of(f)] = append(parts[of(f)], i)
 		}
 	}
 	return parts

@@ -166,20 +166,16 @@ func meanOverSpan(p *stage.Prediction, c *stage.Case, key func(b *dump.Batch, ro
 	}
 	type sum struct{ x, size, e, n float64 }
 	sums := map[[2]int]sum{}
-	for i, in := range c.B.Mask {
-		if in {
-			k := key(c.B, i/c.B.Cols, i%c.B.Cols)
-			s := sums[k]
-			sums[k] = sum{s.x + p.Want[i], s.size + math.Abs(p.Want[i]), s.e + p.Bound[i], s.n + 1}
-		}
+	for i := range c.B.Tokens() {
+		k := key(c.B, i/c.B.Cols, i%c.B.Cols)
+		s := sums[k]
+		sums[k] = sum{s.x + p.Want[i], s.size + math.Abs(p.Want[i]), s.e + p.Bound[i], s.n + 1}
 	}
 	q := altered(p)
-	for i, in := range c.B.Mask {
-		if in {
-			s := sums[key(c.B, i/c.B.Cols, i%c.B.Cols)]
-			q.Want[i] = s.x / s.n
-			q.Bound[i] = (s.e+(s.n+2)*c.Unit*s.size)/s.n + 2*c.Unit*math.Abs(q.Want[i])
-		}
+	for i := range c.B.Tokens() {
+		s := sums[key(c.B, i/c.B.Cols, i%c.B.Cols)]
+		q.Want[i] = s.x / s.n
+		q.Bound[i] = (s.e+(s.n+2)*c.Unit*s.size)/s.n + 2*c.Unit*math.Abs(q.Want[i])
 	}
 	return q
 }
@@ -218,10 +214,8 @@ func spreadOver(p *stage.Prediction, c *stage.Case, mean bool) *stage.Prediction
 	q := altered(p)
 	for r := range c.B.Rows {
 		var sum, size, e, n float64
-		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-			if c.B.Mask[i] {
-				sum, size, e, n = sum+p.Want[i], size+math.Abs(p.Want[i]), e+p.Bound[i], n+1
-			}
+		for i := range c.B.TokensOf(r) {
+			sum, size, e, n = sum+p.Want[i], size+math.Abs(p.Want[i]), e+p.Bound[i], n+1
 		}
 		e += (n + 2) * c.Unit * size
 		if mean {
@@ -330,11 +324,9 @@ func whitenedOver(c *stage.Case, ch *stage.Check, m, s float64) *stage.Predictio
 	}
 	var size, most float64
 	var cells []int
-	for i, in := range c.B.Mask {
-		if in {
-			cells = append(cells, i)
-			size, most = max(size, math.Abs(raw.Want[i])), max(most, raw.Bound[i])
-		}
+	for i := range c.B.Tokens() {
+		cells = append(cells, i)
+		size, most = max(size, math.Abs(raw.Want[i])), max(most, raw.Bound[i])
 	}
 	if s == 0 {
 		var n, sum, square float64

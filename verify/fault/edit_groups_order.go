@@ -210,10 +210,8 @@ func perRowOrToken(x, bound []float64, c *stage.Case, ch *stage.Check) *stage.Pr
 		return &stage.Prediction{Want: x, Bound: bound, Scale: 1}
 	}
 	p := &stage.Prediction{Want: make([]float64, len(c.B.Mask)), Bound: make([]float64, len(c.B.Mask)), Judge: slices.Clone(c.B.Mask), Scale: 1}
-	for i, in := range c.B.Mask {
-		if in {
-			p.Want[i], p.Bound[i] = x[i/c.B.Cols], bound[i/c.B.Cols]
-		}
+	for i := range c.B.Tokens() {
+		p.Want[i], p.Bound[i] = x[i/c.B.Cols], bound[i/c.B.Cols]
 	}
 	return p
 }

@@ -137,10 +137,8 @@ func nearRows(c *stage.Case, from string, gap func(d []float64, n float64) float
 	keep := make([]bool, len(d))
 	for r := range c.B.Rows {
 		var own []float64
-		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-			if c.B.Mask[i] {
-				own = append(own, d[i])
-			}
+		for i := range c.B.TokensOf(r) {
+			own = append(own, d[i])
 		}
 		g := gap(own, float64(len(own)))
 		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
@@ -159,10 +157,8 @@ func nearOfFile(c *stage.Case) []bool {
 	keep := make([]bool, len(d))
 	for _, f := range c.B.Files {
 		var sum, n float64
-		for i := f.Lo * c.B.Cols; i < f.Hi*c.B.Cols; i++ {
-			if c.B.Mask[i] {
-				sum, n = sum+d[i], n+1
-			}
+		for i := range c.B.TokensIn(f.Lo, f.Hi) {
+			sum, n = sum+d[i], n+1
 		}
 		for i := f.Lo * c.B.Cols; i < f.Hi*c.B.Cols; i++ {
 			keep[i] = !(adv[i] < 0 && sum/max(n, 1) > limit)

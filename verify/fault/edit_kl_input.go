@@ -74,10 +74,8 @@ func klInputEdits(o *stage.Outcome) []edit {
 		return nil
 	}
 	var least, most float64
-	for i, m := range c.B.Mask {
-		if m {
-			least, most = min(least, ref[i]-lp[i]), max(most, ref[i]-lp[i])
-		}
+	for i := range c.B.Tokens() {
+		least, most = min(least, ref[i]-lp[i]), max(most, ref[i]-lp[i])
 	}
 	var list []edit
 	// a multiple of an estimate that is a power, and that only a coefficient which nobody declares makes a number, is another coefficient

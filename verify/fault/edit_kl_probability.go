@@ -97,10 +97,7 @@ func insideClip(dk func(lp, ref float64) float64, detached bool, c *stage.Case, 
 	}
 	o, beta := boundsOf(c), numberOr(c, "kl.beta", 0)
 	a, e := make([]float64, len(lp)), make([]float64, len(lp))
-	for i, m := range c.B.Mask {
-		if !m {
-			continue
-		}
+	for i := range c.B.Tokens() {
 		r, own := math.Exp(lp[i]-old[i]), adv[i]-beta*kl[i]
 		loss, slope := surrogateLoss(r, r, own, o)
 		if a[i] = -loss; ch.Stage == convention.Gradient {

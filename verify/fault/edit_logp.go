@@ -246,10 +246,7 @@ func softmaxOver(rows bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	q := &stage.Prediction{Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want)), Judge: p.Judge, Scale: 1}
-	for i, m := range b.Mask {
-		if !m {
-			continue
-		}
+	for i := range b.Tokens() {
 		r, col := i/b.Cols, i%b.Cols
 		id, ok := b.TokenID(r, col)
 		if !ok || id < 0 || id >= z.Width {

@@ -113,10 +113,7 @@ func (f lossForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		o.high = upperBound(c) - 1
 	}
 	a, e := make([]float64, len(lp)), make([]float64, len(lp))
-	for i, m := range c.B.Mask {
-		if !m {
-			continue
-		}
+	for i := range c.B.Tokens() {
 		size, was := math.Abs(lp[i]), 0.0
 		if f.old {
 			was = old[i]

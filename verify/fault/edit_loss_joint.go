@@ -201,10 +201,8 @@ func (f rowRatioForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction 
 	for r := range b.Rows {
 		var d []float64
 		var at []int
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				d, at = append(d, lp[i]-old[i]), append(at, i)
-			}
+		for i := range b.TokensOf(r) {
+			d, at = append(d, lp[i]-old[i]), append(at, i)
 		}
 		if len(d) == 0 {
 			continue

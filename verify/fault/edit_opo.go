@@ -60,11 +60,9 @@ func opoBy(weight func(n float64) float64, divisor func(own, all, rows, group fl
 	}
 	n := make([]float64, b.Rows)
 	var all, size float64
-	for i, in := range b.Mask {
-		if in {
-			n[i/b.Cols]++
-			all++
-		}
+	for i := range b.Tokens() {
+		n[i/b.Cols]++
+		all++
 	}
 	members := map[float64][]int{}
 	for k, g := range id {

@@ -176,10 +176,8 @@ func whitenedFrom(others *stage.Prediction, judge []bool, c *stage.Case, ch *sta
 		return nil
 	}
 	var most float64
-	for i, m := range c.B.Mask {
-		if m {
-			most = max(most, others.Bound[i])
-		}
+	for i := range c.B.Tokens() {
+		most = max(most, others.Bound[i])
 	}
 	q := *p
 	q.Bound = slices.Clone(p.Bound)

@@ -171,10 +171,8 @@ func ratioEdits(o *stage.Outcome) []edit {
 	}
 	d, _ := logRatios(c, lp, old)
 	var least, most float64
-	for i, m := range c.B.Mask {
-		if m {
-			least, most = min(least, d[i]), max(most, d[i])
-		}
+	for i := range c.B.Tokens() {
+		least, most = min(least, d[i]), max(most, d[i])
 	}
 	var list []edit
 	for _, f := range append(ratioForms(least, most), ratioOperands(c)...) {

@@ -361,11 +361,9 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 
 // withValues makes returns of the advantages of a prediction.
 func withValues(p *stage.Prediction, value stage.Input, c *stage.Case) *stage.Prediction {
-	for i, m := range c.B.Mask {
-		if m {
-			p.Want[i] += value.X[i]
-			p.Bound[i] += c.Unit * math.Abs(p.Want[i])
-		}
+	for i := range c.B.Tokens() {
+		p.Want[i] += value.X[i]
+		p.Bound[i] += c.Unit * math.Abs(p.Want[i])
 	}
 	return p
 }

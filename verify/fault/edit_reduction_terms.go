@@ -107,20 +107,16 @@ func columnWeights(b *dump.Batch, filled bool) []float64 {
 			width = b.Cols
 		}
 		tokens, columns := make([]float64, b.Cols), 0.0
-		for i := file.Lo * b.Cols; i < file.Hi*b.Cols; i++ {
-			if b.Mask[i] {
-				if tokens[i%b.Cols]++; tokens[i%b.Cols] == 1 {
-					columns++
-				}
+		for i := range b.TokensIn(file.Lo, file.Hi) {
+			if tokens[i%b.Cols]++; tokens[i%b.Cols] == 1 {
+				columns++
 			}
 		}
 		if !filled {
 			columns = float64(width)
 		}
-		for i := file.Lo * b.Cols; i < file.Hi*b.Cols; i++ {
-			if b.Mask[i] {
-				w[i] = 1 / (tokens[i%b.Cols] * columns)
-			}
+		for i := range b.TokensIn(file.Lo, file.Hi) {
+			w[i] = 1 / (tokens[i%b.Cols] * columns)
 		}
 	}
 	return w

@@ -86,10 +86,7 @@ func returnEdits(o *stage.Outcome) []edit {
 			}
 			q := altered(p)
 			q.Judge = make([]bool, len(p.Want))
-			for i, m := range c.B.Mask {
-				if !m {
-					continue
-				}
+			for i := range c.B.Tokens() {
 				x, known := f.of(c, v, i)
 				q.Want[i] += x - v[i]
 				q.Bound[i] += 2 * c.Unit * (math.Abs(x) + math.Abs(v[i]) + math.Abs(q.Want[i]))

@@ -72,11 +72,9 @@ func returnsOf(of func(r, v []float64, gamma, lambda float64) []float64, c *stag
 		var cells []int
 		var r, v []float64
 		size, e := 0.0, 0.0
-		for i := row * b.Cols; i < (row+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				cells, r, v = append(cells, i), append(r, reward.X[i]), append(v, value.X[i])
-				size, e = size+math.Abs(reward.X[i]), e+reward.E(i)
-			}
+		for i := range b.TokensOf(row) {
+			cells, r, v = append(cells, i), append(r, reward.X[i]), append(v, value.X[i])
+			size, e = size+math.Abs(reward.X[i]), e+reward.E(i)
 		}
 		if len(cells) == 0 {
 			continue

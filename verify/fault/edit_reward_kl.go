@@ -85,11 +85,9 @@ func rewardKLEdits(o *stage.Outcome) []edit {
 				}
 				return underRowKL(c, ch, func(r int) (sum, e float64) {
 					var k []float64
-					for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-						if c.B.Mask[i] {
-							k = append(k, kl.X[i])
-							e += kl.E(i) + 8*c.Unit*math.Abs(kl.X[i])
-						}
+					for i := range c.B.TokensOf(r) {
+						k = append(k, kl.X[i])
+						e += kl.E(i) + 8*c.Unit*math.Abs(kl.X[i])
 					}
 					if len(k) == 0 {
 						return 0, 0
@@ -128,10 +126,8 @@ func rewardKLEdits(o *stage.Outcome) []edit {
 					f := c.B.Files[c.B.File(r)]
 					n := f.Hi - f.Lo
 					r = f.Lo + ((r-f.Lo+by)%n+n)%n
-					for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-						if c.B.Mask[i] {
-							sum, e = sum+kl.X[i], e+kl.E(i)+8*c.Unit*math.Abs(kl.X[i])
-						}
+					for i := range c.B.TokensOf(r) {
+						sum, e = sum+kl.X[i], e+kl.E(i)+8*c.Unit*math.Abs(kl.X[i])
 					}
 					return sum, e
 				})

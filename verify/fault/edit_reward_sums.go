@@ -213,10 +213,8 @@ func ofRowRewards(of func(r []float64, sum float64, t int) float64, c *stage.Cas
 		var cells []int
 		var own []float64
 		var size, e float64
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				cells, own, size, e = append(cells, i), append(own, p.Want[i]), size+math.Abs(p.Want[i]), e+p.Bound[i]
-			}
+		for i := range b.TokensOf(r) {
+			cells, own, size, e = append(cells, i), append(own, p.Want[i]), size+math.Abs(p.Want[i]), e+p.Bound[i]
 		}
 		sum := total(own)
 		for t, i := range cells {

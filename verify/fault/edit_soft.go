@@ -106,10 +106,7 @@ func softEdits(o *stage.Outcome) []edit {
 				return nil
 			}
 			a, e := make([]float64, len(lp)), make([]float64, len(lp))
-			for i, m := range c.B.Mask {
-				if !m {
-					continue
-				}
+			for i := range c.B.Tokens() {
 				d, tau := lp[i]-old[i], neg.Num()
 				if f.side(d, adv[i]) {
 					tau = pos.Num()
@@ -258,10 +255,7 @@ func geometricEdits(o *stage.Outcome) []edit {
 			a, e, slope := make([]float64, len(lp)), make([]float64, len(lp)), make([]float64, len(lp))
 			for r := range b.Rows {
 				var n, sum, size, mean, most float64
-				for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-					if !b.Mask[i] {
-						continue
-					}
+				for i := range b.TokensOf(r) {
 					d := lp[i] - old[i]
 					x, dx := f.c(d, float64(compare(adv[i], 0)), low, high)
 					slope[i] = dx

@@ -171,10 +171,8 @@ func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *
 		var cells []int
 		var own []float64
 		size, e := 0.0, 0.0
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				cells, own, size, e = append(cells, i), append(own, reward[i]), size+math.Abs(reward[i]), e+rewards.E(i)
-			}
+		for i := range b.TokensOf(r) {
+			cells, own, size, e = append(cells, i), append(own, reward[i]), size+math.Abs(reward[i]), e+rewards.E(i)
 		}
 		if len(own) == 0 {
 			continue // the row has no token, as one that was rejected
@@ -194,10 +192,8 @@ func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *
 	}
 	scale := 1.0 // of the whitening
 	lo, hi, wlo, whi := math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)
-	for i, m := range b.Mask {
-		if m {
-			lo, hi, wlo, whi = min(lo, x[i]), max(hi, x[i]), min(wlo, p.Want[i]), max(whi, p.Want[i])
-		}
+	for i := range b.Tokens() {
+		lo, hi, wlo, whi = min(lo, x[i]), max(hi, x[i]), min(wlo, p.Want[i]), max(whi, p.Want[i])
 	}
 	if hi > lo {
 		scale = (whi - wlo) / (hi - lo)
@@ -234,10 +230,7 @@ func onALine(c *stage.Case, ch *stage.Check, v []float64) *stage.Prediction {
 	x := func(i int) float64 { return p.Want[i] - v[i] }
 	low, high, distinct := -1, -1, map[float64]bool{}
 	var size float64
-	for i, m := range c.B.Mask {
-		if !m {
-			continue
-		}
+	for i := range c.B.Tokens() {
 		distinct[x(i)] = true
 		size = max(size, math.Abs(p.Want[i])+math.Abs(v[i]))
 		if low < 0 || x(i) < x(low) {

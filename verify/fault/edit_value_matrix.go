@@ -54,11 +54,9 @@ func (f valueMatrixForm) predict(c *stage.Case, ch *stage.Check) *stage.Predicti
 	var size float64
 	for _, file := range b.Files {
 		var cells []int
-		for i := file.Lo * b.Cols; i < file.Hi*b.Cols; i++ {
-			if b.Mask[i] {
-				cells = append(cells, i)
-				size = max(size, math.Abs(v[i])+math.Abs(ret[i])+math.Abs(old[i])+clip)
-			}
+		for i := range b.TokensIn(file.Lo, file.Hi) {
+			cells = append(cells, i)
+			size = max(size, math.Abs(v[i])+math.Abs(ret[i])+math.Abs(old[i])+clip)
 		}
 		if len(cells) > mostPaired {
 			return nil

@@ -41,10 +41,8 @@ func eachInHalf(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		return nil, nil, false
 	}
 	y := slices.Clone(gen)
-	for i, m := range c.B.Mask {
-		if m {
-			y[i] = old[i] - inHalf(inHalf(old[i])-inHalf(gen[i]))
-		}
+	for i := range c.B.Tokens() {
+		y[i] = old[i] - inHalf(inHalf(old[i])-inHalf(gen[i]))
 	}
 	return c.B.With("logp_gen", y), c.Set, true
 }
@@ -171,10 +169,7 @@ func ofScope(s weightScope) input {
 				l = slices.Repeat([]float64{one}, len(d))
 			}
 			at := 0
-			for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-				if !c.B.Mask[i] {
-					continue
-				}
+			for i := range c.B.TokensOf(r) {
 				share := l[at]
 				if at++; level == "seq_sum" {
 					share /= float64(len(d))

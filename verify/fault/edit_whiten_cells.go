@@ -141,10 +141,8 @@ func whitenedOverCells(c *stage.Case, raw *stage.Prediction, set, fill int, mean
 		if !(s > 0) {
 			return nil
 		}
-		for i := run[0] * c.B.Cols; i < run[1]*c.B.Cols; i++ {
-			if c.B.Mask[i] {
-				standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
-			}
+		for i := range c.B.TokensIn(run[0], run[1]) {
+			standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
 		}
 	}
 	return p

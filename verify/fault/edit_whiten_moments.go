@@ -132,11 +132,9 @@ func whitenedByMoments(c *stage.Case, ch *stage.Check, of func(whitenedTokens) (
 		var size, most float64
 		for r := run[0]; r < run[1]; r++ {
 			var row []float64
-			for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-				if c.B.Mask[i] {
-					row = append(row, raw.Want[i])
-					size, most = max(size, math.Abs(raw.Want[i])), max(most, raw.Bound[i])
-				}
+			for i := range c.B.TokensOf(r) {
+				row = append(row, raw.Want[i])
+				size, most = max(size, math.Abs(raw.Want[i])), max(most, raw.Bound[i])
 			}
 			w.cells += float64(c.B.Files[c.B.File(r)].Cols)
 			if w.n += float64(len(row)); len(row) > 0 {
@@ -150,10 +148,8 @@ func whitenedByMoments(c *stage.Case, ch *stage.Check, of func(whitenedTokens) (
 		if !(s > 0) || math.IsInf(s, 0) || math.IsNaN(m) {
 			return nil
 		}
-		for i := run[0] * c.B.Cols; i < run[1]*c.B.Cols; i++ {
-			if c.B.Mask[i] {
-				standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
-			}
+		for i := range c.B.TokensIn(run[0], run[1]) {
+			standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
 		}
 	}
 	return p

@@ -85,11 +85,9 @@ func whitenedIn(c *stage.Case, ch *stage.Check, mean, deviation func(c *stage.Ca
 	}
 	partsOf := func(of func(c *stage.Case, row, col int) int) map[int][]int {
 		cells := map[int][]int{}
-		for i, in := range c.B.Mask {
-			if in {
-				k := of(c, i/c.B.Cols, i%c.B.Cols)
-				cells[k] = append(cells[k], i)
-			}
+		for i := range c.B.Tokens() {
+			k := of(c, i/c.B.Cols, i%c.B.Cols)
+			cells[k] = append(cells[k], i)
 		}
 		return cells
 	}

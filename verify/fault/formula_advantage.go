@@ -286,12 +286,10 @@ func afterBaseline(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	q := altered(p)
 	for r := range q.Want {
 		var sum, size, e float64
-		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-			if c.B.Mask[i] {
-				sum += kl.X[i]
-				size += math.Abs(kl.X[i])
-				e += kl.E(i)
-			}
+		for i := range c.B.TokensOf(r) {
+			sum += kl.X[i]
+			size += math.Abs(kl.X[i])
+			e += kl.E(i)
 		}
 		q.Want[r] -= float64(beta.Num() * sum)
 		q.Bound[r] += 0x1p-20*(math.Abs(beta.Num())*size+math.Abs(q.Want[r])) + math.Abs(beta.Num())*e
@@ -310,10 +308,7 @@ func spanned(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	off := 0
 	for r := range c.B.Rows {
 		by, n, constant := math.NaN(), 0, true
-		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-			if !c.B.Mask[i] {
-				continue
-			}
+		for i := range c.B.TokensOf(r) {
 			d := got.Data[i] - p.Want[i]
 			if n++; n == 1 {
 				by = d

@@ -113,11 +113,9 @@ func penalises(c *stage.Case) bool {
 		return false
 	}
 	positive, difference := true, len(lp) == len(kl) && len(ref) == len(kl)
-	for i, m := range c.B.Mask {
-		if m {
-			positive = positive && kl[i] >= 0
-			difference = difference && math.Abs(kl[i]-(lp[i]-ref[i])) <= 1e-5*(math.Abs(lp[i])+math.Abs(ref[i]))
-		}
+	for i := range c.B.Tokens() {
+		positive = positive && kl[i] >= 0
+		difference = difference && math.Abs(kl[i]-(lp[i]-ref[i])) <= 1e-5*(math.Abs(lp[i])+math.Abs(ref[i]))
 	}
 	return positive || difference
 }

@@ -90,10 +90,8 @@ func BlocksUnsure(o *Outcome) bool {
 		return false
 	}
 	of := make([]float64, c.B.Rows) // every token of a row has the same
-	for i, m := range c.B.Mask {
-		if m {
-			of[i/c.B.Cols] = adv[i]
-		}
+	for i := range c.B.Tokens() {
+		of[i/c.B.Cols] = adv[i]
 	}
 	unit := max(Grid(of), tol.U32)
 	for lo := 0; lo < len(of); lo += int(size) {

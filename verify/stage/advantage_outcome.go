@@ -67,10 +67,8 @@ func (c *Case) normalizeThenSum(s sequence, group []int, members [][]int, o rl.G
 func (c *Case) opo(s sequence, r Input, group []int, members [][]int) sequence {
 	b := c.B
 	length := make([]float64, b.Rows)
-	for i, m := range b.Mask {
-		if m {
-			length[i/b.Cols]++
-		}
+	for i := range b.Tokens() {
+		length[i/b.Cols]++
 	}
 	s.Input = Input{X: rl.OPOAdvantage(nil, r.X, length, group), Err: make([]float64, b.Rows)}
 	base := make([]float64, b.Rows)

@@ -177,12 +177,10 @@ func (c *Case) solvedBaselines(ret Input) Input {
 	means := map[float64]float64{}
 	for r, g := range groups {
 		var sum, e, n, own float64
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				sum, own = sum+ret.X[i]-adv[i], own+ret.X[i]
-				e = max(e, ret.E(i)+(unit+c.Unit)*math.Abs(adv[i]))
-				n++
-			}
+		for i := range b.TokensOf(r) {
+			sum, own = sum+ret.X[i]-adv[i], own+ret.X[i]
+			e = max(e, ret.E(i)+(unit+c.Unit)*math.Abs(adv[i]))
+			n++
 		}
 		if n == 0 {
 			continue

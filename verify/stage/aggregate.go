@@ -150,10 +150,8 @@ func (c *Case) countsLeftOut(excess float64) bool {
 // tokensOfRows returns the number of true cells of every row.
 func (c *Case) tokensOfRows() []float64 {
 	n := make([]float64, c.B.Rows)
-	for i, m := range c.B.Mask {
-		if m {
-			n[i/c.B.Cols]++
-		}
+	for i := range c.B.Tokens() {
+		n[i/c.B.Cols]++
 	}
 	return n
 }

@@ -49,10 +49,8 @@ func (c *Case) betaShown() (beta, e float64, ok, shared bool) {
 		return 0, 0, false, false
 	}
 	var sizes, ratios []float64
-	for i, m := range b.Mask {
-		if m {
-			sizes = append(sizes, math.Abs(kl.X[i]))
-		}
+	for i := range b.Tokens() {
+		sizes = append(sizes, math.Abs(kl.X[i]))
 	}
 	if len(sizes) < enough {
 		return 0, 0, false, false

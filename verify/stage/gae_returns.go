@@ -26,10 +26,8 @@ func (c *Case) holdsRaw() bool {
 		return scope.Text() != "none" && c.BoolOr("returns.before_whiten", true)
 	}
 	var cells []float64
-	for i, m := range c.B.Mask {
-		if m {
-			cells = append(cells, adv[i])
-		}
+	for i := range c.B.Tokens() {
+		cells = append(cells, adv[i])
 	}
 	m := momentsOf(cells, nil, 0, 0, tol.U64)
 	return len(cells) > 1 && math.Abs(m.mean) < 0.02 && math.Abs(m.v-1) < 0.05

@@ -250,12 +250,10 @@ func (c *Case) rowSums(p *Prediction) *Prediction {
 	tokens := make([]float64, b.Rows)
 	for r := range b.Rows {
 		var size float64
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				q.Bound[r] += p.Bound[i]
-				size += math.Abs(p.Want[i])
-				tokens[r]++
-			}
+		for i := range b.TokensOf(r) {
+			q.Bound[r] += p.Bound[i]
+			size += math.Abs(p.Want[i])
+			tokens[r]++
 		}
 		q.Bound[r] += foldError(int(tokens[r]), c.Unit) * size
 		q.settle(r, math.MaxFloat64)

@@ -141,10 +141,8 @@ func (c *Case) placeholders() []Violation {
 	sums := map[string][]float64{}
 	zeros := map[string][]int{}
 	tokens := make([]int, b.Rows)
-	for i, m := range b.Mask {
-		if m {
-			tokens[i/b.Cols]++
-		}
+	for i := range b.Tokens() {
+		tokens[i/b.Cols]++
 	}
 	for _, name := range logpNames {
 		x := b.Token(name)
@@ -372,10 +370,8 @@ func copied(b *dump.Batch) (file, as int) {
 	}
 	row := func(r int) string {
 		var text strings.Builder
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				fmt.Fprintf(&text, "%d:%g ", i-r*b.Cols, ids[i])
-			}
+		for i := range b.TokensOf(r) {
+			fmt.Fprintf(&text, "%d:%g ", i-r*b.Cols, ids[i])
 		}
 		return text.String()
 	}
@@ -417,10 +413,8 @@ func (c *Case) chanceOfCopies(groups int) (p float64, text string) {
 		}
 		seen[g] = true
 		var sum float64
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				sum += gen[i]
-			}
+		for i := range b.TokensOf(r) {
+			sum += gen[i]
 		}
 		least = min(least, sum) // NaN stays
 	}

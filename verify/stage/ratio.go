@@ -466,11 +466,9 @@ func (c *Case) weightsByRow(p *Prediction, perRow bool) *Prediction {
 	q := &Prediction{Want: make([]float64, b.Rows), Bound: make([]float64, b.Rows), Alt: make([]float64, b.Rows), Judge: make([]bool, b.Rows), Scale: p.Scale, Terms: p.Terms}
 	for r := range b.Rows {
 		q.Alt[r] = math.NaN()
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				q.Want[r], q.Bound[r], q.Alt[r], q.Judge[r] = p.Want[i], p.Bound[i], p.Alt[i], true
-				break
-			}
+		for i := range b.TokensOf(r) {
+			q.Want[r], q.Bound[r], q.Alt[r], q.Judge[r] = p.Want[i], p.Bound[i], p.Alt[i], true
+			break
 		}
 	}
 	return q

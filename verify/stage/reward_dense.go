@@ -17,10 +17,7 @@ func (c *Case) dense(p *Prediction, at []int, score Input) bool {
 		}
 		var sum, size, e float64
 		n := 0
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if !b.Mask[i] {
-				continue
-			}
+		for i := range b.TokensOf(r) {
 			x := got[i] - p.Want[i]
 			if i == r*b.Cols+t {
 				x += score.X[r]

@@ -133,10 +133,8 @@ func otherScores(how combine) func(*Case, []span) [][]float64 {
 		list = append(list, x)
 		if r := c.B.Token("token_rewards"); r != nil {
 			y, _ := c.foldRows(rows, how, func(row int) (sum, _ float64, ok bool) {
-				for i := row * c.B.Cols; i < (row+1)*c.B.Cols; i++ {
-					if c.B.Mask[i] {
-						sum += r[i]
-					}
+				for i := range c.B.TokensOf(row) {
+					sum += r[i]
 				}
 				return sum, 0, true
 			})

@@ -53,10 +53,7 @@ func extreme(name string, of combine) func(*Case, []span) ([]float64, []float64)
 		x, e = make([]float64, len(rows)), make([]float64, len(rows))
 		for f, s := range rows {
 			x[f] = math.NaN()
-			for i := s.lo * c.B.Cols; i < s.hi*c.B.Cols; i++ {
-				if !c.B.Mask[i] {
-					continue
-				}
+			for i := range c.B.TokensIn(s.lo, s.hi) {
 				if v := in.X[i]; math.IsNaN(x[f]) || of == largest && v > x[f] || of == smallest && v < x[f] {
 					x[f] = v
 				}
@@ -79,10 +76,7 @@ func largestRatio(c *Case, rows []span) (x, e []float64) {
 	}
 	x, e = make([]float64, len(rows)), make([]float64, len(rows))
 	for f, s := range rows {
-		for i := s.lo * c.B.Cols; i < s.hi*c.B.Cols; i++ {
-			if !c.B.Mask[i] {
-				continue
-			}
+		for i := range c.B.TokensIn(s.lo, s.hi) {
 			d := min(max(lp.X[i]-old.X[i], -limit), limit)
 			rho := math.Exp(d)
 			x[f] = max(x[f], rho)

@@ -214,10 +214,7 @@ func alikeInRows(b *dump.Batch, output string) bool {
 	}
 	for r := range b.Rows {
 		first := -1
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if !b.Mask[i] {
-				continue
-			}
+		for i := range b.TokensOf(r) {
 			if first < 0 {
 				first = i
 			}

@@ -289,10 +289,8 @@ func lineOfSurprise(of *dump.Batch, lo, hi int) *surpriseFit {
 		return nil
 	}
 	o := observations{n: 2}
-	for i := lo * of.Cols; i < hi*of.Cols; i++ {
-		if of.Mask[i] {
-			o.add(ret[i]-v[i], 1, adv[i])
-		}
+	for i := range of.TokensIn(lo, hi) {
+		o.add(ret[i]-v[i], 1, adv[i])
 	}
 	w, left := o.solve()
 	if w == nil {

@@ -97,10 +97,7 @@ func variesInRow(b *dump.Batch, name string) bool {
 	}
 	for r := range b.Rows {
 		one, before := math.NaN(), -1 // the number of the row, and the token before
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if !b.Mask[i] {
-				continue
-			}
+		for i := range b.TokensOf(r) {
 			switch {
 			case before >= 0 && x[i] != x[before] && len(reward) == len(x) && reward[before] != 0, math.IsNaN(x[i]):
 				return true

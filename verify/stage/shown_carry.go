@@ -66,10 +66,8 @@ func DecaysUnder(b *dump.Batch, set *convention.Set, next, own, reward ofToken) 
 		}
 		for row := f.Lo; row < f.Hi; row++ {
 			var a, rs, vs []float64
-			for i := row * b.Cols; i < (row+1)*b.Cols; i++ {
-				if b.Mask[i] {
-					a, rs, vs = append(a, raw[i]), append(rs, r[i]), append(vs, v[i])
-				}
+			for i := range b.TokensOf(row) {
+				a, rs, vs = append(a, raw[i]), append(rs, r[i]), append(vs, v[i])
 			}
 			for t := range max(len(a)-1, 0) {
 				if d := reward(rs, t) - own(vs, t); ret != nil {

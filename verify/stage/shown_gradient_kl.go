@@ -88,11 +88,9 @@ func ratiosOf(b *dump.Batch, lp, old []float64, level string) []float64 {
 	rho := make([]float64, len(lp))
 	for r := range b.Rows {
 		var sum, n float64
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				rho[i] = math.Exp(lp[i] - old[i])
-				sum, n = sum+lp[i]-old[i], n+1
-			}
+		for i := range b.TokensOf(r) {
+			rho[i] = math.Exp(lp[i] - old[i])
+			sum, n = sum+lp[i]-old[i], n+1
 		}
 		if level == "seq_mean" {
 			sum /= n
@@ -140,10 +138,8 @@ func klDerivatives(b *dump.Batch, lp, ref, old, rho []float64, level string) (li
 func throughRows(b *dump.Batch, value, slope, rho []float64) {
 	for r := range b.Rows {
 		var sum, n float64
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				sum, n = sum+value[i], n+1
-			}
+		for i := range b.TokensOf(r) {
+			sum, n = sum+value[i], n+1
 		}
 		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
 			slope[i] = rho[i] * (slope[i] + sum/n)
@@ -157,10 +153,7 @@ type tokenPairs struct{ quotients, weights []float64 }
 func pairsOf(b *dump.Batch, g, x, y []float64, rows int) (p tokenPairs) {
 	for r := range rows {
 		before := -1
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if !b.Mask[i] {
-				continue
-			}
+		for i := range b.TokensOf(r) {
 			if k := before; k >= 0 {
 				den := g[k]*y[i] - g[i]*y[k]
 				q := (g[k]*x[i] - g[i]*x[k]) / den
@@ -201,10 +194,8 @@ func clippedCoefficient(b *dump.Batch, g, x, y []float64, rows int) float64 {
 	var betas []float64
 	for r := range rows {
 		var clipped, kept []float64
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				clipped = append(clipped, g[i]/y[i])
-			}
+		for i := range b.TokensOf(r) {
+			clipped = append(clipped, g[i]/y[i])
 		}
 		k, n := commonest(clipped)
 		if n < 3 {
@@ -245,10 +236,8 @@ func rowWeights(b *dump.Batch, g, x, y []float64, beta, unit float64, rows int) 
 	var fit, free, all float64
 	for r := range b.Rows {
 		var list []float64
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				list = append(list, g[i]/(beta*y[i]-x[i]), g[i]/(beta*y[i]))
-			}
+		for i := range b.TokensOf(r) {
+			list = append(list, g[i]/(beta*y[i]-x[i]), g[i]/(beta*y[i]))
 		}
 		k, n := commonest(list)
 		if n < 2 {
@@ -258,10 +247,7 @@ func rowWeights(b *dump.Batch, g, x, y []float64, beta, unit float64, rows int) 
 			continue
 		}
 		near := func(got, want float64) bool { return math.Abs(got-want) <= (2e-3+4*unit)*math.Abs(got) }
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if !b.Mask[i] {
-				continue
-			}
+		for i := range b.TokensOf(r) {
 			all++
 			switch {
 			case near(g[i], k*(beta*y[i]-x[i])):

@@ -50,10 +50,7 @@ func (s *RowSurrogate) Add(b *dump.Batch) {
 	same := near + 4*max(Grid(g), tol.U32)
 	for r := range b.Rows {
 		row := rowGradient{adv: math.NaN(), file: base + b.File(r)}
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if !b.Mask[i] {
-				continue
-			}
+		for i := range b.TokensOf(r) {
 			if math.IsNaN(row.adv) {
 				row.adv = adv[i]
 			}

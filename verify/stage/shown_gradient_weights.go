@@ -61,11 +61,9 @@ func gradientWeights(b *dump.Batch) (lists [][]assign) {
 				continue
 			}
 			w := make([]float64, len(lp))
-			for i, on := range b.Mask {
-				if on {
-					of := engine(i)
-					w[i] = made(of[m.kept], of[m.by])
-				}
+			for i := range b.Tokens() {
+				of := engine(i)
+				w[i] = made(of[m.kept], of[m.by])
 			}
 			list = append(list, word("tis.log_clamp", "none"), word("ratio.level", "token"), word("loss.kind", "ppo"))
 			list = append(list, gradientClips(b, nil, w)...)

@@ -163,10 +163,8 @@ func unwhitened(b *dump.Batch, adv, k, w []float64, penalised penalisable) []flo
 		return nil
 	}
 	raw := make([]float64, len(adv))
-	for i, in := range b.Mask {
-		if in {
-			raw[i] = (adv[i] - line[1]) / line[0]
-		}
+	for i := range b.Tokens() {
+		raw[i] = (adv[i] - line[1]) / line[0]
 	}
 	return raw
 }

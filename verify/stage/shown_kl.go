@@ -34,10 +34,7 @@ func klBounds(b *dump.Batch) (lists [][]assign) {
 		}
 		for _, kind := range []string{"k1", "k2", "k3", "abs"} {
 			held, right := 0, true
-			for i, m := range b.Mask {
-				if !m {
-					continue
-				}
+			for i := range b.Tokens() {
 				d := lp[i] - ref[i]
 				x := map[string]float64{"k1": d, "k2": d * d / 2, "k3": math.Expm1(-d) + d, "abs": math.Abs(d)}[kind]
 				switch off := near * max(1, math.Abs(d)); {

@@ -376,11 +376,9 @@ func EndToken(b *dump.Batch) (id int, ok bool) {
 	if ended < 2 {
 		return 0, false
 	}
-	for i, m := range b.Mask {
-		if m {
-			if at, _ := b.TokenID(i/b.Cols, i%b.Cols); at == id && c.last(i/b.Cols) != i%b.Cols {
-				return 0, false
-			}
+	for i := range b.Tokens() {
+		if at, _ := b.TokenID(i/b.Cols, i%b.Cols); at == id && c.last(i/b.Cols) != i%b.Cols {
+			return 0, false
 		}
 	}
 	return id, true

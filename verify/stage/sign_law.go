@@ -89,10 +89,7 @@ func GradientAgainstSign(c *Case) bool {
 		var quotients []float64
 		one, up := true, map[bool]bool{}
 		lo, hi := math.Inf(1), 0.0 // of the sizes of its advantages
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if !b.Mask[i] {
-				continue
-			}
+		for i := range b.TokensOf(r) {
 			one = one && (old == nil || lp[i] == old[i])
 			if a := adv[i] * weightOr1(weight, i); a != 0 && g[i] != 0 {
 				quotients = append(quotients, g[i]/a)

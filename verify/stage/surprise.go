@@ -184,10 +184,8 @@ func (c *Case) copies(lp []float64) []float64 {
 	keys, count := make([]uint64, c.B.Rows), map[uint64]float64{}
 	for r := range keys {
 		h := fnv.New64a()
-		for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
-			if c.B.Mask[i] {
-				binary.Write(h, binary.LittleEndian, lp[i])
-			}
+		for i := range c.B.TokensOf(r) {
+			binary.Write(h, binary.LittleEndian, lp[i])
 		}
 		keys[r] = h.Sum64()
 		count[keys[r]]++

@@ -62,10 +62,8 @@ func undone(b *dump.Batch, x []float64, estimates [][]float64, undo Undo, scored
 		for row := range b.Rows {
 			var cells []int
 			var own, ones []float64
-			for i := row * b.Cols; i < (row+1)*b.Cols; i++ {
-				if b.Mask[i] {
-					cells, own, ones = append(cells, i), append(own, x[i]), append(ones, 1)
-				}
+			for i := range b.TokensOf(row) {
+				cells, own, ones = append(cells, i), append(own, x[i]), append(ones, 1)
 			}
 			if len(cells) == 0 {
 				continue

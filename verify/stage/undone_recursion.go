@@ -105,10 +105,8 @@ func responsesOf(b *dump.Batch, v, ret []float64) (list []response) {
 	most := 0
 	for row := range b.Rows {
 		r := response{row: row}
-		for i := row * b.Cols; i < (row+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				r.cells, r.v, r.adv = append(r.cells, i), append(r.v, v[i]), append(r.adv, ret[i]-v[i])
-			}
+		for i := range b.TokensOf(row) {
+			r.cells, r.v, r.adv = append(r.cells, i), append(r.v, v[i]), append(r.adv, ret[i]-v[i])
 		}
 		if len(r.cells) > 0 {
 			list, most = append(list, r), max(most, len(r.cells))

@@ -58,15 +58,10 @@ func scaledWeights(c *Case) bool {
 		most := 0.0 // what those have that a bound holds
 		for r := range b.Rows {
 			var sum, n float64
-			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-				if b.Mask[i] {
-					sum, n = sum+old[i]-gen[i], n+1
-				}
+			for i := range b.TokensOf(r) {
+				sum, n = sum+old[i]-gen[i], n+1
 			}
-			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-				if !b.Mask[i] {
-					continue
-				}
+			for i := range b.TokensOf(r) {
 				d := []float64{old[i] - gen[i], sum, sum / n}[level]
 				if q := w[i] / math.Exp(d); !math.IsNaN(q) && !math.IsInf(q, 0) {
 					x, weights, most = append(x, q), append(weights, w[i]), max(most, w[i])

@@ -265,10 +265,8 @@ func firstTokens(b *dump.Batch, x []float64) []float64 {
 func (c *Case) rowsWithTokens() []bool {
 	b := c.B
 	has := make([]bool, b.Rows)
-	for i, m := range b.Mask {
-		if m {
-			has[i/b.Cols] = true
-		}
+	for i := range b.Tokens() {
+		has[i/b.Cols] = true
 	}
 	return has
 }

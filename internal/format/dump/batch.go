@@ -2,6 +2,7 @@ package dump
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"slices"
 
@@ -128,6 +129,25 @@ func (b *Batch) WithMask(mask []bool) *Batch {
 	c := *b
 	c.Mask = mask
 	return &c
+}
+
+// Tokens are the cells of the grid that are in the mask, in their order.
+func (b *Batch) Tokens() iter.Seq[int] { return among(b.Mask, 0, len(b.Mask)) }
+
+// TokensOf are those of a row.
+func (b *Batch) TokensOf(row int) iter.Seq[int] { return b.TokensIn(row, row+1) }
+
+// TokensIn are those of the rows from lo up to hi.
+func (b *Batch) TokensIn(lo, hi int) iter.Seq[int] { return among(b.Mask, lo*b.Cols, hi*b.Cols) }
+
+func among(mask []bool, lo, hi int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := lo; i < hi; i++ {
+			if mask[i] && !yield(i) {
+				return
+			}
+		}
+	}
 }
 
 // TokenID returns the id of the token that a cell of the grid belongs to, from response_ids or else from input_ids, or
