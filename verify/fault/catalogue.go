@@ -146,10 +146,7 @@ var klFaults = []*Hypothesis{
 				}
 			}
 			if old := c.B.Token("logp_old"); old != nil { // the ratio of a corrected estimator keeps its own
-				shiftOld := make([]float64, len(old))
-				for i := range old {
-					shiftOld[i] = b[i] - a[i] + old[i]
-				}
+				shiftOld := eachOf(len(old), func(i int) float64 { return b[i] - a[i] + old[i] })
 				d = d.With("logp_old", shiftOld)
 			}
 			return d, c.Set, true
@@ -187,10 +184,7 @@ var rewardFaults = []*Hypothesis{
 			if w == nil {
 				return nil, nil, false
 			}
-			ones := make([]any, len(w))
-			for i := range ones {
-				ones[i] = 1.0
-			}
+			ones := slices.Repeat([]any{1.0}, len(w))
 			b := c.B
 			if t := b.Tensors["rewards_per_func"]; t != nil && b.Row("scores") != nil {
 				sums := make([]float64, b.Rows)
@@ -256,10 +250,7 @@ var rewardFaults = []*Hypothesis{
 			if v.Kind() != convention.Enum || !strings.HasPrefix(v.Text(), "sequence_reward") {
 				return nil, nil, false
 			}
-			every := make([]bool, len(c.B.Mask))
-			for i := range every {
-				every[i] = true
-			}
+			every := slices.Repeat([]bool{true}, len(c.B.Mask))
 			return c.B.WithMask(every), c.Set, count(c.B.Mask) != float64(len(every))
 		}},
 	{ID: "KL-REWARD-PADS", Checks: []string{"reward/token"}, Title: "the KL of cells outside the mask is in the rewards of tokens: log-probs of padding are not filled on both sides",
@@ -443,10 +434,7 @@ func invertedRatio(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	if ch.Stage == convention.KL {
-		mirrored := make([]float64, len(a))
-		for i, x := range a {
-			mirrored[i] = 2*x - b[i]
-		}
+		mirrored := eachOf(len(a), func(i int) float64 { return 2*a[i] - b[i] })
 		return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			return c.B.With("logp_old", mirrored), c.Set, true
 		}, c, ch)

@@ -243,10 +243,7 @@ func overTokens(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		case tokens == nil:
 			return nil, nil, false
 		}
-		y := make([]float64, len(x))
-		for r := range y {
-			y[r] = x[r] / tokens[r]
-		}
+		y := eachOf(len(x), func(r int) float64 { return x[r] / tokens[r] })
 		b = b.With(n[0], y)
 	}
 	return b, c.Set, true

@@ -127,10 +127,7 @@ var engineFaults = []*Hypothesis{
 				d[i] = format.Round(format.Round(lp[i], format.BF16)-format.Round(ref[i], format.BF16), format.BF16)
 			}
 			if old := b.Token("logp_old"); old != nil { // the ratio stays
-				moved := make([]float64, len(old))
-				for i := range old {
-					moved[i] = d[i] - (lp[i] - old[i])
-				}
+				moved := eachOf(len(old), func(i int) float64 { return d[i] - (lp[i] - old[i]) })
 				b = b.With("logp_old", moved)
 			}
 			return b.With("logp_new", d).With("logp_ref", zero), c.Set, true
@@ -202,10 +199,7 @@ var engineFaults = []*Hypothesis{
 			if value == nil {
 				return nil
 			}
-			extra := make([]float64, len(value.Want))
-			for i, k := range value.Want {
-				extra[i] = -beta.Num() * k
-			}
+			extra := mapped(value.Want, func(k float64) float64 { return -beta.Num() * k })
 			return added(under(sameInput, c, ch), weightsOf(c, ch), extra)
 		}},
 	{ID: "CISPO-THROUGH-CLIP", Checks: []string{"token_loss", "aggregate/loss", "aggregate/pg_loss", "gradient/dlogp"},

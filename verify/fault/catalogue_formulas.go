@@ -24,11 +24,7 @@ var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreFor
 		Predict: unwhitened},
 	{ID: "IS-TWICE", Checks: []string{"token_loss", "gradient/dlogp"},
 		Input: token("is_weights", func(_ *stage.Case, x []float64) []float64 {
-			y := make([]float64, len(x))
-			for i := range x {
-				y[i] = float64(x[i] * x[i])
-			}
-			return y
+			return mapped(x, func(v float64) float64 { return float64(v * v) })
 		})},
 	{ID: "KL-TIMES-WEIGHTS", Checks: []string{"kl/token"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -53,10 +49,7 @@ var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreFor
 			if score == nil || len(score) != c.B.Rows || c.B.Token("returns") == nil {
 				return nil, nil, false
 			}
-			x := make([]float64, len(c.B.Mask))
-			for i := range x {
-				x[i] = score[i/c.B.Cols]
-			}
+			x := eachOf(len(c.B.Mask), func(i int) float64 { return score[i/c.B.Cols] })
 			return c.B.With("returns", x), c.Set, true
 		}},
 	{ID: "VALUE-TARGET", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
@@ -66,10 +59,7 @@ var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreFor
 			if a == nil || v == nil || c.B.Token("returns") == nil {
 				return nil, nil, false
 			}
-			x := make([]float64, len(a))
-			for i := range x {
-				x[i] = a[i] + v[i]
-			}
+			x := eachOf(len(a), func(i int) float64 { return a[i] + v[i] })
 			return c.B.With("returns", x), c.Set, true
 		}},
 	{ID: "VALUE-TARGET-SHIFT", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
@@ -135,11 +125,7 @@ func correctedForms() []*Hypothesis {
 		}
 	}
 	coarse := token("logp_old", func(_ *stage.Case, x []float64) []float64 {
-		y := make([]float64, len(x))
-		for i := range x {
-			y[i] = format.Round(x[i], format.BF16)
-		}
-		return y
+		return mapped(x, func(v float64) float64 { return format.Round(v, format.BF16) })
 	})
 	var list []*Hypothesis
 	for _, f := range append(slices.Clone(ratioInputs), ratioInput{"OLD-BF16", coarse}) {

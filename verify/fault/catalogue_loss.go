@@ -116,11 +116,7 @@ func oneClip(from, to string) input {
 
 func negated(name string) input {
 	return token(name, func(_ *stage.Case, x []float64) []float64 {
-		y := make([]float64, len(x))
-		for i := range x {
-			y[i] = -x[i]
-		}
-		return y
+		return mapped(x, func(v float64) float64 { return -v })
 	})
 }
 
@@ -289,10 +285,7 @@ var aggregateFaults = []*Hypothesis{
 			if c.EnumOr("agg.denominator", "micro") != "constant" || !(declared > 0) {
 				return nil
 			}
-			by := make([]float64, c.B.Rows)
-			for r := range by {
-				by[r] = declared / float64(width(c.B, r))
-			}
+			by := eachOf(c.B.Rows, func(r int) float64 { return declared / float64(width(c.B, r)) })
 			return weighted(c.B, c, ch, by)
 		}},
 	{ID: "AGG-LOCAL-DENOMINATOR", Checks: aggregates,

@@ -38,10 +38,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 				return nil
 			}
 			// The metric is a mean of old − new: with new = old + ρ it is that of −ρ.
-			x := make([]float64, len(lp))
-			for i := range x {
-				x[i] = old[i] + math.Exp(lp[i]-old[i])
-			}
+			x := eachOf(len(lp), func(i int) float64 { return old[i] + math.Exp(lp[i]-old[i]) })
 			p := under(perToken("logp_new", x), c, ch)
 			if p == nil {
 				return nil
@@ -73,10 +70,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 			if ref == nil || lp == nil {
 				return nil
 			}
-			d := make([]float64, len(lp))
-			for i := range d {
-				d[i] = lp[i] - ref[i]
-			}
+			d := eachOf(len(lp), func(i int) float64 { return lp[i] - ref[i] })
 			return roughly(under(perToken("kl", d), c, ch))
 		}},
 	{ID: "METRIC-ENTROPY-SENTINEL", Checks: []string{"scalars/entropy", "scalars/actor_entropy"},
@@ -91,10 +85,7 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 					x[i] = -lp[i]
 				}
 			}
-			every := make([]bool, len(lp))
-			for i := range every {
-				every[i] = true
-			}
+			every := slices.Repeat([]bool{true}, len(lp))
 			return roughly(under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 				b, set, ok := perToken("entropy", x)(c)
 				return b.WithMask(every), set, ok

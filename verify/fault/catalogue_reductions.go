@@ -27,10 +27,7 @@ var reduced = []string{"token_loss", "kl", "entropy"}
 
 // weighted predicts an output of a loss in whose mean over rows every row has a factor of its own.
 func weighted(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) *stage.Prediction {
-	cells := make([]float64, len(c.B.Mask))
-	for i := range cells {
-		cells[i] = by[i/c.B.Cols]
-	}
+	cells := eachOf(len(c.B.Mask), func(i int) float64 { return by[i/c.B.Cols] })
 	return weightedCells(b, c, ch, cells)
 }
 
@@ -67,10 +64,7 @@ func weightedCells(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) 
 			b = b.With(name, x)
 			continue
 		}
-		e := make([]float64, len(x))
-		for i := range e {
-			e[i] = in.E(i) * by[i]
-		}
+		e := eachOf(len(x), func(i int) float64 { return in.E(i) * by[i] })
 		stand[name] = &stage.Prediction{Want: x, Bound: e, Half: in.Half}
 	}
 	d := c.Of(b, c.Set).StandingAll(stand)
@@ -83,11 +77,7 @@ func weightedCells(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) 
 
 // tokensOf returns the number of tokens of every row in a mask.
 func tokensOf(b *dump.Batch, mask []bool) []float64 {
-	n := make([]float64, b.Rows)
-	for r := range n {
-		n[r] = count(mask[r*b.Cols : (r+1)*b.Cols])
-	}
-	return n
+	return eachOf(b.Rows, func(r int) float64 { return count(mask[r*b.Cols : (r+1)*b.Cols]) })
 }
 
 // counted predicts an output of a loss whose denominator counts other tokens: of the rows that have some, what tokens returns in

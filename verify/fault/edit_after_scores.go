@@ -60,9 +60,6 @@ func overlongAdded(c *stage.Case, ch *stage.Check, limit, buffer, factor float64
 		return nil
 	}
 	penalty := func(row int) float64 { return -factor * min(max(n[row]-(limit-buffer), 0), buffer) / buffer }
-	x := make([]float64, b.Rows)
-	for r := range x {
-		x[r] = float64(float32(score[r] - penalty(r)))
-	}
+	x := eachOf(b.Rows, func(r int) float64 { return float64(float32(score[r] - penalty(r))) })
 	return addedByRow(under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) { return c.B.With("scores", x), c.Set, true }, c, ch), c, penalty)
 }

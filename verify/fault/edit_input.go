@@ -99,11 +99,7 @@ func inputEdits(o *stage.Outcome) []edit {
 				if len(lp) != len(x) {
 					return nil
 				}
-				y := make([]float64, len(x))
-				for i := range x {
-					y[i] = lp[i] - k*(lp[i]-x[i])
-				}
-				return y
+				return eachOf(len(x), func(i int) float64 { return lp[i] - k*(lp[i]-x[i]) })
 			})
 			list = append(list, edit{id: "RATIO-FORM", title: fmt.Sprintf("the log-ratio is multiplied by %g", k), changes: 1,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {

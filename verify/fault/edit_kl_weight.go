@@ -106,10 +106,7 @@ func klOfRatioAlone(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if lp == nil || old == nil || rest == nil || estimate == nil || weights == nil || len(rest.Want) != len(lp) || len(estimate.Want) != len(lp) {
 		return nil
 	}
-	extra := make([]float64, len(lp))
-	for i := range extra {
-		extra[i] = beta * estimate.Want[i] * math.Exp(lp[i]-old[i])
-	}
+	extra := eachOf(len(lp), func(i int) float64 { return beta * estimate.Want[i] * math.Exp(lp[i]-old[i]) })
 	q := added(rest, weights, extra)
 	for i := range extra { // the two terms are added up
 		if q != nil {

@@ -119,11 +119,7 @@ func (f recursionForm) bootsRow(c *stage.Case, r int) bool {
 func rawAdvantages(c *stage.Case) []float64 {
 	v, ret, adv := c.B.Token("values"), c.B.Token("returns"), c.B.Tensors["advantages"]
 	if len(v) == len(c.B.Mask) && len(ret) == len(v) {
-		x := make([]float64, len(v))
-		for i := range x {
-			x[i] = ret[i] - v[i]
-		}
-		return x
+		return eachOf(len(v), func(i int) float64 { return ret[i] - v[i] })
 	}
 	if scope := c.Set.Value("whiten.scope"); scope.Kind() == convention.Enum && scope.Text() == "none" && adv != nil && adv.Layout == dump.PerToken && len(adv.Data) == len(c.B.Mask) {
 		return adv.Data

@@ -91,10 +91,7 @@ func otherDivisor(o *stage.Outcome, declared part) (edit, bool) {
 			if !(k > 0) || n < 1 || math.Abs(count.x[0]/k-n) > n*within {
 				return nil
 			}
-			by := make([]float64, c.B.Rows)
-			for r := range by {
-				by[r] = count.x[0] / n
-			}
+			by := slices.Repeat([]float64{count.x[0] / n}, c.B.Rows)
 			return weighted(c.B, c, ch, by)
 		}
 		return nil

@@ -17,27 +17,27 @@ var rewardReturns = []struct {
 	{"undiscounted sums of the rewards to come", func(r, _ []float64, _, _ float64) []float64 { return toGo(r, 1) }},
 	{"sums of the rewards to come, discounted by λ", func(r, _ []float64, _, lambda float64) []float64 { return toGo(r, lambda) }},
 	{"targets of one step without γ: r + V_{t+1}", func(r, v []float64, _, _ float64) []float64 {
-		return eachOf(r, func(t int) float64 { return r[t] + v[t+1] })
+		return eachOf(len(r), func(t int) float64 { return r[t] + v[t+1] })
 	}},
 	{"the sum of the rewards of the response, at every token", func(r, _ []float64, _, _ float64) []float64 {
-		return eachOf(r, func(int) float64 { return total(r) })
+		return eachOf(len(r), func(int) float64 { return total(r) })
 	}},
 	{"the discounted return of the first token, at every token", func(r, _ []float64, gamma, _ float64) []float64 {
-		return eachOf(r, func(int) float64 { return toGo(r, gamma)[0] })
+		return eachOf(len(r), func(int) float64 { return toGo(r, gamma)[0] })
 	}},
 	{"the last reward of the response, at every token", func(r, _ []float64, _, _ float64) []float64 {
-		return eachOf(r, func(int) float64 { return r[len(r)-1] })
+		return eachOf(len(r), func(int) float64 { return r[len(r)-1] })
 	}},
 	{"sums of the rewards up to a token, not from it on", func(r, _ []float64, _, _ float64) []float64 {
 		sum := 0.0
-		return eachOf(r, func(t int) float64 { sum += r[t]; return sum })
+		return eachOf(len(r), func(t int) float64 { sum += r[t]; return sum })
 	}},
 }
 
-func eachOf(r []float64, f func(t int) float64) []float64 {
-	y := make([]float64, len(r))
-	for t := range y {
-		y[t] = f(t)
+func eachOf(n int, f func(i int) float64) []float64 {
+	y := make([]float64, n)
+	for i := range y {
+		y[i] = f(i)
 	}
 	return y
 }

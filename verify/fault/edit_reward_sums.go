@@ -180,11 +180,7 @@ func leastSquares(x, y []float64, n int) []float64 {
 			}
 		}
 	}
-	w := make([]float64, n)
-	for i := range w {
-		w[i] = a[i][n] / a[i][i]
-	}
-	return w
+	return eachOf(n, func(i int) float64 { return a[i][n] / a[i][i] })
 }
 
 // spreadRewards are what programs make of the rewards of the tokens of a response, the score among them.

@@ -58,11 +58,7 @@ func centred(mean, deviation bool, ddof float64) func(s []float64) []float64 {
 // turnedBy returns the scores of the rows k further on, round the end.
 func turnedBy(k int) func(s []float64) []float64 {
 	return func(s []float64) []float64 {
-		y := make([]float64, len(s))
-		for i := range s {
-			y[i] = s[((i+k)%len(s)+len(s))%len(s)]
-		}
-		return y
+		return eachOf(len(s), func(i int) float64 { return s[((i+k)%len(s)+len(s))%len(s)] })
 	}
 }
 

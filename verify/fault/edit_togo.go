@@ -19,11 +19,7 @@ type toGoForm struct {
 
 // unsum undoes rewards to go: r_t = x_t − γ·x_{t+1}.
 func unsum(x []float64, gamma float64) []float64 {
-	r := make([]float64, len(x))
-	for t := range x {
-		r[t] = x[t] - gamma*at(x, t+1)
-	}
-	return r
+	return eachOf(len(x), func(t int) float64 { return x[t] - gamma*at(x, t+1) })
 }
 
 var toGoForms = []toGoForm{
@@ -34,11 +30,7 @@ var toGoForms = []toGoForm{
 		}
 		return y
 	}, func(x []float64, gamma float64) []float64 {
-		r := make([]float64, len(x))
-		for t := range x {
-			r[t] = x[t] - gamma*at(x, t-1)
-		}
-		return r
+		return eachOf(len(x), func(t int) float64 { return x[t] - gamma*at(x, t-1) })
 	}},
 	{"GAE-RECURSION", "the returns are in the reverse order: the list that grew from the last token back is not reversed", func(r []float64, gamma float64) []float64 {
 		y := toGo(r, gamma)

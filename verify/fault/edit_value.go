@@ -306,11 +306,7 @@ func withoutValues(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		if len(v) != len(ret) {
 			return nil
 		}
-		x := make([]float64, len(ret))
-		for i := range x {
-			x[i] = ret[i] - v[i]
-		}
-		return x
+		return eachOf(len(ret), func(i int) float64 { return ret[i] - v[i] })
 	})(c)
 }
 

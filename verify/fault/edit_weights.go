@@ -150,10 +150,7 @@ func ofScope(s weightScope) input {
 			var l []float64
 			switch {
 			case s.cells != nil:
-				all := make([]float64, width(c.B, r))
-				for t := range all {
-					all[t] = old[r*c.B.Cols+t] - gen[r*c.B.Cols+t]
-				}
+				all := eachOf(width(c.B, r), func(t int) float64 { return old[r*c.B.Cols+t] - gen[r*c.B.Cols+t] })
 				for t, x := range s.cells(all) {
 					if c.B.Mask[r*c.B.Cols+t] {
 						l = append(l, x)

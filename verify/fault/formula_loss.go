@@ -115,11 +115,7 @@ func timesAdvantages(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return combined(1, q, 1, kl)
 	}
 	return under(token("token_loss", func(_ *stage.Case, x []float64) []float64 {
-		y := make([]float64, len(x))
-		for i := range x {
-			y[i] = x[i] * a.X[i]
-		}
-		return y
+		return eachOf(len(x), func(i int) float64 { return x[i] * a.X[i] })
 	}), c, ch)
 }
 

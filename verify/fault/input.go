@@ -105,11 +105,7 @@ func instead(name, to string) input {
 // constant returns the input in which every element of a tensor is x.
 func constant(name string, x float64) input {
 	return token(name, func(_ *stage.Case, old []float64) []float64 {
-		y := make([]float64, len(old))
-		for i := range y {
-			y[i] = x
-		}
-		return y
+		return slices.Repeat([]float64{x}, len(old))
 	})
 }
 

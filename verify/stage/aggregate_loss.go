@@ -237,6 +237,15 @@ func (c *Case) orBeforeAccumulation(red *reduction, p *Prediction, name string) 
 	}
 }
 
+// eachOf returns n numbers, each of its place.
+func eachOf(n int, f func(i int) float64) []float64 {
+	y := make([]float64, n)
+	for i := range y {
+		y[i] = f(i)
+	}
+	return y
+}
+
 // times returns factor·x, NaN where factor is 0.
 func times(x []float64, factor float64) []float64 {
 	if factor == 0 || math.IsNaN(factor) {

@@ -206,10 +206,7 @@ func (c *Case) MeanLogps() []float64 {
 		return nil
 	}
 	t := c.NumOr("logp.temperature", 1)
-	out := make([]float64, len(c.B.Mask))
-	for i := range out {
-		out[i] = math.NaN()
-	}
+	out := slices.Repeat([]float64{math.NaN()}, len(c.B.Mask))
 	for k, r := range rows {
 		for col := range c.B.Cols {
 			if r >= c.B.Rows || !c.B.Mask[r*c.B.Cols+col] {

@@ -66,10 +66,7 @@ func RewardWeights(b *dump.Batch) []float64 {
 // pivot below 1e-10 of its diagonal element is rounding: the squares of numbers that differ by 1e-5 of themselves.
 func eliminate(a []float64, n int) []float64 {
 	m := n + 1
-	diagonal := make([]float64, n)
-	for i := range n {
-		diagonal[i] = a[i*m+i]
-	}
+	diagonal := eachOf(n, func(i int) float64 { return a[i*m+i] })
 	for k := range n {
 		p := a[k*m+k]
 		if !(p > 1e-10*diagonal[k]) {
@@ -85,9 +82,5 @@ func eliminate(a []float64, n int) []float64 {
 			}
 		}
 	}
-	x := make([]float64, n)
-	for i := range n {
-		x[i] = a[i*m+n] / a[i*m+i]
-	}
-	return x
+	return eachOf(n, func(i int) float64 { return a[i*m+n] / a[i*m+i] })
 }

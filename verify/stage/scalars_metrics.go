@@ -212,10 +212,7 @@ func (c *Case) meanKL(rows []span, kind rl.KLKind) ([]float64, []float64) {
 	n := len(lp.X)
 	o := rl.KLOptions{Kind: kind, ClampIn: clamp, ClampAll: true}
 	k, _ := rl.KL(nil, make([]float64, n), old.X, lp.X, nil, o)
-	e := make([]float64, n)
-	for i := range e {
-		e[i] = klBound(o, old.X[i]-lp.X[i], lp.E(i)+old.E(i), c.Unit)
-	}
+	e := eachOf(n, func(i int) float64 { return klBound(o, old.X[i]-lp.X[i], lp.E(i)+old.E(i), c.Unit) })
 	return c.means(rows, k, e)
 }
 

@@ -31,10 +31,7 @@ func groupForms(b *dump.Batch) (lists [][]assign) {
 	}
 	if k := sumsOfKL(b); k != nil {
 		if beta := penaltyOf(score, k, adv, groups); beta > 0 {
-			left := make([]float64, len(score))
-			for r := range left {
-				left[r] = score[r] - float64(beta*k[r])
-			}
+			left := eachOf(len(score), func(r int) float64 { return score[r] - float64(beta*k[r]) })
 			for _, list := range formsOf(left, adv, groups) {
 				lists = append(lists, append(list, word("kl.place", "sequence_reward_before_baseline"), amount("kl.beta", beta)))
 			}

@@ -59,10 +59,7 @@ func otherSumsOfKL(b *dump.Batch) (list [][]float64) {
 		}
 	}
 	if kl != nil {
-		every := make([]bool, len(kl))
-		for i := range every {
-			every[i] = true
-		}
+		every := slices.Repeat([]bool{true}, len(kl))
 		list = append(list, rl.RowSums(nil, kl, every, b.Rows, b.Cols))
 	}
 	return list
@@ -127,10 +124,7 @@ func (s *GroupScores) permuted(set *convention.Set) [][]Change {
 				if f.beta = written((b+sign*math.Sqrt(b*b-a*c))/a, 2e-3); !(f.beta > 0) || math.IsInf(f.beta, 0) {
 					continue
 				}
-				due := make([]float64, len(adv))
-				for i := range due {
-					due[i] = score[i] - float64(f.beta*kl[i])
-				}
+				due := eachOf(len(adv), func(i int) float64 { return score[i] - float64(f.beta*kl[i]) })
 				slices.Sort(due)
 				if !slices.ContainsFunc(adv, math.IsNaN) && nearAllOf(adv, due, near*maxAbs(due)) {
 					lists = append(lists, append(s.shownOf(&f), word("adv.center", center), word("adv.scale", "none")))

@@ -187,11 +187,7 @@ func decimals(lo, hi float64) (list []float64) {
 		x += unit
 	}
 	if n := len(list); n > most {
-		some := make([]float64, most)
-		for i := range some {
-			some[i] = list[i*(n-1)/(most-1)]
-		}
-		return some
+		return eachOf(most, func(i int) float64 { return list[i*(n-1)/(most-1)] })
 	}
 	return list
 }

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/tol"
@@ -33,10 +34,7 @@ func predictTokenBaseline(c *Case) *Prediction {
 			return nil
 		}
 	}
-	weights := make([]float64, len(b.Mask))
-	for i := range weights {
-		weights[i] = 1
-	}
+	weights := slices.Repeat([]float64{1}, len(b.Mask))
 	if c.EnumOr("tis.level", "none") != "none" {
 		w := c.Token("is_weights")
 		if !c.OK() {
