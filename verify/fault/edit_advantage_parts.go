@@ -475,9 +475,5 @@ func (in *formInputs) spreadOf(name string, x []float64, rows []int) float64 {
 	if name == "within" {
 		return deviations
 	}
-	all := make([]int, len(means))
-	for k := range all {
-		all[k] = k
-	}
-	return spreadOf("std"+name[len(name)-1:], means, all)
+	return spreadOf("std"+name[len(name)-1:], means, inOrder(len(means)))
 }

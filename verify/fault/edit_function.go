@@ -51,9 +51,7 @@ var functions = []function{
 
 // functionEdits returns edits of a number per token or row that went through a function.
 func functionEdits(o *stage.Outcome) []edit {
-	switch o.Check.Stage {
-	case convention.Advantage, convention.KL, convention.Reward, convention.Ratio, convention.TokenLoss:
-	default:
+	if !slices.Contains([]convention.Stage{convention.Advantage, convention.KL, convention.Reward, convention.Ratio, convention.TokenLoss}, o.Check.Stage) {
 		return nil
 	}
 	id := "OTHER-FORM"

@@ -1,7 +1,6 @@
 package fault
 
 import (
-	"cmp"
 	"math"
 	"slices"
 
@@ -103,13 +102,7 @@ func rolloutOf(c *stage.Case, ch *stage.Check) *rollout {
 	if !same || g < 2 || b.Rows%g != 0 || b.Rows == g {
 		return nil
 	}
-	r := &rollout{n: b.Rows / g, g: g, rows: make([]int, b.Rows)}
-	for k := range r.rows {
-		r.rows[k] = k
-	}
-	if of := b.Row("sample_id"); len(of) == b.Rows {
-		slices.SortStableFunc(r.rows, func(i, j int) int { return cmp.Compare(of[i], of[j]) })
-	}
+	r := &rollout{n: b.Rows / g, g: g, rows: byPlace(b)}
 	for k, row := range r.rows {
 		if k%g > 0 && id[row] != id[r.rows[k-1]] {
 			return nil

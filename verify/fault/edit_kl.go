@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"plumbline/verify/convention"
@@ -11,9 +12,7 @@ import (
 
 // klEdits returns edits of the estimator k3 = eˣ − x − 1 of x = logp_ref − logp whose terms have other whole numbers before them.
 func klEdits(o *stage.Outcome) []edit {
-	switch o.Check.ID {
-	case "kl/token", "gradient/dlogp", "token_loss/policy", "aggregate/loss", "aggregate/kl_loss":
-	default:
+	if !slices.Contains([]string{"kl/token", "gradient/dlogp", "token_loss/policy", "aggregate/loss", "aggregate/kl_loss"}, o.Check.ID) {
 		return nil
 	}
 	list := klPowers()

@@ -2,6 +2,7 @@ package fault
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -31,9 +32,7 @@ var probabilityForms = []struct {
 
 // klProbabilityEdits returns edits of an estimate of KL as one of probabilities.
 func klProbabilityEdits(o *stage.Outcome) []edit {
-	switch o.Check.ID {
-	case "kl/token", "gradient/dlogp", "token_loss/policy", "aggregate/loss", "aggregate/kl_loss", "reward/token":
-	default:
+	if !slices.Contains([]string{"kl/token", "gradient/dlogp", "token_loss/policy", "aggregate/loss", "aggregate/kl_loss", "reward/token"}, o.Check.ID) {
 		return nil
 	}
 	var list []edit

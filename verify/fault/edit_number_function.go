@@ -46,9 +46,7 @@ func coefficientEdits(o *stage.Outcome) []edit {
 
 // numberFunctionEdits returns edits in which a function of a number stands where the number itself should.
 func numberFunctionEdits(o *stage.Outcome) []edit {
-	switch o.Check.Stage {
-	case convention.Reward, convention.Advantage, convention.Ratio, convention.TokenLoss, convention.Aggregate, convention.Gradient:
-	default:
+	if !slices.Contains([]convention.Stage{convention.Reward, convention.Advantage, convention.Ratio, convention.TokenLoss, convention.Aggregate, convention.Gradient}, o.Check.Stage) {
 		return nil
 	}
 	list := coefficientEdits(o)

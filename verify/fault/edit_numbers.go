@@ -19,9 +19,7 @@ var (
 
 // boundEdits returns edits of a bound that is another usual number, or off by a factor of ten or two.
 func boundEdits(o *stage.Outcome) []edit {
-	switch o.Check.Stage {
-	case convention.TokenLoss, convention.Aggregate, convention.Gradient:
-	default:
+	if !slices.Contains([]convention.Stage{convention.TokenLoss, convention.Aggregate, convention.Gradient}, o.Check.Stage) {
 		return nil
 	}
 	var list []edit

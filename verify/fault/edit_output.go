@@ -16,9 +16,7 @@ func outputEdits(o *stage.Outcome) []edit {
 	if t == nil || t.Width > 1 || o.Case.B.Cols == 0 || len(o.Got) != len(t.Data) || len(o.Pred.Want) != len(t.Data) {
 		return nil
 	}
-	switch o.Check.Stage {
-	case convention.Advantage, convention.KL, convention.Reward, convention.Ratio, convention.TokenLoss:
-	default:
+	if !slices.Contains([]convention.Stage{convention.Advantage, convention.KL, convention.Reward, convention.Ratio, convention.TokenLoss}, o.Check.Stage) {
 		return nil
 	}
 	return append(movedEdits(o), groupEdits(o)...)

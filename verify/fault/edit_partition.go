@@ -48,10 +48,7 @@ func otherPartition(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		}
 		scale = max(scale, math.Abs(score[r]))
 	}
-	order := make([]int, len(id))
-	for r := range order {
-		order[r] = r
-	}
+	order := inOrder(len(id))
 	slices.SortFunc(order, func(i, j int) int { return compare(base[i], base[j]) })
 	q := &stage.Prediction{Want: make([]float64, len(id)), Bound: make([]float64, len(id)), Scale: p.Scale}
 	classes, mixed := 0, 0

@@ -370,9 +370,7 @@ func withValues(p *stage.Prediction, value stage.Input, c *stage.Case) *stage.Pr
 
 // lengthEdits returns edits of advantages that are multiplied by, or divided by, a count of their row.
 func lengthEdits(o *stage.Outcome) []edit {
-	switch o.Check.ID {
-	case "advantage/group", "advantage/return", "gae/advantage", "token_loss/policy", "ratio/is_weights", "kl/token", "reward/token":
-	default:
+	if !slices.Contains([]string{"advantage/group", "advantage/return", "gae/advantage", "token_loss/policy", "ratio/is_weights", "kl/token", "reward/token"}, o.Check.ID) {
 		return nil
 	}
 	c := o.Case.Of(o.Case.B, o.Case.Set)

@@ -7,16 +7,23 @@ import (
 	"math"
 	"slices"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/stage"
 )
 
-// byPlace returns the rows of a batch in the order in which they were sampled, their own where the dump does not number them.
-func byPlace(c *stage.Case) []int {
-	rows := make([]int, c.B.Rows)
-	for k := range rows {
-		rows[k] = k
+// inOrder returns the numbers from 0 up to n.
+func inOrder(n int) []int {
+	list := make([]int, n)
+	for k := range list {
+		list[k] = k
 	}
-	if of := c.B.Row("sample_id"); len(of) == len(rows) {
+	return list
+}
+
+// byPlace returns the rows of a batch in the order in which they were sampled, their own where the dump does not number them.
+func byPlace(b *dump.Batch) []int {
+	rows := inOrder(b.Rows)
+	if of := b.Row("sample_id"); len(of) == len(rows) {
 		slices.SortStableFunc(rows, func(i, j int) int { return cmp.Compare(of[i], of[j]) })
 	}
 	return rows
@@ -146,7 +153,7 @@ func scoreOrderEdits(o *stage.Outcome) []edit {
 	for _, order := range scoreOrders(c) {
 		list = append(list, edit{id: "REWARD-OF-OTHER-ROW", title: order.title, changes: 1, foreign: true,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				rows := byPlace(c)
+				rows := byPlace(c.B)
 				return scoresOf(rows, order.from(c, rows), c, ch)
 			}})
 	}
@@ -156,11 +163,7 @@ func scoreOrderEdits(o *stage.Outcome) []edit {
 			if from == nil {
 				return nil
 			}
-			rows := make([]int, c.B.Rows)
-			for r := range rows {
-				rows[r] = r
-			}
-			return scoresOf(rows, from, c, ch)
+			return scoresOf(inOrder(c.B.Rows), from, c, ch)
 		}})
 }
 

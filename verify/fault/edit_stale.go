@@ -21,13 +21,9 @@ type staleRow struct {
 // before. It is nil where there are fewer.
 func rowsBefore(b *dump.Batch, beside []*dump.Batch) (rows []staleRow, own []int) {
 	id := b.Row("sample_id")
-	own = make([]int, b.Rows)
-	for i := range own {
-		own[i] = i
-	}
+	own = byPlace(b)
 	first := 0.0
 	if len(id) == b.Rows {
-		slices.SortStableFunc(own, func(i, j int) int { return cmp.Compare(id[i], id[j]) })
 		first = id[own[0]]
 	}
 	seen, group := map[float64]bool{}, b.Row("group_id")

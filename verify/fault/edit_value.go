@@ -210,9 +210,7 @@ func valueForms() []valueForm {
 
 // valueEdits returns edits of the value loss of a token.
 func valueEdits(o *stage.Outcome) []edit {
-	switch o.Check.ID {
-	case "aggregate/value_loss", "gradient/dvalues", "aggregate/loss":
-	default:
+	if !slices.Contains([]string{"aggregate/value_loss", "gradient/dvalues", "aggregate/loss"}, o.Check.ID) {
 		return nil
 	}
 	if b := o.Case.B; b.Token("values_new") == nil || b.Token("returns") == nil {
