@@ -71,9 +71,19 @@ var gptj = of("gptj", func(s *scene) {
 
 // rename changes the names of the tensors of a file.
 func rename(m *tree, file string, name func(string) string) {
+	m.tensors(file, func(t *safetensors.Tensor) {
+		t.Name = name(t.Name)
+	})
+}
+
+// beside adds a copy of each tensor whose name ends so, with another end.
+func beside(m *tree, file, end, other string) {
 	m.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
-		for i := range list {
-			list[i].Name = name(list[i].Name)
+		for _, t := range slices.Clone(list) {
+			if name, ok := strings.CutSuffix(t.Name, end); ok {
+				t.Name = name + other
+				list = append(list, t)
+			}
 		}
 		return list
 	})
@@ -292,13 +302,10 @@ func modelFaults() {
 			s.dir = memory("model", s.model.modelFolder(s.model.weights(r, format.F16), 1))
 			return s
 		}, func(s *scene) {
-			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for i := range list {
-					if strings.HasPrefix(list[i].Name, s.model.BlockName(1)) {
-						list[i].DType = format.F32
-					}
+			s.dir.tensors(file, func(t *safetensors.Tensor) {
+				if strings.HasPrefix(t.Name, s.model.BlockName(1)) {
+					t.DType = format.F32
 				}
-				return list
 			})
 		}),
 		planted("INT-WEIGHTS", "the vector of a norm as whole numbers", "the bits of floating-point numbers under another type", "fault P211", of("llama", func(s *scene) {
@@ -386,15 +393,12 @@ func modelFaults() {
 	}
 	checkpoint.Codes.Faults = []fault{
 		planted("QUANT-SCALE-127", "SCB holds absmax/127", "the scale of another library", "bitsandbytes int8 tensors", int8Scene, func(s *scene) {
-			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for i := range list {
-					if strings.HasSuffix(list[i].Name, ".SCB") {
-						for j := range list[i].Data {
-							list[i].Data[j] /= 127
-						}
+			s.dir.tensors(file, func(t *safetensors.Tensor) {
+				if strings.HasSuffix(t.Name, ".SCB") {
+					for j := range t.Data {
+						t.Data[j] /= 127
 					}
 				}
-				return list
 			})
 		}),
 		planted("QUANT-BASE", "codes of other weights", "quantised from another base", "V28", int8Scene, func(s *scene) {

@@ -86,15 +86,7 @@ func adapterFaults() {
 			rename(s.dir, adapterFile, func(n string) string { return strings.Replace(n, "norm.", "norm.modules_to_save.default.", 1) })
 		}),
 		warned("P050", "a module of modules_to_save three times", "embeddings were resized and trained whole (TRL#1287)", "fault P050", savedScene, func(s *scene) {
-			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for _, t := range slices.Clone(list) {
-					if name, ok := strings.CutSuffix(t.Name, "norm.weight"); ok {
-						t.Name = name + "norm.original_module.weight"
-						list = append(list, t)
-					}
-				}
-				return list
-			})
+			beside(s.dir, adapterFile, "norm.weight", "norm.original_module.weight")
 		}),
 		planted("DORA-MAGNITUDE", "no magnitudes of DoRA", "exported by a program that knows A and B alone", "layout of a PEFT adapter", doraScene, func(s *scene) { without(s.dir, adapterFile, "lora_magnitude_vector") }),
 		planted("DORA-MAGNITUDE", "use_dora was lost", "the configuration was written anew", "layout of a PEFT adapter", doraScene, func(s *scene) {
@@ -107,22 +99,10 @@ func adapterFaults() {
 		planted("LORA-BIAS", "no biases of lora_B", "exported by a program that knows A and B alone", "layout of a PEFT adapter", func(r *rand.Rand) *scene { return biasedScene(r, 0) }, func(s *scene) { without(s.dir, adapterFile, "lora_B.bias") }),
 		planted("UNPAIRED", "a lora_B is missing", "one rank's part was not gathered", "layout of a PEFT adapter", aloneScene, func(s *scene) { without(s.dir, adapterFile, s.model.BlockName(1)+s.target()+".lora_B") }),
 		planted("P203", "a second adapter", "another one was added on resume", "fault P203", aloneScene, func(s *scene) {
-			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for _, t := range slices.Clone(list) {
-					t.Name = strings.TrimSuffix(t.Name, ".weight") + ".resumed.weight"
-					list = append(list, t)
-				}
-				return list
-			})
+			beside(s.dir, adapterFile, ".weight", ".resumed.weight")
 		}),
 		planted("KEYS-OTHER-ADAPTER", "the keys of an adapter whose name begins with this one's", "names were compared as parts of keys (PEFT#3282)", "peft@0.19 utils/save_and_load.py", aloneScene, func(s *scene) {
-			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for _, t := range slices.Clone(list) {
-					t.Name = strings.TrimSuffix(t.Name, ".weight") + ".adapter_ref.weight"
-					list = append(list, t)
-				}
-				return list
-			})
+			beside(s.dir, adapterFile, ".weight", ".adapter_ref.weight")
 		}),
 		planted("P102", "a module of modules_to_save is not in the file", "the value head of a QLoRA adapter (OpenRLHF#209)", "fault P102", aloneScene, func(s *scene) {
 			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["modules_to_save"] = []string{"value_head"} })
@@ -158,11 +138,8 @@ func adapterFaults() {
 			s.dir.editJSON("adapter_config.json", func(o map[string]any) { o["rank_pattern"] = map[string]any{s.lora.targets[0]: 3 + s.lora.r} })
 		}),
 		planted("ZERO-LENGTH", "tensors of length 0", "ZeRO-3 placeholders (PEFT#2450)", "layout of a PEFT adapter", aloneScene, func(s *scene) {
-			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for i := range list {
-					list[i].Shape, list[i].Data = []int{0}, nil
-				}
-				return list
+			s.dir.tensors(adapterFile, func(t *safetensors.Tensor) {
+				t.Shape, t.Data = []int{0}, nil
 			})
 		}),
 	}
@@ -171,13 +148,10 @@ func adapterFaults() {
 	}
 	checkpoint.Trained.Faults = []fault{
 		planted("P183", "lora_B is zero everywhere", "the adapter got no gradient", "faults P142, P143, P146, P182, P183", aloneScene, func(s *scene) {
-			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for i := range list {
-					if strings.Contains(list[i].Name, "lora_B") {
-						zeroed(&list[i])
-					}
+			s.dir.tensors(adapterFile, func(t *safetensors.Tensor) {
+				if strings.Contains(t.Name, "lora_B") {
+					zeroed(t)
 				}
-				return list
 			})
 		}),
 		planted("B-ZERO-PARTLY", "lora_B is zero in one module", "left out of the optimiser, or of the loss (TRL#7017)", "layout of a PEFT adapter; faults P051, P106", aloneScene, func(s *scene) { s.dir.tensor(adapterFile, "lora_B.weight", zeroed) }),
@@ -237,13 +211,10 @@ func baseFaults() {
 		}),
 		planted("MAX-SIZE", "an adapter above --max-size", "another rank", "fault A8", large, func(s *scene) { s.max = 4096 }),
 		planted("SIZE-EXPECTED", "bytes that r and the targets do not give", "lora_B saved in 16 bits, lora_A in 32", "shielded PPO, Projection Not Working", large, func(s *scene) {
-			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for i := range list {
-					if strings.Contains(list[i].Name, "lora_B") {
-						list[i].DType = format.F16
-					}
+			s.dir.tensors(adapterFile, func(t *safetensors.Tensor) {
+				if strings.Contains(t.Name, "lora_B") {
+					t.DType = format.F16
 				}
-				return list
 			})
 		}),
 		planted("P087", "a whole model beside the adapter", "full shards saved with the adapter (verl#7061)", "fault P087", gptj, func(s *scene) { s.dir.Files["model.safetensors"] = s.base.Files["model.safetensors"] }),

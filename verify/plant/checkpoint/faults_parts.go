@@ -17,14 +17,11 @@ func partFaults() {
 	kept := func(file string, from func(s *scene) *tree, part func(s *scene) string) func(s *scene) {
 		return func(s *scene) {
 			old, n := unpack(from(s).Files[file]), 0
-			s.dir.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for i := range list {
-					if strings.Contains(list[i].Name, part(s)) {
-						list[i].Data = find(old, list[i].Name).Data
-						n++
-					}
+			s.dir.tensors(file, func(t *safetensors.Tensor) {
+				if strings.Contains(t.Name, part(s)) {
+					t.Data = find(old, t.Name).Data
+					n++
 				}
-				return list
 			})
 			if n == 0 {
 				panic("checkpoint: no tensor of " + part(s))
@@ -137,13 +134,10 @@ func partFaults() {
 			s.dir = memory("model", s.model.modelFolder(s.model.weights(r, format.F16), 1))
 			return s
 		}, func(s *scene) {
-			s.dir.edit(model, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for i := range list {
-					for j := range list[i].Data {
-						list[i].Data[j] *= 0x1p-16
-					}
+			s.dir.tensors(model, func(t *safetensors.Tensor) {
+				for j := range t.Data {
+					t.Data[j] *= 0x1p-16
 				}
-				return list
 			})
 		}),
 		planted("B-ZERO-ROWS", "a quarter of the rows of one B is zero", "the shard of one rank was not gathered", "fault P202", aloneScene, func(s *scene) {

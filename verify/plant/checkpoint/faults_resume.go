@@ -362,13 +362,10 @@ func mergeFaults() {
 				if !strings.HasSuffix(n, ".safetensors") {
 					continue
 				}
-				s.merged.edit(n, func(list []safetensors.Tensor) []safetensors.Tensor {
-					for i := range list {
-						if list[i].Name == arch.EmbeddingOf(s.model.Type) {
-							list[i].Data[2] += 0.5
-						}
+				s.merged.tensors(n, func(t *safetensors.Tensor) {
+					if t.Name == arch.EmbeddingOf(s.model.Type) {
+						t.Data[2] += 0.5
 					}
-					return list
 				})
 			}
 		}),
@@ -377,13 +374,10 @@ func mergeFaults() {
 		planted("C9", "nothing moved", "the update was skipped, or one checkpoint copied", "fault C9", againstScene, func(s *scene) { s.dir = memory("run/step_2", s.against.Files) }),
 		planted("D14", "lora_A stands still in every layer", "in no group of the optimiser", "faults D14, H8, P195", againstScene, func(s *scene) {
 			old := unpack(s.against.Files[adapterFile])
-			s.dir.edit(adapterFile, func(list []safetensors.Tensor) []safetensors.Tensor {
-				for i := range list {
-					if strings.Contains(list[i].Name, "lora_A") {
-						list[i].Data = find(old, list[i].Name).Data
-					}
+			s.dir.tensors(adapterFile, func(t *safetensors.Tensor) {
+				if strings.Contains(t.Name, "lora_A") {
+					t.Data = find(old, t.Name).Data
 				}
-				return list
 			})
 		}),
 		planted("H8", "the value head stands still", "detached (CoursIA#15256)", "faults H8, P195", againstScene, func(s *scene) {

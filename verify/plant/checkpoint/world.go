@@ -315,6 +315,16 @@ func (m *tree) edit(file string, change func(list []safetensors.Tensor) []safete
 	m.Files[file] = pack(change(unpack(m.Files[file])))
 }
 
+// tensors changes every tensor of a file.
+func (m *tree) tensors(file string, change func(t *safetensors.Tensor)) {
+	m.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
+		for i := range list {
+			change(&list[i])
+		}
+		return list
+	})
+}
+
 // tensor changes the one tensor of a file whose name ends so.
 func (m *tree) tensor(file, end string, change func(t *safetensors.Tensor)) {
 	m.edit(file, func(list []safetensors.Tensor) []safetensors.Tensor {
