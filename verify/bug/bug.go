@@ -10,9 +10,7 @@ import (
 	_ "embed"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
-	"sync"
 )
 
 // Bug is one bug of training code. Texts have no capital at the start and no full stop.
@@ -45,51 +43,24 @@ var bugText string
 //go:embed codes.txt
 var codeText string
 
-var bugs = sync.OnceValue(func() []*Bug {
-	list, err := parseBugs(bugText)
-	if err != nil {
-		panic("bug: " + err.Error())
-	}
-	return list
-})
+var bugs = newRegistry("bugs.txt", bugText, parseBugs, func(b *Bug) string { return b.ID })
 
-var codes = sync.OnceValue(func() []*Code {
-	list, err := parseCodes(codeText)
-	if err != nil {
-		panic("bug: " + err.Error())
-	}
-	return list
-})
+var codes = newRegistry("codes.txt", codeText, parseCodes, func(c *Code) string { return c.ID })
 
 // All returns the bugs in the order of the pipeline. The slice is shared and must not be changed.
-func All() []*Bug { return bugs() }
+func All() []*Bug { return bugs.all() }
 
 // Codes returns the codes in increasing order. The slice is shared and must not be changed.
-func Codes() []*Code { return codes() }
+func Codes() []*Code { return codes.all() }
 
 // Find returns the bug of that id, nil if there is none.
-func Find(id string) *Bug {
-	if i := slices.IndexFunc(bugs(), func(b *Bug) bool { return strings.EqualFold(b.ID, id) }); i >= 0 {
-		return bugs()[i]
-	}
-	return nil
-}
+func Find(id string) *Bug { return bugs.find(id) }
 
 // FindCode returns the code of that name, nil if there is none.
-func FindCode(id string) *Code {
-	if i := slices.IndexFunc(codes(), func(c *Code) bool { return strings.EqualFold(c.ID, id) }); i >= 0 {
-		return codes()[i]
-	}
-	return nil
-}
+func FindCode(id string) *Code { return codes.find(id) }
 
 // MustFind is [Find] for ids in source text: it panics where the registry lacks the bug.
-func MustFind(id string) *Bug {
-	if b := Find(id); b != nil {
-		return b
-	}
-	panic(fmt.Sprintf("bug: %q is not in bugs.txt", id))
-}
+func MustFind(id string) *Bug { return bugs.mustFind(id) }
 
 // Links returns the addresses of the upstream issues whose repository is known.
 func (c *Code) Links() []string {
@@ -114,35 +85,11 @@ var repositories = map[string]string{
 	"EasyR1": "hiyouga/EasyR1", "miles": "radixark/miles", "TensorRT-LLM": "NVIDIA/TensorRT-LLM", "openvla": "openvla/openvla", "Gymnasium": "Farama-Foundation/Gymnasium",
 }
 
-// parseBugs reads bugs.txt: an id in the first column, its fields below it behind two spaces, # for comments.
 func parseBugs(text string) ([]*Bug, error) {
-	var list []*Bug
-	for n, line := range strings.Split(text, "\n") {
-		switch {
-		case strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#"):
-			continue
-		case !strings.HasPrefix(line, " "):
-			list = append(list, &Bug{ID: line})
-			continue
-		case len(list) == 0:
-			return nil, fmt.Errorf("bugs.txt:%d: a field before the first id", n+1)
-		}
-		b := list[len(list)-1]
-		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		value = strings.TrimSpace(value)
-		field := map[string]*string{"title": &b.Title, "cause": &b.Cause, "effect": &b.Effect, "fix": &b.Fix, "shows": &b.Shows, "before": &b.Before, "after": &b.After, "against": &b.Against}[key]
-		switch {
-		case key == "rows":
-			b.Rows = strings.Fields(value)
-		case field == nil:
-			return nil, fmt.Errorf("bugs.txt:%d: %s has a field %q", n+1, b.ID, key)
-		case *field != "" || value == "":
-			return nil, fmt.Errorf("bugs.txt:%d: %s of %s is empty, or there twice", n+1, key, b.ID)
-		default:
-			*field = value
-		}
-	}
-	return list, nil
+	return parseEntries("bugs.txt", text, func(id string) *Bug { return &Bug{ID: id} }, func(b *Bug) (map[string]*string, map[string]*[]string) {
+		return map[string]*string{"title": &b.Title, "cause": &b.Cause, "effect": &b.Effect, "fix": &b.Fix, "shows": &b.Shows, "before": &b.Before, "after": &b.After, "against": &b.Against},
+			map[string]*[]string{"rows": &b.Rows}
+	})
 }
 
 // parseCodes reads codes.txt: code, text and upstream issues between tabs, # for comments.

@@ -1,12 +1,6 @@
 package bug
 
-import (
-	_ "embed"
-	"fmt"
-	"slices"
-	"strings"
-	"sync"
-)
+import _ "embed"
 
 // Symptom is what a log shows of a bug: what is seen, the cause that the guide of its program gives, and the one that is more likely.
 type Symptom struct {
@@ -23,63 +17,20 @@ type Symptom struct {
 //go:embed symptoms.txt
 var symptomText string
 
-var symptoms = sync.OnceValue(func() []*Symptom {
-	list, err := parseSymptoms(symptomText)
-	if err != nil {
-		panic("bug: " + err.Error())
-	}
-	return list
-})
+var symptoms = newRegistry("symptoms.txt", symptomText, parseSymptoms, func(s *Symptom) string { return s.ID })
 
 // Symptoms returns the symptoms of logs. The slice is shared and must not be changed.
-func Symptoms() []*Symptom { return symptoms() }
+func Symptoms() []*Symptom { return symptoms.all() }
 
 // FindSymptom returns the symptom of that id, nil if there is none.
-func FindSymptom(id string) *Symptom {
-	if i := slices.IndexFunc(symptoms(), func(s *Symptom) bool { return strings.EqualFold(s.ID, id) }); i >= 0 {
-		return symptoms()[i]
-	}
-	return nil
-}
+func FindSymptom(id string) *Symptom { return symptoms.find(id) }
 
 // MustFindSymptom is [FindSymptom] for ids in source text: it panics where the registry lacks the symptom.
-func MustFindSymptom(id string) *Symptom {
-	if s := FindSymptom(id); s != nil {
-		return s
-	}
-	panic(fmt.Sprintf("bug: %q is not in symptoms.txt", id))
-}
+func MustFindSymptom(id string) *Symptom { return symptoms.mustFind(id) }
 
-// parseSymptoms reads symptoms.txt: an id in the first column, its fields below it behind two spaces, # for comments. – is an empty
-// field.
 func parseSymptoms(text string) ([]*Symptom, error) {
-	var list []*Symptom
-	for n, line := range strings.Split(text, "\n") {
-		switch {
-		case strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#"):
-			continue
-		case !strings.HasPrefix(line, " "):
-			list = append(list, &Symptom{ID: line})
-			continue
-		case len(list) == 0:
-			return nil, fmt.Errorf("symptoms.txt:%d: a field before the first id", n+1)
-		}
-		s := list[len(list)-1]
-		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		value = strings.TrimSpace(value)
-		field := map[string]*string{"title": &s.Title, "cause": &s.Cause, "better": &s.Better, "fix": &s.Fix, "dump": &s.Dump}[key]
-		switch {
-		case key == "rows":
-			s.Rows = strings.Fields(value)
-		case key == "explains":
-			s.Explains = strings.Fields(value)
-		case field == nil:
-			return nil, fmt.Errorf("symptoms.txt:%d: %s has a field %q", n+1, s.ID, key)
-		case *field != "" || value == "":
-			return nil, fmt.Errorf("symptoms.txt:%d: %s of %s is empty, or there twice", n+1, key, s.ID)
-		case value != "–":
-			*field = value
-		}
-	}
-	return list, nil
+	return parseEntries("symptoms.txt", text, func(id string) *Symptom { return &Symptom{ID: id} }, func(s *Symptom) (map[string]*string, map[string]*[]string) {
+		return map[string]*string{"title": &s.Title, "cause": &s.Cause, "better": &s.Better, "fix": &s.Fix, "dump": &s.Dump},
+			map[string]*[]string{"rows": &s.Rows, "explains": &s.Explains}
+	})
 }
