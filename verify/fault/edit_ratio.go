@@ -44,7 +44,7 @@ func ofStored(c *stage.Case) *stage.Case {
 	if gen == nil || c.Set.Value("ratio.old").String() != "engine" || weighsBesides(c) || c.EnumOr("kl.grad", "naive") != "naive" && numberOr(c, "kl.beta", 0) != 0 {
 		return c
 	}
-	b, set, ok := both(newToken("logp_old", gen), option("ratio.old", "stored"))(c)
+	b, set, ok := both(perToken("logp_old", gen), option("ratio.old", "stored"))(c)
 	if !ok {
 		return c
 	}

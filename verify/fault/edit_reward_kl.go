@@ -183,7 +183,7 @@ func underRowKL(c *stage.Case, ch *stage.Check, of func(r int) (sum, e float64))
 			y[i], most = sum, max(most, e)
 		}
 	}
-	in := newToken("kl", y)
+	in := perToken("kl", y)
 	p, raw := under(in, c, ch), under(both(in, option("adv.kind", "raw")), c, ch)
 	if p == nil || raw == nil || math.IsNaN(most) || c.Set.Value("adv.kind").Kind() != convention.Enum {
 		return nil

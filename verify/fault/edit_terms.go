@@ -300,7 +300,7 @@ func entropyEdits(o *stage.Outcome) []edit {
 				if lp == nil {
 					return nil
 				}
-				p := under(newToken("entropy", mapped(lp, f.of)), c, ch)
+				p := under(perToken("entropy", mapped(lp, f.of)), c, ch)
 				if p == nil {
 					return nil
 				}

@@ -67,7 +67,7 @@ func termPartEdits(o *stage.Outcome) []edit {
 						y[i] = 0
 					}
 				}
-				return under(newToken("kl", y), c, ch)
+				return under(perToken("kl", y), c, ch)
 			}})
 	}
 	return list

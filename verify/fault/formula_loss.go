@@ -211,7 +211,7 @@ func upperBound(c *stage.Case) float64 {
 	return 1 + high.Num()
 }
 
-// perToken returns the input in which a tensor, per row or per token, is x per token.
+// perToken returns the input in which a tensor, per row or per token or none of the batch, is x per token.
 func perToken(name string, x []float64) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		b := c.B.With(name, x)

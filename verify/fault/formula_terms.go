@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -125,8 +124,8 @@ func estimatedOf(c *stage.Case, ch *stage.Check, value, slope func(lp, ref float
 		if c.Has("kl") || ch.Stage == convention.Aggregate && c.Has("token_loss") {
 			return nil // it is read as it was dumped: the slip shows there
 		}
-		none := under(newToken("kl", make([]float64, len(want))), c, ch)
-		return withBound(under(newToken("kl", want), c, ch), combined(1, under(newToken("kl", bound), c, ch), -1, none))
+		none := under(perToken("kl", make([]float64, len(want))), c, ch)
+		return withBound(under(perToken("kl", want), c, ch), combined(1, under(perToken("kl", bound), c, ch), -1, none))
 	}
 	beta := c.Set.Value("kl.beta")
 	if beta.Kind() != convention.Number || place.Text() != "loss" {
@@ -143,17 +142,6 @@ func estimatedOf(c *stage.Case, ch *stage.Check, value, slope func(lp, ref float
 		}
 	}
 	return q
-}
-
-// newToken returns the input with a per-token tensor that the batch need not have.
-func newToken(name string, x []float64) input {
-	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-		b := c.B.With(name, x)
-		t := *b.Tensors[name]
-		t.Layout, t.Width = dump.PerToken, 1
-		b.Tensors[name] = &t
-		return b, c.Set, true
-	}
 }
 
 // withBound returns p with the magnitudes of e added to its bounds, nil if either is nil.

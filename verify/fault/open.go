@@ -80,11 +80,7 @@ const leastSolved = 24
 func ExplainOpenSteps(runs [][]*stage.Outcome, open func(option string) bool) (*stage.Outcome, []Explanation) {
 	spent := 0
 	for _, run := range runs {
-		numbers := 0
-		for _, o := range run {
-			numbers += len(o.Got)
-		}
-		if numbers < leastOfSteps || run[0].Verdict != check.Fail || run[0].Pred == nil {
+		if numbersOf(run) < leastOfSteps || run[0].Verdict != check.Fail || run[0].Pred == nil {
 			continue
 		}
 		for _, name := range coefficients {
@@ -112,6 +108,14 @@ func ExplainOpenSteps(runs [][]*stage.Outcome, open func(option string) bool) (*
 		return o, found
 	}
 	return explainEdits(runs, open, leastSolved)
+}
+
+// numbersOf counts the elements of the outputs of several steps.
+func numbersOf(run []*stage.Outcome) (n int) {
+	for _, o := range run {
+		n += len(o.Got)
+	}
+	return n
 }
 
 // leastOfSteps is the number of files that a coefficient of a number per file is fitted to: two equations more than it needs.

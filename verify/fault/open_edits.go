@@ -21,11 +21,7 @@ func explainEdits(runs [][]*stage.Outcome, open func(option string) bool, least 
 	spent, tried := 0, 0
 	for _, run := range runs {
 		first := run[0]
-		n := 0
-		for _, o := range run {
-			n += len(o.Got)
-		}
-		if n < least || first.Verdict != check.Fail || first.Pred == nil || first.Half() {
+		if numbersOf(run) < least || first.Verdict != check.Fail || first.Pred == nil || first.Half() {
 			continue
 		}
 		for _, name := range coefficients {

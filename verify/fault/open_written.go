@@ -39,11 +39,7 @@ const leastWritten = 8
 func explainWritten(runs [][]*stage.Outcome, open func(option string) bool) (*stage.Outcome, []Explanation) {
 	spent := 0
 	for _, run := range runs {
-		n := 0
-		for _, o := range run {
-			n += len(o.Got)
-		}
-		if n < leastWritten || run[0].Verdict != check.Fail || run[0].Pred == nil {
+		if numbersOf(run) < leastWritten || run[0].Verdict != check.Fail || run[0].Pred == nil {
 			continue
 		}
 		for _, w := range writtenNumbers {
