@@ -122,8 +122,7 @@ func (c *Case) returnsOfRewards(kind string) (ret, reward Input) {
 func predictReturnAdvantage(c *Case) *Prediction {
 	b := c.B
 	if perRow, ok := c.layout("advantages"); !ok || perRow {
-		note(&c.Absent, "advantages per token")
-		return nil
+		return c.lacks("advantages per token")
 	}
 	kind := c.Enum("adv.kind")
 	ret, reward := c.returnsOfRewards(kind)

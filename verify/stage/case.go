@@ -53,6 +53,12 @@ func note(list *[]string, name string) {
 	}
 }
 
+// lacks notes what a prediction wants and is not there: it predicts nothing.
+func (c *Case) lacks(name string) *Prediction {
+	note(&c.Absent, name)
+	return nil
+}
+
 func (c *Case) option(name string) convention.Value {
 	note(&c.Read, name)
 	v := c.Set.Value(name)

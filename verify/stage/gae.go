@@ -196,8 +196,7 @@ func gaeErrors(adv []float64, b rl.Rollout, reward, value, next Input, o rl.GAEO
 func predictGAE(c *Case) *Prediction {
 	b := c.B
 	if perRow, ok := c.layout("advantages"); !ok || perRow {
-		note(&c.Absent, "advantages per token")
-		return nil
+		return c.lacks("advantages per token")
 	}
 	if c.holdsRaw() {
 		return c.predictFromReturns()
@@ -241,8 +240,7 @@ func (e *estimate) terms(i int) []Term {
 func predictReturns(c *Case) *Prediction {
 	b := c.B
 	if perRow, ok := c.layout("returns"); !ok || perRow {
-		note(&c.Absent, "returns per token")
-		return nil
+		return c.lacks("returns per token")
 	}
 	var y Input
 	var terms func(i int) []Term

@@ -81,8 +81,7 @@ func predictDLogp(c *Case) *Prediction {
 	}
 	if !drawn {
 		if p.o.Ratio.Level != rl.RatioToken {
-			note(&c.Absent, "token_loss (clip_cov draws the tokens that it leaves out)")
-			return nil
+			return c.lacks("token_loss (clip_cov draws the tokens that it leaves out)")
 		}
 		q.Alt = p.undrawn(c, red)
 	}

@@ -243,8 +243,7 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 		output = "entropy"
 	}
 	if perRow, ok := c.layout(output); !ok || perRow {
-		note(&c.Absent, output+" per token")
-		return nil
+		return c.lacks(output+" per token")
 	}
 	var o rl.LogProbOptions
 	scaled := true
@@ -261,8 +260,7 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 		case "unscaled":
 			scaled = false
 		case "monte_carlo":
-			note(&c.Absent, "an entropy per token (entropy.logits monte_carlo is a mean)")
-			return nil
+			return c.lacks("an entropy per token (entropy.logits monte_carlo is a mean)")
 		}
 	}
 	if scaled { // where there is no temperature, it divides nothing
@@ -299,8 +297,7 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 			if !entropy {
 				var ok bool
 				if id, ok = b.TokenID(r, col); !ok {
-					note(&c.Absent, "response_ids")
-					return nil
+					return c.lacks("response_ids")
 				}
 				if id < 0 || id >= vocab { // found by masks/ids, and no log-prob of it
 					continue

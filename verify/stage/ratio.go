@@ -297,8 +297,7 @@ func predictISWeights(c *Case) *Prediction {
 		return nil
 	}
 	if perRow && (o.Level == rl.TISToken || o.Rule == rl.TISSeqFilter) {
-		note(&c.Absent, "is_weights per token, as tis.level and tis.rule make them")
-		return nil
+		return c.lacks("is_weights per token, as tis.level and tis.rule make them")
 	}
 	rl.ISWeights(p.Want, old.X, gen.X, b.Mask, b.Rows, b.Cols, o)
 	c.weightErrors(p, old, gen, o)
@@ -460,8 +459,7 @@ func (c *Case) weightsByRow(p *Prediction, perRow bool) *Prediction {
 	}
 	b := c.B
 	if t := b.Tensors["is_weights"]; t.Width != 1 {
-		note(&c.Absent, "one weight per row or token")
-		return nil
+		return c.lacks("one weight per row or token")
 	}
 	q := &Prediction{Want: make([]float64, b.Rows), Bound: make([]float64, b.Rows), Alt: make([]float64, b.Rows), Judge: make([]bool, b.Rows), Scale: p.Scale, Terms: p.Terms}
 	for r := range b.Rows {

@@ -244,8 +244,7 @@ func (c *Case) finished() []bool {
 func predictTokenRewards(c *Case) *Prediction {
 	b := c.B
 	if perRow, ok := c.layout("token_rewards"); !ok || perRow {
-		note(&c.Absent, "token_rewards per token")
-		return nil
+		return c.lacks("token_rewards per token")
 	}
 	index, estimator := c.Set.Value("score.index").Kind(), c.Set.Value("adv.kind")
 	ofOutcomes := estimator.Kind() == convention.Enum && estimator.Text() != "gae" // whose rewards a dump may have without what they are made of
@@ -280,8 +279,7 @@ func predictTokenRewards(c *Case) *Prediction {
 		return nil
 	}
 	if o.Beta != 0 && len(kl.X) != len(b.Mask) {
-		note(&c.Absent, "kl per token")
-		return nil
+		return c.lacks("kl per token")
 	}
 	c.scoreInHalf(&score)
 	at := c.scoreColumns(o.Index, eos)
@@ -309,8 +307,7 @@ func predictTokenRewards(c *Case) *Prediction {
 		p.Judge[i] = complete == nil || complete[r]
 	}
 	if complete == nil && !c.whitensRewards() && c.dense(p, at, score) {
-		note(&c.Absent, "the scores of tokens: several tokens of a response have a reward, and these sum up to its score")
-		return nil
+		return c.lacks("the scores of tokens: several tokens of a response have a reward, and these sum up to its score")
 	}
 	if shaped := b.Token("token_rewards"); shaped != nil && c.whitensRewards() && c.rewardsAreWhite(shaped) {
 		y := c.whitenRewards(Input{X: p.Want, Err: p.Bound})

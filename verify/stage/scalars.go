@@ -203,20 +203,16 @@ func (m *metric) predict(c *Case) *Prediction {
 	b := c.B
 	step := b.Meta.ScalarsScope == "optimizer_step"
 	if b.Meta.ScalarsScope == "" && !(c.complete() && len(b.Files) == 1) && !(b.Meta.MicroBatches == 0 && len(b.Files) == 1) {
-		note(&c.Absent, "scalars_scope")
-		return nil
+		return c.lacks("scalars_scope")
 	}
 	if step && len(b.Missing) > 0 {
-		note(&c.Absent, "the files missing from the step ("+b.Missing[0]+")")
-		return nil
+		return c.lacks("the files missing from the step ("+b.Missing[0]+")")
 	}
 	if step && m.name != "loss" && !m.pooled && c.worldSize() > 1 {
-		note(&c.Absent, "the reduction of "+m.name+" over ranks")
-		return nil
+		return c.lacks("the reduction of "+m.name+" over ranks")
 	}
 	if m.generation && !c.wholeGeneration() {
-		note(&c.Absent, "the rest of the generation batch")
-		return nil
+		return c.lacks("the rest of the generation batch")
 	}
 	n := len(b.Files)
 	p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Judge: make([]bool, n), Got: make([]float64, n), GotUnit: min(c.Unit, tol.U32)}

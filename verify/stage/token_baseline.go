@@ -20,8 +20,7 @@ const tokenBaselineEps = 1e-8
 func predictTokenBaseline(c *Case) *Prediction {
 	b := c.B
 	if perRow, ok := c.layout("advantages"); !ok || perRow {
-		note(&c.Absent, "advantages per token")
-		return nil
+		return c.lacks("advantages per token")
 	}
 	reward, old, squares := c.Token("token_rewards"), c.Token("logp_old"), c.Token("sum_pi_squared")
 	ids, complete := c.groups()
@@ -30,8 +29,7 @@ func predictTokenBaseline(c *Case) *Prediction {
 	}
 	for name, x := range map[string][]float64{"token_rewards per token": reward.X, "logp_old": old.X, "sum_pi_squared": squares.X} {
 		if len(x) != len(b.Mask) {
-			note(&c.Absent, name)
-			return nil
+			return c.lacks(name)
 		}
 	}
 	weights := slices.Repeat([]float64{1}, len(b.Mask))
@@ -41,8 +39,7 @@ func predictTokenBaseline(c *Case) *Prediction {
 			return nil
 		}
 		if len(w.X) != len(weights) {
-			note(&c.Absent, "is_weights per token")
-			return nil
+			return c.lacks("is_weights per token")
 		}
 		for i, x := range w.X {
 			weights[i] = float64(x * x)

@@ -286,12 +286,10 @@ func predictTokenLoss(c *Case) *Prediction {
 	}
 	perRow := c.B.Row("token_loss") != nil
 	if perRow && p.o.Kind != rl.LossGMPO {
-		note(&c.Absent, "token_loss per token")
-		return nil
+		return c.lacks("token_loss per token")
 	}
 	if p.randomCut && !c.Has("token_loss") {
-		note(&c.Absent, "token_loss (clip_cov draws the tokens that it leaves out)")
-		return nil
+		return c.lacks("token_loss (clip_cov draws the tokens that it leaves out)")
 	}
 	q := p.tokenLoss(c, kl)
 	q.Terms = func(i int) []Term {
