@@ -77,7 +77,7 @@ func (s *session) explain(ctx context.Context) error {
 				}
 				read[t.spans[step]] = u
 			}
-			t.confirm(u.b, u.set, s)
+			t.confirm(u.b, u.set)
 		}
 		if s.o.Progress != nil {
 			s.o.Progress("explaining", i+1, len(steps))
@@ -167,7 +167,7 @@ func (s *session) elsewhere(ctx context.Context, t *track, before []*track) erro
 			if err != nil {
 				return err
 			}
-			t.confirm(u.b, u.set, s)
+			t.confirm(u.b, u.set)
 		}
 		if len(t.why.fits) == 0 && !slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) {
 			t.first, t.why = first, why
@@ -319,7 +319,7 @@ func (t *track) share(failing []*track) {
 }
 
 // confirm keeps the candidates that hold on another step.
-func (t *track) confirm(b *dump.Batch, set *convention.Set, s *session) {
+func (t *track) confirm(b *dump.Batch, set *convention.Set) {
 	set = completed(t, set)
 	o := stage.Judge(t.check, b, set)
 	if o.Verdict != check.Pass && o.Verdict != check.Fail || o.Pred == nil && o.Rules == nil {

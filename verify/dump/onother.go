@@ -96,7 +96,7 @@ func (s *session) everywhere(ctx context.Context, t *track) error {
 		if err != nil {
 			return err
 		}
-		t.confirm(u.b, u.set, s)
+		t.confirm(u.b, u.set)
 	}
 	return nil
 }

@@ -68,12 +68,9 @@ func since(p *convention.Profile, version string) bool {
 func sameRelease(p *convention.Profile, version string) bool {
 	version = strings.TrimPrefix(version, "v")
 	_, of, _ := strings.Cut(p.Name, "@")
-	for _, known := range []string{of, p.Release} {
-		if known == version || strings.HasPrefix(version, known+".") && strings.Contains(known, ".") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{of, p.Release}, func(known string) bool {
+		return known == version || strings.HasPrefix(version, known+".") && strings.Contains(known, ".")
+	})
 }
 
 // claimed looks at a profile that was declared by name, by the user or by the files.

@@ -93,12 +93,7 @@ func (t *track) rebase(s *session) {
 			return
 		}
 	}
-	for _, o := range t.healed(u, s) {
-		if settles(o) {
-			return
-		}
-	}
-	if kept {
+	if slices.ContainsFunc(t.healed(u, s), settles) || kept {
 		return
 	}
 	if o, found := fault.ExplainOpen(bases, open); o != nil {

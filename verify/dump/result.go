@@ -123,7 +123,7 @@ func (t *track) result(s *session) (check.Result, bool) {
 	case t.passed > 0 && len(t.undecided) <= t.judged/20:
 		res.Verdict = check.Pass
 		t.measure(&res, t.worst, s)
-		t.remarks(&res, s)
+		t.remarks(&res)
 		switch {
 		case len(t.warned) > 0:
 			res.Verdict = check.Warn
@@ -182,7 +182,7 @@ func (t *track) found() string {
 }
 
 // remarks says what a pass rests on.
-func (t *track) remarks(res *check.Result, s *session) {
+func (t *track) remarks(res *check.Result) {
 	var parts []string
 	if text := t.found(); text != "" {
 		parts = append(parts, "found by search: "+text)

@@ -17,14 +17,6 @@ type cellSet struct {
 	in        func(c *stage.Case, row, col, i int) bool
 }
 
-func signOf(c *stage.Case, name string, i int) float64 {
-	x := c.Optional(name)
-	if x.X == nil || len(x.X) != len(c.B.Mask) {
-		return 0
-	}
-	return x.X[i]
-}
-
 func logRatio(c *stage.Case, i int) float64 {
 	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
 	if lp == nil || old == nil {
@@ -48,8 +40,8 @@ var cellSets = []cellSet{
 	{"LOSS-MASK-EARLY", "that are the last of their response, but for those in the last column: what a mask leaves out that is rolled by one token", func(c *stage.Case, r, t, i int) bool {
 		return i == lastOf(c.B, r) && t+1 < c.B.Cols && (c.B.Origin[r].Cols <= 0 || t+1 < c.B.Origin[r].Cols)
 	}},
-	{"LOSS-MASK-NEGATIVE", "whose advantage is negative", func(c *stage.Case, _, _, i int) bool { return signOf(c, "advantages", i) < 0 }},
-	{"LOSS-MASK-ADVANTAGES", "whose advantage is positive", func(c *stage.Case, _, _, i int) bool { return signOf(c, "advantages", i) > 0 }},
+	{"LOSS-MASK-NEGATIVE", "whose advantage is negative", func(c *stage.Case, _, _, i int) bool { return advantageAt(c, i) < 0 }},
+	{"LOSS-MASK-ADVANTAGES", "whose advantage is positive", func(c *stage.Case, _, _, i int) bool { return advantageAt(c, i) > 0 }},
 	{"CLIP-DROPS", "whose ratio is above 1 + clip.high", func(c *stage.Case, _, _, i int) bool {
 		return logRatio(c, i) > math.Log1p(numberOr(c, "clip.high", math.Inf(1)))
 	}},

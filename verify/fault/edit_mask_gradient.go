@@ -75,7 +75,7 @@ func filtersOf(c *stage.Case, was, now []bool) []string {
 				return nil
 			}
 			lacks, has = lacks || was[i] && !now[i], has || now[i]
-			above = above || was[i] && signOf(c, "advantages", i) >= 0
+			above = above || was[i] && advantageAt(c, i) >= 0
 		}
 		tokens = tokens && !(lacks && !has)
 		rows = rows && !(lacks && (has || above))
@@ -101,7 +101,7 @@ func clipped(c *stage.Case, now, known []bool) bool {
 			switch {
 			case now[i] && !m:
 				return false
-			case !m || !known[i] || signOf(c, "advantages", i)*sign <= 0:
+			case !m || !known[i] || advantageAt(c, i)*sign <= 0:
 			case now[i]:
 				kept = append(kept, logRatio(c, i))
 			default:

@@ -310,7 +310,7 @@ func (f recursionForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction
 		}
 		var done []bool
 		if dones != nil {
-			done = f.doneOf(c, cells, dones)
+			done = f.doneOf(cells, dones)
 		}
 		bootstrap := bootstrapOf(bootstrap, b.Rows, r)
 		if !f.bootsRow(c, r) {

@@ -17,7 +17,7 @@ func bootstrapOf(x []float64, rows, r int) float64 {
 }
 
 // doneOf returns after which of the cells of a row an episode ends, as the form reads it.
-func (f recursionForm) doneOf(c *stage.Case, cells []int, dones []float64) []bool {
+func (f recursionForm) doneOf(cells []int, dones []float64) []bool {
 	done := make([]bool, len(cells))
 	for t, i := range cells {
 		if f.doneEarly {

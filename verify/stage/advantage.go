@@ -52,7 +52,7 @@ func (c *Case) advantageKind() string {
 	switch {
 	case c.Has("values"):
 		return "gae"
-	case c.Has("token_rewards") && !c.Has("scores") && !c.Has("rewards_per_func"), variesInRow(c.B, "advantages"):
+	case c.Has("token_rewards") && !c.Has("scores") && !c.Has("rewards_per_func"), variesInRow(c.B):
 		return "rfpp"
 	}
 	return "group"
@@ -369,19 +369,10 @@ func (c *Case) lone(x []float64, members [][]int, complete []bool, o *rl.GroupOp
 	}
 }
 
-func hasNaN(x []float64) bool {
-	for _, v := range x {
-		if math.IsNaN(v) {
-			return true
-		}
-	}
-	return false
-}
-
 // normalized is [rl.GroupAdvantage] with its bounds. A reward that is NaN is left out of its group, as TRL does; where a
 // program does not, its advantages are NaN, which is a failure.
 func (c *Case) normalized(s sequence, r Input, group []int, members [][]int, o rl.GroupOptions) sequence {
-	o.SkipNaN = hasNaN(r.X)
+	o.SkipNaN = slices.ContainsFunc(r.X, math.IsNaN)
 	c.lone(r.X, members, s.complete, &o)
 	if !c.OK() {
 		return s

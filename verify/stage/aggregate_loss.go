@@ -200,7 +200,7 @@ func predictPolicyLoss(c *Case) *Prediction {
 	if red == nil || !c.OK() {
 		return nil
 	}
-	q := s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	q := s.prediction(func(f int) []Term { return red.denominatorTerms(s, f) })
 	q.Alt = c.beforeAccumulation(red, q.Want)
 	return q
 }
@@ -224,7 +224,7 @@ func predictKLLoss(c *Case) *Prediction {
 	if !ok || !c.OK() {
 		return nil
 	}
-	q := s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	q := s.prediction(func(f int) []Term { return red.denominatorTerms(s, f) })
 	q.Alt = times(q.Want, p.beta)
 	c.orBeforeAccumulation(red, q, "kl_loss")
 	return q
@@ -276,7 +276,7 @@ func predictEntropyLoss(c *Case) *Prediction {
 	}
 	t := c.newSums()
 	t.add(sign, s, 0)
-	p := t.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	p := t.prediction(func(f int) []Term { return red.denominatorTerms(s, f) })
 	note(&c.Read, "entropy.coef") // either is legal, and which coefficient it is, is searched
 	if v := c.Set.Value("entropy.coef"); v.Kind() == convention.Number {
 		p.Alt = times(p.Want, math.Abs(v.Num()))
@@ -335,7 +335,7 @@ func predictLoss(c *Case) *Prediction {
 		return nil
 	}
 	return s.prediction(func(f int) []Term {
-		t := red.denominatorTerms(c, s, f)
+		t := red.denominatorTerms(s, f)
 		if value.x != nil {
 			t = append(t, Term{"value loss", value.x[f]})
 		}

@@ -425,7 +425,7 @@ func (s sums) prediction(terms func(f int) []Term) *Prediction {
 }
 
 // denominatorTerms names what a file's sum is divided by.
-func (red *reduction) denominatorTerms(c *Case, s sums, f int) []Term {
+func (red *reduction) denominatorTerms(s sums, f int) []Term {
 	o := red.o[f]
 	t := []Term{{"tokens of the file", red.tokens[f]}}
 	switch {

@@ -70,23 +70,13 @@ const enough = 10
 // beside it.
 const unlikely = -0.7
 
-// gaps returns b − a over the cells of the mask, b read by columns further on and rows further down, and how many there are.
-func gaps(c *Case, a, b []float64, rows, cols int) []float64 {
+// gaps returns b − a over the cells of the mask, b read by some columns further on.
+func gaps(c *Case, a, b []float64, by int) []float64 {
 	var d []float64
-	for r := range c.B.Rows {
-		s := r + rows
-		if s < 0 || s >= c.B.Rows {
-			continue
-		}
-		for t := range c.B.Cols {
-			u := t + cols
-			if u < 0 || u >= c.B.Cols {
-				continue
-			}
-			i, j := r*c.B.Cols+t, s*c.B.Cols+u
-			if c.B.Mask[i] && c.B.Mask[j] && !math.IsNaN(a[i]) && !math.IsNaN(b[j]) && !math.IsInf(a[i], 0) && !math.IsInf(b[j], 0) {
-				d = append(d, b[j]-a[i])
-			}
+	for i := range c.B.Tokens() {
+		j, col := i+by, i%c.B.Cols+by
+		if col >= 0 && col < c.B.Cols && c.B.Mask[j] && !math.IsNaN(a[i]) && !math.IsNaN(b[j]) && !math.IsInf(a[i], 0) && !math.IsInf(b[j], 0) {
+			d = append(d, b[j]-a[i])
 		}
 	}
 	return d
@@ -108,14 +98,14 @@ func agree(c *Case, one, other string) *Assertion {
 	if a == nil || b == nil {
 		return nil
 	}
-	here := gaps(c, a, b, 0, 0)
+	here := gaps(c, a, b, 0)
 	out := &Assertion{Checked: len(here)}
 	if len(here) < enough {
 		return out
 	}
 	gap := medianSize(here)
 	for _, by := range []int{1, -1} {
-		if d := gaps(c, a, b, 0, by); gap > 1e-3 && len(d) >= enough && medianSize(d) < gap/5 {
+		if d := gaps(c, a, b, by); gap > 1e-3 && len(d) >= enough && medianSize(d) < gap/5 {
 			where := "after"
 			if by < 0 {
 				where = "before"
@@ -184,11 +174,11 @@ func referenceAgrees(c *Case) *Assertion {
 	if beta := c.Set.Value("kl.beta"); beta.Kind() == convention.Number && beta.Num() == 0 {
 		return out // nothing asks for a reference
 	}
-	same, engine := gaps(c, lp, ref, 0, 0), gaps(c, old, gen, 0, 0)
+	same, engine := gaps(c, lp, ref, 0), gaps(c, old, gen, 0)
 	if len(same) < few || len(engine) < few {
 		return out
 	}
-	moved, noise := medianSize(gaps(c, lp, old, 0, 0)), medianSize(engine)
+	moved, noise := medianSize(gaps(c, lp, old, 0)), medianSize(engine)
 	if slices.Max(absolute(same)) == 0 && moved > 1e-3 && noise > 0 && 2*noise < moved {
 		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: "REF-IS-POLICY", Got: moved,
 			Reason: fmt.Sprintf("logp_ref is logp_new bit by bit although the policy has moved (median |logp_new − logp_old| %.3g): the KL to it is 0 for ever", moved)})
@@ -257,7 +247,7 @@ func engineAgrees(c *Case) *Assertion {
 	if len(out.Violations) > 0 || out.Checked < few {
 		return out
 	}
-	d := gaps(c, old, gen, 0, 0)
+	d := gaps(c, old, gen, 0)
 	n := float64(len(d))
 	sorted := slices.Sorted(slices.Values(d))
 	median := medianSize(d)
@@ -271,24 +261,24 @@ func engineAgrees(c *Case) *Assertion {
 		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: fault, Got: mean, Reason: fmt.Sprintf(format, args...)})
 		return out
 	}
-	below := slices.ContainsFunc(gaps(c, old, gen, 0, 0), func(d float64) bool { return d < -1e-4 })
+	below := slices.ContainsFunc(gaps(c, old, gen, 0), func(d float64) bool { return d < -1e-4 })
 	ends := slices.ContainsFunc(c.silentEnds(), func(v Violation) bool { return strings.HasPrefix(v.Reason, "logp_gen ") })
 	for i, m := range c.B.Mask {
 		// What top-p keeps of a token that it leaves alone is 0, too: no unlikely one.
-		if m && below && !ends && gen[i] == 0 && old[i] < unlikely && medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) != 0 {
+		if m && below && !ends && gen[i] == 0 && old[i] < unlikely && medianSize(gaps(c, make([]float64, len(gen)), gen, 0)) != 0 {
 			out.Violations = append(out.Violations, Violation{Row: i / c.B.Cols, Col: i % c.B.Cols, Fault: "MASK-ATTENTION",
 				Reason: fmt.Sprintf("the mask is true where the engine has no log-prob (logp_gen 0, %s %.3g): the token is not the policy's own", name, old[i])})
 			return out
 		}
 	}
-	if medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 {
+	if medianSize(gaps(c, make([]float64, len(old)), old, 0)) == 0 {
 		return nil // a placeholder: masks/finite says so
 	}
 	raw := c.EnumOr("logp.source", "processed") == "raw"
 	lp := c.B.Token("logp_new")
 	if name == "logp_old" && lp != nil && median > 1e-3 {
 		// What the engine and the policy agree on, the old log-probs have left: no bug of the engine.
-		if toNew := gaps(c, lp, gen, 0, 0); len(toNew) >= few && medianSize(toNew) < median/20 && !raw {
+		if toNew := gaps(c, lp, gen, 0); len(toNew) >= few && medianSize(toNew) < median/20 && !raw {
 			return say("OLD-OTHER-PASS", "logp_gen is that of logp_new (median |gen − new| %.3g), and logp_old is not (median |gen − old| %.3g): the old log-probs come from another pass, temperature or model",
 				medianSize(toNew), median)
 		}
@@ -301,12 +291,12 @@ func engineAgrees(c *Case) *Assertion {
 		return say("GEN-TEMPERATURE-TWICE", "logp_gen ≈ %.3g·%s + const with the temperature %.3g: the trainer lacks the temperature, or the engine applies it twice", slope, name, T)
 	}
 	if first, known := c.Set.Fact("first_step"); known && first == false && name == "logp_old" {
-		if lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0 && c.EnumOr("ratio.old", "stored") != "stopgrad_new" {
+		if lp != nil && slices.Max(absolute(gaps(c, lp, old, 0))) == 0 && c.EnumOr("ratio.old", "stored") != "stopgrad_new" {
 			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit although this is not the first update of its batch: the ratio is 1 for ever")
 		}
 	}
 	if ref := c.B.Token("logp_ref"); ref != nil {
-		toRef := medianSize(gaps(c, ref, gen, 0, 0))
+		toRef := medianSize(gaps(c, ref, gen, 0))
 		// Log-probs at another temperature agree up to a line, and what the line leaves. First tokens have a bug of their own.
 		if later := c.Of(c.B.WithMask(withoutFirst(c)), c.Set); raw {
 			residual := offLine(later, old, gen)
@@ -319,12 +309,12 @@ func engineAgrees(c *Case) *Assertion {
 			}
 		}
 		updates := c.FactOr("num_iterations", 1) * max(c.FactOr("steps_per_generation", 1)/max(c.FactOr("gradient_accumulation_steps", 1), 1), 1)
-		if again := c.FactOr("num_iterations", 1) > 1 && float64(c.B.Meta.Step) <= updates && c.B.Meta.Step > 1 && name == "logp_old" && lp != nil && slices.Max(absolute(gaps(c, lp, old, 0, 0))) == 0; again && median > 1e-3 && toRef < median/20 {
+		if again := c.FactOr("num_iterations", 1) > 1 && float64(c.B.Meta.Step) <= updates && c.B.Meta.Step > 1 && name == "logp_old" && lp != nil && slices.Max(absolute(gaps(c, lp, old, 0))) == 0; again && median > 1e-3 && toRef < median/20 {
 			return say("OLD-RECOMPUTED", "logp_old is logp_new bit by bit while logp_gen is that of the reference (median |gen − old| %.3g), in a run that uses its rows %g times: the old log-probs were recomputed with the new weights, or the engine has those of the start",
 				median, c.FactOr("num_iterations", 1))
 		}
 		// At the first step of a run the policy is the reference, or near it: an engine that has the reference's weights has the policy's.
-		if off, ok := c.Discrepant(name, "logp_gen"); ok && c.B.Meta.Step == 1 && median > 1e-3 && off.Scale <= OrdinaryScale && slices.Max(absolute(gaps(c, ref, gen, 0, 0))) == 0 && !raw {
+		if off, ok := c.Discrepant(name, "logp_gen"); ok && c.B.Meta.Step == 1 && median > 1e-3 && off.Scale <= OrdinaryScale && slices.Max(absolute(gaps(c, ref, gen, 0))) == 0 && !raw {
 			return say("REF-IS-GEN", "logp_ref is logp_gen bit by bit, which no other pass is, and %s is as near to them as rounding in 16 bits leaves it (median |gen − old| %.3g): the reference is the engine's log-probs", name, median)
 		}
 		if median > 1e-3 && toRef < median/20 && !c.mayHaveStart() {
@@ -361,7 +351,7 @@ func beyondStorage(c *Case, a, b []float64) (n int) {
 // offReference reports whether the reference explains what an engine reports far better than a line through the old log-probs does.
 func offReference(c *Case, old, gen []float64) bool {
 	ref := c.B.Token("logp_ref")
-	return ref != nil && medianSize(gaps(c, ref, gen, 0, 0)) < offLine(c, old, gen)/20
+	return ref != nil && medianSize(gaps(c, ref, gen, 0)) < offLine(c, old, gen)/20
 }
 
 func absolute(d []float64) []float64 {

@@ -99,7 +99,7 @@ func (c *Case) cause(a, b string, x, y []float64, m *Comparison) *Cause {
 		return nil
 	}
 	zero := make([]float64, len(x))
-	switch none := [2]bool{medianSize(gaps(c, zero, x, 0, 0)) == 0, medianSize(gaps(c, zero, y, 0, 0)) == 0}; {
+	switch none := [2]bool{medianSize(gaps(c, zero, x, 0)) == 0, medianSize(gaps(c, zero, y, 0)) == 0}; {
 	case none[1] && !none[0]:
 		return &Cause{Fault: "GEN-ZERO", Explains: 1, Reason: b + " is 0 for most tokens: a placeholder"}
 	case none[0] && !none[1]:
@@ -134,8 +134,8 @@ func (c *Case) cause(a, b string, x, y []float64, m *Comparison) *Cause {
 			return &Cause{Fault: v.Violations[0].Fault, Explains: 1, Reason: v.Violations[0].Reason}
 		}
 	}
-	if far, largest := farOff(gaps(c, x, y, 0, 0)); far >= 3 {
-		return &Cause{Fault: "GEN-OTHER-TOKEN", Explains: 1, Reason: fmt.Sprintf("%d of %d tokens are more than 1 nat off (at most %.3g) where the median |difference| is %.3g: another token's log-prob, or spikes of other kernels", far, m.Tokens, largest, medianSize(gaps(c, x, y, 0, 0)))}
+	if far, largest := farOff(gaps(c, x, y, 0)); far >= 3 {
+		return &Cause{Fault: "GEN-OTHER-TOKEN", Explains: 1, Reason: fmt.Sprintf("%d of %d tokens are more than 1 nat off (at most %.3g) where the median |difference| is %.3g: another token's log-prob, or spikes of other kernels", far, m.Tokens, largest, medianSize(gaps(c, x, y, 0)))}
 	}
 	return nil
 }
@@ -148,9 +148,9 @@ func (c *Case) displaced(a, b string, x, y []float64) *Cause {
 		}
 		return m
 	}
-	here := mean(gaps(c, x, y, 0, 0))
+	here := mean(gaps(c, x, y, 0))
 	for _, by := range []int{1, -1} {
-		if d := gaps(c, x, y, 0, by); len(d) >= tellingTokens && here > 0.01 && mean(d) < here/5 {
+		if d := gaps(c, x, y, by); len(d) >= tellingTokens && here > 0.01 && mean(d) < here/5 {
 			return &Cause{Fault: "LOGP-SHIFT", Explains: 1, Reason: fmt.Sprintf("%s fits %s %d column on: mean |difference| %.3g in its own column, %.3g there", b, a, by, here, mean(d))}
 		}
 	}
@@ -175,7 +175,7 @@ func (c *Case) filled(x, y []float64) (n int, share float64) {
 		}
 	}
 	// A kept mass of one token is exactly 0, too: then nothing is below.
-	if n == 0 || !slices.ContainsFunc(gaps(c, x, y, 0, 0), func(d float64) bool { return d < -1e-4 }) {
+	if n == 0 || !slices.ContainsFunc(gaps(c, x, y, 0), func(d float64) bool { return d < -1e-4 }) {
 		if float64(n) < 0.002*float64(len(x)) || n < 3 || !c.zeroAmongOthers(x, y) {
 			return 0, 0
 		}

@@ -20,9 +20,9 @@ func engineDrifts(c *Case) *Assertion {
 	if old == nil || gen == nil {
 		return nil
 	}
-	d := gaps(c, old, gen, 0, 0)
+	d := gaps(c, old, gen, 0)
 	out := &Assertion{Checked: len(d), Warning: true}
-	if len(d) < 2*few || medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 || medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) == 0 {
+	if len(d) < 2*few || medianSize(gaps(c, make([]float64, len(old)), old, 0)) == 0 || medianSize(gaps(c, make([]float64, len(gen)), gen, 0)) == 0 {
 		return out
 	}
 	var mean, square float64

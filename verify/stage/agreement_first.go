@@ -32,7 +32,7 @@ func OldIsNew(c *Case) *Assertion {
 		return nil
 	}
 	d, ok := c.Discrepant("logp_old", "logp_new")
-	if !ok || medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 || medianSize(gaps(c, make([]float64, len(lp)), lp, 0, 0)) == 0 {
+	if !ok || medianSize(gaps(c, make([]float64, len(old)), old, 0)) == 0 || medianSize(gaps(c, make([]float64, len(lp)), lp, 0)) == 0 {
 		return nil // a placeholder: masks/finite says so
 	}
 	a := &Assertion{Checked: d.Tokens, Note: "new against old at the first update: " + d.String()}

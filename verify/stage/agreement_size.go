@@ -209,7 +209,7 @@ func engineSize(c *Case) *Assertion {
 	case d.Same:
 		out.Note += ": these are not two measurements"
 		return out
-	case medianSize(gaps(c, make([]float64, len(old)), old, 0, 0)) == 0 || medianSize(gaps(c, make([]float64, len(gen)), gen, 0, 0)) == 0:
+	case medianSize(gaps(c, make([]float64, len(old)), old, 0)) == 0 || medianSize(gaps(c, make([]float64, len(gen)), gen, 0)) == 0:
 		return nil // a placeholder: masks/finite says so
 	case d.Tokens < tellingTokens:
 		out.Note += fmt.Sprintf(": fewer than %d tokens tell nothing of its cause", tellingTokens)

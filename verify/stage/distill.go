@@ -80,7 +80,7 @@ func (c *Case) distill(temperature float64, divergence func(p, q []float64, voca
 	if !c.OK() {
 		return nil
 	}
-	return s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	return s.prediction(func(f int) []Term { return red.denominatorTerms(s, f) })
 }
 
 // vocabularies returns logits of every cell, which noted as absent are nil.

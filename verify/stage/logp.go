@@ -243,7 +243,7 @@ func predictLogits(c *Case, entropy bool) *Prediction {
 		output = "entropy"
 	}
 	if perRow, ok := c.layout(output); !ok || perRow {
-		return c.lacks(output+" per token")
+		return c.lacks(output + " per token")
 	}
 	var o rl.LogProbOptions
 	scaled := true

@@ -77,7 +77,7 @@ func predictSFTLoss(c *Case) *Prediction {
 	if !c.OK() {
 		return nil
 	}
-	return s.prediction(func(f int) []Term { return red.denominatorTerms(c, s, f) })
+	return s.prediction(func(f int) []Term { return red.denominatorTerms(s, f) })
 }
 
 // predictDPOLoss is the mean of pair_loss where that was dumped, so that a bug of a pair's loss shows there, and else that of what the

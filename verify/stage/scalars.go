@@ -206,10 +206,10 @@ func (m *metric) predict(c *Case) *Prediction {
 		return c.lacks("scalars_scope")
 	}
 	if step && len(b.Missing) > 0 {
-		return c.lacks("the files missing from the step ("+b.Missing[0]+")")
+		return c.lacks("the files missing from the step (" + b.Missing[0] + ")")
 	}
 	if step && m.name != "loss" && !m.pooled && c.worldSize() > 1 {
-		return c.lacks("the reduction of "+m.name+" over ranks")
+		return c.lacks("the reduction of " + m.name + " over ranks")
 	}
 	if m.generation && !c.wholeGeneration() {
 		return c.lacks("the rest of the generation batch")

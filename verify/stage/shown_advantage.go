@@ -15,7 +15,7 @@ var whitenings = [][]assign{
 // estimators proposes the estimators of releases without a critic that no profile has by default: REINFORCE++ with a discount that its advantages
 // show, and with the baseline of the group.
 func estimators(b *dump.Batch) (lists [][]assign) {
-	if variesInRow(b, "advantages") {
+	if variesInRow(b) {
 		for _, gamma := range discounts(b) {
 			base := []assign{word("adv.kind", "rfpp"), word("rfpp.mode", "return_to_go"), amount("gae.gamma", gamma)}
 			for n, w := range whitenings {
@@ -76,7 +76,7 @@ func rareForms(ch *Check, b *dump.Batch) (lists [][]assign) {
 	if ch.ID == "gradient/dlogp" {
 		return rareGradients(b)
 	}
-	if ch.ID != "advantage/group" && ch.ID != "advantage/return" || variesInRow(b, "advantages") {
+	if ch.ID != "advantage/group" && ch.ID != "advantage/return" || variesInRow(b) {
 		return nil
 	}
 	for _, kind := range []string{"opo", "remax", "passk", "rfpp_baseline", "gpg"} {
@@ -88,10 +88,10 @@ func rareForms(ch *Check, b *dump.Batch) (lists [][]assign) {
 	return lists
 }
 
-// variesInRow reports whether a tensor has two numbers in the mask of a row. One number and zeros beside it are one: where the row of another response has no
+// variesInRow reports whether advantages have two numbers in the mask of a row. One number and zeros beside it are one: where the row of another response has no
 // token, its advantages are 0. Zeros behind a reward are those of a return, which has two.
-func variesInRow(b *dump.Batch, name string) bool {
-	x, reward := b.Token(name), b.Token("token_rewards")
+func variesInRow(b *dump.Batch) bool {
+	x, reward := b.Token("advantages"), b.Token("token_rewards")
 	if x == nil {
 		return false
 	}

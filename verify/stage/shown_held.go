@@ -49,7 +49,7 @@ func (t rewardTerm) heldAfterBaseline(b *dump.Batch, r []float64) (lists [][]ass
 // heldAdvantages is [rewardTerm.heldAfterBaseline] of advantages that have no KL in them and are one number of a row.
 func heldAdvantages(b *dump.Batch) (lists [][]assign) {
 	y := rowAdvantages(b)
-	if len(y) != b.Rows || variesInRow(b, "advantages") {
+	if len(y) != b.Rows || variesInRow(b) {
 		return nil
 	}
 	for _, center := range []string{"mean", "loo"} {
@@ -70,7 +70,7 @@ func heldAdvantages(b *dump.Batch) (lists [][]assign) {
 func HeldEnds(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 	const least = 3
 	y, id := rowAdvantages(b), b.Row("group_id")
-	if ch.ID != "advantage/group" || len(y) != b.Rows || len(id) != b.Rows || b.Rows == 0 || variesInRow(b, "advantages") || len(heldAdvantages(b)) > 0 {
+	if ch.ID != "advantage/group" || len(y) != b.Rows || len(id) != b.Rows || b.Rows == 0 || variesInRow(b) || len(heldAdvantages(b)) > 0 {
 		return nil
 	}
 	lo, hi := slices.Min(y), slices.Max(y)

@@ -51,7 +51,7 @@ func impliedRewardFormsOf(b *dump.Batch, set *convention.Set, penalised penalisa
 			ret[i] += v[i]
 		}
 	}
-	if ret == nil || v == nil && !variesInRow(b, "advantages") {
+	if ret == nil || v == nil && !variesInRow(b) {
 		return nil
 	}
 	type form struct {

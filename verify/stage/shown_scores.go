@@ -43,7 +43,7 @@ const mostScored = 2048
 // Add takes the rows of a step.
 func (s *GroupScores) Add(b *dump.Batch) {
 	score, id, adv := b.Row("scores"), b.Row("group_id"), rowAdvantages(b)
-	if s.other = s.other || len(score) != b.Rows || len(id) != b.Rows || len(adv) != b.Rows || len(b.Missing) > 0 || variesInRow(b, "advantages"); s.other {
+	if s.other = s.other || len(score) != b.Rows || len(id) != b.Rows || len(adv) != b.Rows || len(b.Missing) > 0 || variesInRow(b); s.other {
 		return
 	}
 	begins := true

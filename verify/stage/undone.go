@@ -24,7 +24,7 @@ var writtenDiscounts = []float64{1, 0.999, 0.998, 0.995, 0.99, 0.98, 0.97, 0.96,
 //
 // for all of them. The score is put on the last token. It is nil where no estimate and no written γ leave roundings alone. Right returns are whitened to the mean and the deviation of the dumped ones.
 func Undone(b *dump.Batch, set *convention.Set, undo Undo, scored ScoredToken) *dump.Batch {
-	if b.Token("token_rewards") != nil || b.Token("values") != nil || b.Row("scores") == nil || !variesInRow(b, "advantages") {
+	if b.Token("token_rewards") != nil || b.Token("values") != nil || b.Row("scores") == nil || !variesInRow(b) {
 		return nil
 	}
 	estimates := [][]float64{nil}

@@ -44,12 +44,10 @@ func OneUpdate(set *convention.Set) bool { return SaysUpdates(set) && Updates(se
 
 // SaysUpdates reports whether it is known how many optimiser steps a pass over the rows of a rollout is.
 func SaysUpdates(set *convention.Set) bool {
-	for _, facts := range [][]string{{"num_mini_batches"}, {"steps_per_generation"}, {"rollout_batch_size", "train_batch_size"}, {"train_batch_size", "ppo_mini_batch_size"}} {
-		if !slices.ContainsFunc(facts, func(name string) bool { return !(FactNumber(set, name) > 0) }) {
-			return true
-		}
-	}
-	return false
+	known := [][]string{{"num_mini_batches"}, {"steps_per_generation"}, {"rollout_batch_size", "train_batch_size"}, {"train_batch_size", "ppo_mini_batch_size"}}
+	return slices.ContainsFunc(known, func(facts []string) bool {
+		return !slices.ContainsFunc(facts, func(name string) bool { return !(FactNumber(set, name) > 0) })
+	})
 }
 
 // AsOneStep returns set for rows of several steps that are all that was sampled together.

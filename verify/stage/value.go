@@ -166,7 +166,7 @@ func predictValueLoss(c *Case) *Prediction {
 	if !c.OK() {
 		return nil
 	}
-	p := s.prediction(func(f int) []Term { return w.red.denominatorTerms(c, s, f) })
+	p := s.prediction(func(f int) []Term { return w.red.denominatorTerms(s, f) })
 	if coef := c.Set.Value("value.coef"); coef.Known() {
 		p.Alt = times(p.Want, c.NumOr("value.coef", 0))
 	}

@@ -23,7 +23,7 @@ func ValuesAreNew(c *Case) *Assertion {
 		return nil
 	}
 	lp := c.B.Token("logp_old")
-	if d, ok := c.Discrepant("logp_old", "logp_new"); !ok || !d.Same && !(d.Scale <= sameNoise) || medianSize(gaps(c, make([]float64, len(lp)), lp, 0, 0)) == 0 {
+	if d, ok := c.Discrepant("logp_old", "logp_new"); !ok || !d.Same && !(d.Scale <= sameNoise) || medianSize(gaps(c, make([]float64, len(lp)), lp, 0)) == 0 {
 		return nil
 	}
 	var n, apart, size float64
