@@ -80,11 +80,7 @@ var logpFaults = []*Hypothesis{
 		Input: number("logp.temperature", func(t float64) float64 { return t * t })},
 	{ID: "LOGP-SHIFT-LATE", Checks: []string{"logp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			p := ch.Predict(c.Of(c.B, c.Set))
-			if p == nil || len(p.Want) != c.B.Rows*c.B.Cols {
-				return nil
-			}
-			return moved(p, c, func(int) int { return 1 })
+			return moved(c, ch, func(int) int { return 1 })
 		}},
 	{ID: "OLD-RECOMPUTED", Checks: ratioed,
 		Predict: policyTerm(1, instead("logp_old", "logp_new"))},
@@ -435,9 +431,7 @@ func invertedRatio(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	}
 	if ch.Stage == convention.KL {
 		mirrored := eachOf(len(a), func(i int) float64 { return 2*a[i] - b[i] })
-		return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-			return c.B.With("logp_old", mirrored), c.Set, true
-		}, c, ch)
+		return under(perToken("logp_old", mirrored), c, ch)
 	}
 	return policyTerm(1, func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		return c.B.With("logp_new", b).With("logp_old", a), c.Set, true

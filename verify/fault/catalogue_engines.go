@@ -31,16 +31,16 @@ var engineFaults = []*Hypothesis{
 	{ID: "ADV-ROW-FROM-SPAN", Checks: []string{"advantage", "gae/advantage"},
 		Predict: spanned},
 	{ID: "GAE-LAST-INDEX", Checks: []string{"gae"},
-		Predict: recursion(lastReward(func(c *stage.Case, row, last int) float64 { return discounted(c, row, last+1) }))},
+		Predict: recursion(ofLast("token_rewards", func(c *stage.Case, row, last int, r float64) float64 { return r + discounted(c, row, last+1) }))},
 	{ID: "GAE-TRUNCATED-BOOTSTRAP", Checks: []string{"gae"},
-		Predict: recursion(lastReward(func(c *stage.Case, row, last int) float64 {
+		Predict: recursion(ofLast("token_rewards", func(c *stage.Case, row, last int, r float64) float64 {
 			if ended(c, row) {
-				return 0
+				return r
 			}
-			return discounted(c, row, last)
+			return r + discounted(c, row, last)
 		}))},
 	{ID: "GAE-EOS-VALUE-ZERO", Checks: []string{"gae"},
-		Predict: recursion(lastValueZero)},
+		Predict: recursion(ofLast("values", func(*stage.Case, int, int, float64) float64 { return 0 }))},
 	{ID: "GAE-VALUE-SHIFT", Checks: []string{"gae"},
 		Predict: recursion(token("values", func(c *stage.Case, x []float64) []float64 {
 			y, w := slices.Clone(x), c.B.Cols
@@ -229,19 +229,11 @@ var engineFaults = []*Hypothesis{
 		Predict: rowsMoved(func(r, n int) int { return (r + n - 1) % n })},
 	{ID: "LOGP-SHIFT", Checks: []string{"logp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			p := under(sameInput, c, ch)
-			if p == nil || len(p.Want) != c.B.Rows*c.B.Cols {
-				return nil
-			}
-			return moved(p, c, func(int) int { return -1 })
+			return moved(c, ch, func(int) int { return -1 })
 		}},
 	{ID: "LOGP-SHIFT-PADDING", Checks: []string{"logp"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			p := under(sameInput, c, ch)
-			if p == nil || len(p.Want) != c.B.Rows*c.B.Cols {
-				return nil
-			}
-			return moved(p, c, func(r int) int {
+			return moved(c, ch, func(r int) int {
 				_, last := firstLast(c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols])
 				return last + 1 - c.B.Cols
 			})
@@ -308,10 +300,7 @@ var engineFaults = []*Hypothesis{
 					}
 				}
 			}
-			b := c.B.With("values_new", small)
-			return under(func(*stage.Case) (*dump.Batch, *convention.Set, bool) {
-				return b, c.Set.With("value.clip", parsed("value.clip", "none"), "hypothesis"), true
-			}, c, ch)
+			return ofValues(small, c, ch)
 		}},
 	{ID: "VALUE-TARGET-GRAD", Checks: []string{"gradient/dvalues"},
 		Title: "the target R = A + V keeps the gradient of the values: it moves with them, and nothing is left",
@@ -320,8 +309,7 @@ var engineFaults = []*Hypothesis{
 			if v == nil || old == nil || !slices.Equal(v, old) { // the values of the target are those of this pass
 				return nil
 			}
-			p := under(sameInput, c, ch)
-			return combined(0, p, 0, p)
+			return multiple(0, c, ch)
 		}},
 	{ID: "VALUE-TARGET-GRAD", Checks: []string{"gradient/dvalues"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {

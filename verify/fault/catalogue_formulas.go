@@ -146,15 +146,13 @@ func overTheirMean(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	}
 	mean := func(lo, hi int) float64 {
 		var sum, n float64
-		for i := lo; i < hi; i++ {
-			if c.B.Mask[i] {
-				sum += p.Want[i]
-				n++
-			}
+		for i := range c.B.TokensIn(lo, hi) {
+			sum += p.Want[i]
+			n++
 		}
 		return sum / max(n, 1)
 	}
-	whole := mean(0, len(p.Want))
+	whole := mean(0, c.B.Rows)
 	over := func(by func(f int) float64) (*stage.Prediction, float64) {
 		q := scaled(p, c.B, func(f int) float64 { return 1 / by(f) })
 		var off float64
@@ -165,7 +163,7 @@ func overTheirMean(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return q, off
 	}
 	q, off := over(func(int) float64 { return whole })
-	r, lower := over(func(f int) float64 { return mean(c.B.Files[f].Lo*c.B.Cols, c.B.Files[f].Hi*c.B.Cols) })
+	r, lower := over(func(f int) float64 { return mean(c.B.Files[f].Lo, c.B.Files[f].Hi) })
 	if lower < off {
 		return r
 	}

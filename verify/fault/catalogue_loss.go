@@ -10,6 +10,13 @@ import (
 	"plumbline/verify/stage"
 )
 
+// ofGroups returns the input of other groups.
+func ofGroups(ids []float64) input {
+	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		return c.B.With("group_id", ids), c.Set, true
+	}
+}
+
 // regrouped returns the input in which group ids are made from the position of a row; nothing shows where the partition stays
 // the same.
 func regrouped(id func(c *stage.Case, row int) float64) input {
@@ -86,10 +93,7 @@ var advantageFaults = []*Hypothesis{
 				return nil
 			}
 			q := *p
-			q.Want = make([]float64, len(v))
-			for i := range v {
-				q.Want[i] = p.Want[i] - v[i]
-			}
+			q.Want = eachOf(len(v), func(i int) float64 { return p.Want[i] - v[i] })
 			return &q
 		}},
 }
@@ -207,8 +211,7 @@ func noGradient(may func(*stage.Case, *stage.Check) bool) func(*stage.Case, *sta
 		if !may(c, ch) {
 			return nil
 		}
-		p := under(sameInput, c, ch)
-		return combined(0, p, 0, p)
+		return multiple(0, c, ch)
 	}
 }
 
@@ -258,26 +261,24 @@ func parsed(name, text string) convention.Value {
 	return v
 }
 
+// overWidth predicts a loss of one kind of aggregation whose sums of rows are divided by the columns of their file and by the rows.
+func overWidth(kind string) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return perFile(func(c *stage.Case, f int) *convention.Set {
+		if v := c.Set.Value("agg.kind"); v.Kind() != convention.Enum || v.Text() != kind {
+			return nil
+		}
+		return c.Set.With("agg.kind", parsed("agg.kind", "seq_sum_const"), "hypothesis").
+			With("agg.div_batch", parsed("agg.div_batch", "true"), "hypothesis").
+			WithFact("loss_scale_factor", float64(c.B.Files[f].Cols))
+	})
+}
+
 var aggregateFaults = []*Hypothesis{
 	{ID: "AGG-PAD-DENOMINATOR", Checks: aggregates,
-		Predict: perFile(func(c *stage.Case, f int) *convention.Set {
-			if v := c.Set.Value("agg.kind"); v.Kind() != convention.Enum || v.Text() != "seq_mean_token_mean" {
-				return nil
-			}
-			return c.Set.With("agg.kind", parsed("agg.kind", "seq_sum_const"), "hypothesis").
-				With("agg.div_batch", parsed("agg.div_batch", "true"), "hypothesis").
-				WithFact("loss_scale_factor", float64(c.B.Files[f].Cols))
-		})},
+		Predict: overWidth("seq_mean_token_mean")},
 	{ID: "AGG-PAD-DENOMINATOR", Checks: aggregates,
-		Title: "the token mean divides by all cells, masked ones included",
-		Predict: perFile(func(c *stage.Case, f int) *convention.Set {
-			if v := c.Set.Value("agg.kind"); v.Kind() != convention.Enum || v.Text() != "token" {
-				return nil
-			}
-			return c.Set.With("agg.kind", parsed("agg.kind", "seq_sum_const"), "hypothesis").
-				With("agg.div_batch", parsed("agg.div_batch", "true"), "hypothesis").
-				WithFact("loss_scale_factor", float64(c.B.Files[f].Cols))
-		})},
+		Title:   "the token mean divides by all cells, masked ones included",
+		Predict: overWidth("token")},
 	{ID: "AGG-PAD-DENOMINATOR", Checks: aggregates,
 		Title: "the sum is divided by the padded width of the batch, not by the declared constant",
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -299,8 +300,7 @@ var aggregateFaults = []*Hypothesis{
 		}},
 	{ID: "AGG-ZERO", Checks: []string{"aggregate"},
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			p := under(sameInput, c, ch)
-			return combined(0, p, 0, p)
+			return multiple(0, c, ch)
 		}},
 	{ID: "AGG-GA-MISSING", Checks: aggregates, Configured: []string{"agg.div_ga"},
 		Input: option("agg.div_ga", "false")},
@@ -310,8 +310,7 @@ var aggregateFaults = []*Hypothesis{
 			if !(ga > 1) || ga == c.FactOr(stage.GenerationSteps, 0) { // a count of all steps of the generation batch is as much
 				return nil
 			}
-			p := under(sameInput, c, ch)
-			return combined(1/ga, p, 0, p)
+			return multiple(1/ga, c, ch)
 		}},
 	{ID: "FACTOR-WORLD-SIZE", Checks: append([]string{"preference/sft_loss"}, aggregates...), // a loss over the tokens of all ranks is multiplied by them, since gradients are averaged
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -320,8 +319,7 @@ var aggregateFaults = []*Hypothesis{
 			if c.EnumOr("agg.denominator", "") != "global" && !counted || !(world > 1) {
 				return nil
 			}
-			p := under(sameInput, c, ch)
-			return combined(1/world, p, 0, p)
+			return multiple(1/world, c, ch)
 		}},
 	{ID: "AGG-NUM-ITEMS-GENERATION", Checks: aggregates,
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -329,8 +327,7 @@ var aggregateFaults = []*Hypothesis{
 			if _, ok := c.Set.Fact("num_items_in_batch"); !ok || !(ga/generation > 0) || ga == generation {
 				return nil
 			}
-			p := under(sameInput, c, ch)
-			return combined(ga/generation, p, 0, p)
+			return multiple(ga/generation, c, ch)
 		}},
 	{ID: "AGG-NUM-ITEMS-GENERATION", Checks: aggregates, // where the losses of the run say how many steps were counted
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -338,8 +335,7 @@ var aggregateFaults = []*Hypothesis{
 			if !(steps > 1) {
 				return nil
 			}
-			p := under(sameInput, c, ch)
-			return combined(1/steps, p, 0, p)
+			return multiple(1/steps, c, ch)
 		}},
 	{ID: "AGG-EMPTY-ROWS", Checks: aggregates,
 		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
@@ -441,7 +437,10 @@ func mixtureSwapped(student, teacher []float64, beta, t float64) []float64 {
 }
 
 // opposite predicts the negative of the right numbers.
-func opposite(c *stage.Case, ch *stage.Check) *stage.Prediction {
+func opposite(c *stage.Case, ch *stage.Check) *stage.Prediction { return multiple(-1, c, ch) }
+
+// multiple predicts a multiple of the right numbers.
+func multiple(k float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	p := under(sameInput, c, ch)
-	return combined(-1, p, 0, p)
+	return combined(k, p, 0, p)
 }

@@ -160,44 +160,37 @@ var metricFaults = slices.Concat(rowMetrics(), klMetrics(), []*Hypothesis{
 				return nil
 			}
 			x := append(slices.Clone(score), score[:(len(score)+1)/2]...)
-			var sum float64
-			for _, v := range x {
-				sum += v
-			}
+			mean := total(x) / float64(len(x))
 			for i := range p.Want {
-				p.Want[i] = sum / float64(len(x))
+				p.Want[i] = mean
 			}
 			return roughly(p)
 		}},
 	{ID: "METRIC-REWARD-UNWEIGHTED", Checks: []string{"scalars/reward", "scalars/reward_std"},
-		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-			t := c.B.Tensors["rewards_per_func"]
-			if t == nil || c.B.Row("scores") == nil {
-				return nil, nil, false
-			}
-			sums := make([]float64, c.B.Rows)
-			for i, x := range t.Data {
-				if !math.IsNaN(x) {
-					sums[i/t.Width] += x
-				}
-			}
-			return c.B.With("scores", sums), c.Set, true
-		}},
+		Input: summedRewards(func(c *stage.Case, n int) []float64 { return slices.Repeat([]float64{1}, n) })},
 	{ID: "METRIC-REWARD-WEIGHTED", Checks: []string{"scalars/reward", "scalars/reward_std"},
-		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-			t, w := c.B.Tensors["rewards_per_func"], c.FactList("reward_weights")
-			if t == nil || len(w) != t.Width || c.B.Row("scores") == nil {
-				return nil, nil, false
-			}
-			sums := make([]float64, c.B.Rows)
-			for i, x := range t.Data {
-				if !math.IsNaN(x) {
-					sums[i/t.Width] += float64(x * w[i%t.Width])
-				}
-			}
-			return c.B.With("scores", sums), c.Set, true
-		}},
+		Input: summedRewards(func(c *stage.Case, _ int) []float64 { return c.FactList("reward_weights") })},
 })
+
+// summedRewards returns the input whose scores are sums of the rewards of n functions by these weights, of those that gave one.
+func summedRewards(weights func(c *stage.Case, n int) []float64) input {
+	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		t := c.B.Tensors["rewards_per_func"]
+		if t == nil || c.B.Row("scores") == nil {
+			return nil, nil, false
+		}
+		w, sums := weights(c, t.Width), make([]float64, c.B.Rows)
+		if len(w) != t.Width {
+			return nil, nil, false
+		}
+		for i, x := range t.Data {
+			if !math.IsNaN(x) {
+				sums[i/t.Width] += float64(x * w[i%t.Width])
+			}
+		}
+		return c.B.With("scores", sums), c.Set, true
+	}
+}
 
 // lastMicro returns for the step what ch says of its last file.
 func lastMicro(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -379,8 +372,8 @@ func klMetrics() []*Hypothesis {
 
 // meanOfUpdate predicts the mean of a function of d = logp_new − logp_old that is 0 at 0, of every file: over its tokens, or over its cells.
 func meanOfUpdate(c *stage.Case, ch *stage.Check, of func(d float64) float64, padded bool) *stage.Prediction {
-	lp, old, mask := c.B.Token("logp_new"), c.B.Token("logp_old"), c.B.Mask
-	if lp == nil || old == nil || len(lp) != len(mask) {
+	lp, old := c.B.Token("logp_new"), c.B.Token("logp_old")
+	if lp == nil || old == nil || len(lp) != len(c.B.Mask) {
 		return nil
 	}
 	p := under(sameInput, c, ch)
@@ -390,12 +383,10 @@ func meanOfUpdate(c *stage.Case, ch *stage.Check, of func(d float64) float64, pa
 	q := &stage.Prediction{Judge: p.Judge, Scale: p.Scale, Got: p.Got, GotUnit: p.GotUnit, Want: make([]float64, len(p.Want)), Bound: make([]float64, len(p.Want))}
 	for i, info := range c.B.Files {
 		var sum, size, n float64
-		for k := info.Lo * c.B.Cols; k < info.Hi*c.B.Cols; k++ {
-			if mask[k] {
-				sum += of(lp[k] - old[k])
-				size += math.Abs(lp[k]) + math.Abs(old[k])
-				n++
-			}
+		for k := range c.B.TokensIn(info.Lo, info.Hi) {
+			sum += of(lp[k] - old[k])
+			size += math.Abs(lp[k]) + math.Abs(old[k])
+			n++
 		}
 		if padded {
 			n = float64((info.Hi - info.Lo) * info.Cols)

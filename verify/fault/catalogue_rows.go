@@ -203,16 +203,9 @@ func ofOtherGroup(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	groups := slices.Compact(slices.Sorted(slices.Values(id)))
 	type fit struct{ mean, slope, bound float64 }
 	fits := map[float64]fit{}
+	members := membersOf(id)
 	for _, g := range groups {
-		low, high := -1, -1
-		for r := range id {
-			if id[r] == g && (low < 0 || score[r] < score[low]) {
-				low = r
-			}
-			if id[r] == g && (high < 0 || score[r] > score[high]) {
-				high = r
-			}
-		}
+		low, high := extremes(members[g], func(r int) float64 { return score[r] })
 		if score[low] == score[high] { // divided by ε alone
 			eps := c.Set.Value("adv.eps")
 			if eps.Kind() != convention.Number || eps.Num() == 0 {

@@ -281,23 +281,18 @@ func whitenedByOthers(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if raw == nil || t == nil || len(t.Data) != len(raw.Want) {
 		return nil
 	}
-	low, high, distinct := -1, -1, map[float64]bool{}
+	var at []int
+	distinct := map[float64]bool{}
 	for i, x := range raw.Want {
-		if len(raw.Want) == len(c.B.Mask) && !c.B.Mask[i] || raw.Judge != nil && !raw.Judge[i] {
-			continue
-		}
-		distinct[x] = true
-		if low < 0 || x < raw.Want[low] {
-			low = i
-		}
-		if high < 0 || x > raw.Want[high] {
-			high = i
+		if (len(raw.Want) != len(c.B.Mask) || c.B.Mask[i]) && (raw.Judge == nil || raw.Judge[i]) {
+			at, distinct[x] = append(at, i), true
 		}
 	}
 	const enough = 12 // numbers, of which two are fitted
 	if len(distinct) < enough {
 		return nil
 	}
+	low, high := extremes(at, func(i int) float64 { return raw.Want[i] })
 	slope := (t.Data[high] - t.Data[low]) / (raw.Want[high] - raw.Want[low])
 	if !(slope > 0) || math.IsInf(slope, 0) {
 		return nil

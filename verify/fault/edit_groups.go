@@ -23,9 +23,7 @@ func regroupEdits(o *stage.Outcome) []edit {
 				if classes == nil {
 					return nil
 				}
-				return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-					return c.B.With("group_id", classes), c.Set, true
-				}, c, ch)
+				return under(ofGroups(classes), c, ch)
 			}})
 	}
 	return list

@@ -24,8 +24,7 @@ var leftForms = []struct {
 		return under(option("adv.center", "none"), c, ch)
 	}},
 	{"has advantages of 0", func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-		p := under(sameInput, c, ch)
-		return combined(0, p, 0, p)
+		return multiple(0, c, ch)
 	}},
 }
 

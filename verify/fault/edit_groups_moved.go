@@ -117,23 +117,15 @@ func acrossGroups(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	eps, ddof, scaled := numberOr(c, "adv.eps", 0), numberOr(c, "adv.ddof", 1), c.Set.Value("adv.scale").String() == "group_std"
-	members := map[float64][]int{}
-	for r, of := range id {
-		members[of] = append(members[of], r)
-	}
+	members := membersOf(id)
 	adv, bound := make([]float64, len(id)), make([]float64, len(id))
 	var sums, squares, all, allSquares, size float64
 	var shown, right []float64
 	for _, of := range slices.Compact(slices.Sorted(slices.Values(id))) {
 		rows := members[of]
-		low, high, own := rows[0], rows[0], 0.0
+		low, high := extremes(rows, func(r int) float64 { return score[r] })
+		own := 0.0
 		for _, r := range rows {
-			if score[r] < score[low] {
-				low = r
-			}
-			if score[r] > score[high] {
-				high = r
-			}
 			own, all, allSquares, size = own+score[r]/float64(g), all+score[r], allSquares+score[r]*score[r], max(size, math.Abs(score[r]))
 		}
 		a := 1.0

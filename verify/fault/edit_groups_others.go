@@ -80,10 +80,7 @@ func plainGroupsOf(c *stage.Case, ch *stage.Check, scale string) bool {
 func byOtherMoments(c *stage.Case, ch *stage.Check, baseline, square, mean, count int) *stage.Prediction {
 	id, score := c.B.Row("group_id"), c.B.Row("scores")
 	eps, skip := numberOr(c, "adv.eps", 0), c.EnumOr("adv.zero_std", "divide_eps") == "skip"
-	members := map[float64][]int{}
-	for r, of := range id {
-		members[of] = append(members[of], r)
-	}
+	members := membersOf(id)
 	adv, bound := make([]float64, len(id)), make([]float64, len(id))
 	for _, rows := range members {
 		n := float64(len(rows))

@@ -60,11 +60,7 @@ func movedEdits(o *stage.Outcome) []edit {
 			word := map[int]string{1: "late", -1: "early"}[by]
 			list = append(list, edit{id: "OTHER-TENSOR", title: fmt.Sprintf("%s stand one token %s", o.Check.Output, word), changes: 1,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-					p := under(sameInput, c, ch)
-					if p == nil || len(p.Want) != len(c.B.Mask) {
-						return nil
-					}
-					return moved(p, c, func(int) int { return by })
+					return moved(c, ch, func(int) int { return by })
 				}})
 		}
 	}
@@ -138,32 +134,16 @@ func ofAny(c *stage.Case, ch *stage.Check) *stage.Prediction {
 // onLine reports whether the numbers y of a row are k·x + m, k > 0, of those of another, with how many numbers speak: at least five.
 func onLine(y, x []float64, in func(t int) bool) (n int, fits bool) {
 	const enough, near = 5, 2e-4
-	low, high := -1, -1
-	for t := range y {
-		if !in(t) {
-			continue
-		}
-		n++
-		if low < 0 || x[t] < x[low] {
-			low = t
-		}
-		if high < 0 || x[t] > x[high] {
-			high = t
-		}
-	}
-	if n < enough {
+	at := slices.DeleteFunc(inOrder(len(y)), func(t int) bool { return !in(t) })
+	if n = len(at); n < enough {
 		return n, false
 	}
+	low, high := extremes(at, func(t int) float64 { return x[t] })
 	k := (y[high] - y[low]) / (x[high] - x[low])
 	if !(k > 0) || math.IsInf(k, 0) {
 		return n, false
 	}
-	for t := range y {
-		if in(t) && !(math.Abs(y[t]-y[low]-k*(x[t]-x[low])) <= near*(y[high]-y[low])) {
-			return n, false
-		}
-	}
-	return n, true
+	return n, !slices.ContainsFunc(at, func(t int) bool { return !(math.Abs(y[t]-y[low]-k*(x[t]-x[low])) <= near*(y[high]-y[low])) })
 }
 
 // whitenedFrom predicts the advantages that the whitening of the options makes of others, judged where judge says, or where they are anyway if that is nil:

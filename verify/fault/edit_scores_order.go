@@ -20,6 +20,29 @@ func inOrder(n int) []int {
 	return list
 }
 
+// membersOf returns the rows of every group by its id.
+func membersOf(id []float64) map[float64][]int {
+	members := map[float64][]int{}
+	for r, g := range id {
+		members[g] = append(members[g], r)
+	}
+	return members
+}
+
+// extremes returns which of some places has the smallest number, and which the largest; of equal ones the first.
+func extremes(at []int, x func(i int) float64) (low, high int) {
+	low, high = at[0], at[0]
+	for _, i := range at {
+		if x(i) < x(low) {
+			low = i
+		}
+		if x(i) > x(high) {
+			high = i
+		}
+	}
+	return low, high
+}
+
 // byPlace returns the rows of a batch in the order in which they were sampled, their own where the dump does not number them.
 func byPlace(b *dump.Batch) []int {
 	rows := inOrder(b.Rows)
@@ -230,15 +253,7 @@ func shownScores(c *stage.Case, ch *stage.Check) []int {
 
 // scoresOfLine returns the scores that the advantages of a group are a rising line of, nil where no scores are, or more than one choice of them.
 func scoresOfLine(rows []int, adv, values []float64, rowsOf map[float64][]int, slack float64) (only []float64) {
-	low, high := rows[0], rows[0]
-	for _, r := range rows {
-		if adv[r] < adv[low] {
-			low = r
-		}
-		if adv[r] > adv[high] {
-			high = r
-		}
-	}
+	low, high := extremes(rows, func(r int) float64 { return adv[r] })
 	if !(adv[high] > adv[low]) {
 		return nil
 	}

@@ -220,22 +220,17 @@ func onALine(c *stage.Case, ch *stage.Check, v []float64) *stage.Prediction {
 		return nil
 	}
 	x := func(i int) float64 { return p.Want[i] - v[i] }
-	low, high, distinct := -1, -1, map[float64]bool{}
+	distinct := map[float64]bool{}
 	var size float64
 	for i := range c.B.Tokens() {
 		distinct[x(i)] = true
 		size = max(size, math.Abs(p.Want[i])+math.Abs(v[i]))
-		if low < 0 || x(i) < x(low) {
-			low = i
-		}
-		if high < 0 || x(i) > x(high) {
-			high = i
-		}
 	}
 	const enough = 12 // numbers, of which two are fitted
 	if len(distinct) < enough {
 		return nil
 	}
+	low, high := extremes(slices.Collect(c.B.Tokens()), x)
 	slope := (got[high] - v[high] - (got[low] - v[low])) / (x(high) - x(low))
 	if !(slope > 0) || math.IsInf(slope, 0) {
 		return nil

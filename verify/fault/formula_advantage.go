@@ -40,8 +40,12 @@ func recursion(in input) func(*stage.Case, *stage.Check) *stage.Prediction {
 	}
 }
 
-// moved returns a per-token output whose column t of row r is column t−by(r), judged where that one is in the mask.
-func moved(p *stage.Prediction, c *stage.Case, by func(row int) int) *stage.Prediction {
+// moved predicts a per-token output whose column t of row r is column t−by(r) of the right one, judged where that is in the mask.
+func moved(c *stage.Case, ch *stage.Check, by func(row int) int) *stage.Prediction {
+	p := under(sameInput, c, ch)
+	if p == nil || len(p.Want) != c.B.Rows*c.B.Cols {
+		return nil
+	}
 	q := &stage.Prediction{Scale: p.Scale, Want: slices.Clone(p.Want), Bound: slices.Clone(p.Bound), Judge: make([]bool, len(p.Want))}
 	w := c.B.Cols
 	for r := range c.B.Rows {
@@ -56,21 +60,20 @@ func moved(p *stage.Prediction, c *stage.Case, by func(row int) int) *stage.Pred
 	return q
 }
 
-// lastReward returns the input in which the reward of the last token of a row has something added.
-func lastReward(add func(c *stage.Case, row, last int) float64) input {
-	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-		r := c.B.Token("token_rewards")
-		if r == nil {
-			return nil, nil, false
+// ofLast returns the input in which a tensor has another number at the last token of every row, x there.
+func ofLast(name string, change func(c *stage.Case, row, last int, x float64) float64) input {
+	return token(name, func(c *stage.Case, x []float64) []float64 {
+		if len(x) != c.B.Rows*c.B.Cols {
+			return nil
 		}
-		x, w := slices.Clone(r), c.B.Cols
+		y, w := slices.Clone(x), c.B.Cols
 		for row := range c.B.Rows {
 			if _, last := firstLast(c.B.Mask[row*w : (row+1)*w]); last >= 0 {
-				x[row*w+last] += add(c, row, last)
+				y[row*w+last] = change(c, row, last, x[row*w+last])
 			}
 		}
-		return c.B.With("token_rewards", x), c.Set, true
-	}
+		return y
+	})
 }
 
 // discounted returns γ·V of a cell, 0 behind the last column.
@@ -91,21 +94,6 @@ func ended(c *stage.Case, row int) bool {
 		}
 	}
 	return false
-}
-
-// lastValueZero returns the input in which the value of the last token of a row is 0.
-func lastValueZero(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-	v := c.B.Token("values")
-	if v == nil {
-		return nil, nil, false
-	}
-	x, w := slices.Clone(v), c.B.Cols
-	for row := range c.B.Rows {
-		if _, last := firstLast(c.B.Mask[row*w : (row+1)*w]); last >= 0 {
-			x[row*w+last] = 0
-		}
-	}
-	return c.B.With("values", x), c.Set, true
 }
 
 // byColumn whitens the raw advantages over columns in place of all cells.
@@ -211,9 +199,7 @@ func merged(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			at, _ := slices.BinarySearch(groups, g)
 			ids[r] = key(at)
 		}
-		return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-			return c.B.With("group_id", ids), c.Set, true
-		}, c, ch)
+		return under(ofGroups(ids), c, ch)
 	}
 	best := closest{got: got.Data}
 	best.consider(pairwise(func(g int) float64 { return float64(g / 2) }))
@@ -370,11 +356,7 @@ func onePass(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	ddof := numberOr(c, "adv.ddof", 1)
 	q := *p
 	q.Want, q.Bound = slices.Clone(p.Want), slices.Clone(p.Bound)
-	rows := map[float64][]int{}
-	for i, g := range group {
-		rows[g] = append(rows[g], i)
-	}
-	for _, of := range rows {
+	for _, of := range membersOf(group) {
 		n := float64(len(of))
 		var mean, adv, moment, cross, square, variance float64
 		for _, i := range of {

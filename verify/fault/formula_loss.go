@@ -123,8 +123,7 @@ func timesAdvantages(c *stage.Case, ch *stage.Check) *stage.Prediction {
 // The loss of a token of a supervised batch is −logp_new.
 func weightsOf(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if c.B.Meta.Algorithm == "sft" {
-		p := under(sameInput, c, ch)
-		return combined(-1, p, 0, p)
+		return opposite(c, ch)
 	}
 	return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		set := c.Set.With("kl.kind", parsed("kl.kind", "k1"), "hypothesis").With("kl.grad", parsed("kl.grad", "naive"), "hypothesis").

@@ -44,8 +44,7 @@ func klForms() []*Hypothesis {
 			if v := c.Set.Value("kl.kind"); v.Kind() != convention.Enum || v.Text() == "k1" {
 				return nil // −k1 is that of the exchanged policies
 			}
-			p := under(sameInput, c, ch)
-			return combined(-1, p, 0, p)
+			return opposite(c, ch)
 		}})
 }
 
