@@ -202,10 +202,7 @@ var rewardFaults = []*Hypothesis{
 	{ID: "REWARD-WEIGHTS", Checks: []string{"reward/scores"},
 		Title: "the weighted sum is divided by the sum of the weights",
 		Input: reweighted(func(w []float64) []float64 {
-			var sum float64
-			for _, x := range w {
-				sum += x
-			}
+			sum := total(w)
 			return mapped(w, func(x float64) float64 { return x / sum })
 		})},
 	{ID: "REWARD-WEIGHTS", Checks: []string{"reward/scores"},

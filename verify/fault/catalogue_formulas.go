@@ -32,12 +32,7 @@ var formulaFaults = slices.Concat(klForms(), policyForms(), gaeForms(), scoreFor
 			if p == nil || len(w.X) != len(p.Want) {
 				return nil
 			}
-			q := altered(p)
-			for i, x := range w.X {
-				q.Want[i] *= x
-				q.Bound[i] = q.Bound[i]*math.Abs(x) + 2*c.Unit*math.Abs(q.Want[i])
-			}
-			return q
+			return timesCells(p, 2*c.Unit, func(i int) float64 { return w.X[i] })
 		}},
 	{ID: "VALUE-TARGET", Checks: []string{"aggregate/value_loss", "gradient/dvalues"},
 		Title: "the critic is fitted to the rewards of single tokens",

@@ -322,23 +322,10 @@ func meanInside(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if q := onlyPart(c); q == nil || q.Options.Kind == rl.DPOORPO || c.Has("pair_loss") {
 		return nil
 	}
-	var flat [4][]float64
-	for i, name := range []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"} {
-		x := b.Row(name)
-		flat[i] = make([]float64, b.Rows)
-		for _, file := range b.Files {
-			var sum float64
-			for r := file.Lo; r < file.Hi; r++ {
-				sum += x[r]
-			}
-			for r := file.Lo; r < file.Hi; r++ {
-				flat[i][r] = sum / float64(file.Hi-file.Lo)
-			}
-		}
+	for _, name := range []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"} {
+		b = b.With(name, fileMeans(c, b.Row(name)))
 	}
-	return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
-		return b.With("logp_chosen", flat[0]).With("logp_rejected", flat[1]).With("ref_chosen", flat[2]).With("ref_rejected", flat[3]), c.Set, true
-	}, c, ch)
+	return under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) { return b, c.Set, true }, c, ch)
 }
 
 // nllOfRejected returns the input whose cross-entropy is that of the rejected answers, in the form that reproduces the dumped one of the

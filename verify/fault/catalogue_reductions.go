@@ -39,12 +39,7 @@ func weightedCells(b *dump.Batch, c *stage.Case, ch *stage.Check, by []float64) 
 		if p == nil || len(p.Want) != len(c.B.Mask) {
 			return nil
 		}
-		q := altered(p)
-		for i := range q.Want {
-			q.Want[i] *= by[i]
-			q.Bound[i] *= by[i]
-		}
-		return q
+		return timesCells(p, 0, func(i int) float64 { return by[i] })
 	}
 	terms := reduced
 	if c.B.Meta.Algorithm == "sft" {
@@ -106,12 +101,6 @@ func counted(tokens func(c *stage.Case, row int, n float64) float64) func(*stage
 			}
 			return weighted(c.B, c, ch, by)
 		case "token":
-			sum := func(x []float64, lo, hi int) (s float64) {
-				for _, v := range x[lo:hi] {
-					s += v
-				}
-				return s
-			}
 			micro := false
 			if v := c.Set.Value("agg.denominator"); v.Kind() == convention.Enum {
 				micro = v.Text() == "micro"
@@ -124,7 +113,7 @@ func counted(tokens func(c *stage.Case, row int, n float64) float64) func(*stage
 				if micro {
 					lo, hi = c.B.Files[f].Lo, c.B.Files[f].Hi
 				}
-				return sum(n, lo, hi) / sum(m, lo, hi)
+				return total(n[lo:hi]) / total(m[lo:hi])
 			})
 		}
 		return nil
@@ -149,15 +138,12 @@ func rowsWithout(drop func(c *stage.Case, row int) bool) input {
 }
 
 // attended returns the number of tokens of a row, prompt included, that its attention mask has, 0 where it is not in the dump.
-func attended(c *stage.Case, row int, _ float64) (n float64) {
+func attended(c *stage.Case, row int, _ float64) float64 {
 	t := c.B.Tensors["attention_mask"]
 	if t == nil || t.Layout != dump.PerRow || len(t.Data) != c.B.Rows*t.Width {
 		return 0
 	}
-	for _, x := range t.Data[row*t.Width : (row+1)*t.Width] {
-		n += x
-	}
-	return n
+	return total(t.Data[row*t.Width : (row+1)*t.Width])
 }
 
 // truncated reports whether a row was cut off by its length, as far as its ids tell.

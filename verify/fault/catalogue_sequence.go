@@ -110,12 +110,7 @@ func overPadding(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if p == nil || kl == nil || ch.Stage != convention.Gradient || len(p.Want) != len(old) {
 		return combined(1, p, 1, kl)
 	}
-	q := altered(p)
-	for i := range q.Want {
-		q.Want[i] *= share[i/c.B.Cols]
-		q.Bound[i] *= share[i/c.B.Cols]
-	}
-	return combined(1, q, 1, kl)
+	return combined(1, timesCells(p, 0, func(i int) float64 { return share[i/c.B.Cols] }), 1, kl)
 }
 
 // withPadding predicts an output of a loss whose ratio is that of the sum of the log-ratios of all columns, those of padding as they were dumped, divided
@@ -155,12 +150,8 @@ func withPadding(over func(n, cols float64) float64) func(*stage.Case, *stage.Ch
 		if p == nil || kl == nil || ch.Stage != convention.Gradient || len(p.Want) != len(old) {
 			return combined(1, p, 1, kl)
 		}
-		q := altered(p)
+		q := timesCells(p, 0, func(i int) float64 { return share[i/b.Cols] })
 		q.Judge = b.Mask
-		for i := range q.Want {
-			q.Want[i] *= share[i/b.Cols]
-			q.Bound[i] *= share[i/b.Cols]
-		}
 		return combined(1, q, 1, kl)
 	}
 }

@@ -348,13 +348,8 @@ func ofOthers(name string, x []float64, rows []int, own int) float64 {
 }
 
 func centreOf(name string, x []float64, rows []int, own int) float64 {
-	n := float64(len(rows))
-	var sum float64
-	sorted := make([]float64, 0, len(rows))
-	for _, i := range rows {
-		sum += x[i]
-		sorted = append(sorted, x[i])
-	}
+	n, sorted := float64(len(rows)), eachOf(len(rows), func(k int) float64 { return x[rows[k]] })
+	sum := total(sorted)
 	slices.Sort(sorted)
 	switch name {
 	case "mean":

@@ -192,13 +192,11 @@ func (s cellSet) times(k float64) func(*stage.Case, *stage.Check) *stage.Predict
 		if len(in) != len(p.Want) || !slices.Contains(in, true) {
 			return nil
 		}
-		q := altered(p)
-		for i, set := range in {
-			if set {
-				q.Want[i] *= k
-				q.Bound[i] *= math.Abs(k)
+		return timesCells(p, 0, func(i int) float64 {
+			if in[i] {
+				return k
 			}
-		}
-		return q
+			return 1
+		})
 	}
 }

@@ -120,9 +120,5 @@ func (f klForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if term == nil || len(term.Want) != len(slope) {
 		return nil
 	}
-	for i, s := range slope {
-		term.Want[i] *= s
-		term.Bound[i] *= math.Abs(s)
-	}
-	return combined(1, without, 1, term)
+	return combined(1, without, 1, timesCells(term, 0, func(i int) float64 { return slope[i] }))
 }

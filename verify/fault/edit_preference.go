@@ -37,16 +37,7 @@ func preferenceEdits(o *stage.Outcome) []edit {
 		}
 	}
 	answers := []string{"logp_chosen", "logp_rejected", "ref_chosen", "ref_rejected"}
-	add("DPO-MEAN-INSIDE", "the loss of every pair is that of the mean margin of its micro-batch", ofPairs(answers, func(c *stage.Case, x []float64) []float64 {
-		y := make([]float64, len(x))
-		for _, f := range c.B.Files {
-			m := total(x[f.Lo:f.Hi]) / float64(f.Hi-f.Lo)
-			for r := f.Lo; r < f.Hi; r++ {
-				y[r] = m
-			}
-		}
-		return y
-	}))
+	add("DPO-MEAN-INSIDE", "the loss of every pair is that of the mean margin of its micro-batch", ofPairs(answers, fileMeans))
 	list = append(list, mixEdits(o)...)
 	return append(list, edit{id: "DPO-PER-TOKEN", title: "the log-probs of all answers are divided by one number, as the padded width is, not by the tokens of each", changes: mostChanges,
 		foreign: true, predict: perOneNumber})

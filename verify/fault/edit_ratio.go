@@ -255,12 +255,7 @@ func ofPolicyTerm(in input, slope []float64, c *stage.Case, ch *stage.Check) *st
 		if len(policy.Want) != len(slope) {
 			return nil
 		}
-		q := altered(policy)
-		for i, s := range slope {
-			q.Want[i] *= s
-			q.Bound[i] = math.Abs(s)*q.Bound[i] + 8*c.Unit*math.Abs(q.Want[i])
-		}
-		policy = q
+		policy = timesCells(policy, 8*c.Unit, func(i int) float64 { return slope[i] })
 	}
 	if others == nil {
 		return policy

@@ -44,6 +44,14 @@ func spreadFiles(b *dump.Batch, of func(f int) float64) []float64 {
 	return x
 }
 
+// fileMeans are, of every row, the mean of the numbers of its file.
+func fileMeans(c *stage.Case, x []float64) []float64 {
+	return spreadFiles(c.B, func(f int) float64 {
+		info := c.B.Files[f]
+		return total(x[info.Lo:info.Hi]) / float64(info.Hi-info.Lo)
+	})
+}
+
 func everyRow(b *dump.Batch, v float64) []float64 {
 	return spreadFiles(b, func(int) float64 { return v })
 }

@@ -29,8 +29,7 @@ var rewardReturns = []struct {
 		return eachOf(len(r), func(int) float64 { return r[len(r)-1] })
 	}},
 	{"sums of the rewards up to a token, not from it on", func(r, _ []float64, _, _ float64) []float64 {
-		sum := 0.0
-		return eachOf(len(r), func(t int) float64 { sum += r[t]; return sum })
+		return sumsUpTo(r)
 	}},
 }
 

@@ -166,15 +166,12 @@ func (t lossTerm) reduced(at int, factor float64, c *stage.Case, ch *stage.Check
 		if was == nil || term == nil || len(term.Want) != len(b.Mask) {
 			return nil
 		}
-		for i := range term.Want {
-			k := 0.0
+		p := combined(1, rest, 1, timesCells(term, 4*c.Unit, func(i int) float64 {
 			if w := was[i/b.Cols]; w != 0 {
-				k = weight(i/b.Cols) / w
+				return weight(i/b.Cols) / w
 			}
-			term.Want[i] *= k
-			term.Bound[i] = math.Abs(k)*term.Bound[i] + 4*c.Unit*math.Abs(term.Want[i])
-		}
-		p := combined(1, rest, 1, term)
+			return 0
+		}))
 		if form.pads {
 			p.Judge = slices.Clone(b.Mask) // nobody knows the slope of padding
 		}

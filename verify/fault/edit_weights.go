@@ -114,12 +114,8 @@ var chosenScopes = []weightScope{
 
 // sumsUpTo are the sums of the numbers up to each.
 func sumsUpTo(d []float64) []float64 {
-	y, sum := make([]float64, len(d)), 0.0
-	for i, x := range d {
-		sum += x
-		y[i] = sum
-	}
-	return y
+	sum := 0.0
+	return mapped(d, func(x float64) float64 { sum += x; return sum })
 }
 
 var weightScopes = slices.Concat(strayScopes, chosenScopes)

@@ -107,12 +107,7 @@ func timesAdvantages(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		if p == nil || kl == nil || len(p.Want) != len(a.X) {
 			return nil
 		}
-		q := altered(p)
-		for i, x := range a.X {
-			q.Want[i] *= x
-			q.Bound[i] *= math.Abs(x)
-		}
-		return combined(1, q, 1, kl)
+		return combined(1, timesCells(p, 0, func(i int) float64 { return a.X[i] }), 1, kl)
 	}
 	return under(token("token_loss", func(_ *stage.Case, x []float64) []float64 {
 		return eachOf(len(x), func(i int) float64 { return x[i] * a.X[i] })

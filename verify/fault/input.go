@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"math"
 	"slices"
 
 	"plumbline/internal/format/dump"
@@ -215,6 +216,19 @@ func altered(p *stage.Prediction) *stage.Prediction {
 	q := *p
 	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
 	return &q
+}
+
+// timesCells returns p with every number times one of its own, whose product is off by doubt of it besides.
+func timesCells(p *stage.Prediction, doubt float64, by func(i int) float64) *stage.Prediction {
+	q := altered(p)
+	for i := range q.Want {
+		k := by(i)
+		q.Want[i] *= k
+		if q.Bound[i] *= math.Abs(k); doubt > 0 {
+			q.Bound[i] += doubt * math.Abs(q.Want[i])
+		}
+	}
+	return q
 }
 
 // combined returns a·p + b·q, element by element, with the bounds added.
