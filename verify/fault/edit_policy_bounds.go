@@ -98,16 +98,7 @@ func boundEditsShown(o *stage.Outcome) []edit {
 		}
 		list = append(list, edit{id: "CLIP-BOUND", title: "the ratio is held by other bounds: it is " + strings.Join(words, "; "), changes: 1, own: true,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				p := f.predict(c, ch)
-				if p == nil {
-					return nil
-				}
-				q := *p
-				q.Bound = slices.Clone(p.Bound)
-				for i, w := range p.Want { // a bound that was read off rounded losses, and ratios that round to its other side
-					q.Bound[i] += 8 * c.Unit * math.Abs(w)
-				}
-				return &q
+				return widened(f.predict(c, ch), 8*c.Unit) // a bound that was read off rounded losses, and ratios that round to its other side
 			}})
 	}
 	return list

@@ -413,16 +413,12 @@ func lengthEdits(o *stage.Outcome) []edit {
 					if !ok {
 						return nil
 					}
-					r := altered(p)
-					for i := range r.Want {
-						row := i
-						if len(r.Want) == len(c.B.Mask) {
-							row = i / c.B.Cols
+					return timesCells(p, 2*c.Unit, func(i int) float64 {
+						if len(p.Want) == len(c.B.Mask) {
+							i /= c.B.Cols
 						}
-						r.Want[i] *= k * by[row]
-						r.Bound[i] = math.Abs(k)*by[row]*r.Bound[i] + 2*c.Unit*math.Abs(r.Want[i])
-					}
-					return r
+						return k * by[i]
+					})
 				}})
 		}
 	}

@@ -136,16 +136,7 @@ func scoreFormEdits(o *stage.Outcome) []edit {
 	for _, f := range append(shapedScores(), heldScores(o)...) {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				p := under(f.input(), c, ch)
-				if p == nil {
-					return nil
-				}
-				q := *p
-				q.Bound = slices.Clone(p.Bound)
-				for i := range q.Bound {
-					q.Bound[i] += 16 * c.Unit * math.Abs(q.Want[i]) // of the function, and of sums over a few rows
-				}
-				return &q
+				return widened(under(f.input(), c, ch), 16*c.Unit) // of the function, and of sums over a few rows
 			}})
 	}
 	return list

@@ -297,16 +297,7 @@ func entropyEdits(o *stage.Outcome) []edit {
 				if lp == nil {
 					return nil
 				}
-				p := under(perToken("entropy", mapped(lp, f.of)), c, ch)
-				if p == nil {
-					return nil
-				}
-				q := *p
-				q.Bound = slices.Clone(p.Bound)
-				for i, w := range p.Want {
-					q.Bound[i] += 16 * c.Unit * math.Abs(w)
-				}
-				return &q
+				return widened(under(perToken("entropy", mapped(lp, f.of)), c, ch), 16*c.Unit)
 			}})
 	}
 	return list

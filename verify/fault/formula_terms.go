@@ -156,6 +156,19 @@ func withBound(p, e *stage.Prediction) *stage.Prediction {
 	return &q
 }
 
+// widened returns p with a part of the magnitudes of its numbers added to its bounds.
+func widened(p *stage.Prediction, part float64) *stage.Prediction {
+	if p == nil {
+		return nil
+	}
+	q := *p
+	q.Bound = slices.Clone(p.Bound)
+	for i, w := range p.Want {
+		q.Bound[i] += part * math.Abs(w)
+	}
+	return &q
+}
+
 // policyForms are slips in the clipped objective −min(ρA, clip(ρ)A). Each gives the loss of a token, and its derivative by log ρ.
 func policyForms() []*Hypothesis {
 	inside := func(r, low, high float64) bool { return r >= low && r <= high }

@@ -171,13 +171,7 @@ func spannedLengths(how combine) func(*Case, []span) [][]float64 {
 // endedLengths returns the mean, smallest or largest length of the rows with an EOS in the mask, 0 if there is none.
 func endedLengths(how combine) func(*Case, []span) ([]float64, []float64) {
 	return func(c *Case, rows []span) (x, e []float64) {
-		eos := c.eosIDs()
-		if eos == nil {
-			note(&c.Absent, "eos_token_id")
-		}
-		if c.B.Token("response_ids") == nil && c.B.Tensors["input_ids"] == nil {
-			note(&c.Absent, "response_ids")
-		}
+		ended := c.ends()
 		if v, ok := c.Set.Fact("mask_truncated_completions"); ok && v == true {
 			note(&c.Absent, "the masks before truncated completions were masked")
 		}
@@ -186,12 +180,7 @@ func endedLengths(how combine) func(*Case, []span) ([]float64, []float64) {
 		}
 		x, e = c.foldRows(rows, how, func(r int) (float64, float64, bool) {
 			n, _ := c.tokensOf(r)
-			for t := range c.B.Cols {
-				if id, ok := c.B.TokenID(r, t); ok && eos[id] && c.B.Mask[r*c.B.Cols+t] {
-					return n, 0, true
-				}
-			}
-			return 0, 0, false
+			return n, 0, ended(r)
 		})
 		for f := range x {
 			if math.IsNaN(x[f]) {

@@ -86,8 +86,8 @@ func largestRatio(c *Case, rows []span) (x, e []float64) {
 	return x, e
 }
 
-// truncatedShare returns the share of rows without an EOS in the mask.
-func truncatedShare(c *Case, rows []span) (x, e []float64) {
+// ends returns whether a row has an EOS in its mask, and notes what is not known of that.
+func (c *Case) ends() func(r int) bool {
 	eos := c.eosIDs()
 	if eos == nil {
 		note(&c.Absent, "eos_token_id")
@@ -95,18 +95,26 @@ func truncatedShare(c *Case, rows []span) (x, e []float64) {
 	if c.B.Token("response_ids") == nil && c.B.Tensors["input_ids"] == nil {
 		note(&c.Absent, "response_ids")
 	}
+	return func(r int) bool {
+		for t := range c.B.Cols {
+			if id, ok := c.B.TokenID(r, t); ok && eos[id] && c.B.Mask[r*c.B.Cols+t] {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// truncatedShare returns the share of rows without an EOS in the mask.
+func truncatedShare(c *Case, rows []span) (x, e []float64) {
+	ended := c.ends()
 	if !c.OK() {
 		return nil, nil
 	}
 	x, e = make([]float64, len(rows)), make([]float64, len(rows))
 	for f, s := range rows {
 		for r := s.lo; r < s.hi; r++ {
-			ended := false
-			for t := range c.B.Cols {
-				id, ok := c.B.TokenID(r, t)
-				ended = ended || ok && eos[id] && c.B.Mask[r*c.B.Cols+t]
-			}
-			if !ended {
+			if !ended(r) {
 				x[f]++
 			}
 		}
