@@ -87,9 +87,5 @@ func loggedBeta(c *Case, rows []span) (x, e []float64) {
 	if !c.OK() || math.IsNaN(beta) {
 		return nil, nil
 	}
-	x, e = make([]float64, len(rows)), make([]float64, len(rows))
-	for i := range rows {
-		x[i], e[i] = beta, off+2*(c.Unit+tol.U64)*beta
-	}
-	return x, e
+	return perSpan(rows, func(_ span) (x, e float64) { return beta, off + 2*(c.Unit+tol.U64)*beta })
 }

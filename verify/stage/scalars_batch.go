@@ -62,11 +62,19 @@ func folded(how combine, x []float64) float64 {
 	return sum
 }
 
+// perSpan returns a metric of every range of rows, and its error.
+func perSpan(rows []span, of func(s span) (x, e float64)) (x, e []float64) {
+	x, e = make([]float64, len(rows)), make([]float64, len(rows))
+	for f, s := range rows {
+		x[f], e[f] = of(s)
+	}
+	return x, e
+}
+
 // foldRows returns a metric of numbers of rows, and its error: fold(n) + 2u of their magnitudes for a mean, theirs for an extreme. of gives
 // the numbers of a range of rows.
 func (c *Case) foldRows(rows []span, how combine, of func(r int) (x, err float64, ok bool)) (x, e []float64) {
-	x, e = make([]float64, len(rows)), make([]float64, len(rows))
-	for f, s := range rows {
+	return perSpan(rows, func(s span) (x, e float64) {
 		var list []float64
 		var size, err, worst float64
 		for r := s.lo; r < s.hi; r++ {
@@ -78,12 +86,12 @@ func (c *Case) foldRows(rows []span, how combine, of func(r int) (x, err float64
 			}
 		}
 		n := float64(max(len(list), 1))
-		x[f], e[f] = folded(how, list), worst
+		x, e = folded(how, list), worst
 		if how == mean {
-			e[f] = (err + (foldError(len(list), c.Unit)+2*(c.Unit+tol.U64))*size) / n
+			e = (err + (foldError(len(list), c.Unit)+2*(c.Unit+tol.U64))*size) / n
 		}
-	}
-	return x, e
+		return x, e
+	})
 }
 
 // tokensOf returns the number of tokens of a row in the mask, and from the first to the last of them.
@@ -216,14 +224,13 @@ func scoreSpread(ddof float64) func(*Case, []span) ([]float64, []float64) {
 		if !c.OK() {
 			return nil, nil
 		}
-		x, e = make([]float64, len(rows)), make([]float64, len(rows))
-		for f, s := range rows {
-			x[f], e[f] = c.deviationOf(given(in.X[s.lo:s.hi]), ddof)
+		return perSpan(rows, func(s span) (x, e float64) {
+			x, e = c.deviationOf(given(in.X[s.lo:s.hi]), ddof)
 			for r := s.lo; r < s.hi; r++ {
-				e[f] += 2 * in.E(r)
+				e += 2 * in.E(r)
 			}
-		}
-		return x, e
+			return x, e
+		})
 	}
 }
 
@@ -319,8 +326,7 @@ func engineGap(how combine) func(*Case, []span) ([]float64, []float64) {
 		if h := half(old, gen); h > 0 {
 			u += h
 		}
-		x, e = make([]float64, len(rows)), make([]float64, len(rows))
-		for f, s := range rows {
+		return perSpan(rows, func(s span) (x, e float64) {
 			var list []float64
 			var err, worst, size float64
 			for i := s.lo * c.B.Cols; i < s.hi*c.B.Cols; i++ {
@@ -335,13 +341,13 @@ func engineGap(how combine) func(*Case, []span) ([]float64, []float64) {
 				worst = max(worst, own)
 			}
 			if len(list) == 0 {
-				continue
+				return x, e
 			}
-			x[f], e[f] = folded(how, list), worst
+			x, e = folded(how, list), worst
 			if how == mean {
-				e[f] = (err + (foldError(len(list), c.Unit)+2*u)*size) / float64(len(list))
+				e = (err + (foldError(len(list), c.Unit)+2*u)*size) / float64(len(list))
 			}
-		}
-		return x, e
+			return x, e
+		})
 	}
 }

@@ -29,15 +29,14 @@ func clipShare(of sign, kind string) func(*Case, []span) ([]float64, []float64) 
 			}
 			return x, e
 		}
-		x, e := make([]float64, len(rows)), make([]float64, len(rows))
-		for f, s := range rows {
+		return perSpan(rows, func(s span) (x, e float64) {
 			n := float64(s.hi - s.lo)
 			for r := s.lo; r < s.hi; r++ {
-				x[f] += on[r*c.B.Cols] / n
-				e[f] += open[r*c.B.Cols]/n + 2*c.Unit/n
+				x += on[r*c.B.Cols] / n
+				e += open[r*c.B.Cols]/n + 2*c.Unit/n
 			}
-		}
-		return x, e
+			return x, e
+		})
 	}
 }
 
@@ -161,9 +160,8 @@ func clipOfRow(of sign, how combine) func(*Case, []span) ([]float64, []float64) 
 		if !c.OK() {
 			return nil, nil
 		}
-		x, e = make([]float64, len(rows)), make([]float64, len(rows))
-		for f, s := range rows {
-			x[f] = math.NaN()
+		return perSpan(rows, func(s span) (x, e float64) {
+			x = math.NaN()
 			for r := s.lo; r < s.hi; r++ {
 				var n, share, doubt float64
 				for i := r * c.B.Cols; i < (r+1)*c.B.Cols; i++ {
@@ -177,13 +175,13 @@ func clipOfRow(of sign, how combine) func(*Case, []span) ([]float64, []float64) 
 					continue
 				}
 				share, doubt = share/n, doubt/n
-				if math.IsNaN(x[f]) || how == smallest && share < x[f] || how == largest && share > x[f] {
-					x[f] = share
+				if math.IsNaN(x) || how == smallest && share < x || how == largest && share > x {
+					x = share
 				}
-				e[f] = max(e[f], doubt+2*c.Unit*share)
+				e = max(e, doubt+2*c.Unit*share)
 			}
-		}
-		return x, e
+			return x, e
+		})
 	}
 }
 

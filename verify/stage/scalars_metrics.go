@@ -107,36 +107,29 @@ func rowSums(name string) func(*Case, []span) ([]float64, []float64) {
 			return nil, nil
 		}
 		mask := c.lossMask()
-		x, e := make([]float64, len(rows)), make([]float64, len(rows))
-		for f, r := range rows {
+		return perSpan(rows, func(r span) (x, e float64) {
 			var size float64
 			for i := r.lo * c.B.Cols; i < r.hi*c.B.Cols; i++ {
 				if !mask[i] {
 					continue
 				}
-				x[f] += in.X[i]
+				x += in.X[i]
 				size += math.Abs(in.X[i])
 				if in.Err != nil {
-					e[f] += in.Err[i]
+					e += in.Err[i]
 				}
 			}
 			n := float64(r.hi - r.lo)
 			u := c.Unit + tol.U64
-			e[f] = (e[f] + (foldError(c.B.Cols, c.Unit)+foldError(r.hi-r.lo, c.Unit)+3*u+2*in.Half)*size) / n
-			x[f] /= n
-		}
-		return x, e
+			return x / n, (e + (foldError(c.B.Cols, c.Unit)+foldError(r.hi-r.lo, c.Unit)+3*u+2*in.Half)*size) / n
+		})
 	}
 }
 
 // means returns the means of x over the mask of ranges of rows, and their errors.
 func (c *Case) means(rows []span, x, err []float64) (m, e []float64) {
-	m, e = make([]float64, len(rows)), make([]float64, len(rows))
 	mask := c.lossMask()
-	for f, r := range rows {
-		m[f], e[f] = c.meanOver(r, mask, x, err)
-	}
-	return m, e
+	return perSpan(rows, func(r span) (m, e float64) { return c.meanOver(r, mask, x, err) })
 }
 
 // meanOver returns the mean of x over the mask of some rows, and its error: fold(n) + 2u of the sum of magnitudes. verl adds 1e-8
@@ -262,33 +255,17 @@ func lengths(how combine) func(*Case, []span) ([]float64, []float64) {
 			note(&c.Absent, "the masks before truncated completions were masked")
 			return nil, nil
 		}
-		x, e = make([]float64, len(rows)), make([]float64, len(rows))
-		for f, s := range rows {
-			var sum, low, high float64
-			for r := s.lo; r < s.hi; r++ {
-				var n float64
-				for _, m := range c.B.Mask[r*c.B.Cols : (r+1)*c.B.Cols] {
-					if m {
-						n++
-					}
-				}
-				sum += n
-				if r == s.lo || n < low {
-					low = n
-				}
-				high = max(high, n)
+		n := c.tokensOfRows()
+		return perSpan(rows, func(s span) (x, e float64) {
+			if how != mean {
+				return folded(how, n[s.lo:s.hi]), 0
 			}
-			switch how {
-			case smallest:
-				x[f] = low
-			case largest:
-				x[f] = high
-			default:
-				x[f] = sum / float64(s.hi-s.lo)
-				e[f] = 2 * (c.Unit + tol.U64) * x[f]
+			for _, v := range n[s.lo:s.hi] {
+				x += v
 			}
-		}
-		return x, e
+			x /= float64(s.hi - s.lo)
+			return x, 2 * (c.Unit + tol.U64) * x
+		})
 	}
 }
 
@@ -298,25 +275,22 @@ func meanScore(c *Case, rows []span) (x, e []float64) {
 	if !c.OK() {
 		return nil, nil
 	}
-	x, e = make([]float64, len(rows)), make([]float64, len(rows))
-	for f, s := range rows {
+	return perSpan(rows, func(s span) (x, e float64) {
 		var size float64
 		n := float64(len(given(in.X[s.lo:s.hi])))
 		if n == 0 {
-			x[f] = math.NaN()
-			continue
+			return math.NaN(), 0
 		}
 		for r := s.lo; r < s.hi; r++ {
 			if math.IsNaN(in.X[r]) {
 				continue
 			}
-			x[f] += in.X[r] / n
+			x += in.X[r] / n
 			size += math.Abs(in.X[r]) / n
-			e[f] += in.E(r) / n
+			e += in.E(r) / n
 		}
-		e[f] += (foldError(int(n), c.Unit) + 2*(c.Unit+tol.U64)) * size
-	}
-	return x, e
+		return x, e + (foldError(int(n), c.Unit)+2*(c.Unit+tol.U64))*size
+	})
 }
 
 // given returns the scores of the rows that have one: of a row of which no function gave a reward it is NaN, and logged statistics leave it out

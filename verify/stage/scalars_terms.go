@@ -50,17 +50,16 @@ func extreme(name string, of combine) func(*Case, []span) ([]float64, []float64)
 		if !c.OK() {
 			return nil, nil
 		}
-		x, e = make([]float64, len(rows)), make([]float64, len(rows))
-		for f, s := range rows {
-			x[f] = math.NaN()
+		return perSpan(rows, func(s span) (x, e float64) {
+			x = math.NaN()
 			for i := range c.B.TokensIn(s.lo, s.hi) {
-				if v := in.X[i]; math.IsNaN(x[f]) || of == largest && v > x[f] || of == smallest && v < x[f] {
-					x[f] = v
+				if v := in.X[i]; math.IsNaN(x) || of == largest && v > x || of == smallest && v < x {
+					x = v
 				}
-				e[f] = max(e[f], in.E(i))
+				e = max(e, in.E(i))
 			}
-		}
-		return x, e
+			return x, e
+		})
 	}
 }
 
@@ -74,16 +73,15 @@ func largestRatio(c *Case, rows []span) (x, e []float64) {
 	if !c.OK() {
 		return nil, nil
 	}
-	x, e = make([]float64, len(rows)), make([]float64, len(rows))
-	for f, s := range rows {
+	return perSpan(rows, func(s span) (x, e float64) {
 		for i := range c.B.TokensIn(s.lo, s.hi) {
 			d := min(max(lp.X[i]-old.X[i], -limit), limit)
 			rho := math.Exp(d)
-			x[f] = max(x[f], rho)
-			e[f] = max(e[f], rho*(lp.E(i)+old.E(i)+(math.Abs(d)+elementary+1)*c.Unit))
+			x = max(x, rho)
+			e = max(e, rho*(lp.E(i)+old.E(i)+(math.Abs(d)+elementary+1)*c.Unit))
 		}
-	}
-	return x, e
+		return x, e
+	})
 }
 
 // ends returns whether a row has an EOS in its mask, and notes what is not known of that.
@@ -111,17 +109,15 @@ func truncatedShare(c *Case, rows []span) (x, e []float64) {
 	if !c.OK() {
 		return nil, nil
 	}
-	x, e = make([]float64, len(rows)), make([]float64, len(rows))
-	for f, s := range rows {
+	return perSpan(rows, func(s span) (x, e float64) {
 		for r := s.lo; r < s.hi; r++ {
 			if !ended(r) {
-				x[f]++
+				x++
 			}
 		}
-		x[f] /= float64(s.hi - s.lo)
-		e[f] = 2 * c.Unit * x[f]
-	}
-	return x, e
+		x /= float64(s.hi - s.lo)
+		return x, 2 * c.Unit * x
+	})
 }
 
 func isGradient(name string) bool { return name == "grad" || strings.HasPrefix(name, "grad/") }
@@ -143,10 +139,6 @@ func gradientNorm(c *Case, rows []span) (x, e []float64) {
 		note(&c.Absent, "grad")
 		return nil, nil
 	}
-	x, e = make([]float64, len(rows)), make([]float64, len(rows))
-	for f := range rows {
-		x[f] = math.Sqrt(sum)
-		e[f] = (0.5*foldError(n, c.Unit) + 2*c.Unit) * x[f]
-	}
-	return x, e
+	norm := math.Sqrt(sum)
+	return perSpan(rows, func(_ span) (x, e float64) { return norm, (0.5*foldError(n, c.Unit) + 2*c.Unit) * norm })
 }
