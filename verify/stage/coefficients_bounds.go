@@ -118,10 +118,7 @@ const logKind = "reinforce"
 
 // ofGeometric is policy of that kind: each token has the loss of its row.
 func (t *boundTokens) ofGeometric(f *boundForm) (loss []float64, by [params][]float64) {
-	loss = make([]float64, len(t.lp))
-	for _, k := range f.uses {
-		by[k] = make([]float64, len(t.lp))
-	}
+	loss, by = t.rooms(f)
 	low, high, _, _ := f.bounds()
 	for _, file := range t.files {
 		for _, row := range file.rows {
@@ -151,17 +148,37 @@ func (t *boundTokens) ofGeometric(f *boundForm) (loss []float64, by [params][]fl
 	return loss, by
 }
 
-// policy returns the policy losses of the tokens, and how they change with each parameter.
+// rooms returns the room for the losses of the tokens and for how they change with each parameter. It is that of the forms before.
+func (t *boundTokens) rooms(f *boundForm) (loss []float64, by [params][]float64) {
+	of := func(k int) []float64 {
+		if t.room[k] == nil {
+			t.room[k] = make([]float64, len(t.lp))
+		}
+		return t.room[k]
+	}
+	for _, k := range f.uses {
+		by[k] = of(k)
+		clear(by[k])
+	}
+	return of(params), by
+}
+
+// policy returns the policy losses of the tokens, and how they change with each parameter, until it is called again.
 func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64) {
 	if f.kindOf == geometric {
 		return t.ofGeometric(f)
 	}
-	ratio, n := t.ratio(f.level), len(t.lp)
-	loss = make([]float64, n)
-	for _, k := range f.uses {
-		by[k] = make([]float64, n)
+	ratio := t.ratio(f.level)
+	loss, by = t.rooms(f)
+	shape, _ := f.shape()
+	ends := f.ends(shape)
+	limit, floor := math.Inf(1), math.Inf(-1)
+	if f.has(paramCap) {
+		limit = f.at[paramCap]
 	}
-	low, high, dual, limit := f.bounds()
+	if f.has(paramFloor) {
+		floor = f.at[paramFloor]
+	}
 	var engine []float64
 	if k := slices.Index(engineLevels, f.weights); k >= 0 {
 		engine = t.engine[k]
@@ -170,25 +187,15 @@ func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64
 		if f.kindOf == "cispo" || f.kindOf == logKind { // the bounded ratio is a weight of the log-prob
 			a *= t.lp[i]
 		}
-		x, held, slope := -a*ratio[i], -1, 0.0
-		switch {
-		case f.slip > 0:
-			x, slope, held = boundSlips[f.slip-1].of(a, ratio[i], low, high, dual)
-		case f.kindOf == logKind:
+		var x, slope float64
+		held := unheld
+		switch f.kindOf {
+		case logKind:
 			x = -a
-		case f.kindOf == "sapo":
+		case "sapo":
 			x, slope, held = sapoLoss(ratio[i], a, f.at[paramTauPos], f.at[paramTauNeg])
-		case f.kindOf == "cispo" && ratio[i] > 1+high:
-			x, held, slope = -a*(1+high), paramHigh, -a
-		case f.kindOf == "cispo" && ratio[i] < 1-low:
-			x, held, slope = -a*(1-low), paramLow, a
-		case f.kindOf == "cispo":
-		case a > 0 && ratio[i] > 1+high:
-			x, held, slope = -a*(1+high), paramHigh, -a
-		case a < 0 && ratio[i] < 1-low:
-			x, held, slope = -a*(1-low), paramLow, a
-		case a < 0 && ratio[i] > dual:
-			x, held, slope = -a*dual, paramDual, -a
+		default:
+			x, slope, held = shape.of(a, ratio[i], &ends)
 		}
 		w := 1.0
 		if engine != nil {
@@ -196,20 +203,35 @@ func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64
 			case w > limit:
 				w = limit
 				by[paramCap][i] = x
-			case f.has(paramFloor) && w < f.at[paramFloor]:
-				w = f.at[paramFloor]
+			case w < floor:
+				w = floor
 				by[paramFloor][i] = x
 			}
 		}
-		if loss[i] = w * x; held < 0 {
-			continue
+		if loss[i] = w * x; held != unheld {
+			by[held][i] = w * slope
 		}
-		if (held == paramLow || held == paramHigh) && f.has(paramBoth) {
-			held = paramBoth
-		}
-		by[held][i] = w * slope
 	}
 	return loss, by
+}
+
+// of returns the loss of a token, and by how much it changes with the parameter that holds its ratio, if one does.
+func (s *boundShape) of(a, ratio float64, ends *[2][2]boundEnd) (loss, slope float64, held int) {
+	c, held, sign := s.ratio.of(ratio), unheld, -1.0
+	if s.negated {
+		sign = 1
+	}
+	side := &ends[0]
+	if a < 0 {
+		side = &ends[1]
+	}
+	if above := &side[1]; c > above.at {
+		c, held, slope = above.at, above.param, above.slope
+	}
+	if below := &side[0]; c < below.at {
+		c, held, slope = below.at, below.param, below.slope
+	}
+	return sign * a * c, sign * a * slope, held
 }
 
 // sapoLoss returns −4Aσ(τ(ρ − 1))/τ, how it changes with τ, and which τ that is.
@@ -266,8 +288,7 @@ type column struct {
 
 // columns returns the terms of a form and what its parameters change, nil where one is not known, and the losses less what has no coefficient.
 func (t *boundTokens) columns(f *boundForm, terms map[[2]int][]float64) (list []column, y []float64) {
-	loss, by := t.policy(f)
-	policy := t.of(loss, f.kind)
+	policy, by := t.sums(f)
 	y = make([]float64, len(t.files))
 	free := f.free()
 	for i := range y {
@@ -278,10 +299,6 @@ func (t *boundTokens) columns(f *boundForm, terms map[[2]int][]float64) (list []
 	if free {
 		list = append(list, column{policy, -2, 0})
 	}
-	for i := range loss {
-		loss[i] = math.Abs(loss[i])
-	}
-	f.size = slices.Max(t.of(loss, f.kind))
 	var clipped []float64
 	f.beside = 0
 	for _, term := range f.terms {
@@ -310,7 +327,7 @@ func (t *boundTokens) columns(f *boundForm, terms map[[2]int][]float64) (list []
 	for _, k := range f.uses {
 		x, times := clipped, f.coef[2]
 		if k != paramClip {
-			x, times = t.of(by[k], f.kind), f.scale
+			x, times = by[k], f.scale
 		}
 		f.idle[k] = true
 		for i := range x {

@@ -48,6 +48,8 @@ type boundTokens struct {
 	hasValue, over                        bool
 	toEngine                              bool // old are the engine's
 	ratios                                map[string][]float64
+	order                                 map[sortedKey][][2]sortedTokens
+	room                                  [params + 1][]float64
 	unit                                  float64
 }
 

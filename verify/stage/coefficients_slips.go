@@ -2,75 +2,104 @@ package stage
 
 import "math"
 
-// boundSlip is a policy loss that no configuration has but a bug makes, of which the rest of the loss, its coefficients and bounds, is solved for as those
-// of a right one are: of the advantage a, times the log-prob for CISPO, and the ratio the loss of a token, what it changes by with the parameter that
-// holds it, and which that is, −1 for none.
-type boundSlip struct {
-	kind string // loss.kind of the right form, "" for ppo
-	uses [][]int
-	of   func(a, ratio, low, high, dual float64) (loss, slope float64, held int)
+// boundRatio is what a loss has of the ratio of a token.
+type boundRatio int
+
+const (
+	ratioItself   boundRatio = iota
+	ratioInverted            // 1/ρ
+	ratioLinear              // 1 + log ρ
+)
+
+func (r boundRatio) of(ratio float64) float64 {
+	switch r {
+	case ratioInverted:
+		return 1 / ratio
+	case ratioLinear:
+		return 1 + math.Log(ratio)
+	}
+	return ratio
 }
 
-// clippedBy is −min(ρA, clip(ρ)A).
-func clippedBy(a, ratio, low, high float64) (loss, slope float64, held int) {
-	switch {
-	case a > 0 && ratio > 1+high:
-		return -a * (1 + high), -a, paramHigh
-	case a < 0 && ratio < 1-low:
-		return -a * (1 - low), a, paramLow
-	}
-	return -a * ratio, 0, -1
+// boundHold are the parameters that hold a ratio from below and from above, or unheld.
+type boundHold struct{ below, above int }
+
+const unheld = -1
+
+// boundShape is a policy loss −A·c of a token whose c is its ratio where nothing holds it. A is the advantage, times the log-prob for CISPO.
+type boundShape struct {
+	ratio   boundRatio
+	holds   [2]boundHold // of A > 0 and of A < 0
+	negated bool         // the sign of the loss is wrong
+}
+
+// clippedHold is −min(ρA, clip(ρ)A).
+var clippedHold = [2]boundHold{{unheld, paramHigh}, {paramLow, unheld}}
+
+// boundShapes are the policy losses of a loss.kind without a bug, "" for ppo.
+var boundShapes = map[string]boundShape{
+	"":      {holds: [2]boundHold{{unheld, paramHigh}, {paramLow, paramDual}}},
+	"cispo": {holds: [2]boundHold{{paramLow, paramHigh}, {paramLow, paramHigh}}},
+}
+
+// boundSlip is a policy loss that no configuration has but a bug makes, of which the rest of the loss, its coefficients and bounds, is solved for as those
+// of a right one are.
+type boundSlip struct {
+	kind  string // loss.kind of the right form, "" for ppo
+	uses  [][]int
+	shape boundShape
 }
 
 // boundSlips are tried in this order.
 var boundSlips = []boundSlip{
-	{"", [][]int{{}, {paramBoth}, {paramLow, paramHigh}}, func(a, ratio, low, high, _ float64) (float64, float64, int) { // the ratio is inverted
-		return clippedBy(a, 1/ratio, low, high)
-	}},
-	{"", [][]int{{paramBoth}, {paramLow, paramHigh}}, func(a, ratio, low, high, _ float64) (float64, float64, int) { // max for min
-		switch {
-		case a < 0 && ratio > 1+high:
-			return -a * (1 + high), -a, paramHigh
-		case a > 0 && ratio < 1-low:
-			return -a * (1 - low), a, paramLow
-		}
-		return -a * ratio, 0, -1
-	}},
-	{"", [][]int{{paramBoth}, {paramLow, paramHigh}}, func(a, ratio, low, high, _ float64) (float64, float64, int) { // the clipped side always
-		switch {
-		case ratio > 1+high:
-			return -a * (1 + high), -a, paramHigh
-		case ratio < 1-low:
-			return -a * (1 - low), a, paramLow
-		}
-		return -a * ratio, 0, -1
-	}},
-	{"", [][]int{{paramBoth, paramDual}, {paramLow, paramHigh, paramDual}}, func(a, ratio, low, high, dual float64) (float64, float64, int) { // dual clip of A > 0
-		loss, slope, held := clippedBy(a, ratio, low, high)
-		if a > 0 && loss > -a*dual && !math.IsInf(dual, 1) {
-			return -a * dual, -a, paramDual
-		}
-		return loss, slope, held
-	}},
-	{"", [][]int{{}, {paramBoth}, {paramLow, paramHigh}}, func(a, ratio, low, high, _ float64) (float64, float64, int) { // 1 + d for e to the d
-		return clippedBy(a, 1+math.Log(ratio), low, high)
-	}},
-	{"", [][]int{{}, {paramBoth}, {paramLow, paramHigh}}, func(a, ratio, low, high, _ float64) (float64, float64, int) { // the sign of the loss
-		loss, slope, held := clippedBy(a, ratio, low, high)
-		return -loss, -slope, held
-	}},
-	{"cispo", [][]int{{paramHigh}}, func(a, ratio, _, high, _ float64) (float64, float64, int) { // held from below
-		if ratio < 1+high {
-			return -a * (1 + high), -a, paramHigh
-		}
-		return -a * ratio, 0, -1
-	}},
-	{"cispo", [][]int{{}, {paramHigh}}, func(a, ratio, _, high, _ float64) (float64, float64, int) { // the ratio is inverted
-		if 1/ratio > 1+high {
-			return -a * (1 + high), -a, paramHigh
-		}
-		return -a / ratio, 0, -1
-	}},
+	{"", [][]int{{}, {paramBoth}, {paramLow, paramHigh}}, boundShape{ratio: ratioInverted, holds: clippedHold}},
+	{"", [][]int{{paramBoth}, {paramLow, paramHigh}}, boundShape{holds: [2]boundHold{{paramLow, unheld}, {unheld, paramHigh}}}},                          // max for min
+	{"", [][]int{{paramBoth}, {paramLow, paramHigh}}, boundShape{holds: [2]boundHold{{paramLow, paramHigh}, {paramLow, paramHigh}}}},                     // the clippedHold side always
+	{"", [][]int{{paramBoth, paramDual}, {paramLow, paramHigh, paramDual}}, boundShape{holds: [2]boundHold{{paramDual, paramHigh}, {paramLow, unheld}}}}, // dual clip of A > 0
+	{"", [][]int{{}, {paramBoth}, {paramLow, paramHigh}}, boundShape{ratio: ratioLinear, holds: clippedHold}},
+	{"", [][]int{{}, {paramBoth}, {paramLow, paramHigh}}, boundShape{holds: clippedHold, negated: true}},
+	{"cispo", [][]int{{paramHigh}}, boundShape{holds: [2]boundHold{{paramHigh, unheld}, {paramHigh, unheld}}}}, // held from below
+	{"cispo", [][]int{{}, {paramHigh}}, boundShape{ratio: ratioInverted, holds: [2]boundHold{{unheld, paramHigh}, {unheld, paramHigh}}}},
+}
+
+// shape returns that of a form, and whether it has one: of others the loss is no line of a ratio that is held.
+func (f *boundForm) shape() (s boundShape, ok bool) {
+	if f.slip > 0 {
+		return boundSlips[f.slip-1].shape, true
+	}
+	s, ok = boundShapes[f.kindOf]
+	return s, ok
+}
+
+// boundEnd is a bound of ratios: where it is, the parameter that it is of, and by how much it moves with that.
+type boundEnd struct {
+	at, slope float64
+	param     int
+}
+
+// end returns the bound of a form that a parameter is, or beyond where the form has none.
+func (f *boundForm) end(param int, beyond float64) boundEnd {
+	of := param
+	if (param == paramLow || param == paramHigh) && f.has(paramBoth) {
+		of = paramBoth
+	}
+	switch {
+	case param == unheld || !f.has(of):
+		return boundEnd{at: beyond, param: unheld}
+	case param == paramLow:
+		return boundEnd{1 - f.at[of], -1, of}
+	case param == paramHigh:
+		return boundEnd{1 + f.at[of], 1, of}
+	}
+	return boundEnd{f.at[of], 1, of}
+}
+
+// ends returns the bounds from below and from above of a form for either sign of the advantage.
+func (f *boundForm) ends(s boundShape) (ends [2][2]boundEnd) {
+	for k, hold := range s.holds {
+		ends[k] = [2]boundEnd{f.end(hold.below, math.Inf(-1)), f.end(hold.above, math.Inf(1))}
+	}
+	return ends
 }
 
 // slipStages are the stages of losses with a slip.
