@@ -24,6 +24,7 @@ type recursionForm struct {
 	endColumn bool                  // end is behind the last column, not behind the last token
 	last      int                   // of the row at hand, the last token; columns behind it may be steps, too
 	own       func(v []float64, t int) float64
+	ownNext   bool // the own value is V', whether or not the end of an episode cuts that
 	carry     func(gamma, lambda float64) float64
 	reward    func(r []float64, t int) float64
 	cut       func(done bool) (next, carried bool)         // whether V' and A_{t+1} count for a token after which an episode ends
@@ -107,6 +108,7 @@ func recursionForms() []recursionForm {
 		with("GAE-RECURSION", "the sign of the next value: δ = r − γ·V_{t+1} − V", func(f *recursionForm) {
 			f.next = func(v []float64, t int) float64 { return -at(v, t+1) }
 		}),
+		with("GAE-RECURSION", "the own value is the next one: δ = r + γ·V_{t+1} − V_{t+1}", func(f *recursionForm) { f.own, f.ownNext = nextValue, true }),
 		with("GAE-RECURSION", "values exchanged: δ = r + γ·V_t − V_{t+1}", func(f *recursionForm) {
 			f.next, f.own = own, func(v []float64, t int) float64 { return at(v, t+1) }
 			f.end, f.endColumn = func(v []float64, _, _ float64) float64 { return v[len(v)-1] }, true

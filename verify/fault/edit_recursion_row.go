@@ -94,12 +94,16 @@ func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []
 		case done[t]:
 			next = 0
 		}
-		delta := f.reward(rewards, t) + gamma*next - f.own(v, t)
+		own := f.own(v, t)
+		if f.ownNext {
+			own = over
+		}
+		delta := f.reward(rewards, t) + gamma*next - own
 		if f.held > 0 {
 			delta = min(max(delta, -f.held), f.held)
 		}
 		if f.some != nil && done[t] {
-			if d := f.reward(rewards, t) + gamma*over - f.own(v, t); math.Abs(d+uncut*a-f.some[i]) < math.Abs(delta+k*a-f.some[i]) {
+			if d := f.reward(rewards, t) + gamma*over - own; math.Abs(d+uncut*a-f.some[i]) < math.Abs(delta+k*a-f.some[i]) {
 				next, delta, k = over, d, uncut
 			}
 		}

@@ -26,6 +26,9 @@ func Healed(ch *stage.Check, b *dump.Batch, set *convention.Set) (list []*dump.B
 		}
 		add(stage.Undone(b, set, unsum, func(int) int { return 0 }))
 	case "gae/advantage", "gae/returns":
+		for _, in := range stage.RecursionsRewarded(b) {
+			add(in)
+		}
 		off := map[*dump.Batch]float64{}
 		for _, f := range wrongRecursions() {
 			in, by := stage.RecursionUndone(b, set, f)

@@ -1,7 +1,9 @@
 package fault
 
 import (
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -116,4 +118,53 @@ func TestHealedRecursions(t *testing.T) {
 	}
 	require.Empty(t, Healed(ch, want, &convention.Set{}))
 	require.Empty(t, Healed(ch, recurse(right, 0.1), &convention.Set{}))
+}
+
+// Of dumped rewards the γ and λ of a recursion with other values are those of the right one, which is put in its place.
+func TestHealedRecursionsOverRewards(t *testing.T) {
+	const gamma, lambda = 0.98, 0.9
+	recurse := func(white bool, delta func(r, v []float64, t int) float64) *dump.Batch {
+		b := baselined(func(r []float64) []float64 { return r })
+		adv, g := b.Token("advantages"), rand.New(rand.NewPCG(6, 7))
+		r, v, ret := slices.Clone(adv), make([]float64, len(adv)), make([]float64, len(adv))
+		for row := range b.Rows {
+			lo, n := row*b.Cols, 5+row%5
+			for i := lo; i < lo+n; i++ {
+				r[i], v[i] = float64(float32(g.NormFloat64())), float64(float32(g.NormFloat64()))
+			}
+			for i, a := lo+n-1, 0.0; i >= lo; i-- {
+				a = delta(r[lo:lo+n], v[lo:lo+n], i-lo) + gamma*lambda*a
+				if adv[i], ret[i] = float64(float32(a)), float64(float32(a+v[i])); white {
+					adv[i] = float64(float32((a - 0.2) / 1.5))
+				}
+			}
+		}
+		for name, x := range map[string][]float64{"token_rewards": r, "values": v, "returns": ret} {
+			if b.Tensors[name] = b.With("advantages", x).Tensors["advantages"]; white {
+				delete(b.Tensors, "returns")
+			}
+		}
+		return b
+	}
+	right := func(r, v []float64, t int) float64 { return r[t] + gamma*at(v, t+1) - v[t] }
+	want, ch := recurse(false, right), stage.Find("gae/advantage")
+	for name, delta := range map[string]func(r, v []float64, t int) float64{
+		"the next value is subtracted": func(r, v []float64, t int) float64 { return r[t] + gamma*at(v, t+1) - at(v, t+1) },
+		"rewards a token late":         func(r, v []float64, t int) float64 { return at(r, t-1) + gamma*at(v, t+1) - v[t] },
+	} {
+		for _, white := range []bool{false, true} {
+			found := slices.ContainsFunc(Healed(ch, recurse(white, delta), &convention.Set{}), func(in *dump.Batch) bool {
+				off := 0.0
+				for i, m := range in.Mask {
+					if m {
+						off = max(off, math.Abs(in.Token("returns")[i]-want.Token("returns")[i]))
+					}
+				}
+				return off < 1e-5
+			})
+			require.True(t, found, "%s, whitened %v", name, white)
+		}
+	}
+	noise := func(r, v []float64, t int) float64 { return right(r, v, t) + 0.1*math.Sin(1e3*v[t]) }
+	require.Empty(t, Healed(ch, recurse(false, noise), &convention.Set{}))
 }

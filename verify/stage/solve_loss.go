@@ -31,7 +31,7 @@ func (s *solver) losses() {
 	if b.Token("logp_old") == nil { // the ratio is taken to a detached copy, as TRL does where a rollout is of one update
 		starts[0] = []assign{word("ratio.old", "stopgrad_new")}
 	}
-	if b.Token("logp_gen") != nil && b.Token("logp_old") != nil {
+	if b.Token("logp_gen") != nil {
 		starts = append(starts, []assign{word("ratio.old", "engine")})
 	}
 	if b.Tensors["is_weights"] != nil {

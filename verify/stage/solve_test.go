@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -183,6 +184,39 @@ func TestLossesWithoutOldLogProbsAreSolved(t *testing.T) {
 	}
 	require.Equal(t, "stopgrad_new", got["ratio.old"])
 	require.Equal(t, "0.0317", got["kl.beta"])
+}
+
+// Where the engine's log-probs are all that a rollout has, the ratios may be to these.
+func TestLossesOfRatiosToTheEngineAreSolved(t *testing.T) {
+	steps := stepsOf(4, false, func(lp, d, adv, _, gap float64) float64 { return -min(math.Exp(d+gap), 1.15) * adv * lp })
+	for _, s := range steps {
+		delete(s.B.Tensors, "logp_old")
+	}
+	fits := Solve(Find("token_loss/policy"), steps)
+	require.NotEmpty(t, fits)
+	got := texts(fits[0].Changes)
+	require.Equal(t, "engine", got["ratio.old"])
+	require.Equal(t, "cispo", got["loss.kind"])
+}
+
+// Bounds of a loss with a bug in it are those that its ratios stop at: on the wrong side of a detached weight, too, and beside a KL where most tokens have
+// nothing else.
+func TestShownBoundsOfWrongLosses(t *testing.T) {
+	ch := Find("token_loss/policy")
+	shown := ShownBounds(ch, stepsOf(5, false, func(lp, d, adv, _, _ float64) float64 { return -max(math.Exp(d), 1.15) * adv * lp }))
+	require.True(t, slices.ContainsFunc(shown, func(list []Change) bool {
+		got := texts(list)
+		return got["loss.kind"] == "cispo" && got["clip.high"] == "0.15"
+	}))
+	shown = ShownBounds(ch, stepsOf(5, true, func(lp, d, adv, kl, _ float64) float64 {
+		if x := min(-adv*math.Exp(d), -adv*clip(d, 0.2, 0.2)); math.Mod(1e4*math.Abs(lp), 3) < 1 {
+			return x + 0.05*kl
+		}
+		return 0.05 * kl
+	}))
+	require.NotEmpty(t, shown)
+	got := texts(shown[0])
+	require.Equal(t, [3]string{"0.05", "0.2", "0.2"}, [3]string{got["kl.beta"], got["clip.low"], got["clip.high"]})
 }
 
 // What no formula gives is solved by nothing: bugs stay unexplained.

@@ -130,6 +130,11 @@ func recursedFrom(b *dump.Batch, list []response, reward []float64, gamma, lambd
 			adv[i], ret[i] = carried, float64(float32(carried+r.v[t]))
 		}
 	}
+	return withRecursed(b, ret, adv)
+}
+
+// withRecursed is b with other returns and advantages, whose mean and deviation are those of the dumped ones where these are not A = R − V.
+func withRecursed(b *dump.Batch, ret, adv []float64) *dump.Batch {
 	healed := b.With("returns", ret)
 	dumped := b.Token("advantages")
 	if dumped == nil {
