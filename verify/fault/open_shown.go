@@ -35,7 +35,9 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 	case ch.ID == "gae/advantage" || ch.Output == "returns":
 		slips = append(recursionsShown(b, set), valuesShown(ch, b, set)...)
 	case ch.ID == "ratio/is_weights":
-		slips = weightsShown(ch, b, set)
+		slips = append(enginesShown(ch, b, set), weightsShown(ch, b, set)...)
+	case ch.ID == "reward/token":
+		slips = rewardsShown(ch, b, set)
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
 		slips = stage.ValueClipsUnder(b, set)
 	}
@@ -81,6 +83,63 @@ func weightsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown []
 		}
 	}
 	return shown
+}
+
+// enginesShown are the levels, rules and bounds of importance weights by log-probs of the engine, or of the rollout, that stand a token too late or too early, or one in
+// the place of the other.
+func enginesShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
+	old, gen := b.Token("logp_old"), b.Token("logp_gen")
+	if old == nil || gen == nil {
+		return nil
+	}
+	shown = first(stage.Shown(ch, b.With("logp_old", gen).With("logp_gen", old), set), 1)
+	for _, name := range []string{"logp_gen", "logp_old"} {
+		for _, by := range []int{1, -1} {
+			shown = append(shown, first(stage.Shown(ch, b.With(name, rolledBy(b, b.Token(name), by)), set), 1)...)
+		}
+	}
+	return shown
+}
+
+// rolledBy is x with every number that many columns earlier in its row, those of one end at the other.
+func rolledBy(b *dump.Batch, x []float64, by int) []float64 {
+	y := make([]float64, len(x))
+	for i := range y {
+		col := (i%b.Cols + by + b.Cols) % b.Cols
+		y[i] = x[i-i%b.Cols+col]
+	}
+	return y
+}
+
+// rewardsShown is what stands in rewards where the KL is added to them, and where the score is that of the first token.
+func rewardsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
+	if kl := b.Token("kl"); kl != nil {
+		minus := make([]float64, len(kl))
+		for i, x := range kl {
+			minus[i] = -x
+		}
+		shown = first(stage.Shown(ch, b.With("kl", minus), set), 2)
+	}
+	in := b
+	for _, name := range []string{"token_rewards", "kl", "logp_old", "logp_ref"} {
+		if x := b.Token(name); x != nil {
+			in = in.With(name, endsExchanged(b, x))
+		}
+	}
+	return append(shown, first(stage.Shown(ch, in, set), 2)...)
+}
+
+// endsExchanged is x with the numbers of the first and the last token of every response in each other's place.
+func endsExchanged(b *dump.Batch, x []float64) []float64 {
+	y := slices.Clone(x)
+	for r := range b.Rows {
+		row := b.Mask[r*b.Cols : (r+1)*b.Cols]
+		if lo := slices.Index(row, true); lo >= 0 {
+			i, j := r*b.Cols+lo, lastOf(b, r)
+			y[i], y[j] = x[j], x[i]
+		}
+	}
+	return y
 }
 
 // recursionsShown are γ, λ and the whitening by the recursions of the catalogue that take other rewards or values than GAE's.
