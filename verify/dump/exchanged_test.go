@@ -37,3 +37,34 @@ func TestBoundsOfARecipeInEachOthersPlace(t *testing.T) {
 		require.True(t, judged)
 	}
 }
+
+// A penalty of responses without an end that is added to their scores is one that nobody means; one that is subtracted is a configuration.
+func TestPenaltiesThatReward(t *testing.T) {
+	for by, want := range map[float64]check.Verdict{1: check.Fail, -1: check.Pass} {
+		judged := false
+		for _, r := range silentIn(t, "testdata/runs/ppo", func(b *dumpfile.Batch) {
+			_, last := ends(b)
+			kl, r := b.Token("kl"), b.Token("token_rewards")
+			cells(b, func(i, row, col int) {
+				if r[i] = -0.05 * kl[i]; col == last[row] {
+					score := math.Sin(float64(7*row + b.Meta.Step))
+					b.Row("scores")[row], r[i] = score, r[i]+score
+					if id, _ := b.TokenID(row, col); id != 256 { // a response without an end
+						r[i] += by
+					}
+				}
+			})
+		}, "reward/token").Results {
+			if r.Check != "reward/token" {
+				continue
+			}
+			judged = true
+			require.Equal(t, want, r.Verdict, "%v: %s", by, r.Reason)
+			if want == check.Fail {
+				require.Equal(t, "EOS-PENALTY-SIGN", r.Explanations[0].Fault)
+				require.Contains(t, r.Fix, "--set eos.penalty=-1")
+			}
+		}
+		require.True(t, judged)
+	}
+}

@@ -73,6 +73,7 @@ func (s *session) report() *Report {
 	}
 	s.nearest(r)
 	s.exchanged(r)
+	s.rewarded(r)
 	if res, ok := s.engineOverSteps(); ok {
 		for i := range r.Results { // one cause: what is apart by then is so for the same reason
 			if size := &r.Results[i]; size.Check == "agreement/size" && size.Verdict == check.Fail && len(size.Explanations) == 0 && len(res.Explanations) > 0 && !res.Explanations[0].Lead {

@@ -241,6 +241,9 @@ func assertPosition(c *Case) *Assertion {
 	}
 	var notes []string
 	c.neverEnds(a, eos)
+	if eos == nil {
+		c.endLeftOut(a, places)
+	}
 	c.endsEarly(a, eos, places)
 	c.firstOfPacked(a)
 	c.firstLeftOut(a, places)

@@ -8,10 +8,9 @@ import (
 )
 
 // penaltyWithin returns the rule of [penalty] with the range of [heldWithin] behind it, where ends are y: what most of the longest responses lack is one
-// number of few digits, three of them at least, and scores less that are held in a range. Those of the longest that end with the token that
-// ends others lack nothing.
+// number of few digits, and scores less that are held in a range. Those of the longest that end with the token that ends others lack nothing.
 func penaltyWithin(b *dump.Batch, y, score []float64, longest func(row int) bool) []assign {
-	const least, near = 3, 1e-5
+	const near = 1e-5
 	c := NewCase(b, &convention.Set{}, 0)
 	end, known := EndToken(b)
 	var lack []float64
@@ -22,7 +21,7 @@ func penaltyWithin(b *dump.Batch, y, score []float64, longest func(row int) bool
 		}
 	}
 	by, n := commonest(lack)
-	if by = written(by, 1e-3); n < least || 2*n < len(lack) || !(by > 0) || !hasDigits(by, 2, near) {
+	if by = written(by, 1e-3); 2*n < len(lack) || !(by > 0) || !hasDigits(by, 2, near) {
 		return nil
 	}
 	left := slices.Clone(score)

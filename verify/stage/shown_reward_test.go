@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,6 +30,31 @@ func TestRangesOfScoresAreShown(t *testing.T) {
 		require.NotEmpty(t, fits)
 		require.Equal(t, check.Pass, fits[0].Outcome.Verdict)
 	}
+}
+
+// One response without an end shows its penalty beside the range that all scores are held in then.
+func TestAPenaltyWithinARangeIsShown(t *testing.T) {
+	open := -1
+	b := ppoBatch(1, func(row int, score float64, kl []float64, last int) []float64 {
+		if last == 15 && (open < 0 || open == row) {
+			open = row
+			score -= 0.5
+		}
+		return rewardsOf(0.0317, 0)(row, min(max(score, -0.6), 0.6), kl, last)
+	}, gaeOf(1, 1))
+	c := NewCase(b, &convention.Set{}, 0)
+	spans, longest := c.spans()
+	for r, n := range spans {
+		if n == longest && r != open {
+			at := r*b.Cols + c.last(r)
+			b.Mask[at] = false
+			b.Token("token_rewards")[at-1] = -0.0317*b.Token("kl")[at-1] + min(max(b.Row("scores")[r], -0.6), 0.6)
+		}
+	}
+	require.True(t, slices.ContainsFunc(Shown(Find("reward/token"), b, &convention.Set{}), func(list []Change) bool {
+		got := texts(list)
+		return got["eos.penalty"] == "0.5" && got["reward.clip_range"] == "-0.6,0.6"
+	}))
 }
 
 // Steps of which each shows one side of a range tell both together, and a range has but one side where the scores beyond the other are as they were.
