@@ -3,10 +3,15 @@ package stage
 import (
 	"math"
 	"slices"
+
+	"plumbline/internal/format/dump"
 )
 
 // boundRow is a row of tokens from lo to hi.
-type boundRow struct{ lo, hi int }
+type boundRow struct {
+	lo, hi int
+	prompt float64 // tokens, NaN where nobody says
+}
 
 // boundFile is a file with what aggregations make of sums over its tokens and of sums of means over its rows: one factor for each; see [Case.aggregated].
 type boundFile struct {
@@ -15,6 +20,15 @@ type boundFile struct {
 	step         int // index
 	rows         []boundRow
 	factor       [aggregations + 1]float64
+	counts       boundCounts
+}
+
+// boundCounts are what the reductions of a file count.
+type boundCounts struct {
+	tokens, rows, longest float64 // of the file
+	ofRank, ofStep        float64 // tokens of the rank, and of the step
+	rowsOfStep            float64
+	steps, world          float64 // that are accumulated; ranks
 }
 
 // boundCells are the cells of files, without those outside a mask.
@@ -23,6 +37,8 @@ type boundCells struct {
 	n      int
 	steps  []int
 	tokens []float64 // of each step
+	column []int     // of each cell
+	weight map[int][]float64
 }
 
 // valueMasks are the cells that a value loss may have (value.mask).
@@ -136,18 +152,29 @@ func (t *boundCells) cells(c *Case, loss []float64, mask []bool, take func(i int
 	}
 	world, steps := c.worldSize(), c.accumulation()
 	t.steps, t.tokens = append(t.steps, b.Meta.Step), append(t.tokens, tokens)
+	ofRank, prompts := map[int]float64{}, promptsOf(b, n)
+	for _, of := range b.Files {
+		for _, x := range n[of.Lo:of.Hi] {
+			ofRank[of.Rank] += x
+		}
+	}
 	for f, of := range b.Files {
 		file := boundFile{loss: loss[f], cols: float64(of.Cols), height: float64(of.Hi - of.Lo), step: len(t.steps) - 1}
-		var own, ownRows float64
+		var own, ownRows, longest float64
 		for r := of.Lo; r < of.Hi; r++ {
 			if n[r] == 0 {
 				continue
 			}
 			own, ownRows = own+n[r], ownRows+1
-			row := boundRow{lo: t.n}
+			row := boundRow{lo: t.n, prompt: math.NaN()}
+			if prompts != nil {
+				row.prompt = prompts[r]
+			}
+			longest = max(longest, n[r])
 			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
 				if mask[i] {
 					take(i)
+					t.column = append(t.column, i%b.Cols)
 					t.n++
 				}
 			}
@@ -155,25 +182,103 @@ func (t *boundCells) cells(c *Case, loss []float64, mask []bool, take func(i int
 			file.rows = append(file.rows, row)
 		}
 		file.factor = [aggregations + 1]float64{1 / own, 1 / own / steps, world / tokens, 1 / ownRows, 1 / ownRows / steps, world / rows, 1 / ownRows, world / rows, 1}
+		file.counts = boundCounts{own, ownRows, longest, ofRank[of.Rank], tokens, rows, steps, world}
 		t.files = append(t.files, file)
 	}
+}
+
+// promptsOf returns the tokens of the prompts of rows with so many tokens of responses, nil where nobody says.
+func promptsOf(b *dump.Batch, n []float64) []float64 {
+	if prompt := b.Row("prompt_len"); len(prompt) == b.Rows {
+		return prompt
+	}
+	attention := b.Tensors["attention_mask"]
+	if attention == nil || attention.Width < 1 || len(attention.Data) != b.Rows*attention.Width {
+		return nil
+	}
+	prompt := make([]float64, b.Rows)
+	for r := range prompt {
+		for _, on := range attention.Data[r*attention.Width : (r+1)*attention.Width] {
+			prompt[r] += on
+		}
+		prompt[r] -= n[r]
+	}
+	return prompt
+}
+
+// weights returns what an aggregation multiplies cells by besides the factor of their file; nil for 1.
+func (t *boundCells) weights(kind int) []float64 {
+	if (kind < ofRows || kind >= ofSums) && kind < ofStrays {
+		return nil
+	}
+	w, ok := t.weight[kind]
+	if ok {
+		return w
+	}
+	switch {
+	case kind < ofStrays:
+		w = t.ofRows(func(row *boundRow) float64 { return 1 / float64(row.hi-row.lo) })
+	case strayReductions[kind-ofStrays].weight != nil:
+		w = t.ofRows(strayReductions[kind-ofStrays].weight)
+	case strayReductions[kind-ofStrays].columns:
+		w = t.ofColumns()
+	}
+	if t.weight == nil {
+		t.weight = map[int][]float64{}
+	}
+	t.weight[kind] = w
+	return w
+}
+
+// ofRows are the weights of cells by their rows.
+func (t *boundCells) ofRows(of func(row *boundRow) float64) []float64 {
+	w := make([]float64, t.n)
+	for f := range t.files {
+		for r := range t.files[f].rows {
+			row := &t.files[f].rows[r]
+			x := of(row)
+			for i := row.lo; i < row.hi; i++ {
+				w[i] = x
+			}
+		}
+	}
+	return w
+}
+
+// ofColumns are the weights of cells in the mean over the columns of a file of the means of these.
+func (t *boundCells) ofColumns() []float64 {
+	w := make([]float64, t.n)
+	for f := range t.files {
+		n := map[int]float64{}
+		for _, row := range t.files[f].rows {
+			for _, c := range t.column[row.lo:row.hi] {
+				n[c]++
+			}
+		}
+		for _, row := range t.files[f].rows {
+			for i := row.lo; i < row.hi; i++ {
+				w[i] = 1 / n[t.column[i]] / float64(len(n))
+			}
+		}
+	}
+	return w
 }
 
 // of returns what an aggregation makes of numbers of the cells, a number of every file.
 func (t *boundCells) of(x []float64, kind int) []float64 {
 	list := make([]float64, len(t.files))
+	weights := t.weights(kind)
 	for f := range t.files {
 		file := &t.files[f]
 		var all float64
 		for _, row := range file.rows {
-			var sum float64
-			for _, v := range x[row.lo:row.hi] {
-				sum += v
+			for i := row.lo; i < row.hi; i++ {
+				if weights == nil {
+					all += x[i]
+				} else {
+					all += float64(weights[i] * x[i])
+				}
 			}
-			if kind >= ofRows && kind < ofSums {
-				sum /= float64(row.hi - row.lo)
-			}
-			all += sum
 		}
 		list[f] = all * t.factor(file, kind)
 	}
@@ -182,8 +287,11 @@ func (t *boundCells) of(x []float64, kind int) []float64 {
 
 // factor returns that of an aggregation, of a span of steps too; see [ofGenerations].
 func (t *boundCells) factor(f *boundFile, kind int) float64 {
-	if kind <= ofPlain {
+	switch {
+	case kind <= ofPlain:
 		return f.factor[kind]
+	case kind >= ofStrays:
+		return strayReductions[kind-ofStrays].factor(&f.counts)
 	}
 	span := kind - ofGenerations
 	lo := f.step / span * span

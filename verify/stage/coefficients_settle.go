@@ -159,7 +159,7 @@ func boundStages(engine bool) (stages []boundStage) {
 const mostTokenSteps = 200e6
 
 // search returns the forms that explain the losses of all files with the fewest unknowns, the likeliest first: those of aggregations over the files and
-// steps, then those over the steps of a generation batch.
+// steps, then those over the steps of a generation batch, slips, and stray reductions.
 func (t *boundTokens) search() []boundForm {
 	if !t.solvable() {
 		return nil
@@ -169,10 +169,15 @@ func (t *boundTokens) search() []boundForm {
 	if found := t.among(stages, t.kinds(), mostTokenSteps, &work); len(found) > 0 {
 		return found
 	}
-	if found := t.among(stages, t.generations(), mostTokenSteps/2, &work); len(found) > 0 || !t.hasOld {
+	if found := t.among(stages, t.generations(), mostTokenSteps/2, &work); len(found) > 0 {
 		return found
 	}
-	return t.among(slipStages(), t.kinds(), mostTokenSteps/2, &work)
+	if t.hasOld {
+		if found := t.among(slipStages(), t.kinds(), mostTokenSteps/2, &work); len(found) > 0 {
+			return found
+		}
+	}
+	return t.among(stages, t.strays(), mostTokenSteps/2, &work)
 }
 
 // solvable reports whether there are files enough, and not too many tokens.
@@ -395,6 +400,8 @@ func (t *boundTokens) together(found []boundForm) (*wholeFit, *boundForm) {
 		fit.coefficients[[3]string{"kl.beta", "entropy.coef", "value.coef"}[k]] = written(f.coefficient(k), 1e-9)
 	}
 	switch {
+	case f.kind >= ofStrays:
+		fit.kind, fit.misdivided = strayReductions[f.kind-ofStrays].right, strayReductions[f.kind-ofStrays].id
 	case f.kind > ofPlain:
 		fit.span = f.kind - ofGenerations
 	case f.kind == ofPlain && f.scale == 1: // agg.kind token_sum
@@ -429,7 +436,7 @@ func (f *boundForm) options() (list []assign) {
 	case f.kind == ofPlain:
 		list = append(list, word("agg.kind", "token"), word("agg.denominator", "constant"))
 	}
-	if f.slip > 0 || f.wrong {
+	if f.slip > 0 || f.wrong || f.kind >= ofStrays {
 		list = append(list, f.reduction()...)
 	}
 	number := func(option string, x float64) {

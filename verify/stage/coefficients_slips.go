@@ -138,7 +138,10 @@ func reductionOf(kind int) []assign {
 	case ofSumsGlobal:
 		return []assign{word("agg.kind", "seq_sum_const")}
 	}
-	if kind > ofGenerations {
+	switch {
+	case kind >= ofStrays:
+		return reductionOf(strayReductions[kind-ofStrays].right)
+	case kind > ofGenerations:
 		return of("token", "global", "false")
 	}
 	return nil

@@ -37,15 +37,22 @@ type sortedTokens struct {
 
 // sortedKey is what the order and the sums depend on.
 type sortedKey struct {
-	level  string
-	ratio  boundRatio
-	cispo  bool
-	ofRows bool // means of rows
+	level string
+	ratio boundRatio
+	cispo bool
+	kind  int // of the weights, 0 where there are none
 }
 
 // sorted returns the tokens of every file by the sign of the advantage; nil where their numbers are not finite.
 func (t *boundTokens) sorted(f *boundForm, of boundRatio) [][2]sortedTokens {
-	key := sortedKey{f.level, of, f.kindOf == "cispo", f.kind >= ofRows && f.kind < ofSums}
+	key := sortedKey{level: f.level, ratio: of, cispo: f.kindOf == "cispo"}
+	weights := t.weights(f.kind)
+	switch {
+	case weights != nil && f.kind < ofStrays:
+		key.kind = ofRows
+	case weights != nil:
+		key.kind = f.kind
+	}
 	if list, ok := t.order[key]; ok {
 		return list
 	}
@@ -63,8 +70,8 @@ func (t *boundTokens) sorted(f *boundForm, of boundRatio) [][2]sortedTokens {
 				if key.cispo {
 					x.a *= t.lp[i]
 				}
-				if key.ofRows {
-					x.a /= float64(row.hi - row.lo)
+				if weights != nil {
+					x.a *= weights[i]
 				}
 				if math.IsNaN(x.a*x.ratio) || math.IsInf(x.a*x.ratio, 0) {
 					t.order[key] = nil
