@@ -235,8 +235,41 @@ func (s *GroupScores) solve(f *scoreForm, units func(step int) func(g, n int) fl
 	return s.bounds(f, units)
 }
 
-// bounds finds at which numbers scores are held under the β of a form: every row is as due, or at one number above which none is, or below.
+// bounds finds at which numbers scores are held under the β of a form: every row is as due, or at one number above which none is, or below. What a group
+// subtracts is what most of its rows agree on; where scores are held on one side alone it is the least of what its rows have, or the most.
 func (s *GroupScores) bounds(f *scoreForm, units func(step int) func(g, n int) float64) bool {
+	for _, subtracted := range []func(of []bracket) (c float64, n int){agreed, endOf(-1), endOf(1)} {
+		if s.boundsBy(f, units, subtracted) {
+			return true
+		}
+	}
+	return false
+}
+
+// agreed is [mostCovered] where two intervals overlap at least.
+func agreed(of []bracket) (c float64, n int) {
+	if c, n = mostCovered(of); n < 2 {
+		return 0, 0
+	}
+	return c, n
+}
+
+// endOf returns the lowest of intervals for a sign of −1, the highest for 1, and how many hold its middle.
+func endOf(sign float64) func(of []bracket) (c float64, n int) {
+	return func(of []bracket) (c float64, n int) {
+		end := slices.MaxFunc(of, func(a, b bracket) int { return cmp.Compare(sign*(a.lo+a.hi), sign*(b.lo+b.hi)) })
+		c = (end.lo + end.hi) / 2
+		for _, x := range of {
+			if x.lo <= c && c <= x.hi {
+				n++
+			}
+		}
+		return c, n
+	}
+}
+
+// boundsBy is bounds where a group subtracts what subtracted says of the intervals of its rows.
+func (s *GroupScores) boundsBy(f *scoreForm, units func(step int) func(g, n int) float64, subtracted func(of []bracket) (c float64, n int)) bool {
 	var highs, lows []float64
 	due, all := 0, 0
 	top, bottom := math.Inf(-1), math.Inf(1) // of the scores that are as due
@@ -248,17 +281,18 @@ func (s *GroupScores) bounds(f *scoreForm, units func(step int) func(g, n int) f
 			if all += len(rows); !(u > 0) {
 				continue
 			}
-			// what the group subtracts is what most of its rows agree on
+			if len(rows) == 0 {
+				continue
+			}
 			var of []bracket
 			for _, x := range rows {
 				c, w := x.adv/u-(x.score-f.beta*x.kl), p.apart(&x, &x, u)+f.beta*x.errKL+1e-6*f.beta*math.Abs(x.kl)
 				of = append(of, bracket{lo: c - w, hi: c + w})
 			}
-			c, n := mostCovered(of)
-			if n < 2 {
+			c, n := subtracted(of)
+			if due += n; n < 1 {
 				continue
 			}
-			due += n
 			for k, x := range rows {
 				if of[k].lo <= c && c <= of[k].hi {
 					top, bottom = max(top, x.score), min(bottom, x.score)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -175,4 +176,44 @@ func TestScoresOfOtherFormulasShowNothing(t *testing.T) {
 		require.Empty(t, g.Changes(&convention.Set{}), name)
 		require.Equal(t, 1, g.Rollout(), name)
 	}
+}
+
+// Two rows of one score that are held at a bound agree on what their group does not subtract, where a third one is as it was.
+func TestEqualScoresThatAreHeldAreShown(t *testing.T) {
+	var g GroupScores
+	for _, b := range scoreSteps(7, func(s, k []float64) []float64 {
+		for i := 0; i < len(s); i += 8 {
+			s[i], s[i+1], s[i+2], s[i+3] = 4.5, 4.5, 0.25, 6
+		}
+		a := make([]float64, len(s))
+		for i := range a {
+			for j := i - i%4; j < i-i%4+4; j++ {
+				a[i] -= (min(s[j], 3.5) - 0.3*k[j]) / 3
+			}
+			a[i] += (min(s[i], 3.5) - 0.3*k[i]) * 4 / 3
+		}
+		return a
+	}) {
+		g.Add(b)
+	}
+	require.NotEmpty(t, g.Changes(&convention.Set{}))
+	got := texts(g.Changes(&convention.Set{})[0])
+	require.Equal(t, "loo 0.3 3.5", got["adv.center"]+" "+got["kl.beta"]+" "+got["reward.clip_range"][strings.IndexByte(got["reward.clip_range"], ',')+1:])
+}
+
+// A KL that is added to the scores shows its coefficient with the other sign.
+func TestScoresWithAnAddedKLShowItsCoefficient(t *testing.T) {
+	steps := scoreSteps(7, func(s, k []float64) []float64 {
+		a := make([]float64, len(s))
+		for i := range a {
+			for j := i - i%4; j < i-i%4+4; j++ {
+				a[i] -= (s[j] + 0.3*k[j]) / 3
+			}
+			a[i] += (s[i] + 0.3*k[i]) * 4 / 3
+		}
+		return a
+	})
+	shown := ScoresUnder(steps[0], &convention.Set{})
+	require.NotEmpty(t, shown)
+	require.Equal(t, "0.3", texts(shown[0])["kl.beta"])
 }

@@ -26,17 +26,41 @@ func ScoresUnder(b *dump.Batch, set *convention.Set) (shown [][]Change) {
 		s.plain = own.plain
 		shown = append(shown, s.Changes(set)...)
 	}
-	return append(append(shown, own.permuted(set)...), own.anySpread(set)...)
+	shown = append(append(shown, own.permuted(set)...), own.anySpread(set)...)
+	if ofRanks := groupsOfRanks(b); len(shown) == 0 && ofRanks != nil {
+		s := GroupScores{}
+		s.Add(ofRanks)
+		s.plain = own.plain
+		shown = s.anySpread(set)
+	}
+	return shown
 }
 
-// otherSumsOfKL are numbers of the rows that stand for the sum of their KL where a program goes wrong: its mean over the tokens, and over the columns, and its sum
-// over all columns, padding included.
+// groupsOfRanks is b with the rows of each rank in groups of their own: what the differences of rows are divided by may be that of their rank. It is nil of one rank.
+func groupsOfRanks(b *dump.Batch) *dump.Batch {
+	id := b.Row("group_id")
+	if len(id) != b.Rows || !slices.ContainsFunc(b.Files, func(f dump.FileInfo) bool { return f.Rank != b.Files[0].Rank }) {
+		return nil
+	}
+	own, known := make([]float64, b.Rows), map[[2]float64]float64{}
+	for r := range own {
+		key := [2]float64{id[r], float64(b.Files[b.Origin[r].File].Rank)}
+		if _, there := known[key]; !there {
+			known[key] = float64(len(known))
+		}
+		own[r] = known[key]
+	}
+	return b.With("group_id", own)
+}
+
+// otherSumsOfKL are numbers of the rows that stand for the sum of their KL where a program goes wrong: the sum with the other sign, its mean over the tokens, and over
+// the columns, and its sum over all columns, padding included.
 func otherSumsOfKL(b *dump.Batch) (list [][]float64) {
 	sums, kl := sumsOfKL(b), b.Token("kl")
 	if sums == nil || b.Cols == 0 || len(b.Row("kl")) == b.Rows {
 		return nil
 	}
-	tokens, columns := make([]float64, b.Rows), make([]float64, b.Rows)
+	minus, tokens, columns := make([]float64, b.Rows), make([]float64, b.Rows), make([]float64, b.Rows)
 	for r := range sums {
 		n := 0.0
 		for _, in := range b.Mask[r*b.Cols : (r+1)*b.Cols] {
@@ -48,9 +72,9 @@ func otherSumsOfKL(b *dump.Batch) (list [][]float64) {
 		if o := b.Origin[r]; o.Cols > 0 {
 			w = o.Cols
 		}
-		tokens[r], columns[r] = sums[r]/max(n, 1), sums[r]/float64(w)
+		minus[r], tokens[r], columns[r] = -sums[r], sums[r]/max(n, 1), sums[r]/float64(w)
 	}
-	list = append(list, tokens, columns)
+	list = append(list, minus, tokens, columns)
 	lp, ref := b.Token("logp_old"), b.Token("logp_ref")
 	if kl == nil && lp != nil && ref != nil {
 		kl = make([]float64, len(lp))
