@@ -84,14 +84,13 @@ func TestCheckSteps(t *testing.T) {
 	require.True(t, errors.Is(err, fs.ErrNotExist), err)
 }
 
-// Advantages without the scores that they are made of are undetermined for want of the scores, whatever the options would be: it is
-// the dump that lacks something, and not the options.
+// Advantages without the scores that they are made of are not judged, whatever the options would be: it is the dump that lacks something, and not the options.
 func TestWithoutScores(t *testing.T) {
 	step := dump.Step{Rows: 2, Cols: 1, Mask: []bool{true, true}, PerRow: map[string][]float64{"advantages": {1, -1}}, Framework: "torch"}
 	results, err := dump.Check(context.Background(), dump.Options{}, step)
 	require.NoError(t, err)
 	i := slices.IndexFunc(results, func(r check.Result) bool { return r.Check == "advantage/group" })
 	require.GreaterOrEqual(t, i, 0)
-	require.Equal(t, check.Undetermined, results[i].Verdict)
-	require.Equal(t, "not in the dump: scores", results[i].Reason)
+	require.Equal(t, check.NotSeen, results[i].Verdict)
+	require.Equal(t, "the advantages are not judged: not in the dump: scores", results[i].Reason)
 }

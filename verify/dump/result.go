@@ -11,6 +11,7 @@ import (
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/bug"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
 )
@@ -150,8 +151,12 @@ func (t *track) result(s *session) (check.Result, bool) {
 		if t.first != nil && t.first.Tally != nil {
 			t.measure(&res, t.first, s)
 		}
-		if strings.HasPrefix(t.check.Output, "scalars/") && !s.o.Selection.Demands(t.check.ID) { // no tensor of the dump is left undecided
+		switch {
+		case s.o.Selection.Demands(t.check.ID):
+		case strings.HasPrefix(t.check.Output, "scalars/"): // no tensor of the dump is left undecided
 			res.Verdict, res.Metric, res.Reason = check.NotSeen, "", "the logged number is not judged: "+res.Reason
+		case t.check.Stage == convention.Advantage && res.Reason == "not in the dump: scores": // which hooks leave out
+			res.Verdict, res.Reason = check.NotSeen, "the advantages are not judged: "+res.Reason
 		}
 	case len(t.warned) > 0:
 		res.Verdict = check.Warn

@@ -24,6 +24,9 @@ var blind = []struct {
 	{"value_loss", "aggregate/value_loss", func(p map[string]bool) bool { return p["values_new"] }, "the value loss is seen only through the loss"},
 	{"kl", "kl/token", func(p map[string]bool) bool { return p["logp_ref"] }, "the estimator of KL is seen only through the loss"},
 	{"advantages", "advantage/group", nil, "baselines, groups and whitening cannot be seen"},
+	{"scores", "advantage/group", func(p map[string]bool) bool {
+		return p["advantages"] && !p["rewards_per_func"] && !p["token_rewards"] && !p["values"]
+	}, "baselines, groups and whitening cannot be seen"},
 	{"logp_gen", "ratio/is_weights", nil, "a mismatch with the engine that sampled (temperature, stale or unadapted weights, top-p) cannot be seen"},
 	{"logits", "logp/new", nil, "wrong log-probs (temperature, shift, padding) are seen only where two passes disagree"},
 }
