@@ -31,7 +31,7 @@ func (t *track) buggy(b *dump.Batch, set *convention.Set, s *session) []judgemen
 	known, found := t.foundBefore(set, s)
 	known, _ = unweighted(b, known, found)
 	var sets []*convention.Set
-	shown := append(fault.SolvedUnder(t.check, s.solving(t, unit{b, known})), fault.ShownUnder(t.check, t.together(b, s), known)...)
+	shown := append(fault.SolvedUnder(t.check, s.solving(t, s.telling(t, unit{b, known}))), fault.ShownUnder(t.check, t.together(b, s), known)...)
 	for _, changes := range shown {
 		if f := (stage.Fit{Changes: changes}); !f.Unwritten() {
 			sets = append(sets, changed(known, changes))
