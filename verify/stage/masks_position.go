@@ -165,7 +165,7 @@ func assertPosition(c *Case) *Assertion {
 	}
 	for r := range b.Rows {
 		last := c.last(r)
-		var p placement
+		p := placement{found: -1}
 		if places != nil {
 			p = places[r]
 		}
