@@ -35,6 +35,7 @@ var rewards = []Option{
 	{"gae.value_mask", EnumType, nil, Any, "cells that hold a value: the response, or one token more", "2.2, 3.2", []Stage{Advantage}},
 	{"gae.truncated_bootstrap", EnumType, nil, Any, "what follows a response cut off by length: 0, or V", "2.2, 3.2", []Stage{Advantage}},
 	{"returns.before_whiten", BoolType, nil, Any, "R = A + V is taken before A is whitened", "2.2, 3.2", []Stage{Advantage}},
+	{"returns.of", EnumType, []string{"gae", "reward_to_go"}, Any, "R = A + V, or the discounted rewards from there on (Spinning Up, PPOBuffer.finish_path: rewards-to-go beside advantages by λ)", "2.2", []Stage{Advantage}},
 	{"returns.remask", EnumType, nil, Any, "R = A + V, (A + V)·m, or A + V·m with m the value mask", "3.2", []Stage{Advantage}},
 }
 

@@ -103,6 +103,7 @@ var named = []struct {
 	{"gae.lambda", "", "1", "GAE-NO-LAMBDA"},
 	{"gae.gamma", "", "1", "GAE-NO-GAMMA"},
 	{"gae.lambda_policy", "", "", "GAE-NO-LAMBDA"},
+	{"returns.of", "", "", "GAE-NO-LAMBDA"},
 	{"kl.is_cap", "", "", "KL-GRAD"},
 	{"kl.under_is_weight", "", "", "KL-TIMES-WEIGHTS"},
 	{"tis.applies_to_kl", "", "", "KL-TIMES-WEIGHTS"},

@@ -56,9 +56,12 @@ func (c *Case) gaeOptions() (o rl.GAEOptions) {
 }
 
 // gae computes the advantages and returns before whitening.
-func (c *Case) gae() (e estimate) {
+func (c *Case) gae() (e estimate) { return c.gaeBy(c.gaeOptions()) }
+
+// gaeBy is gae with the options of the recursion.
+func (c *Case) gaeBy(o rl.GAEOptions) (e estimate) {
 	b := c.B
-	e.o = c.gaeOptions()
+	e.o = o
 	e.reward, e.value = c.Token("token_rewards"), c.Token("values")
 	var next Input
 	if e.o.Bootstrap == rl.BootstrapValue {
@@ -246,6 +249,17 @@ func predictReturns(c *Case) *Prediction {
 	var terms func(i int) []Term
 	switch kind := c.Enum("adv.kind"); kind {
 	case "gae":
+		if c.Has("token_rewards") && c.EnumOr("returns.of", "gae") == "reward_to_go" { // those of λ = 1
+			o := c.gaeOptions()
+			o.Lambda, o.LambdaPolicy = 1, rl.LambdaFixed
+			e := c.gaeBy(o)
+			if !c.OK() {
+				return nil
+			}
+			y = e.ret
+			terms = func(i int) []Term { return []Term{{"reward", e.reward.X[i]}, {"value", e.value.X[i]}} }
+			break
+		}
 		whitens := c.inapplicable("whiten.scope", "none") != "none"
 		raw := !whitens || c.Bool("returns.before_whiten")
 		if !c.OK() {

@@ -52,3 +52,15 @@ func TestAdvantagesOfReturns(t *testing.T) {
 		lacks(t, "gae/advantage", g.row("scores", 1, 0, 1, 0, 1, 0).Batch, plain, "token_rewards")
 	}
 }
+
+// Returns may be the discounted rewards from each token on, beside advantages that have λ (Spinning Up, PPOBuffer.finish_path).
+func TestReturnsOfRewardsToGo(t *testing.T) {
+	b := ppoBatch(3, rewardsOf(0, 0), gaeOf(0.98, 0.9))
+	toGo := ppoBatch(3, rewardsOf(0, 0), gaeOf(0.98, 1))
+	b.Tensors["returns"] = toGo.Tensors["returns"]
+	of := func(word string) check.Verdict {
+		return Judge(Find("gae/returns"), b, set(t, "adv.kind=gae gae.gamma=0.98 gae.lambda=0.9 gae.hole=carry whiten.scope=none rewards.whiten=no returns.of="+word)).Verdict
+	}
+	require.Equal(t, check.Pass, of("reward_to_go"))
+	require.Equal(t, check.Fail, of("gae"))
+}

@@ -340,6 +340,7 @@ func (c *completion) advKind(kind string) {
 		c.put("gae.truncated_bootstrap", "none")
 		c.put("gae.lambda_policy", "none")
 		c.put("returns.before_whiten", c.one("true", "true", "false"))
+		c.put("returns.of", "gae")
 		c.put("returns.remask", c.one("false", "true", "masked_v"))
 		c.put("value.factor", "0.5")
 		c.put("value.mask", c.one("response", "p1", "none"))
