@@ -15,7 +15,7 @@ import (
 func (t *track) fromBeside(s *session) {
 	const most = 6 // failures
 	if t.first.Pred == nil || len(t.why.fits) > 0 || slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) ||
-		!slices.Contains([]convention.Stage{convention.TokenLoss, convention.Gradient, convention.Advantage, convention.Ratio, convention.KL}, t.check.Stage) && t.check.ID != "aggregate/value_loss" && t.check.ID != "aggregate/pg_loss" {
+		!slices.Contains([]convention.Stage{convention.TokenLoss, convention.Gradient, convention.Advantage, convention.Ratio, convention.KL}, t.check.Stage) && !slices.Contains([]string{"aggregate/value_loss", "aggregate/pg_loss", "aggregate/loss"}, t.check.ID) {
 		return
 	}
 	b := t.first.Case.B

@@ -80,11 +80,16 @@ func ExplainRows(o *stage.Outcome, beside func(step int) []*dump.Batch) []Explan
 	if o.Verdict != check.Fail || o.Pred == nil {
 		return nil
 	}
+	if o.Check.ID == "aggregate/loss" || o.Check.ID == "gradient/dlogp" { // what a loss reads is told by its terms
+		if found := newTrial(o).fitting(rolloutCountEdits(o, beside)); len(found) > 0 || o.Check.ID == "aggregate/loss" {
+			return found
+		}
+	}
 	var list []edit
 	if _, row := o.Case.B.Tensors[o.Check.Output]; row && len(o.Got) == len(o.Case.B.Mask) {
 		list = rowEditsAmong(o, beside)
 	}
-	return newTrial(o).fitting(slices.Concat(staleEdits(o, beside), slicesAmong(o, beside), outputRowsAmong(o, beside), list))
+	return newTrial(o).fitting(slices.Concat(staleEdits(o, beside), slicesAmong(o, beside), ordersAmong(o, beside), outputRowsAmong(o, beside), list))
 }
 
 // sourceRow is a row of a tensor, per token, with the cells that it has numbers for.

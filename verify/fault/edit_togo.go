@@ -179,12 +179,17 @@ func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *
 		b, set, ok := summed(c)
 		return b, set.With("gae.gamma", convention.NumberValue(0), "hypothesis"), ok
 	}, c, ch)
+	return withErrors(p, x, most, c)
+}
+
+// withErrors adds to the bounds of p, which is x after whitening, that x is off by most.
+func withErrors(p *stage.Prediction, x []float64, most float64, c *stage.Case) *stage.Prediction {
 	if p == nil || len(p.Want) != len(x) {
 		return nil
 	}
 	scale := 1.0 // of the whitening
 	lo, hi, wlo, whi := math.Inf(1), math.Inf(-1), math.Inf(1), math.Inf(-1)
-	for i := range b.Tokens() {
+	for i := range c.B.Tokens() {
 		lo, hi, wlo, whi = min(lo, x[i]), max(hi, x[i]), min(wlo, p.Want[i]), max(whi, p.Want[i])
 	}
 	if hi > lo {

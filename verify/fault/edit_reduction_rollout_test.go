@@ -1,0 +1,46 @@
+package fault_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/fault"
+	"plumbline/verify/stage"
+)
+
+// Two ranks and two steps of a generation batch: num_items_in_batch is 24 tokens, of which the first rank has 9 and the second 15.
+func TestCountsThatAreNotGathered(t *testing.T) {
+	const cols, items = 4, 24.0
+	set := declared(t, map[string]string{"agg.kind": "token", "agg.denominator": "global", "agg.div_ga": "false", "loss.kind": "ppo", "entropy.coef": "0", "kl.place": "none", "mean.eps": "0"}).
+		WithFact("num_items_in_batch", items)
+	tokens := map[int][]int{1: {2, 3, 4, 4}, 2: {1, 3, 3, 4}} // of the rows of a step, two for each rank
+	step := func(s int, divisor func(rank int) float64) *dump.Batch {
+		mask, x, loss := make([]bool, 4*cols), make([]float64, 4*cols), make([]float64, 2)
+		for i := range mask {
+			if mask[i] = i%cols < tokens[s][i/cols]; mask[i] {
+				x[i] = noise(i + 7*s)
+				loss[i/cols/2] += x[i] / divisor(i/cols/2)
+			}
+		}
+		b := written("grpo", 4, cols, mask, map[string][]float64{"token_loss": x, "loss": loss})
+		b.Meta.Step, b.Meta.WorldSize = s, 2
+		b.Files = []dump.FileInfo{{Hi: 2, Cols: cols, Step: s}, {Lo: 2, Hi: 4, Cols: cols, Step: s, Rank: 1}}
+		for r := range b.Origin {
+			b.Origin[r].File = r / 2
+		}
+		return b
+	}
+	ch := stage.Find("aggregate/loss")
+	right := stage.Judge(ch, step(1, func(int) float64 { return items / 2 }), set)
+	require.Equal(t, check.Pass, right.Verdict, right.Lacking())
+	for _, share := range []float64{2, 1} {
+		local := func(rank int) float64 { return []float64{9, 15}[rank] / share }
+		found := fault.ExplainRows(stage.Judge(ch, step(1, local), set), func(int) []*dump.Batch { return []*dump.Batch{step(2, local)} })
+		require.NotEmpty(t, found)
+		require.Equal(t, "AGG-LOCAL-DENOMINATOR", found[0].Hypothesis.ID)
+		require.Equal(t, share > 1, len(found[0].Hypothesis.Title) > 140, found[0].Hypothesis.Title)
+	}
+}
