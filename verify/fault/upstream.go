@@ -112,7 +112,7 @@ func (t *trial) fromSources() (found []Explanation) {
 // sourceFamilies make edits of a source that read no output of it. What a loss makes of its weights has a family of its own.
 var sourceFamilies = map[string][]func(*stage.Outcome) []edit{
 	"kl":            {klEdits, klWeightEdits, klInputEdits, functionEdits, inputEdits},
-	"token_rewards": {functionEdits, inputEdits},
+	"token_rewards": {functionEdits, inputEdits, scorePlaceEdits},
 	"is_weights":    {weightEdits},
 }
 
