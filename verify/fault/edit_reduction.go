@@ -29,6 +29,9 @@ type reductionParts struct{ keep, length, count, factor []part }
 // lengthLimits are numbers that programs take for the shortest or the longest length that a response is divided by.
 var lengthLimits = []float64{2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 100, 128, 256, 512, 1024}
 
+// twice is the square of the tokens of a response: a mean over its tokens that is divided by their number once more.
+const twice = "its tokens twice"
+
 // lengthConstants are facts of a run by which programs divide every response.
 var lengthConstants = []string{"max_completion_length", "loss_scale_factor", "loss_denominator"}
 
@@ -107,6 +110,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	add(&p.length, "the padded width of the step", everyRow(b, float64(b.Cols)))
 	add(&p.length, "the longest response of its micro-batch", spreadFiles(b, func(f int) float64 { return longest(inFile(f)) }))
 	add(&p.length, "the longest response of the step", everyRow(b, longest(all)))
+	add(&p.length, longDropped, everyRow(b, longestByIDs(b, n)))
 	add(&p.length, "the longest response of its micro-batch without its last token", spreadFiles(b, func(f int) float64 { return longest(inFile(f)) - 1 }))
 	add(&p.length, "the longest response of the step without its last token", everyRow(b, longest(all)-1))
 	if wide := columnsWithPrompts(b); wide > 0 {
@@ -116,6 +120,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	add(&p.length, "the mean length of its micro-batch", spreadFiles(b, func(f int) float64 { return mean(inFile(f)) }))
 	add(&p.length, "the mean length of the step", everyRow(b, mean(all)))
 	add(&p.length, "√ of its tokens", mapped(n, math.Sqrt))
+	add(&p.length, twice, mapped(n, func(v float64) float64 { return v * v }))
 	for _, k := range lengthLimits {
 		floor := mapped(n, func(v float64) float64 { return max(v, k) })
 		cap := mapped(n, func(v float64) float64 { return min(v, k) })

@@ -32,7 +32,7 @@ func withPrompts(b *dump.Batch, tokens []float64) []float64 {
 // twiceByLength reports whether the sums of rows are divided by their tokens and their sum by the tokens of all rows: lengths count twice, which no reduction of
 // TRL 1.16, verl 0.9, OpenRLHF 0.11 or transformers 5.23 has.
 func (p *reductionParts) twiceByLength(at choice) bool {
-	return at.keep == 0 && p.length[at.length].what == "its own tokens" && p.factor[at.factor].what != "its own tokens" &&
+	return at.keep == 0 && p.length[at.length].what == twice || at.keep == 0 && p.length[at.length].what == "its own tokens" && p.factor[at.factor].what != "its own tokens" &&
 		slices.Contains([]string{"the tokens of the micro-batch", "the tokens of the rank", "the tokens of the step"}, p.count[at.count].what)
 }
 

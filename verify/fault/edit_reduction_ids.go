@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"math"
 	"slices"
 
 	"plumbline/internal/format/dump"
@@ -10,37 +11,18 @@ import (
 const (
 	withEnds    = "the tokens of the step, the end token that the mask leaves out with them"
 	withDropped = "the tokens of the step, those of the responses with them that the mask leaves out"
+	longDropped = "the longest response of the step, those that the mask leaves out included"
 )
 
 // idCounts are the tokens of the step by response_ids, whose padding is one id in the last column: withEnds where every response is one token longer than its
 // mask, the same id in all, a response of that alone counted, too; withDropped where the mask leaves out whole responses of the greatest length and nothing else.
 // Each is 0 where the ids do not show it.
 func idCounts(b *dump.Batch, n []float64) (ends, dropped float64) {
-	const least = 3 // rows that have tokens, of fewer columns than all
+	long := idLengths(b, n)
+	if long == nil {
+		return 0, 0
+	}
 	ids := b.Token("response_ids")
-	if ids == nil || b.Cols == 0 {
-		return 0, 0
-	}
-	pad, shorter := -1.0, 0
-	for r := range b.Rows {
-		if x := ids[(r+1)*b.Cols-1]; n[r] > 0 && int(n[r]) < b.Cols-1 && !b.Mask[(r+1)*b.Cols-1] {
-			if shorter++; pad >= 0 && x != pad {
-				return 0, 0
-			}
-			pad = x
-		}
-	}
-	if shorter < least {
-		return 0, 0
-	}
-	long := make([]int, b.Rows)
-	for r := range long {
-		for t := range b.Cols {
-			if ids[r*b.Cols+t] != pad {
-				long[r] = t + 1
-			}
-		}
-	}
 	end, oneMore, whole, longest := -1.0, true, true, slices.Max(long)
 	for r, tokens := range n {
 		if tokens == 0 {
@@ -65,4 +47,52 @@ func idCounts(b *dump.Batch, n []float64) (ends, dropped float64) {
 		}
 	}
 	return ends, dropped
+}
+
+// idLengths returns the tokens of every row by response_ids, whose padding is one id in the last column, nil where they do not show it.
+func idLengths(b *dump.Batch, n []float64) []int {
+	const least = 3 // rows that have tokens, of fewer columns than all
+	ids := b.Token("response_ids")
+	if ids == nil || b.Cols == 0 {
+		return nil
+	}
+	pad, shorter := -1.0, 0
+	for r := range b.Rows {
+		if x := ids[(r+1)*b.Cols-1]; n[r] > 0 && int(n[r]) < b.Cols-1 && !b.Mask[(r+1)*b.Cols-1] {
+			if shorter++; pad >= 0 && x != pad {
+				return nil
+			}
+			pad = x
+		}
+	}
+	if shorter < least {
+		return nil
+	}
+	long := make([]int, b.Rows)
+	for r := range long {
+		for t := range b.Cols {
+			if ids[r*b.Cols+t] != pad {
+				long[r] = t + 1
+			}
+		}
+	}
+	return long
+}
+
+// longestByIDs returns the length of the longest response, by the ids of those that the mask leaves out; NaN where it leaves some out that no ids show.
+func longestByIDs(b *dump.Batch, n []float64) float64 {
+	if len(n) == 0 {
+		return math.NaN()
+	}
+	long := idLengths(b, n)
+	if long == nil && slices.Min(n) == 0 {
+		return math.NaN()
+	}
+	most := slices.Max(n)
+	for r, l := range long {
+		if n[r] == 0 {
+			most = max(most, float64(l))
+		}
+	}
+	return most
 }

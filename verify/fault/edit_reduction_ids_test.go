@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,4 +35,20 @@ func TestCountsOfIDs(t *testing.T) {
 	require.Equal(t, [2]float64{}, [2]float64{ends, dropped}, "a response is left out that was not cut off")
 	ends, dropped = counts([2]int{2, 3}, [2]int{3, 5}, [2]int{1, 2})
 	require.Equal(t, [2]float64{}, [2]float64{ends, dropped})
+}
+
+// The longest response is one that the mask leaves out, by its ids; without ids a response that is left out has no length.
+func TestLongestByIDs(t *testing.T) {
+	const cols, pad = 6, 0
+	b := &dump.Batch{Rows: 4, Cols: cols, Mask: make([]bool, 4*cols), Tensors: map[string]*dump.Tensor{}}
+	ids, n := make([]float64, 4*cols), []float64{2, 3, 1, 0}
+	for r, tokens := range []int{2, 3, 1, 6} {
+		for k := range tokens {
+			b.Mask[r*cols+k], ids[r*cols+k] = float64(k) < n[r], 7
+		}
+	}
+	require.True(t, math.IsNaN(longestByIDs(b, n)))
+	b.Tensors["response_ids"] = &dump.Tensor{Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{4, cols}, Data: ids}
+	require.Equal(t, 6.0, longestByIDs(b, n))
+	require.Equal(t, 5.0, longestByIDs(b.Without("response_ids"), []float64{2, 5, 1, 3}))
 }

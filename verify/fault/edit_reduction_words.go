@@ -41,6 +41,8 @@ func (p *reductionParts) words(from, to choice) (id, title string) {
 			name("MEAN-EPS")
 		case strings.HasSuffix(is, "1") && is != "1":
 			name("AGG-LENGTH-OFF-BY-ONE")
+		case is == twice:
+			name("AGG-LENGTH-TWICE")
 		}
 		name("AGG-KIND")
 	}
