@@ -169,10 +169,26 @@ func surrogateForms() []surrogateForm {
 			}
 		})
 	}
+	for _, alone := range []bool{true, false} {
+		title := "the log-ratio within −clip.low and clip.high stands for the ratio, without the exponential"
+		if !alone {
+			title = "the log-ratio stands for the ratio on both sides of the clip, within −clip.low and clip.high on one, without the exponential"
+		}
+		with("RATIO-FORM", title, func(s *surrogate) {
+			s.ratio = func(d float64) (float64, float64) { return d, 1 }
+			s.lo, s.hi = func(low, _ float64) float64 { return -low }, func(_, high float64) float64 { return high }
+			if s.foreign = true; alone {
+				s.clipped = func(_, _ float64) bool { return true }
+			}
+		})
+	}
 	one := func(float64) float64 { return 1 }
 	with("CLIP-WITHOUT-MIN", "the clipped side is taken always", func(s *surrogate) { s.clipped = func(_, _ float64) bool { return true } })
 	with("CLIP-ABSENT", "the unclipped side is taken always", func(s *surrogate) { s.clipped = func(_, _ float64) bool { return false } })
 	with("CLIP-MIN-MAX", "the smaller of the two losses is taken", func(s *surrogate) { s.clipped = func(plain, c float64) bool { return c < plain } })
+	for _, f := range oneSided {
+		with(f.id, f.title, func(s *surrogate) { s.clipped = f.clipped })
+	}
 	with("CLIP-BOUND", "the clipped side is not multiplied by the advantage", func(s *surrogate) { s.second = one })
 	with("CLIP-BOUND", "the unclipped side is not multiplied by the advantage", func(s *surrogate) { s.first = one })
 	none := func(float64) float64 { return 0 }

@@ -103,3 +103,14 @@ func boundEditsShown(o *stage.Outcome) []edit {
 	}
 	return list
 }
+
+// oneSided are choices between the two losses by the sign of the advantage alone, which is that of −ℓ, where the larger of both belongs.
+var oneSided = []struct {
+	id, title string
+	clipped   func(plain, c float64) bool
+}{
+	{"CLIP-WITHOUT-MIN", "of a positive advantage the clipped side alone is taken, of a negative one the unclipped side alone", func(plain, _ float64) bool { return plain < 0 }},
+	{"CLIP-WITHOUT-MIN", "of a negative advantage the clipped side alone is taken, of a positive one the unclipped side alone", func(plain, _ float64) bool { return plain > 0 }},
+	{"CLIP-WITHOUT-MIN", "of a positive advantage the clipped side alone is taken", func(plain, c float64) bool { return plain < 0 || c > plain }},
+	{"CLIP-WITHOUT-MIN", "of a negative advantage the clipped side alone is taken", func(plain, c float64) bool { return plain > 0 || c > plain }},
+}

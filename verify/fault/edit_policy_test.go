@@ -113,6 +113,13 @@ func TestPolicyEdits(t *testing.T) {
 		{"CLIP-BOUND", "half of the bounds", func(d, a float64) float64 {
 			return dual(math.Max(-a*math.Exp(d), -a*math.Exp(clamp(d, -low/2, high/2))), a)
 		}},
+		{"CLIP-WITHOUT-MIN", "of a positive advantage the clipped side alone is taken, of a negative one the unclipped", func(d, a float64) float64 {
+			if a > 0 {
+				return -a * clamp(math.Exp(d), 1-low, 1+high)
+			}
+			return dual(-a*math.Exp(d), a)
+		}},
+		{"RATIO-FORM", "stands for the ratio, without the exponential", func(d, a float64) float64 { return dual(-a*clamp(d, -low, high), a) }},
 		{"RATIO-INVERTED", "inverted on the clipped side", func(d, a float64) float64 {
 			return dual(math.Max(-a*math.Exp(d), -a*clamp(math.Exp(-d), 1-low, 1+high)), a)
 		}},
