@@ -433,6 +433,8 @@ func spreadOf(name string, x []float64, rows []int) float64 {
 		return centreOf("max", x, rows, 0) - centreOf("min", x, rows, 0)
 	case "rms":
 		return math.Sqrt(moment / n)
+	case "norm":
+		return math.Sqrt(moment)
 	case "moment":
 		return moment / n
 	case "√std1":

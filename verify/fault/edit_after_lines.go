@@ -25,6 +25,9 @@ func lineEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "gae/advantage" && o.Check.ID != "advantage/return" || len(o.Got) != len(o.Case.B.Mask) {
 		return nil
 	}
+	if nearBy(o, whitenedByOthers(o.Case.Of(o.Case.B, o.Case.Set), o.Check)) {
+		return nil // one line in what is whitened: the parts are those of the declared whitening
+	}
 	for _, span := range lineSpans {
 		if !nearBy(o, lined(o.Case, o.Pred, o.Got, span.of)) {
 			continue

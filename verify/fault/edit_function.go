@@ -227,7 +227,7 @@ func spreadOver(p *stage.Prediction, c *stage.Case, mean bool) *stage.Prediction
 }
 
 // foreignSpread are what no release divides by when it whitens, whatever it is configured with: none leaves out the mean alone.
-var foreignSpread = map[string]bool{"var1": true, "var0": true, "rms": true, "mad": true}
+var foreignSpread = map[string]bool{"var1": true, "var0": true, "rms": true, "mad": true, "norm": true}
 
 // whiteningEdits returns edits of the whitening of advantages over all tokens: y = (x − c)/s, with another c, another s or another ε.
 func whiteningEdits(o *stage.Outcome) []edit {
@@ -239,7 +239,7 @@ func whiteningEdits(o *stage.Outcome) []edit {
 	var list []edit
 	for _, centre := range []struct{ name, title string }{{"mean", ""}, {"none", "the mean is not subtracted"}, {"median", "the median is subtracted, not the mean"}, {"lower median", "the lower median is subtracted, not the mean"}} {
 		for _, spread := range []struct{ name, title string }{{"std1", ""}, {"std0", ""}, {"var1", "divided by the variance"}, {"var0", "divided by the variance, of n"}, {"rms", "divided by the root of the second moment, not by the deviation"},
-			{"mad", "divided by the mean absolute deviation"}, {"none", "not divided by the deviation"}, {"max", "divided by the largest magnitude"}} {
+			{"mad", "divided by the mean absolute deviation"}, {"norm", "divided by the root of the sum of squares"}, {"none", "not divided by the deviation"}, {"max", "divided by the largest magnitude"}} {
 			for _, eps := range []float64{0, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1} {
 				for _, inside := range []bool{false, true} {
 					changes, id := 0, "WHITEN-FORM"
@@ -270,6 +270,10 @@ func whiteningEdits(o *stage.Outcome) []edit {
 	}
 	list = append(list, edit{id: "WHITEN-FORM", title: "whitening: another mean is subtracted, and divided by another deviation, than those of the tokens that it is over", changes: mostChanges,
 		predict: whitenedByOthers})
+	list = append(list, edit{id: "WHITEN-FORM", title: "whitening: all advantages are divided by the root of the sum of their squares, as a vector is normalised, and keep their mean", changes: 1, foreign: true,
+		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+			return whitenedOver(c, ch, 0, normOfAll(c, ch))
+		}})
 	return append(list, edit{id: "WHITEN-FORM", title: "whitening: sums over the tokens are divided by the number of all cells, those outside the mask included", changes: 1,
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return whitenedOver(c, ch, 0, 0) }})
 }
@@ -335,7 +339,7 @@ func whitenedOver(c *stage.Case, ch *stage.Check, m, s float64) *stage.Predictio
 		}
 		s = math.Sqrt(square/n) + numberOr(c, "whiten.eps", 0)
 	}
-	if !(s > 0) {
+	if !(s > 0) || math.IsInf(s, 0) {
 		return nil
 	}
 	p := altered(raw)
@@ -344,6 +348,21 @@ func whitenedOver(c *stage.Case, ch *stage.Check, m, s float64) *stage.Predictio
 		standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
 	}
 	return p
+}
+
+// normOfAll returns √Σx² of the advantages before whitening over all tokens, NaN where these are not known.
+func normOfAll(c *stage.Case, ch *stage.Check) float64 {
+	raw := under(notWhitened, c, ch)
+	if raw == nil || len(raw.Want) != len(c.B.Mask) {
+		return math.NaN()
+	}
+	var square float64
+	for i, in := range c.B.Mask {
+		if in {
+			square += float64(raw.Want[i] * raw.Want[i])
+		}
+	}
+	return math.Sqrt(square)
 }
 
 // standardised puts (x − m)/s in place of element i, of numbers of at most size that are off by most: the mean and the difference are by as much each, and by

@@ -80,6 +80,13 @@ func TestWhiteningEdits(t *testing.T) {
 		return (x[i] - mean) / math.Sqrt(std*std+1e-8)
 	}), "WHITEN-FORM", "the number of all cells")
 	requireName(t, judge(func(x []float64, _ []bool, i int) float64 { return (x[i] - 0.3217) / 1.7345 }), "WHITEN-FORM", "another mean")
+	requireName(t, judge(func(x []float64, mask []bool, i int) float64 {
+		var square float64
+		for k, m := range mask {
+			square += float64(boolToInt(m)) * x[k] * x[k]
+		}
+		return x[i] / math.Sqrt(square)
+	}), "WHITEN-FORM", "as a vector is normalised")
 	requireNoName(t, judge(func(x []float64, _ []bool, i int) float64 { return x[i] + 0.1*x[i]*x[i] }))
 	requireName(t, judge(func(x []float64, mask []bool, i int) float64 { // every row by itself, torch.var(unbiased=False)
 		const cols = 6

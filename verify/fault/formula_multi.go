@@ -21,6 +21,9 @@ var multiFaults = []*Hypothesis{
 		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			return eachNormalised(c, ch, func(float64) float64 { return 1 })
 		}},
+	{ID: "ADV-MULTI", Checks: []string{"advantage/group"},
+		Title:   "every reward is normalised over the reward functions of its response, not over the responses of its group",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return normalisedAcross(c, ch) }},
 }
 
 func sameWeights(w float64) float64 { return w }
@@ -56,6 +59,45 @@ func eachNormalised(c *stage.Case, ch *stage.Check, weight func(float64) float64
 		}
 	}
 	return sum
+}
+
+// normalisedAcross predicts (S − m)/(s + ε) over the batch, of S = Σ w_k·(r_k − m_r)/(s_r + ε) with the mean and the deviation, of n − 1, of the rewards of one
+// response. Rewards of at most x are off by 4·u·x there, and S by 16 roundings of its terms.
+func normalisedAcross(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	b, v, t, w := c.B, c.Set.Value("adv.multi"), c.B.Tensors["rewards_per_func"], c.FactList("reward_weights")
+	eps := numberOr(c, "adv.eps", math.NaN())
+	if v.Kind() != convention.Enum || v.Text() != "normalize_then_sum" || t == nil || len(w) != t.Width || len(w) < 2 || math.IsNaN(eps) || len(t.Data) != b.Rows*len(w) {
+		return nil
+	}
+	right := under(sameInput, c, ch)
+	if right == nil || len(right.Want) != b.Rows {
+		return nil
+	}
+	sums, rows, most, size := make([]float64, b.Rows), make([]int, b.Rows), 0.0, 0.0
+	for r := range sums {
+		own := t.Data[r*len(w) : (r+1)*len(w)]
+		each := make([]int, len(w))
+		for k, x := range own {
+			if each[k] = k; math.IsNaN(x) {
+				return nil
+			}
+		}
+		mean, by := centreOf("mean", own, each, 0), spreadOf("std1", own, each)+eps
+		e := 0.0
+		for k, x := range own {
+			z := (x - mean) / by
+			sums[r] += w[k] * z
+			e += math.Abs(w[k]) * (4*c.Unit*math.Abs(x)/by + 16*c.Unit*math.Abs(z))
+		}
+		rows[r], most, size = r, max(most, e), max(size, math.Abs(sums[r]))
+	}
+	mean, by := centreOf("mean", sums, rows, 0), spreadOf("std1", sums, rows)+eps
+	q := *right
+	q.Want, q.Bound, q.Alt = slices.Clone(right.Want), slices.Clone(right.Bound), nil
+	for r, x := range sums {
+		standardised(&q, r, x, mean, by, most, size, c.Unit)
+	}
+	return &q
 }
 
 // A weighting is what a program makes of the weights of several reward functions.

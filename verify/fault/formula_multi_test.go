@@ -127,3 +127,31 @@ func TestAdvantagesOfOneTurn(t *testing.T) {
 		requireName(t, stage.Judge(stage.Find("advantage/group"), b, convention.FromProfile(p).WithFact("num_generations", 4)), id, "makes its advantage, not their sum")
 	}
 }
+
+// Rewards of three functions that are normalised along the functions of a response, not along its group, and then over the batch.
+func TestRewardsNormalisedAcrossFunctions(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	w := []float64{1, 0.5, 2}
+	set := convention.FromProfile(p).WithFact("num_generations", 4).WithFact("reward_weights", []any{w[0], w[1], w[2]}).
+		With("adv.multi", parsed("adv.multi", "normalize_then_sum"), "test").With("adv.scale", parsed("adv.scale", "group_std"), "test")
+	var per, sums []float64
+	of := func(x []float64, at []int, i int) float64 {
+		return (x[i] - centreOf("mean", x, at, i)) / (spreadOf("std1", x, at) + 1e-4)
+	}
+	b := rewarded(func(r []float64, _ []int, i int) float64 {
+		x, all := make([]float64, len(r)), make([]int, len(r))
+		per, sums = nil, nil
+		for j, first := range r {
+			own := []float64{first, float64(float32(math.Sin(float64(j * j)))), float64(float32(math.Cos(float64(j * j))))}
+			for k := range own {
+				x[j] += w[k] * of(own, []int{0, 1, 2}, k)
+			}
+			all[j], per, sums = j, append(per, own...), append(sums, float64(float32(w[0]*own[0]+w[1]*own[1]+w[2]*own[2])))
+		}
+		return of(x, all, i)
+	})
+	b.Tensors["scores"].Data = sums
+	b.Tensors["rewards_per_func"] = &dump.Tensor{Name: "rewards_per_func", Layout: dump.PerRow, Width: 3, Shape: []int{b.Rows, 3}, Data: per, Type: format.F32}
+	requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "ADV-MULTI", "over the reward functions of its response")
+}
