@@ -108,6 +108,9 @@ func maskEdits(o *stage.Outcome) []edit {
 	}
 	onlyKL := numberOr(c, "kl.beta", 0) != 0 && numberOr(c, "entropy.coef", 0) == 0 && numberOr(c, "value.coef", 0) == 0
 	forms := slices.Clone(maskForms)
+	if o.Check.ID == "aggregate/value_loss" || o.Check.ID == "gradient/dvalues" {
+		forms = append(forms, fewTokens()...)
+	}
 	read, filters := maskOfGradient(o, c)
 	if read != nil {
 		forms = append(forms, *read)

@@ -17,10 +17,13 @@ const fewestCells = 20
 // that counts another, unless the right gradient is 0 there. It is nil where nothing says that the mask is another one. configured are the options under
 // which a loss leaves such tokens out.
 func maskOfGradient(o *stage.Outcome, c *stage.Case) (f *maskForm, configured []string) {
+	if slices.Contains([]string{"gradient/dvalues", "aggregate/value_loss"}, o.Check.ID) {
+		return maskOfValues(c), nil
+	}
 	if !slices.Contains([]string{"gradient/dlogp", "aggregate/loss", "aggregate/pg_loss", "preference/sft_loss"}, o.Check.ID) {
 		return nil, nil
 	}
-	now, known := readOff(c)
+	now, known := readOff(c, "dlogp")
 	if now == nil {
 		return nil, nil
 	}
@@ -59,9 +62,24 @@ func maskOfGradient(o *stage.Outcome, c *stage.Case) (f *maskForm, configured []
 		id = "LOSS-MASK-TOOL"
 	}
 	return &maskForm{id, otherCells(c, was, now) + ", by the gradients", func(c *stage.Case) []bool {
-		m, _ := readOff(c)
+		m, _ := readOff(c, "dlogp")
 		return m
 	}}, filtersOf(c, was, now)
+}
+
+// maskOfValues returns the mask of the value loss that its gradients show, nil where that is the declared one.
+func maskOfValues(c *stage.Case) *maskForm {
+	if c.EnumOr("value.mask", "response") != "response" {
+		return nil
+	}
+	now, _ := readOff(c, "dvalues")
+	if now == nil {
+		return nil
+	}
+	return &maskForm{"LOSS-MASK-OTHER", "of the value loss " + otherCells(c, c.B.Mask, now) + ", by the gradients", func(c *stage.Case) []bool {
+		m, _ := readOff(c, "dvalues")
+		return m
+	}}
 }
 
 // filtersOf are the options that leave out of a loss what another mask has less than the right one, where it has no more: tokens of responses that keep others, which
@@ -118,13 +136,13 @@ func clipped(c *stage.Case, now, known []bool) bool {
 
 // readOff returns the mask that the gradients of a batch show, nil if it is the right one or none can be told, and which cells show it. A cell
 // whose right gradient is 0 says nothing: it counts as the response mask has it, unless none of its row does that says something.
-func readOff(c *stage.Case) (now, known []bool) {
+func readOff(c *stage.Case, gradient string) (now, known []bool) {
 	b := c.B
-	g := b.Tensors["dlogp"]
+	g := b.Tensors[gradient]
 	if g == nil || g.Layout != dump.PerToken || g.Width > 1 || len(g.Data) != len(b.Mask) {
 		return nil, nil
 	}
-	p := under(sameInput, c, stage.Find("gradient/dlogp"))
+	p := under(sameInput, c, stage.Find("gradient/"+gradient))
 	if p == nil || len(p.Want) != len(b.Mask) {
 		return nil, nil
 	}

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -35,4 +36,30 @@ func partDetached(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return nil
 	}
 	return q
+}
+
+// fewTokens are masks of the first or the last few tokens of every response.
+func fewTokens() (list []maskForm) {
+	for _, k := range []int{2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64} {
+		list = append(list,
+			maskForm{"LOSS-MASK-OTHER", fmt.Sprintf("only the last %d tokens of every response count", k), rowByRow(func(row []bool) {
+				left := k
+				for t := len(row) - 1; t >= 0; t-- {
+					if row[t] {
+						row[t] = left > 0
+						left--
+					}
+				}
+			})},
+			maskForm{"LOSS-MASK-OTHER", fmt.Sprintf("only the first %d tokens of every response count", k), rowByRow(func(row []bool) {
+				left := k
+				for t := range row {
+					if row[t] {
+						row[t] = left > 0
+						left--
+					}
+				}
+			})})
+	}
+	return list
 }
