@@ -27,6 +27,31 @@ func (s *session) alike(ctx context.Context, t *track, before []*track) error {
 	return nil
 }
 
+// shares reports whether a bug that explains u may be that of t: both are of one stage, or a loss and its gradient.
+func (t *track) shares(u *track) bool {
+	return u != t && u.first.Rules == nil && (u.check.Stage == t.check.Stage || slices.Contains(gradients[t.check.ID], u.check.ID))
+}
+
+// lend gives a failure that nothing explains in all its steps the bug of rows of other steps, or those of another failure of its stage: a number that was solved
+// for seemed to explain its first step, and stood before them.
+func (s *session) lend(ctx context.Context, t *track, failing []*track) error {
+	if t.unexplained() {
+		t.fromBeside(s)
+		if err := s.everywhere(ctx, t); err != nil {
+			return err
+		}
+	}
+	for _, u := range failing {
+		if !t.unexplained() || !t.shares(u) || !u.proven() {
+			continue
+		}
+		if _, err := s.borrow(ctx, t, u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // borrow gives a failure the explanations of another one that reproduce it, in its other steps, too. A name is put before a factor, of which it says more.
 func (s *session) borrow(ctx context.Context, to, from *track) (any bool, err error) {
 	const tries = 3 // steps

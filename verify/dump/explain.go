@@ -83,6 +83,11 @@ func (s *session) explain(ctx context.Context) error {
 			s.o.Progress("explaining", i+1, len(steps))
 		}
 	}
+	for _, t := range failing {
+		if err := s.lend(ctx, t, failing); err != nil {
+			return err
+		}
+	}
 	for i, t := range failing {
 		if err := s.elsewhere(ctx, t, failing[:i]); err != nil {
 			return err
@@ -303,7 +308,7 @@ func (t *track) share(failing []*track) {
 	}
 	var found []fault.Explanation
 	for _, u := range failing {
-		if u == t || u.first.Rules != nil || u.check.Stage != t.check.Stage && !slices.Contains(gradients[t.check.ID], u.check.ID) {
+		if !t.shares(u) {
 			continue
 		}
 		for _, e := range u.why.faults {
