@@ -23,9 +23,9 @@ type rollout struct {
 
 // unused names the tensors that nothing is made of that is normalised. Importance weights are where they are divided by their mean, or may be.
 func unused(set *convention.Set) []string {
-	names := []string{"logits", "dlogp", "dvalues", "token_loss", "entropy", "values_new", "is_weights", "logp_gen"}
+	names := []string{"logits", "dlogp", "dvalues", "token_loss", "entropy", "is_weights", "logp_gen"}
 	if by := set.Value("tis.normalize"); by.Kind() == convention.Unknown || by.Kind() == convention.Bool && by.Bool() {
-		return names[:6]
+		return names[:5]
 	}
 	return names
 }

@@ -26,7 +26,7 @@ func Find(id string) *Hypothesis {
 	return nil
 }
 
-var all = described(slices.Concat(maskFaults, logpFaults, klFaults, rewardFaults, advantageFaults, lossFaults, aggregateFaults, gradientFaults, engineFaults, rowFaults, groupFaults, reductionFaults, formulaFaults, sequenceFaults, metricFaults, signFaults, preferenceFaults, supervisedFaults(), gateFaults(), quantileFaults(), multiFaults, sequenceFaultsOfRewards())...)
+var all = described(slices.Concat(maskFaults, logpFaults, klFaults, rewardFaults, advantageFaults, lossFaults, aggregateFaults, gradientFaults, engineFaults, rowFaults, groupFaults, reductionFaults, formulaFaults, sequenceFaults, metricFaults, signFaults, preferenceFaults, supervisedFaults(), gateFaults(), quantileFaults(), multiFaults, sequenceFaultsOfRewards(), inBoth())...)
 
 var masked = []string{"reward", "gae", "advantage", "token_loss", "aggregate", "gradient", "scalars", "preference/sft_loss", "distill"}
 

@@ -6,6 +6,7 @@ import (
 
 	"plumbline/internal/format/dump"
 	"plumbline/reference/rl"
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -72,6 +73,12 @@ var advantageFaults = []*Hypothesis{
 			}
 			return c.B, c.Set.With("gae.gamma", l, "hypothesis").With("gae.lambda", g, "hypothesis"), true
 		})},
+	{ID: "GAE-VALUES-NEW", Checks: []string{"gae/advantage"},
+		Title:   "the advantages are the returns less the values of the update, not of the rollout",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return returnsLessNewValues(true, c, ch) }},
+	{ID: "GAE-VALUES-NEW", Checks: []string{"gae/advantage"},
+		Title:   "the advantages are the returns less the values of the update, not of the rollout, and nothing whitens them",
+		Predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return returnsLessNewValues(false, c, ch) }},
 	{ID: "GAE-VALUES-NEW", Checks: []string{"gae"},
 		Predict: recursion(instead("values", "values_new"))},
 	{ID: "GAE-VALUES-EARLY", Checks: []string{"gae"},
@@ -443,4 +450,26 @@ func opposite(c *stage.Case, ch *stage.Check) *stage.Prediction { return multipl
 func multiple(k float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	p := under(sameInput, c, ch)
 	return combined(k, p, 0, p)
+}
+
+// returnsLessNewValues predicts R − V' of the values V' of the update, whitened as declared or not at all.
+func returnsLessNewValues(whitened bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	ret, v := c.B.Token("returns"), c.B.Token("values_new")
+	if len(ret) != len(c.B.Mask) || len(v) != len(ret) || stage.Judge(stage.Find("gae/returns"), c.B, c.Set).Verdict != check.Pass {
+		return nil // what is wrong in the returns is in the advantages, too
+	}
+	x, bound, most := make([]float64, len(ret)), make([]float64, len(ret)), 0.0
+	for i, in := range c.B.Mask {
+		if in {
+			x[i], bound[i] = ret[i]-v[i], 4*c.Unit*(math.Abs(ret[i])+math.Abs(v[i]))
+			most = max(most, bound[i])
+		}
+	}
+	if scope := c.Set.Value("whiten.scope"); !whitened {
+		if scope.Kind() != convention.Enum || scope.Text() == "none" {
+			return nil
+		}
+		return &stage.Prediction{Want: x, Bound: bound, Judge: c.B.Mask, Scale: 1}
+	}
+	return withErrors(under(withoutFuture(x), c, ch), x, most, c)
 }

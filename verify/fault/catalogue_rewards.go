@@ -42,3 +42,18 @@ func paddedKL(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	}
 	return q
 }
+
+// inBoth are the hypotheses of a penalty of KL that stands in the rewards, where the declared place is the loss: the KL of the rollout is that of the old policy.
+func inBoth() (list []*Hypothesis) {
+	for _, place := range []string{"token_reward", "sequence_reward_before_baseline", "sequence_reward_after"} {
+		list = append(list, &Hypothesis{ID: "KL-TWICE", Checks: []string{"advantage", "gae", "reward/token"}, Configured: []string{"kl.place"},
+			Title: "the KL is in the rewards, and in the loss, too, where it is declared: kl.place " + place + " besides",
+			Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+				if c.Set.Value("kl.place").String() != "loss" || numberOr(c, "kl.beta", 0) == 0 || c.B.Token("logp_old") == nil || c.B.Token("logp_ref") == nil {
+					return nil, nil, false
+				}
+				return c.B.Without("kl"), c.Set.With("kl.place", parsed("kl.place", place), "hypothesis"), true
+			}})
+	}
+	return list
+}
