@@ -41,6 +41,29 @@ func (c *Case) differingItems() *Assertion {
 	if same && len(ranks) > 1 && sum == tokens {
 		v.Fault = "AGG-LOCAL-DENOMINATOR"
 		v.Reason += "; their sum is that of all tokens, so that every rank counts its own"
+	} else if c.countsOfFiles() {
+		v.Fault = "AGG-LOCAL-DENOMINATOR"
+		v.Reason += "; they are the tokens of these files, so that every micro-batch counts its own"
 	}
 	return &Assertion{Checked: 1, Violations: []Violation{v}, Warning: kind == ""}
+}
+
+// countsOfFiles reports whether the number that every file has is that of the tokens in its own mask.
+func (c *Case) countsOfFiles() bool {
+	tokens := c.tokensOfRows()
+	for _, n := range c.B.Meta.Counts {
+		own := math.NaN()
+		for _, f := range c.B.Files {
+			if f.Rank == n.Rank && f.MicroBatch == n.MicroBatch {
+				own = 0
+				for _, x := range tokens[f.Lo:f.Hi] {
+					own += x
+				}
+			}
+		}
+		if own != n.N {
+			return false
+		}
+	}
+	return true
 }

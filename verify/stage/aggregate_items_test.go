@@ -40,3 +40,25 @@ func TestRanksThatCountDifferently(t *testing.T) {
 	require.Equal(t, check.Fail, o.Verdict)
 	require.Empty(t, o.Rules.Violations[0].Fault)
 }
+
+// Files that have the count of their own tokens where all divide by those of all are named; a file that has one more is not.
+func TestFilesThatCountTheirOwn(t *testing.T) {
+	tr := newTrainer(33)
+	b := tr.b
+	tr.perFile("loss", make([]float64, len(b.Files)))
+	for _, more := range []float64{0, 1} {
+		b.Meta.Counts = nil
+		for k, f := range b.Files {
+			n := more * float64(k)
+			for _, in := range b.Mask[f.Lo*b.Cols : f.Hi*b.Cols] {
+				if in {
+					n++
+				}
+			}
+			b.Meta.Counts = append(b.Meta.Counts, dump.Count{Name: "num_items_in_batch", Rank: f.Rank, MicroBatch: f.MicroBatch, N: n})
+		}
+		o := judgedRules(t, "aggregate/num_items", b, reduction{kind: "token", where: "global"}.set(t, &convention.Set{}))
+		require.Equal(t, check.Fail, o.Verdict)
+		require.Equal(t, more == 0, o.Rules.Violations[0].Fault == "AGG-LOCAL-DENOMINATOR")
+	}
+}
