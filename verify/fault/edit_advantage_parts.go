@@ -291,6 +291,11 @@ func scopeRows(c *stage.Case, name string) [][]int {
 		keys[r] = key(r)
 		sets[keys[r]] = append(sets[keys[r]], r)
 	}
+	if name == "group" && sampled != nil { // what the first or the next answer is, the sampling says
+		for _, rows := range sets {
+			slices.SortFunc(rows, func(i, j int) int { return sampled[i] - sampled[j] })
+		}
+	}
 	of := make([][]int, b.Rows)
 	for r, k := range keys {
 		of[r] = sets[k]
