@@ -212,6 +212,9 @@ func assertPosition(c *Case) *Assertion {
 			first, sure = t, known || sampled
 			break
 		}
+		if places == nil && (first < 0 || last <= first || !padKnown || eos[pad] || !c.padded(r, first+1, last, pad)) {
+			continue // of response_ids alone that padding counts is sure, and nothing else
+		}
 		switch {
 		case first < 0:
 			continue
@@ -263,6 +266,16 @@ func assertPosition(c *Case) *Assertion {
 	}
 	a.Note = strings.Join(notes, "; ")
 	return a
+}
+
+// padded reports whether the cells of a row from one column to another are the id of padding.
+func (c *Case) padded(row, from, to, pad int) bool {
+	for t := from; t <= to; t++ {
+		if id, ok := c.B.TokenID(row, t); !ok || id != pad {
+			return false
+		}
+	}
+	return true
 }
 
 // endsAtPadding reports whether the id of padding stands behind the last token of a row.
