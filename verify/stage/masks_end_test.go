@@ -34,7 +34,7 @@ func TestEndsThatMasksLeaveOut(t *testing.T) {
 
 // Masks are held against the ids of responses where these alone were dumped.
 func TestMasksAreHeldAgainstResponsesAlone(t *testing.T) {
-	s := set(t, "").WithFact("eos_token_id", 2.0)
+	s := set(t, "").WithFact("eos_token_id", 2.0).WithFact("pad_token_id", 0.0)
 	ids := []float64{5, 6, 2, 0, 0, 7, 2, 0, 0, 0}
 	require.Equal(t, check.Pass, rules(t, "masks/position", newGrid(5, 3, 2).token("response_ids", ids...).Batch, s).Verdict)
 	o := rules(t, "masks/position", newGrid(5, 4, 3).token("response_ids", ids...).Batch, s)
