@@ -31,13 +31,3 @@ func TestEndsThatMasksLeaveOut(t *testing.T) {
 	require.Empty(t, fault([]float64{2, 5, 6, 0, 0, 0, 0}, []float64{3, 5, 6, 7, 0, 0, 0}, []float64{1, 8, 0, 0, 0, 0, 0}, []float64{2, 9, 4, 0, 0, 0, 0}), "responses that were stopped, and padding")
 	require.Empty(t, fault([]float64{2, 5, 6, 2, 0, 0, 0}, []float64{3, 5, 6, 7, 2, 0, 0}, []float64{1, 8, 2, 0, 0, 0, 0}), "few rows")
 }
-
-// Masks are held against the ids of responses where these alone were dumped.
-func TestMasksAreHeldAgainstResponsesAlone(t *testing.T) {
-	s := set(t, "").WithFact("eos_token_id", 2.0).WithFact("pad_token_id", 0.0)
-	ids := []float64{5, 6, 2, 0, 0, 7, 2, 0, 0, 0}
-	require.Equal(t, check.Pass, rules(t, "masks/position", newGrid(5, 3, 2).token("response_ids", ids...).Batch, s).Verdict)
-	o := rules(t, "masks/position", newGrid(5, 4, 3).token("response_ids", ids...).Batch, s)
-	require.Equal(t, check.Fail, o.Verdict)
-	require.Equal(t, "MASK-PAST-EOS", o.Rules.Violations[0].Fault)
-}
