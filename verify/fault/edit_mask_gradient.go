@@ -73,13 +73,35 @@ func maskOfValues(c *stage.Case) *maskForm {
 		return nil
 	}
 	now, _ := readOff(c, "dvalues")
-	if now == nil {
+	if now == nil || heldValues(c.B, now) {
 		return nil
 	}
 	return &maskForm{"LOSS-MASK-OTHER", "of the value loss " + otherCells(c, c.B.Mask, now) + ", by the gradients", func(c *stage.Case) []bool {
 		m, _ := readOff(c, "dvalues")
 		return m
 	}}
+}
+
+// heldValues reports whether the tokens that a mask lacks are among those whose values have moved most, as those are that some clip of values holds: a mask that has
+// nothing to do with values leaves out one, too, that has hardly moved.
+func heldValues(b *dump.Batch, now []bool) bool {
+	const hardly = 0.1 // of the tokens
+	v, old := b.Token("values_new"), b.Token("values")
+	if v == nil || old == nil {
+		return false
+	}
+	var all, gone []float64
+	for i := range b.Tokens() {
+		d := math.Abs(v[i] - old[i])
+		if all = append(all, d); !now[i] {
+			gone = append(gone, d)
+		}
+	}
+	if len(gone) == 0 {
+		return false
+	}
+	slices.Sort(all)
+	return slices.Min(gone) > all[int(hardly*float64(len(all)))]
 }
 
 // filtersOf are the options that leave out of a loss what another mask has less than the right one, where it has no more: tokens of responses that keep others, which

@@ -75,3 +75,21 @@ func TestLengthOfResponsesTwice(t *testing.T) {
 		}
 	}
 }
+
+// Tokens without a gradient whose values have all moved far are held by a clip, whichever it is, and left out by no mask.
+func TestValuesThatAreHeldAreNoMask(t *testing.T) {
+	b := updated(func(float64, float64) float64 { return 0 })
+	r := rand.New(rand.NewPCG(47, 49))
+	old, v := make([]float64, len(b.Mask)), make([]float64, len(b.Mask))
+	far, third := make([]bool, len(b.Mask)), make([]bool, len(b.Mask))
+	for i := range v {
+		v[i] = r.NormFloat64()
+		far[i], third[i] = math.Abs(v[i]) <= 1, i%3 != 1
+	}
+	for name, data := range map[string][]float64{"values_new": v, "values": old} {
+		b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: data, Type: format.F32}
+	}
+	require.True(t, heldValues(b, far))
+	require.False(t, heldValues(b, third))
+	require.False(t, heldValues(b, b.Mask), "all count")
+}
