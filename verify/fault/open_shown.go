@@ -1,7 +1,9 @@
 package fault
 
 import (
+	"math"
 	"slices"
+	"strconv"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -92,13 +94,48 @@ func enginesShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown []
 	if old == nil || gen == nil {
 		return nil
 	}
-	shown = first(stage.Shown(ch, b.With("logp_old", gen).With("logp_gen", old), set), 1)
+	shown = append(heldBelow(b, set), first(stage.Shown(ch, b.With("logp_old", gen).With("logp_gen", old), set), 1)...)
 	for _, name := range []string{"logp_gen", "logp_old"} {
 		for _, by := range []int{1, -1} {
 			shown = append(shown, first(stage.Shown(ch, b.With(name, rolledBy(b, b.Token(name), by)), set), 1)...)
 		}
 	}
 	return shown
+}
+
+// heldBelow is the cap of weights that are at least that: the smallest, which several tokens have.
+func heldBelow(b *dump.Batch, set *convention.Set) [][]stage.Change {
+	const several = 4
+	w := b.Token("is_weights")
+	if w == nil {
+		return nil
+	}
+	least, n := math.Inf(1), 0
+	for i := range b.Tokens() {
+		switch {
+		case w[i] < least:
+			least, n = w[i], 1
+		case w[i] == least:
+			n++
+		}
+	}
+	if n < several || !(least > 0) {
+		return nil
+	}
+	written, err := strconv.ParseFloat(strconv.FormatFloat(least, 'g', 4, 64), 64)
+	if err != nil {
+		return nil
+	}
+	var list []stage.Change
+	for _, a := range [][2]string{{"tis.level", "token"}, {"tis.rule", "truncate_upper"}, {"tis.high", strconv.FormatFloat(written, 'g', -1, 64)}} {
+		v, err := convention.Parse(a[0], a[1])
+		has := set.Value(a[0])
+		if err != nil || has.Known() && has != v {
+			return nil
+		}
+		list = append(list, stage.Change{Option: a[0], From: has, To: v})
+	}
+	return [][]stage.Change{list}
 }
 
 // rolledBy is x with every number that many columns earlier in its row, those of one end at the other.

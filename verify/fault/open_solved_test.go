@@ -36,7 +36,7 @@ func TestBoundsAreSolvedUnderOtherInputs(t *testing.T) {
 	}
 }
 
-// The cap of weights by log-probs of the engine that stand a token late, and the coefficient of a KL that is added to rewards, are read off with the bug in place.
+// The cap of weights by log-probs of the engine that stand a token late, that of weights which it is a floor of, and the coefficient of a KL that is added to rewards, are read off with the bug in place.
 func TestNumbersAreShownUnderOtherInputs(t *testing.T) {
 	shows := func(id string, b *dump.Batch, option, value string) {
 		t.Helper()
@@ -58,6 +58,10 @@ func TestNumbersAreShownUnderOtherInputs(t *testing.T) {
 	}
 	b.Tensors["is_weights"] = b.With("logp_old", w).Tensors["logp_old"]
 	shows("ratio/is_weights", b, "tis.high", "1.07")
+	for i := range w {
+		w[i] = float64(float32(max(math.Exp(old[i]-gen[i]), 1.09)))
+	}
+	shows("ratio/is_weights", b, "tis.high", "1.09")
 
 	b = baselined(func(r []float64) []float64 { return r })
 	r := make([]float64, len(b.Mask))
