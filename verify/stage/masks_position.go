@@ -157,8 +157,7 @@ func assertPosition(c *Case) *Assertion {
 	pad, padKnown := c.padID(eos)
 	places := c.placements()
 	response := b.Token("response_ids")
-	ambiguous, reported, ended := 0, 0, 0
-	var left [][3]int // rows whose first EOS is outside the mask, its column, and that of the last token
+	ambiguous, reported := 0, 0
 	fail := func(r, col int, fault, format string, args ...any) {
 		if reported++; reported <= 4*most {
 			a.Violations = append(a.Violations, Violation{Reason: fmt.Sprintf(format, args...), Row: r, Col: col, Got: b2f(b.Mask[r*b.Cols+col]), Fault: fault})
@@ -229,19 +228,12 @@ func assertPosition(c *Case) *Assertion {
 			a.Checked++ // a model may sample the id of padding, and what comes after it: TRL's PPO takes the first one as the end
 		case sure && last < first && last >= 0:
 			a.Checked++
-			left = append(left, [3]int{r, first, last})
+			fail(r, first, "MASK-NO-EOS", "the first EOS is outside the mask, which ends in column %d", last)
 		case last < first:
 			ambiguous++
 		default:
 			a.Checked++
-			ended++
 		}
-	}
-	for _, at := range left {
-		if ended > 0 { // what the mask leaves out at the end of some rows alone is no part of the response: the answer of a tool
-			break
-		}
-		fail(at[0], at[1], "MASK-NO-EOS", "the first EOS is outside the mask, which ends in column %d", at[2])
 	}
 	if c.beginsLate() {
 		for i := range a.Violations {
