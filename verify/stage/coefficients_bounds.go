@@ -215,25 +215,6 @@ func (t *boundTokens) policy(f *boundForm) (loss []float64, by [params][]float64
 	return loss, by
 }
 
-// of returns the loss of a token, and by how much it changes with the parameter that holds its ratio, if one does.
-func (s *boundShape) of(a, ratio float64, ends *[2][2]boundEnd) (loss, slope float64, held int) {
-	c, held, sign := s.ratio.of(ratio), unheld, -1.0
-	if s.negated {
-		sign = 1
-	}
-	side := &ends[0]
-	if a < 0 {
-		side = &ends[1]
-	}
-	if above := &side[1]; c > above.at {
-		c, held, slope = above.at, above.param, above.slope
-	}
-	if below := &side[0]; c < below.at {
-		c, held, slope = below.at, below.param, below.slope
-	}
-	return sign * a * c, sign * a * slope, held
-}
-
 // sapoLoss returns −4Aσ(τ(ρ − 1))/τ, how it changes with τ, and which τ that is.
 func sapoLoss(rho, a, pos, neg float64) (x, slope float64, which int) {
 	tau, which := neg, paramTauNeg

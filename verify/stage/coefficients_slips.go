@@ -102,6 +102,25 @@ func (f *boundForm) ends(s boundShape) (ends [2][2]boundEnd) {
 	return ends
 }
 
+// of returns the loss of a token, and by how much it changes with the parameter that holds its ratio, if one does.
+func (s *boundShape) of(a, ratio float64, ends *[2][2]boundEnd) (loss, slope float64, held int) {
+	c, held, sign := s.ratio.of(ratio), unheld, -1.0
+	if s.negated {
+		sign = 1
+	}
+	side := &ends[0]
+	if a < 0 {
+		side = &ends[1]
+	}
+	if above := &side[1]; c > above.at {
+		c, held, slope = above.at, above.param, above.slope
+	}
+	if below := &side[0]; c < below.at {
+		c, held, slope = below.at, below.param, below.slope
+	}
+	return sign * a * c, sign * a * slope, held
+}
+
 // slipStages are the stages of losses with a slip.
 func slipStages() (stages []boundStage) {
 	for k, s := range boundSlips {
