@@ -2,7 +2,6 @@ package fault
 
 import (
 	"math"
-	"slices"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
@@ -47,8 +46,7 @@ func heldByCovariance(key func(cov float64) float64, c *stage.Case, ch *stage.Ch
 			return nil
 		}
 	}
-	q := *plain
-	q.Want, q.Bound, q.Alt = slices.Clone(plain.Want), slices.Clone(plain.Bound), nil
+	q := altered(plain)
 	for _, f := range b.Files {
 		lo, hi := f.Lo*b.Cols, f.Hi*b.Cols
 		cov := rl.TokenCovariance(nil, lp[lo:hi], adv[lo:hi], b.Mask[lo:hi], 0)
@@ -65,5 +63,5 @@ func heldByCovariance(key func(cov float64) float64, c *stage.Case, ch *stage.Ch
 			}
 		}
 	}
-	return &q
+	return q
 }

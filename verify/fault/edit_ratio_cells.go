@@ -84,13 +84,12 @@ func ofAttended(sum, length bool, c *stage.Case, ch *stage.Check) *stage.Predict
 	if p == nil {
 		return nil
 	}
-	q := *p
-	q.Want, q.Bound, q.Alt = slices.Clone(p.Want), slices.Clone(p.Bound), nil
+	q := altered(p)
 	for i, w := range p.Want {
 		q.Bound[i] += e * math.Abs(w)
 	}
 	if ch.Stage != convention.Gradient || !sum || len(q.Want) != len(b.Mask) {
-		return &q
+		return q
 	}
 	for r := range b.Rows {
 		first, _ := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols])
@@ -100,5 +99,5 @@ func ofAttended(sum, length bool, c *stage.Case, ch *stage.Check) *stage.Predict
 			}
 		}
 	}
-	return &q
+	return q
 }

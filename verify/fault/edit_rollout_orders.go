@@ -2,9 +2,8 @@ package fault
 
 import (
 	"cmp"
-	"math"
-	"slices"
 
+	"plumbline/reference/rl"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -85,25 +84,18 @@ func klOfOthers(order rankOrder, c *stage.Case, ch *stage.Check) *stage.Predicti
 	if v := c.Set.Value("kl.place"); from == nil || v.Kind() != convention.Enum || v.Text() != "sequence_reward_before_baseline" || b.Cols == 0 {
 		return nil
 	}
-	kl, most := b.Token("kl"), 0.0
+	kl := b.Token("kl")
 	if kl == nil {
 		p := under(sameInput, c, stage.Find("kl/token"))
 		if p == nil {
 			return nil
 		}
-		kl, most = p.Want, slices.Max(append(p.Bound, 0))
+		kl = p.Want
 	}
 	if len(kl) != len(b.Mask) {
 		return nil
 	}
-	sums, size := make([]float64, b.Rows), 0.0
-	for r := range sums {
-		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
-			if b.Mask[i] {
-				sums[r], size = sums[r]+kl[i], max(size, float64(b.Cols)*(most+8*c.Unit*math.Abs(kl[i])))
-			}
-		}
-	}
+	sums := rl.RowSums(nil, kl, b.Mask, b.Rows, b.Cols)
 	x := make([]float64, len(kl))
 	for r := range sums {
 		if first, _ := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols]); first >= 0 {
@@ -114,12 +106,11 @@ func klOfOthers(order rankOrder, c *stage.Case, ch *stage.Check) *stage.Predicti
 	if p == nil || right == nil || len(p.Bound) != len(right.Bound) {
 		return nil
 	}
-	q := *p
-	q.Bound = slices.Clone(p.Bound)
-	for i := range q.Bound { // the error of a sum of KL is in the right ones, too
-		q.Bound[i] += 4 * right.Bound[i]
+	q := altered(p)
+	for i := range q.Bound { // the tokens whose KL is summed are off by what they are in the right ones
+		q.Bound[i] += right.Bound[i]
 	}
-	return &q
+	return q
 }
 
 // unfilteredEdits returns the edit of advantages that are cut at the front of the rollout before dynamic sampling drops groups without a spread (Yu et al. 2025,

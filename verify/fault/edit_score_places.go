@@ -53,7 +53,6 @@ func scorePlaceEdits(o *stage.Outcome) (list []edit) {
 // predict returns token rewards of the scores, as eos.rule leaves them, in the place of each. Those that are moved stand as a penalty of KL, r_t = −kl_t, which
 // is whitened with the rest.
 func (f scorePlace) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
-	const least = 1 // rows whose score is elsewhere
 	b, raw := c.B, input(sameInput)
 	white := c.EnumOr("rewards.whiten", "no") != "no"
 	if white {
@@ -63,8 +62,8 @@ func (f scorePlace) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if with == nil || without == nil || b.Cols == 0 || len(with.Want) != len(b.Mask) || len(without.Want) != len(b.Mask) {
 		return nil
 	}
-	rewards, kept, moved := *without, make([]float64, b.Rows), 0
-	rewards.Want, rewards.Bound, rewards.Judge, rewards.Alt = slices.Clone(without.Want), slices.Clone(without.Bound), with.Judge, nil
+	rewards, kept, moved := altered(without), make([]float64, b.Rows), 0
+	rewards.Judge = with.Judge
 	for r := range b.Rows {
 		own, cells := -1, []int(nil)
 		for t := range b.Cols {
@@ -95,11 +94,11 @@ func (f scorePlace) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			rewards.Bound[r*b.Cols+to] += e
 		}
 	}
-	if moved < least {
+	if moved == 0 {
 		return nil
 	}
 	if !white {
-		return &rewards
+		return rewards
 	}
 	kl := slices.Clone(rewards.Want)
 	for i := range kl {

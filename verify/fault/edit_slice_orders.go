@@ -3,6 +3,7 @@ package fault
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
 	"plumbline/internal/format/dump"
@@ -128,7 +129,7 @@ func sampledOrder(b *dump.Batch, beside []*dump.Batch) (list [][]rowAt) {
 		from, left := make([]rowAt, b.Rows), false
 		for rank, steps := range own {
 			next := -1
-			for _, step := range sortedKeys(steps) {
+			for _, step := range slices.Sorted(maps.Keys(steps)) {
 				rows := steps[step]
 				if next < 0 {
 					next = at * len(rows)
@@ -151,15 +152,6 @@ func sampledOrder(b *dump.Batch, beside []*dump.Batch) (list [][]rowAt) {
 }
 
 func has(ids map[float64]rowAt, x float64) bool { _, ok := ids[x]; return ok }
-
-func sortedKeys(m map[int][]int) []int {
-	var keys []int
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
 
 // ordersAmong returns edits in which one tensor that an output reads stands in another order of the rollout than the rest.
 func ordersAmong(o *stage.Outcome, beside func(step int) []*dump.Batch) []edit {
