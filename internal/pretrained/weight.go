@@ -3,6 +3,8 @@ package pretrained
 import (
 	"fmt"
 	"math"
+	"slices"
+	"sync"
 
 	"plumbline/internal/format"
 )
@@ -63,6 +65,12 @@ func (w *Weight) ReadRows(dst []float64, first int) error {
 	return nil
 }
 
+// pieces are the buffers of ReadRows32: a model read a few rows at a time would leave garbage three times its size.
+var pieces = sync.Pool{New: func() any { return new([]float64) }}
+
+// pieceLen is the number of elements that ReadRows32 decodes at a time, unless a row has more.
+const pieceLen = 1 << 15
+
 // ReadRows32 is ReadRows with numbers that are rounded to float32, to the nearest and from ties to even: no rounding for the
 // types F32, BF16, F16 and those of GGUF, one for F64 and int8. A number beyond float32 is refused as infinite.
 func (w *Weight) ReadRows32(dst []float32, first int) error {
@@ -73,8 +81,10 @@ func (w *Weight) ReadRows32(dst []float32, first int) error {
 	if width == 0 || len(dst)%width != 0 {
 		panic("pretrained: ReadRows32: no rows of the weight")
 	}
-	n := max(1, 1<<15/width)
-	piece := make([]float64, min(n*width, len(dst)))
+	kept := pieces.Get().(*[]float64)
+	defer pieces.Put(kept)
+	*kept = slices.Grow((*kept)[:0], max(1, pieceLen/width)*width)
+	piece := (*kept)[:min(max(1, pieceLen/width)*width, len(dst))]
 	for at := 0; at < len(dst); at += len(piece) {
 		piece = piece[:min(len(piece), len(dst)-at)]
 		row := first + at/width

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -158,4 +159,17 @@ func TestNotFinite(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, w.ReadRows32(make([]float32, w.Len()), 0), "is 1e+300: beyond float32")
 	require.NoError(t, w.ReadRows32(make([]float32, 3*w.Width()), 0))
+}
+
+// A weight that is read a few rows at a time leaves no garbage of its size.
+func TestRowsLeaveNoGarbage(t *testing.T) {
+	w := &Weight{Shape: []int{4096, 2048}, rows: func(dst []float64, _ int) error { clear(dst); return nil }}
+	dst := make([]float32, 16*w.Width())
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for first := 0; first < w.Rows(); first += 16 {
+		require.NoError(t, w.ReadRows32(dst, first))
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(32*8<<15)) // 256 calls; the collector may drop some of their buffers
 }
