@@ -283,7 +283,13 @@ func predictTokenRewards(c *Case) *Prediction {
 	}
 	c.scoreInHalf(&score)
 	at := c.scoreColumns(o.Index, eos)
-	if c.narrow() { // the end of a row is that of its file's grid
+	moved := false
+	for r, last := range at {
+		if t := c.scoreBehind(r, last); t >= 0 && o.Index == rl.ScoreLastResponse {
+			at[r], moved = t, true
+		}
+	}
+	if c.narrow() || moved { // the end of a row is that of its file's grid
 		o.Index, eos = rl.ScoreEOS, at
 	}
 	p := &Prediction{Want: rl.TokenRewards(nil, score.X, kl.X, b.Mask, eos, b.Rows, b.Cols, o), Bound: make([]float64, len(b.Mask)), Judge: make([]bool, len(b.Mask))}

@@ -136,6 +136,23 @@ func TestTokenRewardsFindFaults(t *testing.T) {
 	lacks(t, "reward/token", g.Batch, adaptive, "kl.adaptive")
 }
 
+// A response that is cut off within a tool's output has its score at its own end, outside the mask. One whose score stands before that, or on padding, has it in
+// a wrong place.
+func TestScoreBehindTheLastAction(t *testing.T) {
+	ids := []float64{5, 6, 8, 9, 5, 1, 0, 0, 7, 8, 8, 0} // 8 and 9 are a tool's, 0 is padding
+	of := func(row2 ...float64) *dump.Batch {
+		g := newGrid(4, 2, 2, 1).row("scores", 2, -1, 3).token("response_ids", ids...)
+		return g.token("token_rewards", append([]float64{0, 0, 0, 2, 0, -1, 0, 0}, row2...)...).Batch
+	}
+	s := set(t, "kl.place=token_reward kl.beta=0 eos.rule=none reward.clip=none rewards.whiten=no score.index=last_response")
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), of(0, 0, 3, 0), s).Verdict)
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), of(3, 0, 0, 0), s).Verdict)
+	fails(t, "reward/token", of(0, 3, 0, 0), s)
+	fails(t, "reward/token", of(0, 0, 0, 3), s)
+	fails(t, "reward/token", of(0, 0, 3, 1), s)
+	fails(t, "reward/token", of(1, 0, 3, 0), s)
+}
+
 // The coefficient of a controller is read off the rewards of a later batch: one number has to explain all of them, and be the one that is logged.
 func TestCoefficientOfAController(t *testing.T) {
 	s := set(t, plainReward+"score.index=last_response").WithFact("algorithm.kl_ctrl.type", "adaptive").WithFact("num_mini_batches", 1.0)
