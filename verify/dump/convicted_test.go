@@ -69,6 +69,14 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	behind := []fault.Explanation{known("LOSS-MASK-P1", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("gae/returns"), first: without, why: explanation{faults: behind}}).convicted(), "the cell behind a response may hold a value")
 	require.True(t, (&track{check: stage.Find("token_loss/policy"), first: without, why: explanation{faults: behind}}).convicted())
+	padded, cells := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false)}, []bool{true, true, false, false}
+	for name, want := range map[string]bool{"advantages": false, "other": true} {
+		b := &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{}, Rows: 2, Cols: 2, Mask: cells}
+		b = b.With(name, []float64{1, -1, 0, 0})
+		constant := &stage.Outcome{Case: &stage.Case{Set: nothing, B: b}}
+		require.Equal(t, want, (&track{check: stage.Find("aggregate/loss"), first: constant, why: explanation{faults: padded}}).convicted(), "a sum over padding that is 0, divided by the width: %s", name)
+		require.True(t, (&track{check: stage.Find("advantage/group"), first: constant, why: explanation{faults: padded}}).convicted())
+	}
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
 	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())

@@ -76,6 +76,7 @@ func TestFormsOfBareLosses(t *testing.T) {
 		{bareLosses(6, clipped(0.1, 0.05), func(d float64) float64 { return d * d / 2 }, ofTokens(0.125)), 0.125, []string{"kl.kind=k2", "clip.low=0.1", "clip.high=0.05"}, ""},
 		{bareLosses(6, func(a, _, _, row float64) float64 { return -a * row }, math.Abs, func(_, rows, _, _, n float64) float64 { return rows / n }), 0, []string{"ratio.level=seq_mean"}, "kl.kind"},
 		{bareLosses(6, func(a, lp, _, _ float64) float64 { return -a * lp }, k3, func(pg, _, _, _, rows float64) float64 { return pg / rows }), 0, []string{"loss.kind=reinforce"}, "kl.kind"},
+		{bareLosses(6, clipped(0.15, 0.15), k3, func(pg, _, _, _, rows float64) float64 { return pg / rows / 6 }), 0, []string{"agg.kind=seq_sum_const", "clip.low=0.15"}, "kl.kind"},
 		// a bug in them: the rest is as it is
 		{bareLosses(6, clipped(0.2, 0.2), func(d float64) float64 { return math.Exp(d) - 1 - d }, ofTokens(0.04)), 0.04, []string{"kl.kind=k3", "clip.low=0.2", "clip.high=0.2"}, ""},
 		{bareLosses(6, func(a, _, ratio, _ float64) float64 { return -a * min(max(ratio, 0.8), 1.2) }, k3, ofTokens(0.04)), 0.04, []string{"kl.kind=k3", "clip.low=0.2", "clip.high=0.2"}, ""},

@@ -39,6 +39,8 @@ func (l *Losses) Form() []Change {
 	}
 	if fit.constant > 0 && l.forms.solver.ofAll(fit.constant) == 1 {
 		list = append(list, word("agg.kind", "token_sum"))
+	} else if l.constantOfWhole() > 0 { // which the padded width may be, and a mean over padding has its numbers where padding adds nothing
+		list = append(list, word("agg.kind", "seq_sum_const"))
 	}
 	if fit.misdivided != "" || fit.turned || l.forms.beneath {
 		list = append(list, fit.reduction()...)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 )
 
@@ -24,6 +25,21 @@ func OutsideMask(o *Outcome) bool {
 		}
 	}
 	return false
+}
+
+// NothingOutside reports whether token losses, or where none were dumped the advantages that they are multiples of, are 0 in every cell outside the mask:
+// sums over all cells and over the mask are then the same.
+func NothingOutside(b *dump.Batch) bool {
+	of := b.Token("token_loss")
+	if of == nil {
+		of = b.Token("advantages")
+	}
+	for i, x := range of {
+		if !b.Mask[i] && x != 0 {
+			return false
+		}
+	}
+	return of != nil
 }
 
 // NotALine reports whether the advantages of some file are no line a·y + b of the predicted ones: whitening over a batch of rows, of any scope
