@@ -3,6 +3,7 @@ package fault
 import (
 	"cmp"
 	"fmt"
+	"math"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -13,13 +14,13 @@ import (
 // counts its own: a count that is not gathered. The steps are those of one generation batch.
 func rolloutCountEdits(o *stage.Outcome, beside func(step int) []*dump.Batch) (list []edit) {
 	const most = 8 // steps
-	if b := o.Case.B; b.Meta.WorldSize < 2 || o.Case.FactOr("num_items_in_batch", 0) <= 0 || o.Check.Stage != convention.Aggregate && o.Check.Stage != convention.Gradient ||
+	if b := o.Case.B; b.Meta.WorldSize < 2 || itemsOf(o.Case) <= 0 || o.Check.Stage != convention.Aggregate && o.Check.Stage != convention.Gradient ||
 		o.Check.Output == "value_loss" || o.Check.Output == "dvalues" {
 		return nil
 	}
 	for n := 2; n <= most; n++ {
 		for first := range n {
-			if _, all := rankTokens(o.Case.B, beside(o.Case.B.Meta.Step), n, first); all != o.Case.FactOr("num_items_in_batch", 0) {
+			if _, all := rankTokens(o.Case.B, beside(o.Case.B.Meta.Step), n, first); all != itemsOf(o.Case) {
 				continue
 			}
 			for _, share := range []bool{true, false} {
@@ -29,7 +30,7 @@ func rolloutCountEdits(o *stage.Outcome, beside func(step int) []*dump.Batch) (l
 				}
 				list = append(list, edit{id: "AGG-LOCAL-DENOMINATOR", title: title, changes: 1, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 					own, all := rankTokens(c.B, beside(c.B.Meta.Step), n, first)
-					if all != c.FactOr("num_items_in_batch", 0) {
+					if all != itemsOf(c) {
 						return nil
 					}
 					by := spreadFiles(c.B, func(f int) float64 {
@@ -45,6 +46,11 @@ func rolloutCountEdits(o *stage.Outcome, beside func(step int) []*dump.Batch) (l
 		}
 	}
 	return list
+}
+
+// itemsOf is num_items_in_batch, the declared one or that which the losses of a run show, 0 where neither is known.
+func itemsOf(c *stage.Case) float64 {
+	return c.FactOr("num_items_in_batch", math.Round(c.FactOr(stage.StepTokens, 0)*c.FactOr(stage.GenerationSteps, 0)))
 }
 
 // rankTokens returns the tokens of every rank in those n steps that have the step of the batch among them and begin at first, first + n and so on, and of all

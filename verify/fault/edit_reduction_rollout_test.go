@@ -14,8 +14,8 @@ import (
 // Two ranks and two steps of a generation batch: num_items_in_batch is 24 tokens, of which the first rank has 9 and the second 15.
 func TestCountsThatAreNotGathered(t *testing.T) {
 	const cols, items = 4, 24.0
-	set := declared(t, map[string]string{"agg.kind": "token", "agg.denominator": "global", "agg.div_ga": "false", "loss.kind": "ppo", "entropy.coef": "0", "kl.place": "none", "mean.eps": "0"}).
-		WithFact("num_items_in_batch", items)
+	undeclaredItems := declared(t, map[string]string{"agg.kind": "token", "agg.denominator": "global", "agg.div_ga": "false", "loss.kind": "ppo", "entropy.coef": "0", "kl.place": "none", "mean.eps": "0"})
+	set := undeclaredItems.WithFact("num_items_in_batch", items)
 	tokens := map[int][]int{1: {2, 3, 4, 4}, 2: {1, 3, 3, 4}} // of the rows of a step, two for each rank
 	step := func(s int, divisor func(rank int) float64) *dump.Batch {
 		mask, x, loss := make([]bool, 4*cols), make([]float64, 4*cols), make([]float64, 2)
@@ -42,5 +42,10 @@ func TestCountsThatAreNotGathered(t *testing.T) {
 		require.NotEmpty(t, found)
 		require.Equal(t, "AGG-LOCAL-DENOMINATOR", found[0].Hypothesis.ID)
 		require.Equal(t, share > 1, len(found[0].Hypothesis.Title) > 140, found[0].Hypothesis.Title)
+		shown := undeclaredItems.WithFact(stage.StepTokens, items/2).WithFact(stage.GenerationSteps, 2.0)
+		twice := func(rank int) float64 { return local(rank) / 2 } // such a loss is that of a step: times the two of the batch
+		found = fault.ExplainRows(stage.Judge(ch, step(1, twice), shown), func(int) []*dump.Batch { return []*dump.Batch{step(2, twice)} })
+		require.NotEmpty(t, found)
+		require.Equal(t, "AGG-LOCAL-DENOMINATOR", found[0].Hypothesis.ID, "a count that the losses show")
 	}
 }

@@ -23,6 +23,7 @@ type misdivision struct {
 //
 //	W/G        the tokens G of a generation batch of P steps, without P (TRL before #6024, GRPOTrainer._compute_loss): right is W·P/G
 //	w/A        a reduction w, whose count is that of the step or which the accumulation steps A divide, by A once more
+//	W·P/G_r    the tokens G_r that the own rank has of a generation batch of P steps, for those of all W ranks: a count that is not gathered
 //
 // A sum that is divided by the tokens of all W ranks lacks W where gradients are summed over ranks, so that 1/W is no bug. That P steps are steps of the
 // optimiser, and not parts of one, is seen where the policy leaves the log-probs of the rollout behind the first of them.
@@ -34,12 +35,48 @@ func (w *wholes) misdivisions() (list []misdivision) {
 			twice.kinds = append(twice.kinds, ofGenerations+span)
 		}
 	}
-	return append(list, twice)
+	list = append(list, twice)
+	for span := 1; span <= min(mostSteps, len(w.steps)) && !w.gap; span++ {
+		kind := ofGenerations + span
+		if span == 1 {
+			kind = ofTokensGlobal
+		}
+		if len(w.steps)%span == 0 {
+			list = append(list, misdivision{"AGG-LOCAL-DENOMINATOR", []int{kind}, func(f *wholeFile) float64 { return w.ofRank(f, span) }})
+		}
+	}
+	return list
 }
 
-// told reports whether a division of every file by a number is one that no other reduction has.
+// ofRank returns the share that the rank of a file has in the tokens of its span of steps, NaN where they are all in the file: W times a mean over a file is
+// what open-instruct makes of one (its loss is averaged over ranks), and of files that are accumulated nobody does.
+func (w *wholes) ofRank(f *wholeFile, span int) float64 {
+	var own, all float64
+	lo := f.step / span * span
+	for s := lo; s < min(lo+span, len(w.ranks)); s++ {
+		own += w.ranks[s][f.rank]
+		for _, n := range w.ranks[s] {
+			all += n
+		}
+	}
+	if f.world < 2 || span == 1 && f.steps < 2 {
+		return math.NaN()
+	}
+	return own / all
+}
+
+// told reports whether a division of every file by a number is one that no other reduction has: a share of ranks says nothing where all have 1/W.
 func (m *misdivision) told(files []wholeFile) bool {
-	return !slices.ContainsFunc(files, func(f wholeFile) bool { return !(m.by(&f) > 1) || m.by(&f) == f.world })
+	shares := false
+	for i := range files {
+		f := &files[i]
+		by := m.by(f)
+		if !(by > 0) || by == f.world || by == 1 {
+			return false
+		}
+		shares = shares || by < 1 && math.Abs(by*f.world-1) > 1e-2
+	}
+	return shares || len(files) > 0 && m.by(&files[0]) > 1
 }
 
 // distanceOfPolicy is the mean of |logp_new − logp_old| over the tokens of a batch, NaN where one of them is not there.
@@ -83,7 +120,7 @@ func (w *wholes) misfit() *wholeFit {
 		apart := 0.0
 		for i := range v.files {
 			f := &v.files[i]
-			apart = max(apart, (m.by(f)-1)*math.Abs(f.loss))
+			apart = max(apart, math.Abs(m.by(f)-1)*math.Abs(f.loss))
 			f.loss *= m.by(f)
 		}
 		f := v.fit()

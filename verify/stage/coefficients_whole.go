@@ -27,7 +27,8 @@ const mostSteps = 16
 // wholeFile is a file whose loss is all that says of its terms: the loss, and by aggregation the losses, the KL and the entropy of its tokens.
 type wholeFile struct {
 	loss  float64
-	step  int     // index
+	step  int // index
+	rank  int
 	steps float64 // that are accumulated
 	world float64 // ranks
 	terms [3][aggregations]float64
@@ -44,9 +45,10 @@ type wholes struct {
 	unit  float64 // of the coarsest of the tensors
 	no    bool    // some file has its policy loss, or lacks its loss, or the losses of its tokens
 
-	steps  []int     // one after the other, until one is missing
-	tokens []float64 // of each
-	moved  []float64 // how far the policy is from its rollout, in each
+	steps  []int             // one after the other, until one is missing
+	tokens []float64         // of each
+	ranks  []map[int]float64 // the tokens of each that the ranks have
+	moved  []float64         // how far the policy is from its rollout, in each
 	gap    bool
 	only   []int // aggregations that are tried; nil: all
 }
@@ -85,10 +87,15 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 		return
 	}
 	var tokens float64
-	for _, n := range c.tokensOfRows() {
-		tokens += n
+	ranks := map[int]float64{}
+	n := c.tokensOfRows()
+	for _, f := range b.Files {
+		for _, x := range n[f.Lo:f.Hi] {
+			tokens += x
+			ranks[f.Rank] += x
+		}
 	}
-	w.tokens, w.moved = append(w.tokens, tokens), append(w.moved, distanceOfPolicy(b))
+	w.tokens, w.ranks, w.moved = append(w.tokens, tokens), append(w.ranks, ranks), append(w.moved, distanceOfPolicy(b))
 	var of [3][][aggregations]float64
 	for k := range x {
 		of[k] = c.aggregated(x[k])
@@ -99,7 +106,7 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 	}
 	size := c.aggregated(magnitudes)
 	for f := range b.Files {
-		file := wholeFile{loss: loss[f], value: math.NaN(), step: len(w.steps) - 1, steps: c.accumulation(), world: c.worldSize(), high: c.highMean(f, x[0], x[1], x[2])}
+		file := wholeFile{loss: loss[f], value: math.NaN(), step: len(w.steps) - 1, rank: b.Files[f].Rank, steps: c.accumulation(), world: c.worldSize(), high: c.highMean(f, x[0], x[1], x[2])}
 		for k := range x {
 			if x[k] != nil {
 				file.terms[k] = of[k][f]
