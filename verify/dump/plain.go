@@ -14,15 +14,7 @@ import (
 func plainForms() (list [][]stage.Change) {
 	form := func(words ...string) {
 		words = append([]string{"adv.kind", "group", "kl.place", "none", "reward.clip", "none", "eos.rule", "none", "whiten.scope", "none"}, words...)
-		var changes []stage.Change
-		for i := 0; i < len(words); i += 2 {
-			v, err := convention.Parse(words[i], words[i+1])
-			if err != nil {
-				panic("dump: " + err.Error())
-			}
-			changes = append(changes, stage.Change{Option: words[i], To: v})
-		}
-		list = append(list, changes)
+		list = append(list, changesTo(words...))
 	}
 	for _, center := range []string{"mean", "loo"} {
 		form("adv.center", center, "adv.scale", "none")
@@ -33,6 +25,18 @@ func plainForms() (list [][]stage.Change) {
 		}
 	}
 	return list
+}
+
+// changesTo are the changes to values that words say, each behind its option.
+func changesTo(words ...string) (changes []stage.Change) {
+	for i := 0; i < len(words); i += 2 {
+		v, err := convention.Parse(words[i], words[i+1])
+		if err != nil {
+			panic("dump: " + err.Error())
+		}
+		changes = append(changes, stage.Change{Option: words[i], To: v})
+	}
+	return changes
 }
 
 // plain are the failures of a step under each of the plain forms of its advantages that contradicts nothing, those first that leave the least: profiles have them

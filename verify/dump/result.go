@@ -60,6 +60,7 @@ func (s *session) report() *Report {
 		}
 		t.contradicted(&res, s)
 		t.withoutKL(&res, s)
+		t.discounted(&res, s)
 		t.unclipped(&res, s, r.Results)
 		t.withoutWeights(&res, s)
 		t.correctedTwice(&res, s)

@@ -31,6 +31,11 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 		if b.Token("returns") != nil { // they may be of another recursion than the advantages
 			lists = append(lists, decays(b.Without("returns"))...)
 		}
+		if white := ofUnitDeviation(b); white != nil {
+			for i := range lists {
+				lists[i] = append(slices.Clip(lists[i]), white...)
+			}
+		}
 	case ch.ID == "advantage/group" || ch.ID == "advantage/return":
 		if lists = estimators(b); ch.ID == "advantage/return" {
 			lists = append(impliedRewardForms(b, set), lists...)
@@ -210,6 +215,11 @@ func decays(b *dump.Batch) (lists [][]assign) {
 		}
 		size := rms(ret, func(i int) bool { return b.Mask[i] })
 		if w, left := two.solve(); w != nil && left <= size/64 {
+			if fit := lineOfSurprise(b, 0, b.Rows); math.Abs(w[0]) <= 1e-4 && fit != nil && fit.left > fit.size/64 { // of rewards alone: advantages are no part of them
+				for _, list := range decaysOfAdvantages(b, pairs) {
+					lists = append(lists, append(list, word("returns.of", "reward_to_go")))
+				}
+			}
 			if beyond(w) { // what carries A_{t+1} is λ alone
 				lists = append(lists, []assign{amount("gae.gamma", written(w[0]+w[1], 1e-3)), amount("gae.lambda", written(w[1], 1e-3))})
 			}
@@ -227,6 +237,15 @@ func decays(b *dump.Batch) (lists [][]assign) {
 			}
 		}
 		return lists
+	}
+	return decaysOfAdvantages(b, pairs)
+}
+
+// decaysOfAdvantages is [decays] of advantages alone.
+func decaysOfAdvantages(b *dump.Batch, pairs func(lo, hi int, add func(i int))) (lists [][]assign) {
+	r, v, adv := b.Token("token_rewards"), b.Token("values"), b.Token("advantages")
+	if adv == nil {
+		return nil
 	}
 	var gs, ls []float64
 	white := false
@@ -272,6 +291,42 @@ func whitening(b *dump.Batch) []assign {
 		return []assign{word("whiten.scope", "none")}
 	}
 	return []assign{word("whiten.eps_place", "no_std")}
+}
+
+// ofUnitDeviation proposes the deviation that advantages were divided by where their mean is 0 and it is 1: with n or with n − 1, over each file or over all.
+func ofUnitDeviation(b *dump.Batch) []assign {
+	of := func(lo, hi int) (ddof string) {
+		var mean, square, n float64
+		adv := b.Token("advantages")
+		for i := range b.TokensIn(lo, hi) {
+			mean, square, n = mean+adv[i], square+float64(adv[i]*adv[i]), n+1
+		}
+		const near = 1e-5
+		switch mean, square = mean/n, square/n-float64(mean/n*(mean/n)); {
+		case !(math.Abs(mean) <= near) || 1/n < 16*near:
+		case math.Abs(square-1) <= near:
+			return "0"
+		case math.Abs(square*n/(n-1)-1) <= near:
+			return "1"
+		}
+		return ""
+	}
+	if b.Token("advantages") == nil {
+		return nil
+	}
+	scope, ddof := "global", of(0, b.Rows)
+	if len(b.Files) > 1 && ddof == "" {
+		scope, ddof = "minibatch", of(b.Files[0].Lo, b.Files[0].Hi)
+		for _, f := range b.Files {
+			if of(f.Lo, f.Hi) != ddof {
+				ddof = ""
+			}
+		}
+	}
+	if ddof == "" {
+		return nil
+	}
+	return []assign{word("whiten.scope", scope), word("whiten.mask", "response"), word("whiten.ddof", ddof), word("whiten.shift_mean", "true")}
 }
 
 // surpriseFit is the line A = a·(R − V) + b through advantages, over what returns exceed values by.
