@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -130,7 +132,40 @@ func ratioOperands(c *stage.Case) []ratioForm {
 			list = append(list, ratioForm{id: id, title: "the ratio reads " + s.title + " where logp_old should be", log: plainLog, b: s.of})
 		}
 	}
+	if c.EnumOr("ratio.level", "token") == "token" {
+		for _, t := range carriedRatios {
+			list = append(list, ratioForm{title: "the ratio of a token is the product of those of " + t.title, log: plainLog, b: func(c *stage.Case) []float64 { return carried(c.B, t.back) }})
+		}
+	}
 	return list
+}
+
+// carriedRatios are products of the ratios of tokens that stand for that of one.
+var carriedRatios = []struct {
+	title string
+	back  bool
+}{{"all tokens up to it", false}, {"all tokens from it on", true}}
+
+// carried returns the old log-probs with which the ratio of every token is the product of those of the tokens up to it, or from it on: logp_new − Σ(logp_new −
+// logp_old). It is nil without them.
+func carried(b *dump.Batch, back bool) []float64 {
+	lp, old := b.Token("logp_new"), b.Token("logp_old")
+	if lp == nil || old == nil {
+		return nil
+	}
+	x := slices.Clone(old)
+	for r := range b.Rows {
+		cells := slices.Collect(b.TokensOf(r))
+		if back {
+			slices.Reverse(cells)
+		}
+		d := 0.0
+		for _, i := range cells {
+			d += lp[i] - old[i]
+			x[i] = lp[i] - d
+		}
+	}
+	return x
 }
 
 // rowMoves are the ways in which the rows of a micro-batch are read in another order.

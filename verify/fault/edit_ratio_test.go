@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -75,6 +76,22 @@ func TestRatioEdits(t *testing.T) {
 			require.NotEmpty(t, found)
 			require.Contains(t, found[0].Hypothesis.Title, operand)
 			require.Contains(t, found[0].Hypothesis.Title, "reversed")
+		})
+	}
+	for _, back := range []bool{false, true} {
+		t.Run(fmt.Sprintf("carried, back %v", back), func(t *testing.T) {
+			b := updated(func(d, a float64) float64 { return 0 })
+			lp, old, adv := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages")
+			for i := range lp {
+				d := 0.0
+				for j := i - i%b.Cols; j < i-i%b.Cols+b.Cols; j++ {
+					if b.Mask[j] && (j == i || (j > i) == back) {
+						d += lp[j] - old[j]
+					}
+				}
+				b.Token("token_loss")[i] = float64(float32(loss(math.Exp(d), adv[i/b.Cols])))
+			}
+			requireName(t, stage.Judge(stage.Find("token_loss/policy"), b, set), "RATIO-FORM", map[bool]string{true: "from it on", false: "up to it"}[back])
 		})
 	}
 	t.Run("a bound between those that people write", func(t *testing.T) {

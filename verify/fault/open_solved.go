@@ -31,6 +31,9 @@ func otherInputs() []otherInput {
 	for _, by := range []int{1, -1} {
 		list = append(list, otherInput{"logp_old", func(b *dump.Batch, x []float64) []float64 { return rolledBy(b, x, by) }})
 	}
+	for _, t := range carriedRatios {
+		list = append(list, otherInput{"logp_old", func(b *dump.Batch, _ []float64) []float64 { return carried(b, t.back) }})
+	}
 	return list
 }
 

@@ -12,14 +12,15 @@ import (
 	"plumbline/verify/stage"
 )
 
-// Bounds of losses whose ratios are to the old log-probs of a token late, or whose advantages have lost their sign, are solved with the bug in place.
+// Bounds of losses whose ratios are to the old log-probs of a token late, or are products over a row, or whose advantages have lost their sign, are solved with the bug in place.
 func TestBoundsAreSolvedUnderOtherInputs(t *testing.T) {
 	held := func(d, a float64) float64 {
 		return math.Max(-a*math.Exp(d), -a*math.Max(1-0.13, math.Min(math.Exp(d), 1+0.27)))
 	}
 	for name, spoilt := range map[string]func(b *dump.Batch) *dump.Batch{
-		"old log-probs a token late": func(b *dump.Batch) *dump.Batch { return b.With("logp_old", rolledBy(b, b.Token("logp_old"), -1)) },
-		"advantages without a sign":  func(b *dump.Batch) *dump.Batch { return b.With("advantages", mapped(b.Row("advantages"), math.Abs)) },
+		"old log-probs a token late":  func(b *dump.Batch) *dump.Batch { return b.With("logp_old", rolledBy(b, b.Token("logp_old"), -1)) },
+		"ratios of all tokens so far": func(b *dump.Batch) *dump.Batch { return b.With("logp_old", carried(b, false)) },
+		"advantages without a sign":   func(b *dump.Batch) *dump.Batch { return b.With("advantages", mapped(b.Row("advantages"), math.Abs)) },
 	} {
 		b := unclipped()
 		in := perTokenOf(spoilt(b), "token_loss", func(lp, old, a float64) float64 { return held(lp-old, a) })
