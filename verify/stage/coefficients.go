@@ -19,7 +19,8 @@ type Losses struct {
 	parts                             bool                       // every file has loss, pg_loss and the terms that any has
 	has                               [3]bool
 	n                                 int
-	alone                             wholes // where the loss is all that says of its terms
+	alone                             wholes              // where the loss is all that says of its terms
+	without                           [len(lacked)]wholes // the same, without tokens that are counted
 	forms                             lossForms
 	pairs                             pairLosses
 	rewards                           loggedRewards
@@ -44,6 +45,9 @@ func (l *Losses) Add(b *dump.Batch) {
 		}
 	}
 	l.alone.add(b, l.n == 1)
+	for i := range l.without {
+		l.without[i].add(withoutTokens(b, lacked[i].of), l.n == 1)
+	}
 	l.forms.add(b, l.n == 1)
 	l.pairs.add(b)
 	l.rewards.add(b)
@@ -110,7 +114,16 @@ func (l *Losses) fitted() *wholeFit {
 	if f, _ := l.forms.best(); f != nil {
 		return f
 	}
-	return l.alone.misfit()
+	if f := l.alone.misfit(); f != nil {
+		return f
+	}
+	for i := range l.without {
+		if f := l.without[i].fit(); f != nil && l.without[i].sure(f) {
+			f.misdivided = lacked[i].id
+			return f
+		}
+	}
+	return nil
 }
 
 // Misdivided returns the bug of a loss that is one of a configuration but for a division too many ([wholes.misdivisions]), "" where there is none.

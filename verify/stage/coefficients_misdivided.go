@@ -107,7 +107,7 @@ func (w *wholes) moves(span int) bool {
 
 // misfit is [wholes.fit] of losses that some misdivision has made too small; nil where none has, or where coarse numbers leave it in doubt.
 func (w *wholes) misfit() *wholeFit {
-	const near, clear = 16, 64
+	const clear = 64
 	if w.no || !w.has[0] || w.unit > 1e-5 {
 		return nil
 	}
@@ -124,13 +124,57 @@ func (w *wholes) misfit() *wholeFit {
 			f.loss *= m.by(f)
 		}
 		f := v.fit()
-		if f == nil || f.left > near*max(w.unit, tol.U32) || clear*f.left*f.size > apart || !f.written() || len(w.files) < len(f.coefficients)+4 {
+		if f == nil || clear*f.left*f.size > apart || !w.sure(f) {
 			continue
 		}
 		f.misdivided = m.id
 		return f
 	}
 	return nil
+}
+
+// sure reports whether a fit of losses that are wrong leaves roundings alone, has written coefficients, and has more files than these.
+func (w *wholes) sure(f *wholeFit) bool {
+	const near = 16
+	return w.unit <= 1e-5 && f.left <= near*max(w.unit, tol.U32) && f.written() && len(w.files) >= len(f.coefficients)+4
+}
+
+// lacked are tokens that a sum may lack although they are counted: the last of every response, its first, or the last of those of which the gradient is 0 there.
+var lacked = [...]struct {
+	id string
+	of func(g []float64, cells []int) int
+}{
+	{"LOSS-MASK-NO-EOS-ABOVE", func(_ []float64, cells []int) int { return cells[len(cells)-1] }},
+	{"LOSS-MASK-FIRST", func(_ []float64, cells []int) int { return cells[0] }},
+	{"LOSS-MASK-OTHER", func(g []float64, cells []int) int {
+		if last := cells[len(cells)-1]; g != nil && g[last] == 0 {
+			return last
+		}
+		return -1
+	}},
+}
+
+// withoutTokens is b with nothing of the loss, the KL and the entropy of one token of every response, −1 for none.
+func withoutTokens(b *dump.Batch, of func(g []float64, cells []int) int) *dump.Batch {
+	g := b.Token("dlogp")
+	var out []int
+	for r := range b.Rows {
+		if cells := slices.Collect(b.TokensOf(r)); len(cells) > 0 {
+			if i := of(g, cells); i >= 0 {
+				out = append(out, i)
+			}
+		}
+	}
+	for _, name := range wholeTerms {
+		if x := b.Token(name); x != nil {
+			x = slices.Clone(x)
+			for _, i := range out {
+				x[i] = 0
+			}
+			b = b.With(name, x)
+		}
+	}
+	return b
 }
 
 // reduction is the reduction beneath a bug as options.
