@@ -163,7 +163,7 @@ func rewardsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown []
 			in = in.With(name, endsExchanged(b, x))
 		}
 	}
-	return append(shown, first(stage.Shown(ch, in, set), 2)...)
+	return append(append(shown, first(stage.Shown(ch, in, set), 2)...), stage.RewardsUnder(b, set)...)
 }
 
 // endsExchanged is x with the numbers of the first and the last token of every response in each other's place.

@@ -74,4 +74,18 @@ func TestNumbersAreShownUnderOtherInputs(t *testing.T) {
 	}
 	b.Tensors["token_rewards"] = b.With("kl", r).Tensors["kl"]
 	shows("reward/token", b, "kl.beta", "0.04")
+
+	for row := range b.Rows { // the mean of the row for the KL of each token
+		cells := slices.Collect(b.TokensOf(row))
+		var sum float64
+		for _, i := range cells {
+			sum += b.Token("kl")[i]
+		}
+		for _, i := range cells {
+			r[i] = float64(float32(-0.07 * sum / float64(len(cells))))
+		}
+		last := cells[len(cells)-1]
+		r[last] = float64(float32(r[last] + b.Row("scores")[row]))
+	}
+	shows("reward/token", b, "kl.beta", "0.07")
 }

@@ -72,10 +72,3 @@ func TestStrayReductionsAreSolved(t *testing.T) {
 		require.Subset(t, has, []string{"clip.low=0.17", "clip.high=0.23", c.right}, name)
 	}
 }
-
-func sumOf(x []float64) (sum float64) {
-	for _, v := range x {
-		sum += v
-	}
-	return sum
-}

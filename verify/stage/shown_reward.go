@@ -29,6 +29,11 @@ func rewardTerms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
 
 // rewardTermsOf is rewardTerms where a penalty may be that of the rows that penalised reports.
 func rewardTermsOf(b *dump.Batch, set *convention.Set, penalised penalisable) (lists [][]assign) {
+	return rewardTermsIn(b, rewardEstimates(b, set), penalised)
+}
+
+// rewardTermsIn is rewardTermsOf by these estimates.
+func rewardTermsIn(b *dump.Batch, estimates []rewardTerm, penalised penalisable) (lists [][]assign) {
 	r := b.Token("token_rewards")
 	if r == nil {
 		return nil
@@ -39,7 +44,7 @@ func rewardTermsOf(b *dump.Batch, set *convention.Set, penalised penalisable) (l
 	}
 	var terms []rewardTerm
 	size := rms(r, func(i int) bool { return inner[i] })
-	for _, t := range rewardEstimates(b, set) {
+	for _, t := range estimates {
 		one, two := observations{n: 1}, observations{n: 2}
 		for i, in := range inner {
 			if in {

@@ -1,0 +1,60 @@
+package stage
+
+import (
+	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
+)
+
+// otherPenalties are numbers of a token that stand for its KL where a program goes wrong: the mean or the sum of its row, and the KL of the token before it or behind it.
+var otherPenalties = []func(row []float64, t int) float64{
+	func(row []float64, _ int) float64 { return sumOf(row) / float64(len(row)) },
+	func(row []float64, _ int) float64 { return sumOf(row) },
+	func(row []float64, t int) float64 {
+		if t == 0 {
+			return 0
+		}
+		return row[t-1]
+	},
+	func(row []float64, t int) float64 {
+		if t == len(row)-1 {
+			return 0
+		}
+		return row[t+1]
+	},
+}
+
+func sumOf(x []float64) (sum float64) {
+	for _, v := range x {
+		sum += v
+	}
+	return sum
+}
+
+// RewardsUnder returns what stands in rewards of tokens, as [Shown] does, where the KL of a token is another number of its row: the coefficient and the estimator.
+func RewardsUnder(b *dump.Batch, set *convention.Set) (shown [][]Change) {
+	if b.Token("token_rewards") == nil {
+		return nil
+	}
+	for _, of := range otherPenalties {
+		var estimates []rewardTerm
+		for _, t := range rewardEstimates(b, set) {
+			k := make([]float64, len(t.k))
+			for r := range b.Rows {
+				var cells []int
+				var row []float64
+				for i := range b.TokensOf(r) {
+					cells, row = append(cells, i), append(row, t.k[i])
+				}
+				for j, i := range cells {
+					k[i] = of(row, j)
+				}
+			}
+			t.k = k
+			estimates = append(estimates, t)
+		}
+		if lists := rewardTermsIn(b, estimates, longestRows); len(lists) > 0 {
+			shown = append(shown, openOf(lists[:1], set)...)
+		}
+	}
+	return shown
+}
