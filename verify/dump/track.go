@@ -22,6 +22,7 @@ type track struct {
 	failing        []int       // steps
 	cells, of      int         // failed elements of the failing steps, and all of theirs
 	undecided      []int       // steps
+	toLast         int         // of them those whose numbers agree to the last place all the same
 	lacking        string
 	resolution     float64 // largest over the steps
 	arithmetic     map[string]int
@@ -113,7 +114,9 @@ func (t *track) add(v *view, set *convention.Set, s *session) {
 			t.first = light(s.complete(o))
 			t.lacking = t.first.Lacking()
 		}
-		t.undecided = append(t.undecided, step)
+		if t.undecided = append(t.undecided, step); o.ToLast {
+			t.toLast++
+		}
 	}
 }
 

@@ -1,0 +1,24 @@
+package dump
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/check"
+	"plumbline/verify/stage"
+)
+
+// Steps whose bounds tell nothing, one number each, are right where all of enough numbers agree to the last place under options that are declared.
+func TestStepsThatAgreeToTheLastPlace(t *testing.T) {
+	verdict := func(steps, toLast int, searched bool) check.Verdict {
+		u := &track{check: stage.Find("aggregate/loss"), seen: true, judged: steps, compared: steps, undecided: make([]int, steps), toLast: toLast, searched: searched, starts: []int{1}}
+		res, ok := u.result(&session{})
+		require.True(t, ok)
+		return res.Verdict
+	}
+	require.Equal(t, check.Pass, verdict(stage.LeastToLast, stage.LeastToLast, false))
+	require.Equal(t, check.Undetermined, verdict(stage.LeastToLast, stage.LeastToLast-1, false))
+	require.Equal(t, check.Undetermined, verdict(stage.LeastToLast-1, stage.LeastToLast-1, false))
+	require.Equal(t, check.Undetermined, verdict(stage.LeastToLast, stage.LeastToLast, true), "a search has tried many options")
+}

@@ -1,0 +1,37 @@
+package stage
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
+	"plumbline/verify/convention"
+	"plumbline/verify/tol"
+)
+
+// Numbers of a 16-bit type whose bounds tell nothing pass where they agree to the last place, enough of them; one that is two places off is left undecided.
+func TestNumbersThatAgreeToTheLastPlace(t *testing.T) {
+	judged := func(n, places int, dtype format.DType) *Outcome {
+		b := &dump.Batch{Rows: n, Cols: 1, Mask: make([]bool, n), Tensors: map[string]*dump.Tensor{}}
+		p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n)}
+		got := make([]float64, n)
+		for i := range n {
+			b.Mask[i], p.Want[i], p.Bound[i] = true, 1.5+0.25*float64(i%2), 0.2
+			got[i] = p.Want[i] + 0x1p-7
+		}
+		got[0] = p.Want[0] + float64(places)*0x1p-7
+		b.Tensors["returns"] = &dump.Tensor{Name: "returns", Data: got, Layout: dump.PerToken, Type: dtype}
+		return Compare(Find("gae/returns"), NewCase(b, &convention.Set{}, tol.U32), p, Arithmetic{Unit: tol.U32})
+	}
+	require.Equal(t, check.Pass, judged(LeastToLast, 1, format.BF16).Verdict)
+	few := judged(LeastToLast-1, 1, format.BF16)
+	require.Equal(t, check.Undetermined, few.Verdict)
+	require.True(t, few.ToLast, "with the numbers of other steps they may be enough")
+	off := judged(LeastToLast, 2, format.BF16)
+	require.Equal(t, check.Undetermined, off.Verdict)
+	require.False(t, off.ToLast)
+	require.Equal(t, check.Undetermined, judged(LeastToLast, 0, format.F32).Verdict, "a place of float32 is not what they were rounded to")
+}
