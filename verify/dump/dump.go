@@ -176,6 +176,7 @@ type session struct {
 	rowRatios bool         // the losses of tokens are of ratios of rows that no configuration makes
 	length    float64      // that sums over tokens are divided by, where nobody declares it and the numbers give it; 0: not known
 	weights   []any        // of the reward functions, where nobody declares them and the scores give them
+	weighed   bool         // they were looked for in several steps at once
 
 	common dump.Meta // of the first file
 	where  string    // the folder of the files

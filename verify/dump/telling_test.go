@@ -21,7 +21,7 @@ func TestWeightsThatNobodyDeclaresAreSolved(t *testing.T) {
 				per[2*r], per[2*r+1] = single(math.Sin(float64(3*r+1))), single(math.Cos(float64(5*r*r)))
 				score[r] = change(r, single(0.7*per[2*r]+0.03*per[2*r+1]))
 			}
-			b.Tensors["rewards_per_func"] = &dumpfile.Tensor{Data: per, Width: 2, Layout: dumpfile.PerRow, Type: b.Tensors["scores"].Type}
+			b.Tensors["rewards_per_func"] = &dumpfile.Tensor{Data: per, Width: 2, Shape: []int{b.Rows, 2}, Layout: dumpfile.PerRow, Type: b.Tensors["scores"].Type}
 		}, "reward/scores")
 	}
 	verdict := func(results []check.Result) check.Verdict {
@@ -34,6 +34,19 @@ func TestWeightsThatNobodyDeclaresAreSolved(t *testing.T) {
 	}
 	require.Equal(t, check.Pass, verdict(weighted(func(_ int, score float64) float64 { return score })))
 	require.Equal(t, check.Undetermined, verdict(weighted(func(r int, score float64) float64 { return score + math.Sin(float64(r*r)) })))
+	first := true // a function that scores no row of the first step tells its weight in the others
+	require.Equal(t, check.Pass, verdict(silent(t, func(b *dumpfile.Batch) {
+		per, score := make([]float64, 2*b.Rows), b.Row("scores")
+		for r := range b.Rows {
+			per[2*r], per[2*r+1] = single(math.Sin(float64(3*r+1))), single(math.Cos(float64(5*r*r)))
+			score[r] = single(0.7*per[2*r] + 0.03*per[2*r+1])
+			if first {
+				per[2*r+1], score[r] = math.NaN(), single(0.7*per[2*r])
+			}
+		}
+		first = false
+		b.Tensors["rewards_per_func"] = &dumpfile.Tensor{Data: per, Width: 2, Shape: []int{b.Rows, 2}, Layout: dumpfile.PerRow, Type: b.Tensors["scores"].Type}
+	}, "reward/scores")))
 }
 
 // A loss of the wrong sign fails although nothing is declared: where the ratio is 1, no number of a configuration makes it right. That of

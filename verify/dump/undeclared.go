@@ -200,6 +200,9 @@ func (s *session) weighted(v *view, set *convention.Set) *convention.Set {
 	if !there {
 		return set
 	}
+	if len(weights) == 0 && s.weights == nil {
+		weights = s.weighTogether()
+	}
 	if s.weights == nil {
 		for _, w := range weights {
 			s.weights = append(s.weights, w)
@@ -212,6 +215,26 @@ func (s *session) weighted(v *view, set *convention.Set) *convention.Set {
 		return set
 	}
 	return set.WithFact("reward_weights", s.weights)
+}
+
+// weighTogether solves for the weights of the reward functions from several steps at once, for one in which a function gives every row 0; nil where they do not
+// determine them.
+func (s *session) weighTogether() []float64 {
+	const most = 8 // steps
+	if s.weighed {
+		return nil
+	}
+	s.weighed = true
+	var list []*dump.Batch
+	for _, step := range spread(s.run.Steps(), most) {
+		if b, err := s.run.Batch(s.ctx, step); err == nil {
+			list = append(list, b)
+		}
+	}
+	if len(list) < 2 {
+		return nil
+	}
+	return stage.RewardWeights(dump.Join(list...))
 }
 
 // solved returns set with the numbers of the loss that all files of the run together give, and the token that ends all responses but the longest,

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
@@ -325,6 +326,11 @@ func engineAgrees(c *Case) *Assertion {
 		if high > 20*max(median, 1e-3) && median < 0.1*high {
 			return say("GEN-OTHER-TOKEN", "logp_gen is never below %s, equal for most tokens and far above for some (median %.3g, 95th percentile %.3g): it is that of another token than the sampled one", name, median, high)
 		}
+		if c.keepsPart() {
+			out.Note = fmt.Sprintf("logp_gen is never below %s (mean difference %.3g): it is renormalised over what top-p, top-k or min-p keep, which the options of the run say, and exp(%s − logp_gen) is the weight of a token that was drawn so", name, mean, name)
+			return out
+		}
+		out.Warning = c.saysNothing() // such an engine is one that somebody may have configured so
 		return say("GEN-TRUNCATED", "logp_gen is never below %s (smallest difference %.3g, mean %.3g): the engine renormalises over the mass that top-p or top-k kept", name, lowest, mean)
 	}
 	if raw {
@@ -334,6 +340,22 @@ func engineAgrees(c *Case) *Assertion {
 		return say("GEN-OTHER-TOKEN", "most tokens agree and some are far off (median |difference| %.3g, 95th percentile %.3g): another token's log-prob, or other kernels", median, high)
 	}
 	return out
+}
+
+// keepsPart reports whether the run says that its engine draws from a part of the distribution: top-p below 1, top-k or min-p.
+func (c *Case) keepsPart() bool {
+	off := map[string]float64{"top_p": 1, "top_k": 0, "min_p": 0}
+	return slices.ContainsFunc(c.B.Meta.Options, func(o dump.Option) bool {
+		name := o.Name[strings.LastIndex(o.Name, ".")+1:]
+		none, known := off[name]
+		x, number := o.Value.(float64)
+		return known && number && x != none && !(name == "top_k" && x < 0)
+	})
+}
+
+// saysNothing reports whether the files of a run say nothing of what it is.
+func (c *Case) saysNothing() bool {
+	return c.B.Meta.Framework == "" && c.B.Meta.Profile == "" && len(c.B.Meta.Options) == 0
 }
 
 // beyondStorage counts the tokens of which two passes differ by more than two neighbours in the coarser of their types do: that both were

@@ -434,12 +434,14 @@ const RolloutSteps = "steps of the first rollout"
 
 // mayHaveStart reports whether the engine of an asynchronous run may still sample from the weights that the run began with. Where nobody says
 // that a run is asynchronous and importance weights stand between engine and trainer, the engine may be one rollout behind, as one is that
-// samples while the trainer trains, and the second rollout is noted to be open. TRL's trainers send the weights before every rollout.
+// samples while the trainer trains, and the second rollout is noted to be open; of files that say nothing at all every step is. TRL's trainers send the weights before every rollout.
 func (c *Case) mayHaveStart() bool {
 	late, epochs := lag(c.B), 1.0
 	declared := late > 0
 	if !declared && c.Has("is_weights") && !strings.EqualFold(c.B.Meta.Framework, "trl") {
-		late = 1
+		if late = 1; c.saysNothing() { // nor how many steps a rollout has
+			late = math.Inf(1)
+		}
 	}
 	if n := c.Set.Value("optim.epochs"); n.Kind() == convention.Number {
 		epochs = max(1, n.Num())

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 )
 
@@ -104,6 +105,9 @@ func TestEngineAtTheTemperature(t *testing.T) {
 			}
 			late = dumped(other.raw)
 			late.token("is_weights", own.raw...)
+			late.Meta.Step = 3
+			require.NotContains(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "files that say nothing may be of an engine that is more rollouts late")
+			late.Meta.Framework = "verl"
 			for step, of := range map[int]func(require.TestingT, any, any, ...any){2: require.NotContains, 3: require.Contains} {
 				late.Meta.Step = step
 				of(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "the second rollout may be, where weights stand between engine and trainer")
@@ -216,6 +220,30 @@ func TestEngineWithFewTokensFarOff(t *testing.T) {
 	require.Equal(t, []string{"GEN-OTHER-TOKEN"}, named(t, g, "ratio.old=stored"))
 	gen[40], gen[77], gen[100] = own.raw[40], own.raw[77], own.raw[100]
 	require.Empty(t, named(t, g.token("logp_gen", gen...), "ratio.old=stored"), "one token may be off by the engine's own kernels")
+}
+
+// An engine that renormalises over what top-p keeps is one whose run says so, or perhaps one of which nobody says anything.
+func TestEngineThatKeepsAPart(t *testing.T) {
+	const rows, cols = 8, 16
+	r := rand.New(rand.NewPCG(6, 58))
+	own, _, _ := policies(r, rows*cols, 1)
+	gen := make([]float64, len(own.raw))
+	for i, x := range own.raw {
+		gen[i] = math.Min(0, x-math.Log(0.6+0.3*r.Float64()))
+	}
+	g := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_new", own.raw...).token("logp_old", own.raw...).token("logp_gen", gen...)
+	verdict := func() check.Verdict { return rules(t, "agreement/engine", g.Batch, set(t, "ratio.old=stored")).Verdict }
+	require.Equal(t, check.Warn, verdict(), "nobody says anything")
+	g.Meta.Framework = "trl"
+	require.Equal(t, check.Fail, verdict())
+	for name, x := range map[string]any{"vllm.top_p": 0.9, "top_k": 12.0, "min_p": 0.05} {
+		g.Meta.Options = []dump.Option{{Name: name, Value: x}}
+		require.Equal(t, check.Pass, verdict(), name)
+	}
+	for name, x := range map[string]any{"top_p": 1.0, "top_k": -1.0, "min_p": 0.0} {
+		g.Meta.Options = []dump.Option{{Name: name, Value: x}}
+		require.Equal(t, check.Fail, verdict(), name)
+	}
 }
 
 // What top-p leaves alone is certain, and no token that somebody else wrote.

@@ -2,25 +2,38 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 )
 
 // RewardWeights returns the weights w of the reward functions with which scores = Σ_f w_f·reward_f, for a run that declares none: by least
-// squares over the rows that all functions scored, rounded to what people write. It is nil where there are fewer than two such rows for a
-// weight, where these do not determine the weights, or where some row is off by more than 1e-5 of the largest score, which float32 sums
+// squares over the rows that all functions scored, rounded to what people write. Where there are fewer than two such rows for a
+// weight, the rows that some functions did not score count, with 0 for these (TRL 1.16, GRPOTrainer, nansum). It is nil where those are too few, where they do not determine the weights, or where some row is off by more than 1e-5 of the largest score, which float32 sums
 // of a dozen terms are far below.
 func RewardWeights(b *dump.Batch) []float64 {
 	t, score := b.Tensors["rewards_per_func"], b.Row("scores")
 	if t == nil || len(score) != b.Rows || t.Width < 1 || len(t.Data) != b.Rows*t.Width {
 		return nil
 	}
-	n := t.Width
+	if w := rewardWeights(t.Data, score, t.Width); w != nil {
+		return w
+	}
+	without := slices.Clone(t.Data)
+	for i, x := range without {
+		if math.IsNaN(x) {
+			without[i] = 0
+		}
+	}
+	return rewardWeights(without, score, t.Width)
+}
+
+func rewardWeights(rewards, score []float64, n int) []float64 {
 	var rows []int
 	largest := 0.0
-	for r := range b.Rows {
+	for r := range score {
 		sum := score[r]
-		for _, x := range t.Data[r*n : (r+1)*n] {
+		for _, x := range rewards[r*n : (r+1)*n] {
 			sum += x
 		}
 		if !math.IsNaN(sum) && !math.IsInf(sum, 0) {
@@ -33,7 +46,7 @@ func RewardWeights(b *dump.Batch) []float64 {
 	}
 	a := make([]float64, n*(n+1)) // normal equations, the right side last
 	for _, r := range rows {
-		x := t.Data[r*n : (r+1)*n]
+		x := rewards[r*n : (r+1)*n]
 		for i := range n {
 			for j := range n {
 				a[i*(n+1)+j] += float64(x[i] * x[j])
@@ -52,7 +65,7 @@ func RewardWeights(b *dump.Batch) []float64 {
 	}
 	for _, r := range rows {
 		off := score[r]
-		for i, x := range t.Data[r*n : (r+1)*n] {
+		for i, x := range rewards[r*n : (r+1)*n] {
 			off -= float64(w[i] * x)
 		}
 		if !(math.Abs(off) <= 1e-5*largest) {
