@@ -22,3 +22,13 @@ func TestStepsThatAgreeToTheLastPlace(t *testing.T) {
 	require.Equal(t, check.Undetermined, verdict(stage.LeastToLast-1, stage.LeastToLast-1, false))
 	require.Equal(t, check.Undetermined, verdict(stage.LeastToLast, stage.LeastToLast, true), "a search has tried many options")
 }
+
+// Rewards of several turns sum up to the scores, and there is no tensor for the scores of tokens: what hooks cannot give is not seen, and leaves nothing undecided.
+func TestRewardsOfTurnsAreNotSeen(t *testing.T) {
+	const lacks = "not in the dump: " + stage.ScoresOfTokens + ": several tokens"
+	u := &track{check: stage.Find("reward/token"), seen: true, judged: 1, compared: 1, undecided: []int{1}, lacking: lacks, starts: []int{1}}
+	res, ok := u.result(&session{})
+	require.True(t, ok)
+	require.Equal(t, check.NotSeen, res.Verdict)
+	require.Contains(t, res.Reason, lacks)
+}

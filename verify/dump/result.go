@@ -66,6 +66,7 @@ func (s *session) report() *Report {
 		t.correctedTwice(&res, s)
 		t.sharpened(&res, s)
 		t.drifted(&res, s)
+		t.synchronised(&res, s)
 		res.Check, res.Formal = t.check.ID, isFormal(t.check.ID)
 		res.Demanded = s.o.Selection.Demands(t.check.ID)
 		r.Results = append(r.Results, res)
@@ -159,6 +160,8 @@ func (t *track) result(s *session) (check.Result, bool) {
 		case s.o.Selection.Demands(t.check.ID):
 		case strings.HasPrefix(t.check.Output, "scalars/"): // no tensor of the dump is left undecided
 			res.Verdict, res.Metric, res.Reason = check.NotSeen, "", "the logged number is not judged: "+res.Reason
+		case strings.HasPrefix(res.Reason, "not in the dump: "+stage.ScoresOfTokens): // for which there is no tensor
+			res.Verdict, res.Metric, res.Reason = check.NotSeen, "", "the rewards are not judged: "+res.Reason
 		case t.check.Stage == convention.Advantage && res.Reason == "not in the dump: scores": // which hooks leave out
 			res.Verdict, res.Reason = check.NotSeen, "the advantages are not judged: "+res.Reason
 		}

@@ -364,6 +364,10 @@ func (c *Case) lone(x []float64, members [][]int, complete []bool, o *rl.GroupOp
 		}
 		if n == 1 {
 			o.Singleton, _ = rl.ParseSingleton(c.Enum("adv.singleton"))
+			// Its leave-one-out baseline is 0/0, which the mean and the deviation of the batch leave out, and which becomes 0 behind them (TRL 1.16, RLOOTrainer).
+			if o.Singleton == rl.SingletonZero && o.SkipNaN && o.Center == rl.CenterLOO && o.BatchCentred && len(ids) > 1 {
+				o.Singleton = rl.SingletonNaN
+			}
 			return
 		}
 	}

@@ -312,6 +312,16 @@ func TestGroupWithNaNReward(t *testing.T) {
 	fails(t, "advantage/group", g.row("advantages", math.NaN(), math.NaN(), math.NaN()).Batch, s)
 }
 
+// The leave-one-out baseline of the only row that could be scored is 0/0: mean and deviation of the batch leave it out, and it is 0 behind them.
+func TestOnlyScoredRowOfNormalisedLeaveOneOut(t *testing.T) {
+	s := set(t, plainGroup+"adv.center=loo adv.scale=batch_std adv.std_of=centred adv.ddof=1 adv.eps=1e-4 adv.zero_std=divide_eps adv.singleton=zero adv.group_by=contiguous_blocks")
+	g := newGrid(1, 1, 1, 1, 1).row("group_id", 0, 0, 1, 1).row("scores", 1, 0, 2, math.NaN())
+	a := 1 / (math.Sqrt2 + 1e-4)
+	require.Equal(t, check.Pass, Judge(Find("advantage/group"), g.row("advantages", a, -a, 0, 0).Batch, s).Verdict)
+	b := 1 / (1 + 1e-4) // of 1, −1 and a 0 that counts
+	fails(t, "advantage/group", g.row("advantages", b, -b, 0, 0).Batch, s)
+}
+
 func TestOtherOutcomeEstimators(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 3))
 	w := worst{}

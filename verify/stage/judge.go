@@ -21,7 +21,7 @@ type Outcome struct {
 	Pred    *Prediction
 	Got     []float64
 	Exact   int  // elements that are not finite and are the same on both sides
-	ToLast  bool // every element that has a bound too wide to tell agrees to the last place of the 16-bit type in which it is stored
+	ToLast  bool // every element that has a bound too wide to tell agrees to the last place of the 16-bit type in which it is stored, or bit by bit
 	Few     bool // of [Coarser]: no more cells than rounding in 16 bits could put wrong by chance
 
 	Arithmetic Arithmetic // under which the output was judged
@@ -199,7 +199,11 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 			t.Bad = ""
 			t.Worst = tol.Element{Index: i, Ref: ref, Out: out, Err: math.Inf(1), Ratio: math.Inf(1)}
 		default:
-			if t.Add(i, ref, out, bound); unit > tol.U32 && bound > tol.Void*max(math.Abs(ref), t.Scale) && math.Abs(out-ref) <= lastPlace(max(math.Abs(out), math.Abs(ref)), unit) {
+			place := 0.0
+			if unit > tol.U32 {
+				place = lastPlace(max(math.Abs(out), math.Abs(ref)), unit)
+			}
+			if t.Add(i, ref, out, bound); bound > tol.Void*max(math.Abs(ref), t.Scale) && math.Abs(out-ref) <= place {
 				toLast++
 			}
 		}
@@ -212,7 +216,7 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 		o.Verdict = check.Undetermined
 	case t.N+o.Exact == 0 && !slices.Contains(b.Mask, true):
 		o.Verdict = check.NotSeen // a step without a token, as where all responses were cut off and are masked
-	case t.N >= LeastToLast && float64(t.Undetermined-toLast) <= 0.05*float64(t.N):
+	case t.N >= LeastToLast && o.ToLast:
 		o.Verdict = check.Pass
 	case t.N+o.Exact == 0 || float64(t.Undetermined) > 0.05*float64(t.N):
 		o.Verdict = check.Undetermined
@@ -221,7 +225,7 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 	}
 }
 
-// LeastToLast is the least number of elements that tell by agreeing to the last place of a 16-bit type, whatever their bounds. A bound that tells nothing is wider
+// LeastToLast is the least number of elements that tell by agreeing to the last place of a 16-bit type, or bit by bit, whatever their bounds. A bound that tells nothing is wider
 // than [tol.Void] of an element, and the last place is at most 2⁻⁷ of it: other numbers within the bound are there by chance in all of so many elements no oftener
 // than in 4⁻⁸ of all cases where bounds are four times as wide, and what differs by less than the last place is not seen in numbers of that type at all.
 const LeastToLast = 8

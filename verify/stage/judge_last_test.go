@@ -34,4 +34,7 @@ func TestNumbersThatAgreeToTheLastPlace(t *testing.T) {
 	require.Equal(t, check.Undetermined, off.Verdict)
 	require.False(t, off.ToLast)
 	require.Equal(t, check.Undetermined, judged(LeastToLast, 0, format.F32).Verdict, "a place of float32 is not what they were rounded to")
+	b := newGrid(LeastToLast, LeastToLast).token("returns", make([]float64, LeastToLast)...).Batch
+	zero := &Prediction{Want: make([]float64, LeastToLast), Bound: []float64{1e-9, 1e-9, 1e-9, 1e-9, 1e-9, 1e-9, 1e-9, 1e-9}}
+	require.Equal(t, check.Pass, Compare(Find("gae/returns"), NewCase(b, &convention.Set{}, tol.U32), zero, Arithmetic{Unit: tol.U32}).Verdict, "bit by bit")
 }

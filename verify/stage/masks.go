@@ -221,7 +221,7 @@ func assertLengths(c *Case) *Assertion {
 	}
 	if b.Rows > 0 && empty == b.Rows {
 		v := Violation{Reason: "no cell of the mask is true", Row: -1, Col: -1, Fault: "MASK-EMPTY"}
-		if on, _ := c.Set.Fact("mask_truncated_completions"); on == true && len(a.Violations) == 0 && !c.anyEnded() {
+		if on, _ := c.Set.Fact("mask_truncated_completions"); on == true && len(a.Violations) == 0 && !c.anyAnswered() {
 			a.Warning = true
 			v.Reason = "every response was cut off by its length, and mask_truncated_completions takes those out: this step teaches nothing"
 		}
@@ -242,14 +242,14 @@ func assertLengths(c *Case) *Assertion {
 	return a
 }
 
-// anyEnded reports whether some row is known to have an EOS: it is not without ids, or without the id of EOS.
-func (c *Case) anyEnded() bool {
+// anyAnswered reports whether some row is known to end with EOS or padding: it is not without ids, or without the id of EOS. An EOS within a row ends a turn
+// before a tool's output (TRL 1.16, GRPOTrainer, ids[-1] not in eos_and_pad).
+func (c *Case) anyAnswered() bool {
 	eos := c.eosIDs()
+	pad, padKnown := c.padID(eos)
 	for r := range c.B.Rows {
-		for t := range c.width(r) {
-			if id, ok := c.B.TokenID(r, t); ok && eos[id] {
-				return true
-			}
+		if id, ok := c.B.TokenID(r, c.width(r)-1); ok && (eos[id] || padKnown && id == pad) {
+			return true
 		}
 	}
 	return false

@@ -86,6 +86,8 @@ func TestLengths(t *testing.T) {
 	require.Equal(t, check.Fail, rules(t, "masks/lengths", g.Batch, s).Verdict)
 	g.Tensors["response_ids"].Data[7] = 2
 	require.Equal(t, check.Fail, rules(t, "masks/lengths", g.Batch, masked).Verdict)
+	copy(g.Tensors["response_ids"].Data[4:], []float64{6, 2, 7, 6})
+	require.Equal(t, check.Warn, rules(t, "masks/lengths", g.Batch, masked).Verdict, "the end of a turn")
 	g = newGrid(4, 4)
 	g.Mask[1] = false
 	o = rules(t, "masks/lengths", g.Batch, s)

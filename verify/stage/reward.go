@@ -239,6 +239,9 @@ func (c *Case) finished() []bool {
 	return nil
 }
 
+// ScoresOfTokens is what token rewards of several turns lack to be judged.
+const ScoresOfTokens = "the scores of tokens"
+
 // predictTokenRewards bounds r_t by |β|·e_kl + 2u·|β·kl_t|, u that of a 16-bit KL besides, and at the token of the score by e_score + u·|r_t| more: β and
 // the product are rounded, and the sum.
 func predictTokenRewards(c *Case) *Prediction {
@@ -313,7 +316,7 @@ func predictTokenRewards(c *Case) *Prediction {
 		p.Judge[i] = complete == nil || complete[r]
 	}
 	if complete == nil && !c.whitensRewards() && c.dense(p, at, score) {
-		return c.lacks("the scores of tokens: several tokens of a response have a reward, and these sum up to its score")
+		return c.lacks(ScoresOfTokens + ": several tokens of a response have a reward, and these sum up to its score")
 	}
 	if shaped := b.Token("token_rewards"); shaped != nil && c.whitensRewards() && c.rewardsAreWhite(shaped) {
 		y := c.whitenRewards(Input{X: p.Want, Err: p.Bound})
