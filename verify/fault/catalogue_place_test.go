@@ -101,6 +101,7 @@ func TestPlacesOfRewards(t *testing.T) {
 			continue
 		}
 		requireName(t, o, "SCORE-INDEX", words)
+		require.Equal(t, words == "row 0 in column 2", len(Explain(o)[0].Hypothesis.Configured) > 0, "%s: an environment may pay each response where it has earned it", words)
 	}
 	group := map[string]string{"kl.place": "sequence_reward_before_baseline", "kl.beta": "0.1", "adv.kind": "group", "adv.center": "mean", "adv.scale": "none", "whiten.scope": "none", "reward.clip": "none"}
 	o := under("advantage/group", "trl-rloo@1.16", group, scored(last, whole))

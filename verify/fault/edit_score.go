@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/stage"
@@ -23,7 +24,11 @@ func scoreEdits(o *stage.Outcome) []edit {
 		return list
 	}
 	if _, at := scoreFound(c, o.Check); at != "" {
-		list = append(list, edit{id: "SCORE-INDEX", title: "the score stands in " + at, changes: 2,
+		var configured []string
+		if !strings.HasPrefix(at, "column ") { // an environment may pay each response where it has earned it
+			configured = []string{"score.index"}
+		}
+		list = append(list, edit{id: "SCORE-INDEX", title: "the score stands in " + at, changes: 2, configured: configured,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { p, _ := scoreFound(c, ch); return p }})
 	}
 	if f := normalisedElsewhere(c, o.Check, o.Got); f != nil {
