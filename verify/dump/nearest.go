@@ -52,10 +52,16 @@ func (s *session) nearest(r *Report) {
 			searched = append(searched, t)
 		}
 	}
+	defer func() { s.kept = nil }()
+	for _, t := range searched {
+		if c, ok := s.meantByNobody(t); ok {
+			slip(&r.Results[slices.IndexFunc(r.Results, func(res check.Result) bool { return res.Check == t.check.ID })], c)
+			return
+		}
+	}
 	if len(searched) == 0 || len(fitting(searched, (*convention.Profile).Configurable)) > 0 {
 		return
 	}
-	defer func() { s.kept = nil }()
 	var found []*departure
 	for _, p := range convention.Profiles() {
 		d, whole := s.departs(searched, p)
@@ -76,6 +82,49 @@ func (s *session) nearest(r *Report) {
 	if len(found) > 1 {
 		res.Explanations = append(res.Explanations, found[1].explanation())
 	}
+}
+
+// meantByNobody returns the option that all that fits a check has as no framework has it, and that the numbers need: with the value of every framework they are wrong.
+func (s *session) meantByNobody(t *track) (c stage.Change, ok bool) {
+	units, err := s.looked(t)
+	if err != nil {
+		return c, false // what cannot be read again decides nothing
+	}
+	right := t.fits[0].Changes
+	for _, u := range s.tracks { // what makes advantages right stands for what returns of them do not ask for
+		if u != t && u.searched && len(u.fits) > 0 && len(u.failing) == 0 && u.check.ID == "gae/advantage" {
+			right = slices.Concat(u.fits[0].Changes, right)
+		}
+	}
+	for _, c := range t.decided() {
+		if !slices.Contains(neverMeant, c.Option) || c.From.Known() {
+			continue
+		}
+		all := map[convention.Value]bool{} // of the frameworks
+		for _, p := range convention.Profiles() {
+			if v := p.Value(c.Option); v.Known() && v.Kind() != convention.NotApplicable {
+				all[v] = true
+			}
+		}
+		for v := range all {
+			if c.From = v; len(all) == 1 && v != c.To && slices.ContainsFunc(units, func(u unit) bool {
+				return stage.Judge(t.check, u.b, changed(u.set, right).With(c.Option, v, "search")).Verdict == check.Fail
+			}) {
+				return c, true
+			}
+		}
+	}
+	return c, false
+}
+
+// slip writes an option that no framework has into the result of its check.
+func slip(res *check.Result, c stage.Change) {
+	n, _ := fault.OfChangeIn(res.Check, c, false)
+	res.Verdict, res.Where, res.Class = check.Fail, "", []string{n.ID}
+	res.Reason = strings.TrimSuffix(fmt.Sprintf("the numbers are right, with %s=%s, which no framework has; %s", c.Option, c.To, res.Reason), "; ")
+	res.Fix = fmt.Sprintf("compute as all frameworks do: %s=%s", c.Option, c.From)
+	res.Explanations = []check.Explanation{{Fault: n.ID, Title: fmt.Sprintf("%s %s, where all frameworks have %s", c.Option, c.To, c.From), Cause: n.Cause, Rows: n.Rows,
+		Evidence: "no framework has it", Options: []check.OptionChange{{Option: c.Option, Value: c.To.String(), Declared: c.From.String(), Origin: "all profiles"}}}}
 }
 
 // departs returns what a run has otherwise than p, nil if it is not one known option alone, and whether it is none.
