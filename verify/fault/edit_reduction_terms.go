@@ -31,10 +31,10 @@ func policyReductions() (list []struct {
 	return list
 }
 
-// policyReductionEdits returns edits of a loss whose policy term is reduced in another way than declared, and whose KL term is right.
+// policyReductionEdits returns edits of a loss whose policy term is reduced in another way than declared, and whose other terms are right.
 func policyReductionEdits(o *stage.Outcome) (list []edit) {
 	c := o.Case.Of(o.Case.B, o.Case.Set)
-	if o.Check.ID != "aggregate/loss" && o.Check.ID != "gradient/dlogp" || !lossTerms[0].apart(c, o.Check) {
+	if _, any := otherTermsOff(c); o.Check.ID != "aggregate/loss" && (o.Check.ID != "gradient/dlogp" || !lossTerms[0].apart(c, o.Check)) || !any {
 		return nil
 	}
 	for _, f := range policyReductions() {
@@ -57,8 +57,63 @@ func policyReductionEdits(o *stage.Outcome) (list []edit) {
 						return nil
 					}
 				}
-				alone := c.Of(c.B, c.Set.With("kl.beta", convention.NumberValue(0), "hypothesis"))
-				return combined(1, weighted(c.B, alone, ch, by), 1, klOnly(c, ch))
+				alone, rest := policyApart(c, ch)
+				if rest == nil {
+					return nil
+				}
+				return combined(1, weighted(alone.B, alone, ch, by), 1, rest)
+			}})
+	}
+	return list
+}
+
+// policyApart returns the case of the policy term alone, and what the other terms of a loss, or of its gradient, add to it: nil where that cannot be told.
+func policyApart(c *stage.Case, ch *stage.Check) (*stage.Case, *stage.Prediction) {
+	split := splitKL(c, ch)
+	off, _ := otherTermsOff(split)
+	b, set, ok := off(split)
+	if !ok {
+		return nil, nil
+	}
+	alone := split.Of(b, set)
+	rest := combined(1, under(sameInput, split, ch), -1, under(sameInput, alone, ch))
+	return split.Of(b, set), rest
+}
+
+// valueReductions are the aggregations of the value term that [reductions] are of the others, as options of the loss of which it is part.
+var valueReductions = []struct {
+	title, kind, denominator string
+}{
+	{"the mean over the tokens of the micro-batch", "token", "micro"},
+	{"the mean over the tokens of the step", "token", "global"},
+	{"the mean of the means of the responses of the micro-batch", "seq_mean_token_mean", "micro"},
+	{"the mean of the means of the responses of the step", "seq_mean_token_mean", "global"},
+	{"the mean of the sums of the responses of the micro-batch", "seq_mean_token_sum", "micro"},
+	{"the mean of the sums of the responses of the step", "seq_mean_token_sum", "global"},
+}
+
+// valueReductionEdits returns edits of a loss whose value term is reduced in another way than the rest of it. No framework sums a policy loss and a value loss of
+// two aggregations: those that let the critic have its own (verl's critic.loss_agg_mode) have two losses, and OpenRLHF's is a mean over tokens (value.agg).
+func valueReductionEdits(o *stage.Outcome) (list []edit) {
+	if o.Check.ID != "aggregate/loss" || numberOr(o.Case, "value.coef", 0) == 0 || o.Case.B.Token("values_new") == nil {
+		return nil
+	}
+	for _, f := range valueReductions {
+		list = append(list, edit{id: "AGG-KIND", title: "the value term is reduced in its own way: " + f.title, changes: 1, foreign: f.kind != "token",
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				off := number("value.coef", func(float64) float64 { return 0 })
+				set := c.Set
+				for name, x := range map[string]string{"agg.kind": f.kind, "agg.denominator": f.denominator, "value.agg": "same"} {
+					set = set.With(name, parsed(name, x), "hypothesis")
+				}
+				for name, x := range map[string]string{"agg.empty_rows": "counted", "agg.len_eps": "0"} {
+					if !set.Value(name).Known() {
+						set = set.With(name, parsed(name, x), "hypothesis")
+					}
+				}
+				other := c.Of(c.B, set)
+				term := combined(1, under(sameInput, other, ch), -1, under(off, other, ch))
+				return combined(1, under(off, c, ch), 1, term)
 			}})
 	}
 	return list

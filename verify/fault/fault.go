@@ -186,6 +186,22 @@ func Explain(o *stage.Outcome) []Explanation {
 	return leads[:min(3, len(leads))]
 }
 
+// Edited returns the edits of the formula that fit a failed outcome, whatever else fits it, in each arithmetic in which it fails, the finest first: what
+// one step has in a finer one by chance, another has not.
+func Edited(o *stage.Outcome) (lists [][]Explanation) {
+	if o.Verdict != check.Fail || o.Pred == nil {
+		return nil
+	}
+	t := newTrial(o)
+	for _, level := range t.levels {
+		one := &trial{levels: []*stage.Outcome{level}, probe: t.probe, wrong: t.wrong}
+		if found := one.edits(); len(found) > 0 {
+			lists = append(lists, found)
+		}
+	}
+	return lists
+}
+
 // halved reports whether a gradient is half of the right one and nothing else is known of it: where both sides of a clip are equal, one that
 // is detached leaves half of it.
 func (t *trial) halved(exact []Explanation) bool {
