@@ -21,6 +21,7 @@ type explanation struct {
 	faults []fault.Explanation // bugs that reproduce every step looked at, or leads
 	coarse *stage.Outcome      // arithmetic in 16 bits that the failure is as large as
 	steps  int                 // that were looked at
+	some   bool                // bugs of the first failing step that need not hold elsewhere
 
 	others  []string // bugs among faults that were found by another check
 	against []string // checks that are right under the declared options and would be wrong under every fit
@@ -90,6 +91,9 @@ func (s *session) explain(ctx context.Context) error {
 	}
 	for i, t := range failing {
 		if err := s.elsewhere(ctx, t, failing[:i]); err != nil {
+			return err
+		}
+		if err := s.edited(ctx, t); err != nil {
 			return err
 		}
 	}
@@ -242,6 +246,7 @@ func (t *track) candidates(s *session) {
 		return
 	}
 	t.why.faults = fault.Explain(t.first)
+	t.why.some = len(t.why.faults) > 0 && !t.why.faults[0].Lead
 	t.rebase(s)
 	t.byRows(s)
 	t.fromBeside(s)

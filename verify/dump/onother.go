@@ -86,6 +86,26 @@ func (s *session) onTop(ctx context.Context, t *track, o *stage.Outcome, c stage
 	return true, nil
 }
 
+// edited tries all edits of a formula on the first failing step where bugs fit that step and no other: a number whose bound is wide fits many, and what fits
+// leaves out the rest of what [fault.Explain] can try.
+func (s *session) edited(ctx context.Context, t *track) error {
+	if !t.why.some || !t.unexplained() || t.first.Pred == nil || len(t.over) > 0 || s.spent() {
+		return nil
+	}
+	why := t.why
+	for _, found := range fault.Edited(t.first) {
+		t.why = explanation{steps: 1, faults: found, all: why.all}
+		if err := s.everywhere(ctx, t); err != nil {
+			return err
+		}
+		if len(t.why.faults) > 0 {
+			return nil
+		}
+	}
+	t.why = why
+	return nil
+}
+
 // everywhere keeps what explains the first failure of t and other steps, too.
 func (s *session) everywhere(ctx context.Context, t *track) error {
 	for _, step := range append([]int{t.failing[0]}, t.witnesses()...) {
