@@ -17,7 +17,7 @@ func afterEdits(o *stage.Outcome) []edit {
 	if o.Check.Stage != convention.Advantage || o.Check.Output != "advantages" || len(o.Got) != len(o.Pred.Want) {
 		return nil
 	}
-	return slices.Concat(againEdits(o), lengthPenalty(o), endPenalty(o), overlongAfter(o), baselineAgain(o))
+	return slices.Concat(againEdits(o), lengthPenalty(o), endPenalty(o), shapingEdits(o), overlongAfter(o), baselineAgain(o))
 }
 
 const rowsOfRank = "the rows of its rank"

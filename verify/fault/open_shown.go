@@ -48,6 +48,9 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 	}
 	if ch.ID == "advantage/group" {
 		slips = append(append(slips, stage.HeldEnds(ch, b, set)...), stage.ScoresUnder(b, set)...)
+		for _, s := range shapingAdded(c) {
+			slips = append(slips, first(stage.Shown(ch, s.unshaped(c), set), 2)...)
+		}
 	}
 	for _, changes := range slips {
 		if !seen(healthy, changes) && !seen(shown, changes) {
