@@ -113,7 +113,7 @@ func advantageEdits(o *stage.Outcome) []edit {
 	}
 	for _, s := range centres {
 		if s.name != declared.centre {
-			subtracted = append(subtracted, change{"ADV-CENTER", s.title + " of the group is subtracted where it should be " + titleOf(centres, declared.centre), func(f *advantageForm) { f.centre = s.name }, foreignCentres[s.name] || (s.name == "max" || s.name == "min") && in.manyValued()})
+			subtracted = append(subtracted, change{"ADV-CENTER", s.title + " of the group is subtracted where it should be " + titleOf(centres, declared.centre), func(f *advantageForm) { f.centre = s.name }, in.foreignCentre(s.name)})
 		}
 	}
 	for _, s := range spreads {
@@ -185,23 +185,6 @@ func advantageEdits(o *stage.Outcome) []edit {
 		}
 	}
 	return list
-}
-
-// manyValued reports whether the rewards of several groups have three values and more, so that the largest or the smallest is that of no other answer to the
-// prompt: of rewards of two values a greedy answer may have it everywhere.
-func (in *formInputs) manyValued() bool {
-	const groups, values = 3, 3
-	n := 0
-	for _, g := range in.groups {
-		distinct := map[float64]bool{}
-		for _, r := range g {
-			distinct[in.r[r]] = true
-		}
-		if len(distinct) >= values {
-			n++
-		}
-	}
-	return n >= groups
 }
 
 func titleOf(list []struct{ name, title string }, name string) string {
