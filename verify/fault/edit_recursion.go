@@ -208,7 +208,7 @@ func recursionEdits(o *stage.Outcome) []edit {
 		return nil
 	}
 	var list []edit
-	for _, f := range slices.Concat(recursionForms()[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case), whiteForms(o.Case)) {
+	for _, f := range slices.Concat(recursionForms()[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case), whiteForms(o.Case), solvedFactors(o.Case)) {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly || f.some != nil), predict: f.predict})
 	}
 	return list
