@@ -62,6 +62,7 @@ var maskForms = []maskForm{
 	{"LOSS-MASK-EARLY", "the mask is one token early", rowByRow(moveRight(-1))},
 	{"LOSS-MASK-EARLY", "the mask is two tokens early", rowByRow(moveRight(-2))},
 	{"LOSS-MASK-NO-EOS", "the last token of every response does not count", rowByRow(withoutLast)},
+	{"LOSS-MASK-NO-EOS", "EOS does not count", withoutEOS},
 	{"LOSS-MASK-FIRST", "the first token of every response does not count", rowByRow(withoutFirst)},
 	{"LOSS-MASK-P1", "one token behind every response counts", rowByRow(oneMore)},
 	{"LOSS-MASK-SHIFT", "the mask is rolled by one token to the right", rowByRow(rollRow(1))},
@@ -123,6 +124,7 @@ func maskEdits(o *stage.Outcome) []edit {
 		}{
 			{"in sum and count ", func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(maskOf(m.of), c, ch) }},
 			{"in the sum alone ", numerator(maskOf(m.of))},
+			{"in sum and count of each response, and not in which responses have any, ", rowsKept(maskOf(m.of))},
 			{"in the count alone ", func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 				other := m.of(c)
 				if other == nil {

@@ -2,7 +2,9 @@ package fault
 
 import (
 	"math"
+	"slices"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/stage"
 )
 
@@ -64,4 +66,49 @@ func beforePadding(c *stage.Case) []bool {
 		}
 	}
 	return mask
+}
+
+// withoutEOS is the mask without the tokens that end a response: of responses that were cut off all of it. It is nil where no EOS is declared or none is in the mask.
+func withoutEOS(c *stage.Case) []bool {
+	b, ids := c.B, c.FactList("eos_token_id")
+	m := slices.Clone(b.Mask)
+	for i := range b.Tokens() {
+		if id, ok := b.TokenID(i/b.Cols, i%b.Cols); ok && slices.Contains(ids, float64(id)) {
+			m[i] = false
+		}
+	}
+	if slices.Equal(m, b.Mask) {
+		return nil
+	}
+	return m
+}
+
+// rowsKept returns a predictor for a mask that is another one in the mean of each response, where the responses that have a token are counted by the right mask. It is
+// nil where both masks count the same.
+func rowsKept(in input) func(*stage.Case, *stage.Check) *stage.Prediction {
+	return func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		b, _, ok := in(c)
+		if kind := aggregation(c); !ok || kind != "seq_mean_token_mean" && kind != "seq_mean_token_sum" || c.EnumOr("agg.empty_rows", "counted") != "excluded" {
+			return nil
+		}
+		some := func(b *dump.Batch, of func(file int) bool) (n float64) {
+			for r, k := range tokensOf(b, b.Mask) {
+				n += float64(boolToInt(k > 0 && of(b.File(r))))
+			}
+			return n
+		}
+		where, other := c.EnumOr("agg.denominator", "micro"), false
+		by := spreadFiles(c.B, func(f int) float64 {
+			counts := func(file int) bool {
+				return where != "micro" && where != "rank" || file == f || where == "rank" && c.B.Files[file].Rank == c.B.Files[f].Rank
+			}
+			left, all := some(b, counts), some(c.B, counts)
+			other = other || left != all
+			return left / max(all, 1)
+		})
+		if !other {
+			return nil
+		}
+		return weighted(b, c, ch, by)
+	}
 }
