@@ -40,6 +40,24 @@ func recursion(in input) func(*stage.Case, *stage.Check) *stage.Prediction {
 	}
 }
 
+// maskedKL is the input whose KL, and whose reference where that makes it, say nothing outside the mask.
+func maskedKL(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	b := c.B
+	for name, stands := range map[string][]float64{"kl": make([]float64, len(b.Mask)), "logp_ref": b.Token("logp_old")} {
+		x := b.Token(name)
+		if len(x) != len(b.Mask) || len(stands) != len(x) {
+			continue
+		}
+		b = b.With(name, eachOf(len(x), func(i int) float64 {
+			if b.Mask[i] {
+				return x[i]
+			}
+			return stands[i]
+		}))
+	}
+	return b, c.Set, true
+}
+
 // moved predicts a per-token output whose column t of row r is column t−by(r) of the right one, judged where that is in the mask.
 func moved(c *stage.Case, ch *stage.Check, by func(row int) int) *stage.Prediction {
 	p := under(sameInput, c, ch)
