@@ -50,3 +50,29 @@ func TestTermsReducedApart(t *testing.T) {
 		requireName(t, judge(by, token), "AGG-KIND", "the policy term is reduced in its own way: "+words)
 	}
 }
+
+// A coefficient that multiplies another term than its own is named by both.
+func TestExchangedCoefficients(t *testing.T) {
+	set := clippedLoss(t, "mean.eps", "0", "entropy.coef", "0.1", "entropy.agg", "same", "value.coef", "0.5", "value.factor", "0.5", "value.clip", "none", "value.mask", "response")
+	judge := func(policy, value, entropy float64) *stage.Outcome {
+		b := updated(func(d, a float64) float64 { return -a * math.Exp(d) })
+		r := rand.New(rand.NewPCG(31, 32))
+		x, n, loss := map[string][]float64{}, count(b.Mask), 0.
+		for _, name := range []string{"values_new", "returns", "entropy"} {
+			x[name] = mapped(b.Token("token_loss"), func(float64) float64 { return float64(float32(math.Abs(r.NormFloat64()))) })
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x[name], Type: format.F32}
+		}
+		for i := range b.Tokens() {
+			d := x["values_new"][i] - x["returns"][i]
+			loss += (policy*b.Token("token_loss")[i] + value*d*d/2 - entropy*x["entropy"][i]) / n
+		}
+		b.Tensors["loss"] = &dump.Tensor{Name: "loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(loss))}, Type: format.F32}
+		b.Meta.DLogpScale = 1
+		return stage.Judge(stage.Find("aggregate/loss"), b, set)
+	}
+	require.Equal(t, check.Pass, judge(1, 0.5, 0.1).Verdict)
+	requireName(t, judge(0.5, 1, 0.1), "COEFFICIENT-EXCHANGED", "the coefficient of the value term multiplies the policy term, and the value term has none")
+	requireName(t, judge(0.1, 0.5, 1), "COEFFICIENT-EXCHANGED", "the coefficient of the entropy term multiplies the policy term, and the entropy term has none")
+	requireName(t, judge(1, 0.1, 0.5), "COEFFICIENT-EXCHANGED", "the coefficients of the entropy term and of the value term are exchanged")
+	requireName(t, judge(0.5, 0.5, 0.1), "COEFFICIENT-EXCHANGED", "the coefficient of the value term multiplies the policy term, too")
+}
