@@ -53,17 +53,15 @@ func inputEdits(o *stage.Outcome) []edit {
 		if b.Tensors[name].Layout == dump.PerToken {
 			add("OTHER-TENSOR", name+" is read one token late: that of the token before", shifted(name, 1))
 			add("OTHER-TENSOR", name+" is read one token early: that of the token behind", shifted(name, -1))
+			add(shiftedID(c, name, 1), name+" is read one token late: that of the token before, in the first column its own", keepingEnds(name, 1))
+			add(shiftedID(c, name, -1), name+" is read one token early: that of the token behind, in the last column its own", keepingEnds(name, -1))
 		}
 		for _, by := range []int{1, -1} {
 			word := map[int]string{1: "late: that of the token before", -1: "early: that of the token behind"}[by]
 			switch {
 			case b.Tensors[name].Layout != dump.PerToken:
 			case o.Check.Stage == convention.Aggregate:
-				id := "OTHER-TENSOR"
-				if name == "logp_old" {
-					id = map[int]string{1: "OLD-SHIFT", -1: "OLD-SHIFT-BACK"}[by]
-				}
-				add(id, fmt.Sprintf("%s is rolled: read one token %s, the end of the row, padding included, at its beginning", name, word), token(name, func(c *stage.Case, x []float64) []float64 {
+				add(shiftedID(c, name, by), fmt.Sprintf("%s is rolled: read one token %s, the end of the row, padding included, at its beginning", name, word), token(name, func(c *stage.Case, x []float64) []float64 {
 					y := make([]float64, len(x))
 					for i := range y {
 						y[i], _ = neighbour(c, x, i, 0, -by)
@@ -137,6 +135,14 @@ func inputEdits(o *stage.Outcome) []edit {
 		}
 	}
 	return list
+}
+
+// shiftedID is the bug of a tensor that is read some tokens late: old log-probs, which may be the engine's, have one of their own.
+func shiftedID(c *stage.Case, name string, by int) string {
+	if name == "logp_old" || name == "logp_gen" && c.EnumOr("ratio.old", "stored") == "engine" {
+		return map[int]string{1: "OLD-SHIFT", -1: "OLD-SHIFT-BACK"}[by]
+	}
+	return "OTHER-TENSOR"
 }
 
 // leavesNothing reports whether two options are the bounds between which weights are kept, so that with one in place of the other nothing is, but

@@ -132,6 +132,20 @@ func shift(x []float64, rows, cols, by int) []float64 {
 	return y
 }
 
+// keepingEnds is [shifted] in which a cell at the end of a row, for which there is none to read, keeps its own: torch.cat([x[:, 1:], x[:, -1:]], 1).
+func keepingEnds(name string, by int) input {
+	return token(name, func(c *stage.Case, x []float64) []float64 {
+		b := c.B
+		if len(x) != len(b.Mask) || b.Cols == 0 {
+			return nil
+		}
+		return eachOf(len(x), func(i int) float64 {
+			w := width(b, i/b.Cols)
+			return x[i-i%b.Cols+min(max(i%b.Cols-by, 0), max(w-1, i%b.Cols))]
+		})
+	})
+}
+
 // rolled returns the input in which row r of a tensor is row r−by of its file.
 func rolled(name string, by int) input {
 	return token(name, func(c *stage.Case, x []float64) []float64 {
