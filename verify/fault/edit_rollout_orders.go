@@ -2,6 +2,7 @@ package fault
 
 import (
 	"cmp"
+	"slices"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
@@ -115,23 +116,35 @@ func klOfOthers(order rankOrder, c *stage.Case, ch *stage.Check) *stage.Predicti
 
 // unfilteredEdits returns the edit of advantages that are cut at the front of the rollout before dynamic sampling drops groups without a spread (Yu et al. 2025,
 // section 3.2): the rows that are kept are fewer, and their sample_id says where each stood.
-func unfilteredEdits(o *stage.Outcome) []edit {
-	if o.Check.ID != "advantage/group" || unfiltered(o.Case.Of(o.Case.B, o.Case.Set), o.Check, o.Got) == nil {
+func unfilteredEdits(o *stage.Outcome) (list []edit) {
+	if o.Check.ID != "advantage/group" {
 		return nil
 	}
-	return []edit{{id: "ADV-ROWS-OF-OTHERS", title: "groups are dropped from the rows, and the advantages are those at the front of the rollout before", changes: 1, foreign: true,
-		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-			t := c.B.Tensors[ch.Output]
-			if t == nil {
-				return nil
-			}
-			return unfiltered(c, ch, t.Data)
-		}}}
+	for _, f := range []struct {
+		title string
+		zero  bool
+	}{
+		{"groups are dropped from the rows, and the advantages are those at the front of the rollout before", true},
+		{"groups are dropped from the rows, and the advantages are those of the scores at the front of the rollout before", false},
+	} {
+		if unfiltered(o.Case.Of(o.Case.B, o.Case.Set), o.Check, o.Got, f.zero) == nil {
+			continue
+		}
+		list = append(list, edit{id: "ADV-ROWS-OF-OTHERS", title: f.title, changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				t := c.B.Tensors[ch.Output]
+				if t == nil {
+					return nil
+				}
+				return unfiltered(c, ch, t.Data, f.zero)
+			}})
+	}
+	return list
 }
 
-// unfiltered predicts for the k-th row that is kept the advantage of the k-th row of the rollout, which is 0 for one that was dropped. The first number of the
-// rollout is open by the groups that may have been dropped in front.
-func unfiltered(c *stage.Case, ch *stage.Check, got []float64) *stage.Prediction {
+// unfiltered predicts for the k-th row that is kept the advantage of the k-th row of the rollout, which is 0 for one that was dropped, or where zero is false not known. The
+// first number of the rollout is open by the groups that may have been dropped in front.
+func unfiltered(c *stage.Case, ch *stage.Check, got []float64, zero bool) *stage.Prediction {
 	const most = 8 // groups dropped in front
 	b, id := c.B, c.B.Row("sample_id")
 	p := under(sameInput, c, ch)
@@ -158,19 +171,32 @@ func unfiltered(c *stage.Case, ch *stage.Check, got []float64) *stage.Prediction
 	}
 	best := closest{got: got}
 	for dropped := range most + 1 {
-		x, e, gaps := make([]float64, b.Rows), make([]float64, b.Rows), false
+		x, e, told, gaps := make([]float64, b.Rows), make([]float64, b.Rows), make([]bool, b.Rows), false
 		start := id[rows[0]] - float64(dropped*n)
 		for k, r := range rows {
 			from, kept := at[start+float64(k)]
-			if !kept {
+			if told[r] = kept || zero; !kept {
 				gaps = true
 				continue
 			}
 			x[r], e[r] = advantage[from], bound[from]
 		}
 		if gaps {
-			best.consider(perRowOrToken(x, e, c, ch))
+			best.consider(onlyRows(perRowOrToken(x, e, c, ch), told, c))
 		}
 	}
 	return best.p
+}
+
+// onlyRows is a prediction that says nothing of some rows.
+func onlyRows(p *stage.Prediction, rows []bool, c *stage.Case) *stage.Prediction {
+	if p == nil || !slices.Contains(rows, false) {
+		return p
+	}
+	q, w := *p, max(len(p.Want)/max(len(rows), 1), 1)
+	q.Judge = make([]bool, len(p.Want))
+	for i := range q.Judge {
+		q.Judge[i] = rows[i/w] && (p.Judge == nil || p.Judge[i]) && (len(p.Want) != len(c.B.Mask) || c.B.Mask[i])
+	}
+	return &q
 }

@@ -120,4 +120,10 @@ func TestAdvantagesOfRowsThatWereDropped(t *testing.T) {
 		return r - 4
 	}), looSet(t), of(func(r int) int { return r }))
 	require.Contains(t, front[0].Hypothesis.Title, "at the front of the rollout")
+	b := of(func(r int) int { return r - 4*min(r/8, 1) })
+	for r := range 4 { // of scores that were dropped, which have a spread
+		b.Tensors["advantages"].Data[4+r] = noise(r + 5)
+	}
+	scored := requireFault(t, "ADV-ROWS-OF-OTHERS", "advantage/group", b, looSet(t), of(func(r int) int { return r }))
+	require.Contains(t, scored[0].Hypothesis.Title, "those of the scores at the front of the rollout")
 }
