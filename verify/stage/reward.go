@@ -25,7 +25,7 @@ func rewardChecks() []*Check {
 		Source:  "TRL 1.12 PPOTrainer, OpenRLHF compute_reward, verl apply_kl_penalty; V24",
 		Fix:     "look at where the one jump of a row sits, at the sign of the KL term, and at what happens to responses without EOS",
 		Predict: predictTokenRewards,
-	}}
+	}, outsideCheck()}
 }
 
 // rewardWeights returns the weights of n reward functions. A list that the trainer says is null means ones.
