@@ -225,6 +225,7 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 	if begins && h.rollouts > 1 && n.Alike {
 		h.alike++
 	}
+	h.uses.add(n, earlier, begins)
 	which := h.which(n, set, begins, fresh, n.Step == s.rollout.origin)
 	kept := h.keptOld(n)
 	apart := which == stage.FirstUpdate && h.apart(n)

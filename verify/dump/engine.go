@@ -128,8 +128,12 @@ func (s *session) engineOverSteps() (check.Result, bool) {
 	_, formula, _ := strings.Cut(engineInfo.Doc, "\n\n")
 	res := check.Result{Check: acrossEngine, Verdict: check.Pass, Subject: steps(s.history.engine.steps, "step"), Steps: &check.Steps{Judged: s.history.engine.steps},
 		Formula: formula, Fix: engineInfo.Fix}
-	if s.history.asynchronous || len(pools) < 2 || !s.o.Selection.Takes(acrossEngine) {
+	if s.history.asynchronous || len(pools) < 2 && !s.history.uses.found() || !s.o.Selection.Takes(acrossEngine) {
 		return res, false
+	}
+	if len(pools) < 2 {
+		s.history.uses.result(&res)
+		return res, true
 	}
 	best, worst, begins, bad := pools[0], stepSizes{}, stepSizes{}, 0
 	for _, x := range pools {
@@ -166,6 +170,7 @@ func (s *session) engineOverSteps() (check.Result, bool) {
 			}
 		}
 	}
+	s.history.uses.result(&res)
 	return res, true
 }
 

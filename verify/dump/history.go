@@ -22,6 +22,7 @@ type history struct {
 	lastAgain    bool // which used rows that an earlier one had used
 	olds         map[uint64]oldOf
 	engine       engineSizes
+	uses         firstUses
 	update       *stage.Discrepancy // of new and old log-probs at the best first update so far
 }
 
