@@ -12,7 +12,7 @@ import (
 )
 
 func advantageChecks() []*Check {
-	return []*Check{signalCheck(), packedCheck(), {
+	return []*Check{signalCheck(), {
 		ID: "advantage/group", Stage: convention.Advantage, Output: "advantages",
 		Title:   "advantage of a response among the responses to its prompt",
 		Formula: "A = (r − c)/(std + adv.eps), c the mean of the group or of the others (adv.center), std over the group, the batch or the others (adv.scale) with adv.ddof",

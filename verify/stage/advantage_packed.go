@@ -4,22 +4,7 @@ import (
 	"fmt"
 
 	"plumbline/internal/format/dump"
-	"plumbline/verify/convention"
 )
-
-// packedCheck demands that a response of a packed row has no advantage of its neighbour. Where every response has one number for all of its tokens but the first, and
-// the first has that of the token before it in the packed row, of the neighbour, advantages are a column late; so are those a column early whose last tokens have the
-// next number. Nothing but the row has to be known.
-func packedCheck() *Check {
-	return &Check{
-		ID: "advantage/packed", Stage: convention.Advantage, Output: "advantages", Title: "a response of a packed row has no advantage of its neighbour",
-		Formula: "A_1 = A_2 = … = A_n in each response, or A_1 is not that of the token before it in the packed row",
-		Source:  "C5, P163",
-		Fix:     "cut advantages, masks and log-probs of packed rows by the same slice",
-		Applies: func(c *Case) bool { return c.packedTokens("advantages") != nil },
-		Assert:  assertPacked,
-	}
-}
 
 // packedTokens returns a per-token tensor of a batch that has packed rows, nil of another.
 func (c *Case) packedTokens(name string) []float64 {
@@ -31,23 +16,19 @@ func (c *Case) packedTokens(name string) []float64 {
 	return nil
 }
 
-func assertPacked(c *Case) *Assertion {
-	b, x := c.B, c.packedTokens("advantages")
-	if x == nil || b.Cols == 0 {
-		return nil
-	}
-	a := &Assertion{}
-	for i := range b.Tokens() {
-		if x[i] == x[i] {
-			a.Checked++
-		}
+// packedAdvantages reports responses of packed rows that have an advantage of their neighbour. Where every response has one number for all of its tokens but the first, and
+// the first has that of the token before it in the packed row, of the neighbour, advantages are a column late; so are those a column early whose last tokens have the
+// next number. Nothing but the row has to be known.
+func (c *Case) packedAdvantages(a *Assertion) {
+	x := c.packedTokens("advantages")
+	if x == nil || c.B.Cols == 0 {
+		return
 	}
 	for _, late := range []bool{true, false} {
 		if v := c.ofNeighbours(x, late); v != nil {
 			a.Violations = append(a.Violations, *v)
 		}
 	}
-	return a
 }
 
 // ofNeighbours reports that the first token of every response, or the last, has the number of the neighbour's token beside it, where all others have one number.

@@ -32,7 +32,7 @@ func TestAdvantagesOfPackedNeighbours(t *testing.T) {
 		g.Files[0].Packed = true
 		change(x)
 		g.Tensors["advantages"] = &dump.Tensor{Name: "advantages", Layout: dump.PerToken, Width: 1, Shape: []int{8, 4}, Data: x}
-		return rules(t, "advantage/packed", g.Batch, set(t, ""))
+		return rules(t, "advantage/signal", g.Batch, set(t, ""))
 	}
 	same := func([]float64) {}
 	require.Equal(t, check.Pass, judge(0, same).Verdict)

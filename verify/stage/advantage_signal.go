@@ -18,10 +18,10 @@ import (
 // are 0 in a group with fewer than k failures, and options that nobody expresses.
 func signalCheck() *Check {
 	return &Check{
-		ID: "advantage/signal", Stage: convention.Advantage, Output: "advantages", Title: "rewards that differ leave some advantage that is not 0",
-		Formula: "max|A| > 0 where two rows of a group have different scores, or where the values are no discounted sum of the rewards",
-		Source:  "V30, B1, P057",
-		Fix:     "look at what becomes of the advantages between estimator and loss: a mask, a buffer that is never filled, a product with 0",
+		ID: "advantage/signal", Stage: convention.Advantage, Output: "advantages", Title: "rewards that differ leave some advantage that is not 0, and packed ones are those of their response",
+		Formula: "max|A| > 0 where two rows of a group have different scores, or where the values are no discounted sum of the rewards; the first A of a packed response is not that of the token before it, where all others are one number",
+		Source:  "V30, B1, P057; C5, P163",
+		Fix:     "cut what is packed by one slice; else look at what becomes of the advantages between estimator and loss: a mask, a buffer that is never filled, a product with 0",
 		Assert:  advantagesSignal,
 	}
 }
@@ -34,6 +34,7 @@ func advantagesSignal(c *Case) *Assertion {
 	}
 	perRow := t.Layout == dump.PerRow && t.Width == 1
 	a := &Assertion{}
+	c.packedAdvantages(a)
 	for i, x := range t.Data {
 		if !perRow && (i >= len(b.Mask) || !b.Mask[i]) {
 			continue
