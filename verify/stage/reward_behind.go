@@ -20,9 +20,12 @@ func (c *Case) scoreBehind(row, last int) int {
 		}
 		at = t
 	}
+	if at < 0 {
+		return -1
+	}
 	pad, known := c.filling()
 	own, there := b.TokenID(row, at)
-	if at < 0 || !known || !there || own == pad || at+1 < width && !c.padded(row, at+1, width-1, pad) {
+	if !known || !there || own == pad || at+1 < width && !c.padded(row, at+1, width-1, pad) {
 		return -1
 	}
 	return at
