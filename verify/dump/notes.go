@@ -56,6 +56,7 @@ type judged struct {
 	N          int           `json:"n,omitempty"`
 	Failed     int           `json:"failed,omitempty"`
 	Exact      int           `json:"exact,omitempty"`
+	ToLast     bool          `json:"to_last,omitempty"`
 	Ratio      uint64        `json:"ratio,omitempty"`
 	Resolution uint64        `json:"resolution,omitempty"`
 	Rules      bool          `json:"rules,omitempty"`
@@ -222,7 +223,7 @@ func judgementOf(o *stage.Outcome) judgement {
 // note returns what there is to remember of a judgement.
 func (j judgement) note() *judged {
 	o := j.Outcome
-	n := &judged{Verdict: o.Verdict, Exact: o.Exact, Exercised: j.exercised, Resolution: math.Float64bits(j.resolution), Unit: math.Float64bits(o.Arithmetic.Unit),
+	n := &judged{Verdict: o.Verdict, Exact: o.Exact, ToLast: o.ToLast, Exercised: j.exercised, Resolution: math.Float64bits(j.resolution), Unit: math.Float64bits(o.Arithmetic.Unit),
 		Casts: o.Arithmetic.Casts, Promoted: o.Arithmetic.Promoted, Declared: o.Arithmetic.Declared, Unknown: slices.Clone(o.Case.Unknown), Absent: slices.Clone(o.Case.Absent)}
 	if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
 		return &judged{Verdict: o.Verdict}
@@ -241,7 +242,7 @@ func (j judgement) note() *judged {
 
 // outcome is the inverse of note, without arrays.
 func (n *judged) outcome(ch *stage.Check, b *dump.Batch, set *convention.Set) judgement {
-	o := &stage.Outcome{Check: ch, Verdict: n.Verdict, Exact: n.Exact, Case: &stage.Case{B: b, Set: set, Read: slices.Clone(n.Read), Unknown: slices.Clone(n.Unknown), Absent: slices.Clone(n.Absent)},
+	o := &stage.Outcome{Check: ch, Verdict: n.Verdict, Exact: n.Exact, ToLast: n.ToLast, Case: &stage.Case{B: b, Set: set, Read: slices.Clone(n.Read), Unknown: slices.Clone(n.Unknown), Absent: slices.Clone(n.Absent)},
 		Arithmetic: stage.Arithmetic{Unit: math.Float64frombits(n.Unit), Casts: n.Casts, Promoted: n.Promoted, Declared: n.Declared}}
 	if n.Tally {
 		o.Tally = &tol.Tally{N: n.N, Failed: n.Failed, Worst: tol.Element{Ratio: math.Float64frombits(n.Ratio)}}

@@ -121,13 +121,20 @@ func (t *track) result(s *session) (check.Result, bool) {
 		return check.Result{}, false
 	}
 	res := check.Result{Subject: t.units(t.judged), Compared: t.compared, Resolution: t.resolution, Steps: &check.Steps{Judged: t.judged}}
+	// Bounds that are too wide in some steps tell where all of enough numbers agree to the last place, under options that are declared.
+	toLast := !t.searched && t.toLast > 0 && len(t.undecided) == t.toLast && t.compared >= stage.LeastToLast
 	switch {
 	case len(t.failing) > 0:
 		t.failure(&res, s)
-	case t.passed > 0 && len(t.undecided) <= t.judged/20:
+	case t.passed > 0 && len(t.undecided) <= t.judged/20, toLast:
 		res.Verdict = check.Pass
-		t.measure(&res, t.worst, s)
+		if t.measure(&res, t.worst, s); t.worst == nil {
+			t.measure(&res, t.first, s)
+		}
 		t.remarks(&res)
+		if toLast {
+			res.Reason = "all numbers with a bound too wide to tell agree to the last place of their 16-bit type, or bit by bit"
+		}
 		switch {
 		case len(t.warned) > 0:
 			res.Verdict = check.Warn
@@ -135,9 +142,6 @@ func (t *track) result(s *session) (check.Result, bool) {
 		case !t.exercised:
 			res.Verdict, res.Reason = check.Untested, "agrees, but the right number is 0 throughout, whatever the formula: "+s.idle(t)
 		}
-	case !t.searched && len(t.undecided) == t.toLast && t.toLast > 0 && t.compared >= stage.LeastToLast:
-		res.Verdict, res.Reason = check.Pass, "bounds are too wide to tell, and all numbers agree to the last place of their 16-bit type"
-		t.measure(&res, t.first, s)
 	case len(t.undecided) > 0:
 		res.Verdict = check.Undetermined
 		res.Reason = t.lacking
