@@ -100,21 +100,27 @@ func (s *session) meantByNobody(t *track) (c stage.Change, ok bool) {
 		if !slices.Contains(neverMeant, c.Option) || c.From.Known() {
 			continue
 		}
-		all := map[convention.Value]bool{} // of the frameworks
-		for _, p := range convention.Profiles() {
-			if v := p.Value(c.Option); v.Known() && v.Kind() != convention.NotApplicable {
-				all[v] = true
-			}
-		}
-		for v := range all {
-			if c.From = v; len(all) == 1 && v != c.To && slices.ContainsFunc(units, func(u unit) bool {
-				return stage.Judge(t.check, u.b, changed(u.set, right).With(c.Option, v, "search")).Verdict == check.Fail
-			}) {
-				return c, true
-			}
+		if c.From = ofAll(c.Option); c.From.Known() && c.From != c.To && slices.ContainsFunc(units, func(u unit) bool {
+			return stage.Judge(t.check, u.b, changed(u.set, right).With(c.Option, c.From, "search")).Verdict == check.Fail
+		}) {
+			return c, true
 		}
 	}
 	return c, false
+}
+
+// ofAll is the value that an option has in every profile to which it applies; none where they differ.
+func ofAll(option string) (v convention.Value) {
+	for _, p := range convention.Profiles() {
+		switch has := p.Value(option); {
+		case !has.Known() || has.Kind() == convention.NotApplicable:
+		case v.Known() && v != has:
+			return convention.Value{}
+		default:
+			v = has
+		}
+	}
+	return v
 }
 
 // slip writes an option that no framework has into the result of its check.
@@ -250,6 +256,10 @@ func (s *session) looked(t *track) (units []unit, err error) {
 // tell writes a departure into the result of its check.
 func (d *departure) tell(res *check.Result) {
 	c, of := d.change, d.profile.Name
+	if slices.Contains(neverMeant, c.Option) {
+		slip(res, c)
+		return
+	}
 	res.Verdict, res.Where = check.Undetermined, ""
 	if slices.Contains(minor, c.Option) || c.Option == "ratio.old" && c.To.String() == "engine" { // verl 0.9.1, rollout_correction.bypass_mode
 		res.Verdict = check.Warn
@@ -258,11 +268,6 @@ func (d *departure) tell(res *check.Result) {
 		c.Option, c.To, of, res.Reason), "; ")
 	res.Fix = fmt.Sprintf("where it is meant, say so: --set %s=%s; else compute as %s does: %s=%s", c.Option, c.To, of, c.Option, c.From)
 	res.Explanations = []check.Explanation{d.explanation()}
-	if slices.Contains(neverMeant, c.Option) {
-		res.Verdict, res.Class = check.Fail, []string{res.Explanations[0].Fault}
-		res.Reason = strings.Replace(res.Reason, "so it is meant, or it is a bug", "and no framework has it", 1)
-		res.Explanations[0].Evidence = "all the rest is as there, and no framework has it"
-	}
 }
 
 func (d *departure) explanation() check.Explanation {
