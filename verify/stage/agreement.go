@@ -344,12 +344,8 @@ func engineAgrees(c *Case) *Assertion {
 
 // keepsPart reports whether the run says that its engine draws from a part of the distribution: top-p below 1, top-k or min-p.
 func (c *Case) keepsPart() bool {
-	off := map[string]float64{"top_p": 1, "top_k": 0, "min_p": 0}
 	return slices.ContainsFunc(c.B.Meta.Options, func(o dump.Option) bool {
-		name := o.Name[strings.LastIndex(o.Name, ".")+1:]
-		none, known := off[name]
-		x, number := o.Value.(float64)
-		return known && number && x != none && !(name == "top_k" && x < 0)
+		return o.Value != nil && keepsPart(o.Name[strings.LastIndex(o.Name, ".")+1:], o.Value)
 	})
 }
 

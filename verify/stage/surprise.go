@@ -91,13 +91,9 @@ func (c *Case) samplesAll() bool {
 	if p, known := c.Set.Fact("top_p"); !known || p != 1.0 {
 		return false
 	}
-	for name, off := range map[string]func(x float64) bool{
-		"top_k": func(x float64) bool { return x <= 0 }, "min_p": func(x float64) bool { return x == 0 },
-	} {
-		if x, known := c.Set.Fact(name); known {
-			if k, number := x.(float64); !number || !off(k) {
-				return false
-			}
+	for name := range keepsAll {
+		if x, known := c.Set.Fact(name); known && keepsPart(name, x) {
+			return false
 		}
 	}
 	return !slices.ContainsFunc(c.B.Meta.Options, func(o dump.Option) bool { return shapesSampling(o) })
@@ -158,6 +154,18 @@ var unshaped = map[string][]any{
 	"min_length": {0.0}, "typical_p": {1.0}, "do_sample": {true}, "num_beams": {1.0}, "ignore_eos": {false}, "logit_bias": {}, "bad_words": {}, "bad_words_ids": {}, "suppress_tokens": {},
 	"forced_eos_token_id": {}, "guided_decoding": {}, "structured_outputs": {}, "vllm_structured_outputs_regex": {}, "vllm_guided_decoding_regex": {}, "generation_kwargs": {}, "logits_processor": {},
 	"exponential_decay_length_penalty": {},
+}
+
+// keepsAll are the numbers with which the cuts of a distribution cut nothing.
+var keepsAll = map[string]func(x float64) bool{
+	"top_p": func(x float64) bool { return x == 1 }, "top_k": func(x float64) bool { return x <= 0 }, "min_p": func(x float64) bool { return x == 0 },
+}
+
+// keepsPart reports whether a number of an option leaves a part of the distribution alone to draw from; what is no number may.
+func keepsPart(name string, x any) bool {
+	all, known := keepsAll[name]
+	k, number := x.(float64)
+	return known && !(number && all(k))
 }
 
 // shapesSampling reports whether an option of generation changes the distribution that tokens are drawn from.
