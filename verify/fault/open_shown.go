@@ -36,8 +36,13 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 	switch {
 	case ch.ID == "gae/advantage" || ch.Output == "returns":
 		slips = append(recursionsShown(b, set), valuesShown(ch, b, set)...)
+		if b.Token("token_rewards") == nil {
+			slips = append(slips, stage.RewardsUnder(b, set)...)
+		}
 	case ch.ID == "ratio/is_weights":
 		slips = append(enginesShown(ch, b, set), weightsShown(ch, b, set)...)
+	case ch.ID == "advantage/return":
+		slips = stage.BaselinesUnder(b, set)
 	case ch.ID == "reward/token":
 		slips = rewardsShown(ch, b, set)
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":

@@ -27,6 +27,9 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 			}
 		} else {
 			lists = impliedRewardForms(b, set)
+			if in := withReturnsImplied(b, rewardEstimates(b, set)); in != nil { // the returns may be of another recursion, or of none
+				lists = append(lists, impliedRewardForms(in, set)...)
+			}
 		}
 		if b.Token("returns") != nil { // they may be of another recursion than the advantages
 			lists = append(lists, decays(b.Without("returns"))...)

@@ -34,16 +34,48 @@ func (t rewardTerm) heldAfterBaseline(b *dump.Batch, r []float64) (lists [][]ass
 		} else if !nearAll(y, shaped) {
 			continue
 		}
-		if k := slices.IndexFunc(t.list, func(a assign) bool { return a.option == "kl.kind" }); k >= 0 {
-			list = append(list, t.list[k])
-		}
-		for _, tol := range []float64{1e-5, 1e-3} {
-			if beta := written(-t.slope, tol); beta > 0 && !math.IsInf(beta, 0) {
-				lists = append(lists, append(slices.Clone(list), amount("kl.beta", beta)))
-			}
+		lists = append(lists, t.withKL(list)...)
+	}
+	return lists
+}
+
+// withKL is a list with the estimator of the KL and with what its coefficient may be.
+func (t rewardTerm) withKL(list []assign) (lists [][]assign) {
+	if k := slices.IndexFunc(t.list, func(a assign) bool { return a.option == "kl.kind" }); k >= 0 {
+		list = append(list, t.list[k])
+	}
+	for _, tol := range []float64{1e-5, 1e-3} {
+		if beta := written(-t.slope, tol); beta > 0 && !math.IsInf(beta, 0) {
+			lists = append(lists, append(slices.Clone(list), amount("kl.beta", beta)))
 		}
 	}
 	return lists
+}
+
+// BaselinesUnder returns what the sums of rewards from each token on give, as [Shown] does, of the KL of an estimator without values whose scores have any
+// baseline of their group, that of a bug, too: the estimator and the coefficient of the KL.
+func BaselinesUnder(b *dump.Batch, set *convention.Set) [][]Change {
+	ret := b.Token("returns")
+	if ret == nil {
+		ret = b.Token("advantages")
+	}
+	if ret == nil || b.Token("values") != nil || b.Token("token_rewards") != nil || b.Row("group_id") == nil || !variesInRow(b) {
+		return nil
+	}
+	t := recursionOf(b, ret, rewardEstimates(b, set))
+	if t == nil || t.shifted || t.k == nil {
+		return nil
+	}
+	t.slope = t.w[1]
+	var lists [][]assign
+	for _, center := range []string{"loo", "mean"} {
+		list := []assign{word("kl.place", "sequence_reward_after"), word("adv.kind", "group"), word("adv.center", center), word("adv.scale", "none")}
+		if gamma := written(unit(t.w[0]), 1e-4); gamma != 1 {
+			list = append(list, amount("gae.gamma", gamma))
+		}
+		lists = append(lists, t.withKL(list)...)
+	}
+	return openOf(lists, set)
 }
 
 // heldAdvantages is [rewardTerm.heldAfterBaseline] of advantages that have no KL in them and are one number of a row.

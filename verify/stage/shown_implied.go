@@ -40,6 +40,11 @@ func impliedRewardForms(b *dump.Batch, set *convention.Set) (lists [][]assign) {
 
 // impliedRewardFormsOf is impliedRewardForms where a penalty may be that of the rows that penalised reports.
 func impliedRewardFormsOf(b *dump.Batch, set *convention.Set, penalised penalisable) (lists [][]assign) {
+	return impliedRewardFormsIn(b, set, rewardEstimates(b, set), penalised)
+}
+
+// impliedRewardFormsIn is impliedRewardFormsOf by these estimates.
+func impliedRewardFormsIn(b *dump.Batch, set *convention.Set, estimates []rewardTerm, penalised penalisable) (lists [][]assign) {
 	const exact = 1e-5
 	v, ret := b.Token("values"), b.Token("returns")
 	if b.Token("token_rewards") != nil || b.Token("dones") != nil || b.Row("scores") == nil {
@@ -54,88 +59,92 @@ func impliedRewardFormsOf(b *dump.Batch, set *convention.Set, penalised penalisa
 	if ret == nil || v == nil && !variesInRow(b) {
 		return nil
 	}
-	type form struct {
-		rewardTerm
-		shifted bool
+	t := recursionOf(b, ret, estimates)
+	if t == nil {
+		return nil
 	}
-	var forms []form
+	w := t.w
+	carried, ofValue := w[0], 0.0
+	if v != nil {
+		ofValue = w[1]
+	}
+	gamma := written(unit(carried+ofValue), 1e-4)
+	lambda := written(unit(carried/gamma), 1e-4)
+	base := []assign{amount("gae.gamma", gamma)}
+	if v != nil {
+		base = append(base, amount("gae.lambda", lambda))
+		if white := whitening(b); b.Token("returns") != nil {
+			base = append(base, white...)
+		}
+	} else {
+		base = append(base, word("adv.kind", "rfpp"), word("rfpp.mode", "return_to_go"))
+		lambda = 1
+		if raw := unwhitened(b, ret, t.k, w, penalised); raw != nil {
+			for _, terms := range rewardTermsIn(withRewards(b, b.Mask, raw, nil, gamma, 1), estimates, penalised) {
+				for _, white := range whitenings {
+					lists = append(lists, slices.Concat(base, terms, white))
+				}
+			}
+		}
+	}
+	cells := [][]bool{b.Mask}
+	if with, held := behindResponses(b, ret, v); with != nil {
+		if cells = append(cells, with); held {
+			cells = cells[1:]
+		}
+	}
+	for _, in := range cells {
+		for _, terms := range rewardTermsIn(withRewards(b, in, ret, v, gamma, lambda), estimates, penalised) {
+			if v == nil && gamma == 1 { // of an estimator that has no discount
+				lists = append(lists, terms)
+			}
+			lists = append(lists, slices.Concat(base, terms))
+		}
+	}
+	return append(lists, base)
+}
+
+// impliedRecursion is a form of what stands in rewards under which returns are a line, with the coefficients of it.
+type impliedRecursion struct {
+	rewardTerm
+	shifted bool // there is a constant, the last of w
+	w       []float64
+}
+
+// recursionOf is the form that leaves no more than roundings of the returns, nil where none does: of these estimates or of no KL, without a constant first.
+func recursionOf(b *dump.Batch, ret []float64, estimates []rewardTerm) *impliedRecursion {
+	const exact = 1e-5
+	v := b.Token("values")
 	for _, shifted := range []bool{false, true} {
-		for _, t := range append(rewardEstimates(b, set), rewardTerm{}) {
-			forms = append(forms, form{t, shifted})
-		}
-	}
-	for _, t := range forms {
-		o := observations{n: 1}
-		if t.k != nil {
-			o.n++
-		}
-		if v != nil {
-			o.n++
-		}
-		if t.shifted {
-			o.n++
-		}
-		for i := range ret {
-			if (i+1)%b.Cols == 0 || !b.Mask[i] || !b.Mask[i+1] {
-				continue
-			}
-			row := []float64{ret[i+1]}
-			if v != nil {
-				row = append(row, v[i+1])
-			}
-			if t.k != nil {
-				row = append(row, t.k[i])
-			}
-			if t.shifted {
-				row = append(row, 1)
-			}
-			o.add(append(row, ret[i])...)
-		}
-		w, left := o.solve()
-		if size := rms(ret, func(i int) bool { return b.Mask[i] }); w == nil || !(left <= exact*size) {
-			continue
-		}
-		carried, ofValue := w[0], 0.0
-		if v != nil {
-			ofValue = w[1]
-		}
-		gamma := written(unit(carried+ofValue), 1e-4)
-		lambda := written(unit(carried/gamma), 1e-4)
-		base := []assign{amount("gae.gamma", gamma)}
-		if v != nil {
-			base = append(base, amount("gae.lambda", lambda))
-			if white := whitening(b); b.Token("returns") != nil {
-				base = append(base, white...)
-			}
-		} else {
-			base = append(base, word("adv.kind", "rfpp"), word("rfpp.mode", "return_to_go"))
-			lambda = 1
-			if raw := unwhitened(b, ret, t.k, w, penalised); raw != nil {
-				for _, terms := range rewardTermsOf(withRewards(b, b.Mask, raw, nil, gamma, 1), set, penalised) {
-					for _, white := range whitenings {
-						lists = append(lists, slices.Concat(base, terms, white))
-					}
+		for _, t := range append(slices.Clip(estimates), rewardTerm{}) {
+			o := observations{n: 1}
+			for _, more := range []bool{t.k != nil, v != nil, shifted} {
+				if more {
+					o.n++
 				}
 			}
-		}
-		cells := [][]bool{b.Mask}
-		if with, held := behindResponses(b, ret, v); with != nil {
-			if cells = append(cells, with); held {
-				cells = cells[1:]
-			}
-		}
-		for _, in := range cells {
-			for _, terms := range rewardTermsOf(withRewards(b, in, ret, v, gamma, lambda), set, penalised) {
-				if v == nil && gamma == 1 { // of an estimator that has no discount
-					lists = append(lists, terms)
+			for i := range ret {
+				if (i+1)%b.Cols == 0 || !b.Mask[i] || !b.Mask[i+1] {
+					continue
 				}
-				lists = append(lists, slices.Concat(base, terms))
+				row := []float64{ret[i+1]}
+				if v != nil {
+					row = append(row, v[i+1])
+				}
+				if t.k != nil {
+					row = append(row, t.k[i])
+				}
+				if shifted {
+					row = append(row, 1)
+				}
+				o.add(append(row, ret[i])...)
+			}
+			if w, left := o.solve(); w != nil && left <= exact*rms(ret, func(i int) bool { return b.Mask[i] }) {
+				return &impliedRecursion{t, shifted, w}
 			}
 		}
-		lists = append(lists, base)
-		break
 	}
-	return lists
+	return nil
 }
 
 // unwhitened returns the returns of rewards that A = a·G + b was whitened from, nil where it shows no line: the last token of a response has a·(s − β·k) + b of its

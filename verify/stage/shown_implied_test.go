@@ -1,6 +1,8 @@
 package stage
 
 import (
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -119,4 +121,57 @@ func TestImpliedRewardsOfRanksAreShown(t *testing.T) {
 			require.Equal(t, map[int]string{1: "", 2: "local_batch"}[ranks], got["whiten.scope"])
 		}
 	}
+}
+
+// Whitened advantages tell γ, λ and β where the returns are of none: with a γλ of 1, too, and where the KL is added.
+func TestAdvantagesImplyRewards(t *testing.T) {
+	for seed := range uint64(4) {
+		for _, of := range []struct{ gamma, lambda, beta float64 }{{0.99, 0.95, 0.05}, {1, 1, 0.1}, {1, 0.95, -0.05}} {
+			b := ppoBatch(seed, rewardsOf(of.beta, 0), gaeOf(of.gamma, of.lambda))
+			delete(b.Tensors, "token_rewards")
+			white := *b.Tensors["raw"]
+			white.Data = make([]float64, len(white.Data))
+			for i, in := range b.Mask {
+				if in {
+					white.Data[i] = 0.6*b.Tensors["raw"].Data[i] - 0.17
+				}
+			}
+			b.Tensors["advantages"], b.Tensors["returns"] = &white, b.Tensors["raw"] // the returns lack V
+			for _, tensor := range b.Tensors {
+				tensor.Width = 1
+			}
+			shown := Shown(Find("gae/advantage"), b, &convention.Set{})
+			if of.beta < 0 {
+				require.False(t, slices.ContainsFunc(shown, func(list []Change) bool { return texts(list)["kl.beta"] != "" }), "no coefficient is below 0")
+				shown = RewardsUnder(b, &convention.Set{})
+			}
+			require.True(t, slices.ContainsFunc(shown, func(list []Change) bool {
+				got := texts(list)
+				return got["gae.gamma"] == number(of.gamma) && got["gae.lambda"] == number(of.lambda) && got["kl.beta"] == number(math.Abs(of.beta))
+			}), "seed %d: %v: %v", seed, of, shown)
+		}
+	}
+}
+
+// The KL of an estimator without values is told whatever the baseline of the scores is; one that leaves the returns no line is not.
+func TestKLIsToldUnderAnyBaseline(t *testing.T) {
+	score := map[int]float64{}
+	b := ppoBatch(1, func(row int, s float64, kl []float64, last int) []float64 {
+		score[row] = s
+		return rewardsOf(0.02, 0)(row, s-0.4*score[row/4*4], kl, last)
+	}, func(r, _ []float64) []float64 { return gaeOf(1, 1)(r, make([]float64, len(r))) })
+	for _, name := range []string{"token_rewards", "values", "returns"} {
+		delete(b.Tensors, name)
+	}
+	b.Tensors["advantages"] = b.Tensors["raw"]
+	id := *b.Tensors["scores"]
+	id.Data = []float64{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2}
+	b.Tensors["group_id"] = &id
+	lists := BaselinesUnder(b, &convention.Set{})
+	require.NotEmpty(t, lists)
+	require.Equal(t, "0.02 sequence_reward_after", texts(lists[0])["kl.beta"]+" "+texts(lists[0])["kl.place"])
+	for i := range b.Tensors["raw"].Data {
+		b.Tensors["raw"].Data[i] *= math.Abs(b.Tensors["raw"].Data[i])
+	}
+	require.Empty(t, BaselinesUnder(b, &convention.Set{}))
 }

@@ -5,8 +5,9 @@ import (
 	"plumbline/verify/convention"
 )
 
-// otherPenalties are numbers of a token that stand for its KL where a program goes wrong: the mean or the sum of its row, and the KL of the token before it or behind it.
+// otherPenalties are numbers of a token that stand for its KL where a program goes wrong: its own with the other sign, the mean or the sum of its row, and the KL of the token before it or behind it.
 var otherPenalties = []func(row []float64, t int) float64{
+	func(row []float64, t int) float64 { return -row[t] },
 	func(row []float64, _ int) float64 { return sumOf(row) / float64(len(row)) },
 	func(row []float64, _ int) float64 { return sumOf(row) },
 	func(row []float64, t int) float64 {
@@ -30,11 +31,9 @@ func sumOf(x []float64) (sum float64) {
 	return sum
 }
 
-// RewardsUnder returns what stands in rewards of tokens, as [Shown] does, where the KL of a token is another number of its row: the coefficient and the estimator.
+// RewardsUnder returns what stands in rewards of tokens, as [Shown] does, where the KL of a token is another number of its row: the coefficient and the estimator. Where no rewards
+// were dumped those that advantages imply say it.
 func RewardsUnder(b *dump.Batch, set *convention.Set) (shown [][]Change) {
-	if b.Token("token_rewards") == nil {
-		return nil
-	}
 	for _, of := range otherPenalties {
 		var estimates []rewardTerm
 		for _, t := range rewardEstimates(b, set) {
@@ -52,7 +51,11 @@ func RewardsUnder(b *dump.Batch, set *convention.Set) (shown [][]Change) {
 			t.k = k
 			estimates = append(estimates, t)
 		}
-		if lists := rewardTermsIn(b, estimates, longestRows); len(lists) > 0 {
+		lists := rewardTermsIn(b, estimates, longestRows)
+		if in := withReturnsImplied(b, estimates); in != nil {
+			lists = impliedRewardFormsIn(in, set, estimates, longestRows)
+		}
+		if len(lists) > 0 {
 			shown = append(shown, openOf(lists[:1], set)...)
 		}
 	}
