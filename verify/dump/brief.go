@@ -279,6 +279,9 @@ func (s *session) convention() string {
 	case s.profile != nil:
 		return s.profile.Framework + " " + s.profile.Release
 	case s.declared:
+		if list := s.found(); list != nil {
+			return "what is declared, and else with what the search found: " + strings.Join(list, ", ") + " … (-v: all of it)"
+		}
 		return "what is declared"
 	}
 	return s.searched()
@@ -287,8 +290,8 @@ func (s *session) convention() string {
 // characteristic are the options that runs differ in most: what a search found of them is said where nobody declares any.
 var characteristic = []string{"adv.kind", "adv.scale", "adv.ddof", "gae.gamma", "gae.lambda", "whiten.scope", "clip.low", "clip.high", "agg.kind", "kl.kind", "kl.beta", "agg.denominator", "tis.level", "dpo.loss", "dpo.beta"}
 
-// searched says what a run agrees with that declares nothing: a bug that is a legal number is among it.
-func (s *session) searched() string {
+// found are the characteristic options that searches found, the first of them.
+func (s *session) found() (list []string) {
 	const most = 7
 	found := map[string]string{}
 	for _, t := range s.tracks {
@@ -298,12 +301,17 @@ func (s *session) searched() string {
 			}
 		}
 	}
-	var list []string
 	for _, name := range characteristic {
 		if v, ok := found[name]; ok && len(list) < most {
 			list = append(list, name+"="+v)
 		}
 	}
+	return list
+}
+
+// searched says what a run agrees with that declares nothing: a bug that is a legal number is among it.
+func (s *session) searched() string {
+	list := s.found()
 	if list == nil {
 		return "options that the search found (-v)"
 	}

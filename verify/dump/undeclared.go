@@ -21,6 +21,16 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		t.apart(res, s)
 		return
 	}
+	if s.profile == nil && res.Verdict == check.Convention && t.nobodySaid() { // whether a search began or the value that is usual was tried
+		var found []string
+		for _, o := range res.Explanations[0].Options {
+			found = append(found, o.Option+"="+o.Value)
+		}
+		res.Verdict, res.Fix, res.Repeat = check.Pass, "", ""
+		res.Reason = "found by search: " + strings.Join(found, ", ")
+		res.Explanations = nil
+		return
+	}
 	if !t.searched || s.profile != nil || t.first.Rules != nil {
 		return
 	}
@@ -29,14 +39,6 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		res.Reason += "; " + t.lawless(s)
 	case res.Verdict == check.Fail && t.check.ID == "gradient/dlogp" && (t.unexplained() || !t.convicted()) && stage.GradientAgainstSign(t.first.Case):
 		t.ascends(res)
-	case res.Verdict == check.Convention && t.nobodySaid():
-		var found []string
-		for _, o := range res.Explanations[0].Options {
-			found = append(found, o.Option+"="+o.Value)
-		}
-		res.Verdict, res.Fix, res.Repeat = check.Pass, "", ""
-		res.Reason = "found by search: " + strings.Join(found, ", ")
-		res.Explanations = nil
 	case res.Verdict == check.Fail && !t.convicted() && !t.readsDeclared():
 		open := t.openOptions()
 		if len(open) == 0 {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"hash/crc32"
 	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +14,10 @@ import (
 	"plumbline/internal/cases"
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 	"plumbline/verify/dump"
+	plant "plumbline/verify/plant/dump"
+	"plumbline/verify/plant/trainer"
 )
 
 // seldom leaves out two of three tests that search all forms of a run, by their names, unless all cases are asked for.
@@ -159,4 +165,33 @@ func TestStepsWithoutATokenMayBeRejected(t *testing.T) {
 		require.Len(t, results, 1)
 		require.Equal(t, map[bool]check.Verdict{true: check.Fail, false: check.Undetermined}[all], results[0].Verdict, results[0].Reason)
 	}
+}
+
+// Rewards that are whitened are no broken convention where a run declares the KL in them and nobody says whether they are: the search has found it.
+func TestWhitenedRewardsBesideADeclaredKL(t *testing.T) {
+	p, _, err := convention.Lookup("trl-ppo@1.12")
+	require.NoError(t, err)
+	set := trainer.Complete(p, rand.New(rand.NewPCG(7, 9)))
+	for option, text := range map[string]string{"rewards.whiten": "shift_mean_false", "kl.beta": "0.05", "kl.adaptive": "none", "reward.clip": "none", "eos.rule": "none", "score.index": "last_response", "gae.value_mask": "response"} {
+		v, err := convention.Parse(option, text)
+		require.NoError(t, err)
+		set = set.With(option, v, "test")
+	}
+	var list dump.Batches
+	for step := range 2 {
+		b, full := trainer.Healthy(trainer.Config{Set: set, Rows: 16, Cols: 8, Seed: uint64(11 + step)})
+		b = plant.Declared(b, full)
+		b.Meta.Step = step
+		b.Meta.Framework, b.Meta.Version, b.Meta.Profile = "custom", "", ""
+		b.Meta.Options = slices.DeleteFunc(slices.Clone(b.Meta.Options), func(o dumpfile.Option) bool {
+			return strings.HasPrefix(o.Name, "rewards.whiten")
+		})
+		list = append(list, b)
+	}
+	r, err := dump.Judge(context.Background(), list, dump.Options{Selection: check.Selection{Select: []string{"reward/token"}}})
+	require.NoError(t, err)
+	at := slices.IndexFunc(r.Results, func(r check.Result) bool { return r.Check == "reward/token" })
+	require.GreaterOrEqual(t, at, 0)
+	require.Equal(t, check.Pass, r.Results[at].Verdict, "%s %v", r.Results[at].Reason, r.Results[at].Explanations)
+	require.Contains(t, r.Results[at].Reason, "rewards.whiten=shift_mean_false")
 }

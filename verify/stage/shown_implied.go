@@ -70,6 +70,9 @@ func impliedRewardFormsIn(b *dump.Batch, set *convention.Set, estimates []reward
 	}
 	gamma := written(unit(carried+ofValue), 1e-4)
 	lambda := written(unit(carried/gamma), 1e-4)
+	if v != nil && beyond([]float64{ofValue, carried}) { // what carries A_{t+1} is λ alone
+		gamma, lambda = written(gamma, 1e-3), written(carried, 1e-3)
+	}
 	base := []assign{amount("gae.gamma", gamma)}
 	if v != nil {
 		base = append(base, amount("gae.lambda", lambda))
