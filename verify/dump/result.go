@@ -168,6 +168,8 @@ func (t *track) result(s *session) (check.Result, bool) {
 			res.Verdict, res.Metric, res.Reason = check.NotSeen, "", "the rewards are not judged: "+res.Reason
 		case t.check.Stage == convention.Advantage && res.Reason == "not in the dump: scores": // which hooks leave out
 			res.Verdict, res.Reason = check.NotSeen, "the advantages are not judged: "+res.Reason
+		case t.check.ID == "aggregate/loss" && res.Reason == "not in the dump: value_loss":
+			res.Verdict, res.Reason = check.NotSeen, "the loss is not judged: "+res.Reason
 		}
 	case len(t.warned) > 0:
 		res.Verdict = check.Warn

@@ -346,6 +346,13 @@ func predictLoss(c *Case) *Prediction {
 	})
 }
 
+// hidesValueTerm reports whether a loss has a value term by its coefficient of which nothing was dumped: what the other terms make of it is right only where a
+// hook dumps the loss of the policy alone.
+func (c *Case) hidesValueTerm(ch *Check) bool {
+	coef := c.Set.Value("value.coef")
+	return ch.ID == "aggregate/loss" && coef.Kind() == convention.Number && coef.Num() != 0 && !c.Has("value_loss") && !c.Has("values_new")
+}
+
 // lossFromTerms starts the loss from a policy loss that was dumped in place of token losses.
 func (c *Case) lossFromTerms() (sums, *reduction) {
 	p := c.klPlace()

@@ -89,6 +89,10 @@ func judge(ch *Check, b *dump.Batch, set *convention.Set) *Outcome {
 			o = p // what it fails by is what rounding on storing does not excuse
 		}
 	}
+	if o.Case.hidesValueTerm(ch) {
+		note(&c.Absent, "value_loss")
+		return &Outcome{Check: ch, Verdict: check.Undetermined, Case: c}
+	}
 	return o
 }
 
