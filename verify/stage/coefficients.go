@@ -13,7 +13,7 @@ type Losses struct {
 	loss, sums, rows, tokens, columns []float64 // of every file; sums of token_loss over the mask
 	terms                             [3][]float64
 	means                             [3][aggregations][]float64 // of a term that the files have of tokens alone, by aggregation
-	own                               [aggregations][]float64    // of the token losses
+	own                               [2][aggregations][]float64 // of the token losses, and of these times the importance weights
 	policy                            []float64                  // the policy losses
 	whole                             bool                       // token_loss is all of the loss but for its aggregation
 	parts                             bool                       // every file has loss, pg_loss and the terms that any has

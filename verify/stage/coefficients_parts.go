@@ -27,9 +27,18 @@ func (l *Losses) addParts(b *dump.Batch, loss, policy []float64) {
 		}
 	}
 	if x := b.Token("token_loss"); x != nil {
-		for _, of := range c.aggregated(x) {
-			for kind, v := range of {
-				l.own[kind] = append(l.own[kind], v)
+		of := [2][]float64{x, x}
+		if w := c.Optional("is_weights").X; len(w) == len(x) {
+			of[1] = make([]float64, len(x))
+			for i, v := range w {
+				of[1][i] = float64(v * x[i])
+			}
+		}
+		for k := range of {
+			for _, of := range c.aggregated(of[k]) {
+				for kind, v := range of {
+					l.own[k][kind] = append(l.own[k][kind], v)
+				}
 			}
 		}
 	}
@@ -39,23 +48,46 @@ func (l *Losses) addParts(b *dump.Batch, loss, policy []float64) {
 	}
 }
 
-// kinds are the aggregations, those under which the policy losses of all files are what their token losses make first: micro-batches of as many rows
-// have the same means but for a factor, and terms share what they are divided by.
-func (l *Losses) kinds() []int {
-	var shared, others []int
+// sharedReduction is an aggregation, and a constant that its sums are divided by besides.
+type sharedReduction struct {
+	kind int
+	by   float64
+}
+
+// kinds are the aggregations, those under which the policy losses of all files are what their token losses make first, with importance weights or without:
+// micro-batches of as many rows have the same means but for a factor, and terms share what they are divided by.
+func (l *Losses) kinds() []sharedReduction {
+	const near = 1e-4
+	var shared, others []sharedReduction
+	largest := 0.0
+	for _, x := range l.policy {
+		largest = max(largest, math.Abs(x))
+	}
 	for kind := range aggregations {
-		agrees := len(l.own[kind]) == len(l.policy)
-		largest := 0.0
-		for _, x := range l.policy {
-			largest = max(largest, math.Abs(x))
+		found := false
+		for _, own := range l.own {
+			of := sharedReduction{kind, 1}
+			if len(own[kind]) != len(l.policy) {
+				continue
+			}
+			if kind == ofSums || kind == ofSumsGlobal {
+				var xy, yy float64
+				for f, x := range own[kind] {
+					xy, yy = xy+float64(x*l.policy[f]), yy+float64(l.policy[f]*l.policy[f])
+				}
+				of.by = written(xy/yy, near)
+			}
+			found = of.by >= 1
+			for f := 0; f < len(l.policy) && found; f++ {
+				found = math.Abs(own[kind][f]/of.by-l.policy[f]) <= near*largest
+			}
+			if found {
+				shared = append(shared, of)
+				break
+			}
 		}
-		for f := 0; f < len(l.policy) && agrees; f++ {
-			agrees = math.Abs(l.own[kind][f]-l.policy[f]) <= 1e-4*largest
-		}
-		if agrees {
-			shared = append(shared, kind)
-		} else {
-			others = append(others, kind)
+		if !found {
+			others = append(others, sharedReduction{kind, 1})
 		}
 	}
 	return append(shared, others...)
@@ -75,14 +107,14 @@ func (l *Losses) ofParts() map[string]float64 {
 		return found
 	}
 	for _, more := range [][]int{{1}, {0}, {0, 1}} {
-		for _, kind := range l.kinds() {
+		for _, of := range l.kinds() {
 			with := terms
 			for _, k := range more {
-				if len(l.means[k][kind]) != len(l.loss) {
+				if len(l.means[k][of.kind]) != len(l.loss) {
 					with = [3][]float64{}
 					break
 				}
-				with[k] = l.means[k][kind]
+				with[k] = eachOf(len(l.loss), func(f int) float64 { return l.means[k][of.kind][f] / of.by })
 			}
 			if found := l.coefficientsOf(with); found != nil {
 				return found

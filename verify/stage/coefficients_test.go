@@ -87,29 +87,35 @@ func TestCoefficientsOfTokens(t *testing.T) {
 
 // A term shares what its tokens are divided by with the policy loss: of micro-batches of as many rows a mean over each and over all differ by a factor.
 func TestCoefficientsOfTokensByTheDenominatorOfTheLoss(t *testing.T) {
-	var l Losses
-	for step := range 4 {
-		const cols, per = 4, 2
-		of := func(i int) float64 { return math.Sin(float64(7*i + step)) }
-		entropy := func(i int) float64 { return 2 + math.Cos(float64(5*i-step)) }
-		lengths := []int{1 + step%4, 2, 3, 1 + step%2}
-		b := lossFile(cols, lengths, of, nil)
-		b.Files = []dump.FileInfo{{Name: "f", Hi: per, Cols: cols}, {Name: "g", Lo: per, Hi: 2 * per, Cols: cols, MicroBatch: 1}}
-		h, pg, loss := make([]float64, len(b.Mask)), make([]float64, 2), make([]float64, 2)
-		for i, m := range b.Mask {
-			if r := i / cols; m {
-				h[i] = entropy(i)
-				share := 1 / float64(lengths[r]*len(lengths))
-				pg[r/per] += of(i) * share
-				loss[r/per] += (of(i) - 0.003*h[i]) * share
+	for _, constant := range []float64{0, 7} { // that sums of tokens with importance weights are divided by beside the rows of the file; 0: means over the rows of the step
+		var l Losses
+		for step := range 4 {
+			const cols, per = 4, 2
+			of := func(i int) float64 { return math.Sin(float64(7*i + step)) }
+			entropy := func(i int) float64 { return 2 + math.Cos(float64(5*i-step)) }
+			lengths := []int{1 + step%4, 2, 3, 1 + step%2}
+			b := lossFile(cols, lengths, of, nil)
+			b.Files = []dump.FileInfo{{Name: "f", Hi: per, Cols: cols}, {Name: "g", Lo: per, Hi: 2 * per, Cols: cols, MicroBatch: 1}}
+			h, w, pg, loss := make([]float64, len(b.Mask)), make([]float64, len(b.Mask)), make([]float64, 2), make([]float64, 2)
+			for i, m := range b.Mask {
+				if r := i / cols; m {
+					h[i] = entropy(i)
+					share := 1 / float64(lengths[r]*len(lengths))
+					if w[i] = 1; constant > 0 {
+						share, w[i] = 1/(per*constant), 1+0.5*math.Cos(float64(3*i))
+					}
+					pg[r/per] += w[i] * of(i) * share
+					loss[r/per] += (w[i]*of(i) - 0.003*h[i]) * share
+				}
 			}
+			b.Tensors["entropy"] = &dump.Tensor{Data: h, Layout: dump.PerToken, Type: format.F32}
+			b.Tensors["is_weights"] = &dump.Tensor{Data: w, Layout: dump.PerToken, Type: format.F32}
+			b.Tensors["pg_loss"] = &dump.Tensor{Data: pg, Layout: dump.PerFile, Type: format.F32}
+			b.Tensors["loss"] = &dump.Tensor{Data: loss, Layout: dump.PerFile, Type: format.F32}
+			l.Add(b)
 		}
-		b.Tensors["entropy"] = &dump.Tensor{Data: h, Layout: dump.PerToken, Type: format.F32}
-		b.Tensors["pg_loss"] = &dump.Tensor{Data: pg, Layout: dump.PerFile, Type: format.F32}
-		b.Tensors["loss"] = &dump.Tensor{Data: loss, Layout: dump.PerFile, Type: format.F32}
-		l.Add(b)
+		require.Equal(t, map[string]float64{"entropy.coef": 0.003}, l.Coefficients(), "%v", constant)
 	}
-	require.Equal(t, map[string]float64{"entropy.coef": 0.003}, l.Coefficients())
 }
 
 // A constant that sums over tokens are divided by is found where rows and widths do not explain it.
