@@ -14,7 +14,9 @@ import (
 // withoutKL makes a failure of a gradient that has no KL term, of a loss that has one: each was searched alone and fits. At some step the loss is
 // wrong without the term, and at some the gradient with it, whatever the estimate and its gradient are.
 func (t *track) withoutKL(res *check.Result, s *session) {
-	if res.Verdict != check.Pass || t.check.ID != "gradient/dlogp" || !t.searched || len(t.fits) == 0 || s.profile != nil {
+	const id = "KL-DETACHED"
+	lead := res.Verdict == check.Undetermined && len(res.Explanations) > 0 && res.Explanations[0].Fault == id // a term that losses of tokens hold is due in their gradient
+	if !lead && (res.Verdict != check.Pass || len(t.fits) == 0) || t.check.ID != "gradient/dlogp" || !t.searched || s.profile != nil {
 		return
 	}
 	const looked = 4
@@ -30,12 +32,19 @@ func (t *track) withoutKL(res *check.Result, s *session) {
 		if loss.check.ID != "aggregate/loss" && loss.check.ID != "token_loss/policy" || !loss.searched || loss.passed < loss.judged || !loss.needsKL(at) {
 			continue
 		}
+		if lead {
+			res.Verdict, res.Class, res.Fix = check.Fail, []string{id}, fault.Find(id).Fix
+			res.Reason = fmt.Sprintf("is that of the loss without its KL term, and %s is right only with it", loss.check.ID)
+			res.Explanations = res.Explanations[:1]
+			res.Explanations[0].Lead = false
+			return
+		}
 		for _, u := range at {
 			o := t.withKL(u, loss.termsOfKL(s.estimates()))
 			if o == nil {
 				continue
 			}
-			t.blame(res, s, o, "KL-DETACHED", fmt.Sprintf("is that of the loss without its KL term, and %s is right only with it", loss.check.ID),
+			t.blame(res, s, o, id, fmt.Sprintf("is that of the loss without its KL term, and %s is right only with it", loss.check.ID),
 				fmt.Sprintf("%s has the KL term; no estimate of it and none of its gradients gives the gradient of step %d", loss.check.ID, u.b.Meta.Step))
 			res.Repeat = "--select " + loss.check.ID + "," + t.check.ID
 			return

@@ -48,10 +48,10 @@ func TestLossesWithoutTheirWeights(t *testing.T) {
 }
 
 // The estimate of KL that losses of tokens hold is read from the dump where it is there: its kind is known from itself, and a gradient without its
-// slope is that of a detached KL.
+// slope is that of a detached KL, of losses with importance weights, too.
 func TestGradientWithoutADumpedKL(t *testing.T) {
 	const beta = 0.05
-	for _, slope := range []float64{1, 0} {
+	for k, slope := range []float64{1, 0, 1, 0} {
 		r := silentIn(t, verlGRPO, func(b *dumpfile.Batch) {
 			includes := true
 			b.Meta.TokenLossIncludesKL = &includes
@@ -60,15 +60,30 @@ func TestGradientWithoutADumpedKL(t *testing.T) {
 			n := 0.0
 			cells(b, func(_, _, _ int) { n++ })
 			clear(loss)
-			cells(b, func(i, row, _ int) {
+			w, gen, old := make([]float64, len(lp)), make([]float64, len(lp)), slices.Clone(lp)
+			cells(b, func(i, row, col int) {
+				if w[i] = 1; k > 1 {
+					old[i] = single(lp[i] - 0.15*math.Sin(float64(3*i)))
+					gen[i] = single(lp[i] - 0.05*float64((row+2*col)%5-2))
+					w[i] = single(min(math.Exp(old[i]-gen[i]), 1.3))
+				}
+				ratio := math.Exp(lp[i] - old[i])
+				policy := max(-adv[i]*ratio, -adv[i]*min(max(ratio, 0.9), 1.1))
+				inside := 0.0
+				if policy == -adv[i]*ratio {
+					inside = 1
+				}
 				f := slices.IndexFunc(b.Files, func(f dumpfile.FileInfo) bool { return row < f.Hi })
 				d := ref[i] - lp[i]
 				kl[i] = single(math.Exp(d) - d - 1)
-				token[i] = single(-adv[i] + beta*kl[i])
+				token[i] = single(w[i]*policy + beta*kl[i])
 				loss[f] += token[i] / n
-				g[i] = single((-adv[i] + slope*beta*-math.Expm1(d)) / n)
+				g[i] = single((-inside*w[i]*adv[i]*ratio + slope*beta*-math.Expm1(d)) / n)
 			})
-			b.Tensors["logp_old"] = b.Tensors["logp_new"]
+			if k > 1 {
+				b.Tensors["is_weights"], b.Tensors["logp_gen"] = b.With("kl", w).Tensors["kl"], b.With("kl", gen).Tensors["kl"]
+			}
+			b.Tensors["logp_old"] = b.With("logp_new", old).Tensors["logp_new"]
 			delete(b.Tensors, "kl_loss")
 			delete(b.Tensors, "pg_loss")
 		}, "kl/token", "token_loss/*", "aggregate/*", "gradient/*")
