@@ -30,6 +30,14 @@ func (t *track) convicted() bool {
 	})
 }
 
+// overOneWidth reports whether a failure is explained by a padded width in the denominator where all files have one: a configured constant may be as large (Dr. GRPO).
+func (t *track) overOneWidth(s *session) bool {
+	return !isDeclared(t.first.Case.Set, "agg.kind") && (t.check.Stage == convention.Aggregate || t.check.Stage == convention.Gradient) && s.scan().width > 0 &&
+		slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool {
+			return !e.Lead && e.Hypothesis != nil && e.Hypothesis.ID == "AGG-PAD-DENOMINATOR"
+		})
+}
+
 // otherWeights are the bugs of importance weights that are of other log-probs.
 var otherWeights = []string{"IS-NEW-FOR-OLD", "IS-NEW-FOR-GEN", "IS-INVERTED", "IS-OF-REFERENCE"}
 

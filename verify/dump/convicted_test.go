@@ -80,6 +80,11 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
 	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())
+	wide := &track{check: stage.Find("aggregate/loss"), first: without, why: explanation{faults: []fault.Explanation{known("AGG-PAD-DENOMINATOR", check.Pass, false)}}}
+	require.True(t, wide.overOneWidth(&session{overview: &overview{width: 16}}), "a constant that is the width of all files")
+	require.False(t, wide.overOneWidth(&session{overview: &overview{width: -1}}), "files of several widths have no constant")
+	wide.check = stage.Find("ratio/is_weights")
+	require.False(t, wide.overOneWidth(&session{overview: &overview{width: 16}}))
 }
 
 // hypothesis is that of the catalogue: whether it is relative to a declaration is the registry's word, as it is for a run that is judged.

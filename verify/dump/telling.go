@@ -78,6 +78,7 @@ type overview struct {
 	form         []stage.Change     // options of a loss that is all that says of its terms
 	updates      int                // steps of the first rollout, whose rows come again in some of them; 0: none does, or the rollout does not end
 	generation   int                // steps whose tokens together, by their number, a sum over tokens is divided by; 0: none
+	width        int                // padded, of every file; -1: they have several
 }
 
 // scan reads the steps, many of them at most, once.
@@ -115,6 +116,14 @@ func (s *session) scan() *overview {
 		}
 		if n := contentOf(b); !v.any || n.more(most) {
 			v.step, v.any, most = step, true, n
+		}
+		for _, f := range b.Files {
+			if v.width == 0 {
+				v.width = f.Cols
+			}
+			if f.Cols != v.width {
+				v.width = -1
+			}
 		}
 		first.add(b)
 		losses.Add(b)

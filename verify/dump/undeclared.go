@@ -34,12 +34,13 @@ func (t *track) undeclared(res *check.Result, s *session) {
 	if !t.searched || s.profile != nil || t.first.Rules != nil {
 		return
 	}
+	convicted := t.convicted() && !t.overOneWidth(s)
 	switch {
-	case res.Verdict == check.Fail && (t.unexplained() || !t.convicted()) && t.lawless(s) != "":
+	case res.Verdict == check.Fail && (t.unexplained() || !convicted) && t.lawless(s) != "":
 		res.Reason += "; " + t.lawless(s)
-	case res.Verdict == check.Fail && t.check.ID == "gradient/dlogp" && (t.unexplained() || !t.convicted()) && stage.GradientAgainstSign(t.first.Case):
+	case res.Verdict == check.Fail && t.check.ID == "gradient/dlogp" && (t.unexplained() || !convicted) && stage.GradientAgainstSign(t.first.Case):
 		t.ascends(res)
-	case res.Verdict == check.Fail && !t.convicted() && !t.readsDeclared():
+	case res.Verdict == check.Fail && !convicted && !t.readsDeclared():
 		open := t.openOptions()
 		if len(open) == 0 {
 			return

@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -21,6 +22,8 @@ type Losses struct {
 	n                                 int
 	alone                             wholes              // where the loss is all that says of its terms
 	without                           [len(lacked)]wholes // the same, without tokens that are counted
+	counted                           wholes              // the same, where rows without a token count
+	empty                             bool                // there are such rows
 	forms                             lossForms
 	pairs                             pairLosses
 	rewards                           loggedRewards
@@ -45,6 +48,9 @@ func (l *Losses) Add(b *dump.Batch) {
 		}
 	}
 	l.alone.add(b, l.n == 1)
+	l.counted.empty = true
+	l.counted.add(b, l.n == 1)
+	l.empty = l.empty || slices.Contains(NewCase(b, &convention.Set{}, 0).tokensOfRows(), 0)
 	for i := range l.without {
 		l.without[i].add(withoutTokens(b, lacked[i].of), l.n == 1)
 	}
@@ -110,6 +116,11 @@ func (l *Losses) Coefficients() map[string]float64 {
 func (l *Losses) fitted() *wholeFit {
 	if f := l.alone.fit(); f != nil {
 		return f
+	}
+	if l.empty {
+		if f := l.counted.fit(); f != nil {
+			return f
+		}
 	}
 	if f, _ := l.forms.best(); f != nil {
 		return f

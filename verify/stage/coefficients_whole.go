@@ -51,6 +51,7 @@ type wholes struct {
 	moved  []float64         // how far the policy is from its rollout, in each
 	gap    bool
 	only   []int // aggregations that are tried; nil: all
+	empty  bool  // rows without a token count among those that a sum over rows is divided by (agg.empty_rows counted)
 }
 
 var wholeTerms = [3]string{"token_loss", "kl", "entropy"}
@@ -98,13 +99,13 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 	w.tokens, w.ranks, w.moved = append(w.tokens, tokens), append(w.ranks, ranks), append(w.moved, distanceOfPolicy(b))
 	var of [3][][aggregations]float64
 	for k := range x {
-		of[k] = c.aggregated(x[k])
+		of[k] = c.aggregatedOver(x[k], w.empty)
 	}
 	magnitudes := make([]float64, len(x[0]))
 	for i, v := range x[0] {
 		magnitudes[i] = math.Abs(v)
 	}
-	size := c.aggregated(magnitudes)
+	size := c.aggregatedOver(magnitudes, w.empty)
 	for f := range b.Files {
 		file := wholeFile{loss: loss[f], value: math.NaN(), step: len(w.steps) - 1, rank: b.Files[f].Rank, steps: c.accumulation(), world: c.worldSize(), high: c.highMean(f, x[0], x[1], x[2])}
 		for k := range x {
@@ -120,8 +121,13 @@ func (w *wholes) add(b *dump.Batch, first bool) {
 	}
 }
 
-// aggregated returns numbers of tokens as the number of each file that every aggregation makes of them; nil of none.
+// aggregated returns numbers of tokens as the number of each file that every aggregation makes of them; nil of none. Rows without a token are no rows.
 func (c *Case) aggregated(x []float64) (list [][aggregations]float64) {
+	return c.aggregatedOver(x, false)
+}
+
+// aggregatedOver is aggregated where rows without a token may count.
+func (c *Case) aggregatedOver(x []float64, empty bool) (list [][aggregations]float64) {
 	b := c.B
 	if x == nil {
 		return nil
@@ -129,7 +135,7 @@ func (c *Case) aggregated(x []float64) (list [][aggregations]float64) {
 	n := c.tokensOfRows()
 	var tokens, rows float64
 	for _, t := range n {
-		if tokens += t; t > 0 {
+		if tokens += t; t > 0 || empty {
 			rows++
 		}
 	}
@@ -144,7 +150,10 @@ func (c *Case) aggregated(x []float64) (list [][aggregations]float64) {
 				}
 			}
 			if sum += row; n[r] > 0 {
-				own, ownRows, means = own+n[r], ownRows+1, means+row/n[r]
+				own, means = own+n[r], means+row/n[r]
+			}
+			if n[r] > 0 || empty {
+				ownRows++
 			}
 		}
 		list = append(list, [aggregations]float64{sum / own, sum / own / steps, sum * world / tokens, means / ownRows, means / ownRows / steps, means * world / rows,

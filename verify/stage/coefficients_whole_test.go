@@ -153,3 +153,31 @@ func TestCoefficientBesideAValueLoss(t *testing.T) {
 	require.Equal(t, map[string]float64{"entropy.coef": 0.013, "value.coef": 0.27}, l.Coefficients())
 	require.Zero(t, l.Generation())
 }
+
+// Rows whose tokens are all masked count in a mean over rows where a program counts them (TRL 1.16, _compute_loss, mask_truncated_completions): a constant that sums
+// are divided by beside an entropy bonus is found with them, where a mean over the rows with tokens has none.
+func TestEmptyRowsInWholeLosses(t *testing.T) {
+	for _, counted := range []bool{true, false} {
+		l := &Losses{}
+		for f := range 8 {
+			lengths := []int{1 + f%4, 0, 4, f % 3}
+			b := lossFile(4, lengths, func(i int) float64 { return math.Sin(float64(7*i + f)) }, nil)
+			h := make([]float64, 16)
+			var sum, bonus, n, rows float64
+			for r, of := range lengths {
+				for i := 4 * r; i < 4*r+of; i++ {
+					h[i] = 2 + math.Cos(float64(3*i-f))
+					sum, bonus, n = sum+b.Token("token_loss")[i], bonus+h[i], n+1
+				}
+				if counted || of > 0 {
+					rows++
+				}
+			}
+			b.Tensors["entropy"] = &dump.Tensor{Data: h, Layout: dump.PerToken, Type: format.F32}
+			b.Tensors["loss"] = &dump.Tensor{Data: []float64{float64(float32(sum/rows/16 - 0.01*bonus/n))}, Layout: dump.PerFile, Type: format.F32}
+			l.Add(b)
+		}
+		require.Equal(t, map[string]float64{"entropy.coef": 0.01}, l.Coefficients(), "%v", counted)
+		require.Equal(t, 16.0, l.Constant(), "%v", counted)
+	}
+}
