@@ -235,99 +235,10 @@ func (s *GroupScores) solve(f *scoreForm, units func(step int) func(g, n int) fl
 	return s.bounds(f, units)
 }
 
-// bounds finds at which numbers scores are held under the β of a form: every row is as due, or at one number above which none is, or below. What a group
-// subtracts is what most of its rows agree on; where scores are held on one side alone it is the least of what its rows have, or the most.
-func (s *GroupScores) bounds(f *scoreForm, units func(step int) func(g, n int) float64) bool {
-	for _, subtracted := range []func(of []bracket) (c float64, n int){agreed, endOf(-1), endOf(1)} {
-		if s.boundsBy(f, units, subtracted) {
-			return true
-		}
-	}
-	return false
-}
-
-// agreed is [mostCovered] where two intervals overlap at least.
-func agreed(of []bracket) (c float64, n int) {
-	if c, n = mostCovered(of); n < 2 {
-		return 0, 0
-	}
-	return c, n
-}
-
-// endOf returns the lowest of intervals for a sign of −1, the highest for 1, and how many hold its middle.
-func endOf(sign float64) func(of []bracket) (c float64, n int) {
-	return func(of []bracket) (c float64, n int) {
-		end := slices.MaxFunc(of, func(a, b bracket) int { return cmp.Compare(sign*(a.lo+a.hi), sign*(b.lo+b.hi)) })
-		c = (end.lo + end.hi) / 2
-		for _, x := range of {
-			if x.lo <= c && c <= x.hi {
-				n++
-			}
-		}
-		return c, n
-	}
-}
-
-// boundsBy is bounds where a group subtracts what subtracted says of the intervals of its rows.
-func (s *GroupScores) boundsBy(f *scoreForm, units func(step int) func(g, n int) float64, subtracted func(of []bracket) (c float64, n int)) bool {
-	var highs, lows []float64
-	due, all := 0, 0
-	top, bottom := math.Inf(-1), math.Inf(1) // of the scores that are as due
-	for i := range s.steps {
-		p := &s.steps[i]
-		for g, rows := range p.groups {
-			u := units(i)(g, len(rows))
-			rows = slices.DeleteFunc(slices.Clone(rows), func(x scoredRow) bool { return math.IsNaN(x.adv) })
-			if all += len(rows); !(u > 0) {
-				continue
-			}
-			if len(rows) == 0 {
-				continue
-			}
-			var of []bracket
-			for _, x := range rows {
-				c, w := x.adv/u-(x.score-f.beta*x.kl), p.apart(&x, &x, u)+f.beta*x.errKL+1e-6*f.beta*math.Abs(x.kl)
-				of = append(of, bracket{lo: c - w, hi: c + w})
-			}
-			c, n := subtracted(of)
-			if due += n; n < 1 {
-				continue
-			}
-			for k, x := range rows {
-				if of[k].lo <= c && c <= of[k].hi {
-					top, bottom = max(top, x.score), min(bottom, x.score)
-				} else if held := x.adv/u + f.beta*x.kl - c; held < x.score {
-					highs = append(highs, held)
-				} else {
-					lows = append(lows, held)
-				}
-			}
-		}
-	}
-	var ok [2]bool
-	f.hi, ok[0] = oneBound(highs, math.Inf(1))
-	f.lo, ok[1] = oneBound(lows, math.Inf(-1))
-	const near = 1e-3
-	return 3*due >= all && ok[0] && ok[1] && top <= f.hi+near*math.Abs(f.hi) && bottom >= f.lo-near*math.Abs(f.lo)
-}
-
-// oneBound returns the number that all of list are, none if there are none.
-func oneBound(list []float64, none float64) (x float64, ok bool) {
-	if len(list) == 0 {
-		return none, true
-	}
-	m := middle(slices.Clone(list), 1)
-	for _, x := range list {
-		if math.Abs(x-m) > 1e-3*math.Abs(m)+1e-5 {
-			return 0, false
-		}
-	}
-	return written(m, 1e-3), true
-}
-
 // difference is that of two rows of a group, with what it is rounded by.
 type difference struct {
 	s, k, a, es, ek, ea float64
+	of                  [2]float64 // the scores
 	group               int
 }
 
@@ -336,7 +247,7 @@ func (p *scoredStep) differences() (list []difference) {
 	const most = 401
 	p.pairs(func(g int, x, y *scoredRow) {
 		d := difference{x.score - y.score, x.kl - y.kl, x.adv - y.adv,
-			4 * tol.U32 * (math.Abs(x.score) + math.Abs(y.score) + p.largest), x.errKL + y.errKL, 4 * tol.U32 * (math.Abs(x.adv) + math.Abs(y.adv)), g}
+			4 * tol.U32 * (math.Abs(x.score) + math.Abs(y.score) + p.largest), x.errKL + y.errKL, 4 * tol.U32 * (math.Abs(x.adv) + math.Abs(y.adv)), [2]float64{x.score, y.score}, g}
 		if math.Abs(d.s) > d.es {
 			list = append(list, d)
 		}
@@ -386,23 +297,40 @@ func (s *GroupScores) solveScaled(f *scoreForm) bool {
 		}
 	}
 	beta, n := mostCovered(list)
-	if zero >= n {
-		beta, n = 0, zero
+	short := hasDigits(beta, 2, 1e-4) // two that agree by chance agree on no number of two digits, and not on 0
+	if zero >= n || zero >= 2 && n < 4 && !short {
+		beta, n, short = 0, zero, true
 	}
-	if beta < 0 || n < 12 || 20*n < all {
+	if told := n >= 4 || n >= 2 && short; beta < 0 || !told || 20*n < all {
 		return false
 	}
 	f.beta, f.share = written(beta, 2e-3), float64(n)/float64(all)
+	f.lo, f.hi = math.Inf(-1), math.Inf(1)
+	for range 2 { // bounds that are shown where most rows are within them tell the u of other steps
+		before := [2]float64{f.lo, f.hi}
+		s.unitsOf(f, differences)
+		if !s.bounds(f, func(i int) func(g, n int) float64 { return func(g, _ int) float64 { return f.units[i][g] } }) {
+			return false
+		}
+		if before == [2]float64{f.lo, f.hi} {
+			break
+		}
+	}
+	return true
+}
+
+// unitsOf finds the u of a form in each step, or in each of its groups, that pairs of rows have in common by scores within its bounds; 0: not known.
+func (s *GroupScores) unitsOf(f *scoreForm, differences [][]difference) {
 	f.units = make([][]float64, len(s.steps))
 	for i, d := range differences {
 		of := make([][]bracket, len(s.steps[i].groups))
 		for _, x := range d {
-			r := x.s - f.beta*x.k
+			r := min(max(x.of[0], f.lo), f.hi) - min(max(x.of[1], f.lo), f.hi) - f.beta*x.k
 			if e := x.es + f.beta*x.ek + 2e-3*f.beta*math.Abs(x.k); math.Abs(r) > 256*e { // what is hardly known agrees with much
 				u := x.a / r
 				w := (x.ea + math.Abs(u)*e) / math.Abs(r)
 				g := x.group
-				if !ofGroup {
+				if f.scale != "group_std" {
 					g = 0
 				}
 				of[g] = append(of[g], bracket{lo: u - w, hi: u + w})
@@ -411,7 +339,7 @@ func (s *GroupScores) solveScaled(f *scoreForm) bool {
 		f.units[i] = make([]float64, len(of))
 		for g := range of {
 			from := of[g]
-			if !ofGroup {
+			if f.scale != "group_std" {
 				from = of[0]
 			}
 			if u, n := mostCovered(from); n >= 2 && u > 0 {
@@ -419,5 +347,4 @@ func (s *GroupScores) solveScaled(f *scoreForm) bool {
 			}
 		}
 	}
-	return s.bounds(f, func(i int) func(g, n int) float64 { return func(g, _ int) float64 { return f.units[i][g] } })
 }
