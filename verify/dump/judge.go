@@ -67,12 +67,13 @@ func begin(ctx context.Context, run Source, o Options, l *ledger) (*session, err
 	if s.minis, err = miniBatches(ctx, run); err != nil {
 		return nil, err
 	}
-	if s.minis == 1 && s.profile == nil {
-		if s.minis, err = whitenedOver(ctx, run); err != nil {
+	if s.profile == nil {
+		over, err := longerWhitened(ctx, run, s.minis)
+		if err != nil {
 			return nil, err
 		}
-		if s.minis > 1 {
-			s.shown = byAdvantages
+		if over > s.minis {
+			s.minis, s.shown = over, byAdvantages
 		}
 	}
 	s.rollout.origin = run.Steps()[0]

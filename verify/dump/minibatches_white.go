@@ -44,6 +44,15 @@ func whitenedOver(ctx context.Context, run Source) (int, error) {
 	return span, nil
 }
 
+// longerWhitened is whitenedOver where it has whole spans of so many steps, over which groups are cut: these may be a part of a rollout. Else it is that span.
+func longerWhitened(ctx context.Context, run Source, span int) (int, error) {
+	over, err := whitenedOver(ctx, run)
+	if err != nil || over%span != 0 {
+		return span, err
+	}
+	return over, nil
+}
+
 // moments are Σx, Σx² and n of a number per token over the mask, of each step.
 type moments struct {
 	sums, squares, counts []float64

@@ -56,3 +56,12 @@ func TestRolloutsThatWhitenedNumbersShow(t *testing.T) {
 		}
 	}
 }
+
+// Groups that are cut over two steps are a part of a rollout of six that was whitened together, and not of one of three.
+func TestWhitenedRolloutsOfCutGroups(t *testing.T) {
+	for span, want := range map[int]int{0: 2, 2: 2, 3: 2, 6: 6} {
+		got, err := longerWhitened(context.Background(), whitenedTogether("advantages", 1, span, func(x, mean, _ float64) float64 { return x - mean }), 2)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "%d", span)
+	}
+}
