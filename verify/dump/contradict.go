@@ -38,7 +38,7 @@ func (t *track) contradicted(res *check.Result, s *session) {
 		}
 		for _, mine := range t.decided() {
 			for _, its := range loss.decided() {
-				if mine.Option != its.Option || t.reducedBy(mine) == loss.reducedBy(its) || !strings.HasPrefix(mine.Option, "agg.") || s.rescaled(loss, mine) {
+				if mine.Option != its.Option || t.reducedBy(mine) == loss.reducedBy(its) || !strings.HasPrefix(mine.Option, "agg.") || s.rescaled(loss, mine) || mine.Option != "agg.div_ga" && t.apartFrom(loss) {
 					continue
 				}
 				res.Verdict = check.Fail
@@ -56,6 +56,16 @@ func (t *track) contradicted(res *check.Result, s *session) {
 			}
 		}
 	}
+}
+
+// apartFrom reports whether a gradient of values is none of a loss: that of the policy alone is right without a value term, and a critic has a
+// loss of its own, with an aggregation of its own.
+func (t *track) apartFrom(loss *track) bool {
+	if t.check.ID != "gradient/dvalues" || loss.check.ID != "aggregate/loss" || loss.worst == nil {
+		return false
+	}
+	coef := loss.worst.Case.Set.Value("value.coef")
+	return coef.Kind() != convention.Number || coef.Num() == 0
 }
 
 // rescaled reports whether a loss is right with and without a division by the accumulation steps: where nobody declares the coefficients of its terms they are

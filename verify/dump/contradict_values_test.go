@@ -39,6 +39,20 @@ func TestTokenMeansOfValuesByEitherName(t *testing.T) {
 	}
 }
 
+// A critic with a loss of its own may have another aggregation than the policy: only a loss that holds its value loss is the one that its gradient is of.
+func TestGradientOfACriticBesideThePolicy(t *testing.T) {
+	for coef, want := range map[string]check.Verdict{"0": check.Pass, "–": check.Pass, "0.5": check.Fail} {
+		v, err := convention.Parse("value.coef", coef)
+		require.NoError(t, err)
+		c := stage.NewCase(&dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{}}, (&convention.Set{}).With("value.coef", v, "search"), 0)
+		loss := &track{check: stage.Find("aggregate/loss"), searched: true, all: true, passed: 1, fits: fitsBy(t, "agg.kind", "seq_mean_token_mean"), worst: &stage.Outcome{Case: c}}
+		grad := &track{check: stage.Find("gradient/dvalues"), searched: true, all: true, passed: 1, worst: &stage.Outcome{}, fits: fitsBy(t, "agg.kind", "token")}
+		res := check.Result{Verdict: check.Pass, Steps: &check.Steps{}}
+		grad.contradicted(&res, &session{tracks: []*track{loss, grad}})
+		require.Equal(t, want, res.Verdict, "value.coef=%s: %s", coef, res.Reason)
+	}
+}
+
 // A loss whose ratio is 1 for ever clips nothing, whatever range is declared, and a policy that has left the old log-probs would be clipped.
 func TestRatioOfOneWhereAClipRangeIsDeclared(t *testing.T) {
 	judged := func(clipBy, old string, moved bool, tensors ...string) check.Verdict {
