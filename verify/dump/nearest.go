@@ -27,8 +27,9 @@ var notTaste = []string{"adv.center", "adv.ddof", "whiten.ddof", "whiten.mask", 
 // unlike are the options that a departure may leave open, beside the place of a KL that a run has not got: what keeps a quotient from a division by 0.
 var unlike = []string{"adv.eps", "whiten.eps", "whiten.eps_place", "mean.eps", "agg.len_eps", "ratio.len_eps", "logp.temp_eps"}
 
-// minor are the options in which programs differ without one of them being wrong.
-var minor = []string{"adv.ddof", "whiten.ddof"}
+// minor are the options in which programs differ without one of them being wrong: a squared error has its half in some (CleanRL) and not in others (stable-baselines3
+// 2.7, PPO.train, mse_loss; Spinning Up).
+var minor = []string{"adv.ddof", "whiten.ddof", "value.factor"}
 
 // neverMeant are the options of which no framework has but one value, and another is a slip: a value function that is fitted to advantages without their
 // scale is one of no rewards (every table of the conventions, V14).

@@ -77,7 +77,7 @@ func (l *Losses) kinds() []sharedReduction {
 				}
 				of.by = written(xy/yy, near)
 			}
-			found = of.by >= 1
+			found = of.by > 0
 			for f := 0; f < len(l.policy) && found; f++ {
 				found = math.Abs(own[kind][f]/of.by-l.policy[f]) <= near*largest
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -94,7 +95,32 @@ func heldAdvantages(b *dump.Batch) (lists [][]assign) {
 				word("reward.clip", "after_baseline"), rule[1]})
 		}
 	}
+	if len(lists) > 0 {
+		return lists
+	}
+	for _, ddof := range []int{1, 0} { // OpenRLHF's group_norm divides before what is left is held
+		if rule := heldWithin(y, overDeviation(b, ddof), 1); rule != nil {
+			lists = append(lists, []assign{word("adv.kind", "group"), word("adv.center", "mean"), word("adv.scale", "group_std"), word("adv.ddof", strconv.Itoa(ddof)), word("whiten.scope", "none"),
+				word("reward.clip", "after_baseline"), rule[1]})
+		}
+	}
 	return lists
+}
+
+// overDeviation are what the scores have beyond the mean of their group, divided by its deviation; 0 in groups of equal scores.
+func overDeviation(b *dump.Batch, ddof int) []float64 {
+	left := centredScores(b, "mean")
+	square, n := map[float64]float64{}, map[float64]float64{}
+	id := b.Row("group_id")
+	for row, g := range id {
+		square[g], n[g] = square[g]+float64(left[row]*left[row]), n[g]+1
+	}
+	for row, g := range id {
+		if square[g] > 0 {
+			left[row] /= math.Sqrt(square[g] / (n[g] - float64(ddof)))
+		}
+	}
+	return left
 }
 
 // HeldEnds is the range that advantages of rows are held in by their own ends, whatever baseline they have: the largest, or the smallest, is that of three rows and
