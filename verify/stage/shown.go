@@ -39,6 +39,11 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 				lists[i] = append(slices.Clip(lists[i]), white...)
 			}
 		}
+		if set.Value("adv.kind").Kind() == convention.Unknown {
+			for i := range lists {
+				lists[i] = append(slices.Clip(lists[i]), word("adv.kind", "gae"))
+			}
+		}
 	case ch.ID == "advantage/group" || ch.ID == "advantage/return":
 		if lists = estimators(b); ch.ID == "advantage/return" {
 			lists = append(impliedRewardForms(b, set), lists...)
@@ -317,14 +322,14 @@ func ofUnitDeviation(b *dump.Batch) []assign {
 	if b.Token("advantages") == nil {
 		return nil
 	}
-	scope, ddof := "global", of(0, b.Rows)
-	if len(b.Files) > 1 && ddof == "" {
-		scope, ddof = "minibatch", of(b.Files[0].Lo, b.Files[0].Hi)
-		for _, f := range b.Files {
-			if of(f.Lo, f.Hi) != ddof {
-				ddof = ""
-			}
+	scope, ddof := "minibatch", of(b.Files[0].Lo, b.Files[0].Hi) // files that are white each are together, too
+	for _, f := range b.Files {
+		if of(f.Lo, f.Hi) != ddof {
+			ddof = ""
 		}
+	}
+	if len(b.Files) == 1 || ddof == "" {
+		scope, ddof = "global", of(0, b.Rows)
 	}
 	if ddof == "" {
 		return nil
