@@ -74,11 +74,14 @@ func (c *Case) reduction() *reduction {
 	o.Outside = rl.OutsideIgnore
 	counts := rows || o.Kind == rl.AggToken
 	where := "micro"
-	if counts {
+	if counts || o.Kind == rl.AggTokenSum { // a sum divides by nothing, and is multiplied by the ranks where gradients are averaged over them (verl 0.9.1, agg_loss)
 		where = c.denominator()
 	}
 	if where == "" {
 		return nil
+	}
+	if !counts && where != "global" {
+		where = "micro"
 	}
 	c.aggRows(&o, rows)
 	if c.divides() {

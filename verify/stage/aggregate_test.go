@@ -62,7 +62,7 @@ func (a reduction) weights(b *dump.Batch, micro int) []float32 {
 			return g.Lo == file.Lo
 		})
 		factor := float32(1)
-		if a.where == "global" && a.kind != "luspo" && (a.kind != "seq_sum_const" || a.div) && a.kind != "token_sum" {
+		if a.where == "global" && a.kind != "luspo" && (a.kind != "seq_sum_const" || a.div) {
 			factor = ranks
 		}
 		if a.divGA {

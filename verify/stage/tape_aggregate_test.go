@@ -26,7 +26,7 @@ func (x *taped) aggregated(l *ad.Var, kind string) (files []*ad.Var) {
 	if where == "constant" && divBatch {
 		length = 16 // which divides the rows: the fact max_completion_length
 	}
-	if kind == "token_sum" || kind == "luspo" || kind == "seq_sum_const" && !divBatch {
+	if kind == "token_sum" && where != "global" || kind == "luspo" || kind == "seq_sum_const" && !divBatch {
 		where = "micro" // nothing is counted
 	}
 	size := func(file func(f *dump.FileInfo) bool) (tokens, rows float64) {

@@ -101,7 +101,7 @@ func (r *run[F]) cellWeights(mask []bool, policy bool) []F {
 	if policy && r.o.loss == "gmpo" {
 		kind, where = "seq_sum", "micro"
 	}
-	if where == "global" && plant != "FACTOR-WORLD-SIZE" && kind != "luspo" && kind != "token_sum" {
+	if where == "global" && plant != "FACTOR-WORLD-SIZE" && kind != "luspo" {
 		scale *= float64(r.ranks())
 	}
 	long := func(row int) int {
