@@ -48,6 +48,7 @@ type recursionForm struct {
 	cutOnly   bool                                         // start is fitted for responses that were cut off, and 0 for the others
 	begin     func(s recursionStart) float64               // A behind the last token, which is carried; nil: 0
 	white     func(c *stage.Case) (*stage.Case, []float64) // the case whose rewards are whitened in another way, and what they are off by; nil: as declared
+	stops     func(t, n int) (next, carried bool)          // whether V' and A_{t+1} count behind the t-th of n tokens; nil: they do
 	from      func(t, n int) int                           // of n columns, the one whose A stands in t, −1 for none, which leaves 0; nil: their own
 }
 
@@ -208,7 +209,7 @@ func recursionEdits(o *stage.Outcome) []edit {
 		return nil
 	}
 	var list []edit
-	for _, f := range slices.Concat(recursionForms()[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case), whiteForms(o.Case), solvedFactors(o.Case)) {
+	for _, f := range slices.Concat(recursionForms()[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case), whiteForms(o.Case), solvedFactors(o.Case), solvedParts(o.Case), chunkForms(o.Case)) {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly || f.some != nil), predict: f.predict})
 	}
 	return list

@@ -94,6 +94,15 @@ func (f recursionForm) overCells(p *stage.Prediction, cells []int, v, rewards []
 		case done[t]:
 			next = 0
 		}
+		if f.stops != nil && t < f.last {
+			counts, carried := f.stops(t, f.last+1)
+			if !counts {
+				next = 0
+			}
+			if !carried {
+				k = 0
+			}
+		}
 		own := f.own(v, t)
 		if f.ownNext {
 			own = over

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/verify/stage"
 )
@@ -76,4 +77,82 @@ func solvedFactors(c *stage.Case) []recursionForm {
 	f := recursionForms()[0]
 	f.title, f.scale, f.carry = fmt.Sprintf("A = %s·δ + %s·A_{t+1}: both factors are others, as where the step of the recursion is made twice", s.name, k.name), s.of, k.of
 	return []recursionForm{f}
+}
+
+// solvedParts returns the form of a recursion of which two factors or more are others, as of a γ that stands at another term than its own:
+//
+//	A_t = a·r_t + b·V_{t+1} − c·V_t + d·A_{t+1}
+//
+// a, b, c and d are those of least squares over the tokens that another one follows, and over the last ones of rows that end in 0, where they are numbers
+// that γ and λ make.
+func solvedParts(c *stage.Case) []recursionForm {
+	const least, near = 24, 1e-3 // tokens; the prediction is held against all numbers, so that this one only has to find the nearest name
+	d, errs := c.OfWhiteRewards()
+	gamma, lambda := numberOr(c, "gae.gamma", math.NaN()), numberOr(c, "gae.lambda", math.NaN())
+	if d == nil || errs != nil || math.IsNaN(gamma*lambda) || c.B.Cols == 0 || c.Has("dones") {
+		return nil
+	}
+	b, shown, reward, value := c.B, rawAdvantages(c), d.Token("token_rewards").X, d.Token("values").X
+	if len(shown) != len(b.Mask) || len(reward) != len(b.Mask) || len(value) != len(b.Mask) {
+		return nil
+	}
+	var x, y []float64
+	for r := range b.Rows {
+		_, last := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols])
+		for i := range b.TokensOf(r) {
+			switch t := i % b.Cols; {
+			case t < last && b.Mask[i+1]:
+				x, y = append(x, reward[i], value[i+1], -value[i], shown[i+1]), append(y, shown[i])
+			case t == last && !c.Has("next_values"):
+				x, y = append(x, reward[i], 0, -value[i], 0), append(y, shown[i])
+			}
+		}
+	}
+	if len(y) < least {
+		return nil
+	}
+	w := leastSquares(x, y, 4)
+	if w == nil {
+		return nil
+	}
+	names, f := make([]string, 4), recursionForms()[0]
+	others := 0
+	for k, place := range []discount{{"1", whole}, {"γ", onlyGamma}, {"1", whole}, {"γλ", both2}} {
+		best, off := place, math.Abs(place.of(gamma, lambda)-w[k])
+		for _, d := range discounts {
+			if e := math.Abs(d.of(gamma, lambda) - w[k]); e < off-1e-9 {
+				best, off = d, e
+			}
+		}
+		if !(off <= near) {
+			return nil
+		}
+		if names[k] = best.name; best.name != place.name {
+			others++
+		}
+		[]func(){func() { f.rewardBy = best.of }, func() { f.step = best.of }, func() { f.ownBy = best.of }, func() { f.carry = best.of }}[k]()
+	}
+	if others < 2 {
+		return nil // one factor alone is that of another form
+	}
+	term := func(sign, name, of string) string {
+		switch name {
+		case "1":
+			return sign + of
+		case "0":
+			return ""
+		}
+		return sign + bracketed(name) + "·" + of
+	}
+	f.title = "A = " + strings.TrimPrefix(term(" + ", names[0], "r")+term(" + ", names[1], "V_{t+1}")+term(" − ", names[2], "V")+term(" + ", names[3], "A_{t+1}"), " + ") +
+		": two factors or more are others"
+	return []recursionForm{f}
+}
+
+// bracketed puts a sum in brackets.
+func bracketed(factor string) string {
+	if strings.ContainsAny(factor, " −") && !strings.HasPrefix(factor, "(") {
+		return "(" + factor + ")"
+	}
+	return factor
 }
