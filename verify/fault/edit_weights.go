@@ -11,11 +11,13 @@ import (
 	"plumbline/verify/stage"
 )
 
-// weightForms are what programs take for an importance weight e to the d, d = logp_old − logp_gen of a token or of a row.
-var weightForms = []struct {
+// A weightForm is what a program takes for an importance weight e to the d, d = logp_old − logp_gen of a token or of a row.
+type weightForm struct {
 	id, title string
 	of        func(d float64) float64
-}{
+}
+
+var weightForms = []weightForm{
 	{"RATIO-FORM", "1 + d, the first terms of e to the d", func(d float64) float64 { return 1 + d }},
 	{"RATIO-FORM", "e to the d/2", func(d float64) float64 { return math.Exp(d / 2) }},
 	{"RATIO-FORM", "e to the 2d", func(d float64) float64 { return math.Exp(2 * d) }},
@@ -207,7 +209,7 @@ func weightEdits(o *stage.Outcome) []edit {
 		return nil
 	}
 	var list []edit
-	for _, f := range weightForms {
+	for _, f := range slices.Concat(weightForms, weightPowers(o)) {
 		log := func(d, _ []float64) []float64 {
 			return mapped(d, func(x float64) float64 {
 				switch level {
@@ -242,6 +244,7 @@ func weightEdits(o *stage.Outcome) []edit {
 	list = append(list, edit{id: "IS-CLAMP-MISSING", title: "importance weights are not bounded", changes: 1, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		return boundedBy(func(x, _, _ float64) float64 { return x }, c, ch)
 	}})
+	list = append(list, signedWeights(o)...)
 	low := o.Case.Set.Value("tis.low").Kind() == convention.Number
 	for _, b := range weightBounds {
 		if !low && (strings.Contains(b.title, "lower") || strings.Contains(b.title, "below") || strings.Contains(b.title, "tis.low")) {

@@ -119,6 +119,8 @@ func TestWeightEdits(t *testing.T) {
 			return y
 		}},
 		{token, "IS-CLAMP-MISSING", "not bounded", eachWeight(math.Exp)},
+		{token, "RATIO-FORM", "e to the −3d", eachWeight(func(d float64) float64 { return math.Min(math.Exp(-3*d), 1.6) })},
+		{token, "RATIO-FORM", "e to the 2d/3", eachWeight(func(d float64) float64 { return math.Min(math.Exp(d*2/3), 1.6) })},
 		{token, "IS-LEVEL", "all cells up to the token", func(d []float64, _ []bool) []float64 {
 			return mapped(sumsUpTo(d), func(x float64) float64 { return math.Min(math.Exp(x), 1.6) })
 		}},
@@ -167,6 +169,20 @@ func TestWeightEdits(t *testing.T) {
 				return
 			}
 			requireName(t, o, c.id, c.words)
+		})
+	}
+	for words, sign := range map[string]float64{"negative are not bounded": -1, "positive are not bounded": 1} {
+		t.Run(words, func(t *testing.T) {
+			row := -1
+			b := weightedBy(func(d []float64, _ []bool) []float64 {
+				row++
+				adv := updated(func(float64, float64) float64 { return 0 }).Row("advantages")[row]
+				return mapped(d, func(d float64) float64 {
+					x := math.Exp(d)
+					return x * float64(boolToInt(adv*sign > 0 || x >= 0.8 && x <= 1.3))
+				})
+			})
+			requireName(t, stage.Judge(ch, b, band), "IS-BOUND-FORM", words)
 		})
 	}
 	noise := rand.New(rand.NewPCG(5, 6))
