@@ -30,9 +30,10 @@ type surrogate struct {
 	turned        bool                        // −A·dual holds the loss from below, not from above
 	wrongDual     bool                        // A·dual holds the loss, not −A·dual
 	delta         bool
-	turns         func(x, a, lo, hi float64) bool // losses whose sign is the other one; nil: none
-	foreign       bool                            // no configuration has the form: it needs no declaration to be wrong
-	far           bool                            // the advantage of a side goes through a function that nobody writes there
+	product       func(lo, hi float64) (least, most float64) // what holds A·ρ on the clipped side, where the bounds should hold ρ; nil: nothing
+	turns         func(x, a, lo, hi float64) bool            // losses whose sign is the other one; nil: none
+	foreign       bool                                       // no configuration has the form: it needs no declaration to be wrong
+	far           bool                                       // the advantage of a side goes through a function that nobody writes there
 }
 
 // bounds of one token: clip.low and clip.high as numbers, clip.dual and clip.delta 0 for none.
@@ -69,6 +70,14 @@ func (s *surrogate) of(d, a float64, o tokenBounds) (loss, slope float64) {
 	}
 	loss, slope = -s.first(a)*plain, -s.first(a)*dPlain
 	switch c := -s.second(a) * bounded; {
+	case s.product != nil:
+		least, most := s.product(s.lo(o.low, o.high), s.hi(o.low, o.high))
+		if c := -min(max(a*x, least), most); s.clipped(loss, c) {
+			if c != loss {
+				slope = 0
+			}
+			loss = c
+		}
 	case s.clipped(loss, c):
 		if loss, slope = c, -s.second(a)*dBounded; s.detached == 2 {
 			slope = 0
@@ -180,6 +189,24 @@ func surrogateForms() []surrogateForm {
 			if s.foreign = true; alone {
 				s.clipped = func(_, _ float64) bool { return true }
 			}
+		})
+	}
+	for _, b := range []struct {
+		words string
+		of    func(lo, hi float64) (least, most float64)
+	}{
+		{"at most at 1 + clip.high", func(_, hi float64) (float64, float64) { return math.Inf(-1), hi }},
+		{"at most at 1 − clip.low", func(lo, _ float64) (float64, float64) { return math.Inf(-1), lo }},
+		{"at most at clip.high", func(_, hi float64) (float64, float64) { return math.Inf(-1), hi - 1 }},
+		{"within 1 − clip.low and 1 + clip.high", func(lo, hi float64) (float64, float64) { return lo, hi }},
+		{"within −(1 − clip.low) and 1 + clip.high", func(lo, hi float64) (float64, float64) { return -lo, hi }},
+		{"within ±(1 + clip.high)", func(_, hi float64) (float64, float64) { return -hi, hi }},
+		{"within −(1 + clip.high) and 1 − clip.low", func(lo, hi float64) (float64, float64) { return -hi, lo }},
+		{"within ±(1 − clip.low)", func(lo, _ float64) (float64, float64) { return -lo, lo }},
+		{"within −clip.low and clip.high", func(lo, hi float64) (float64, float64) { return lo - 1, hi - 1 }},
+	} {
+		with("CLIP-BOUND", "the product of advantage and ratio is held "+b.words+", where the ratio alone should be", func(s *surrogate) {
+			s.product, s.foreign, s.clipped = b.of, true, func(_, _ float64) bool { return true }
 		})
 	}
 	one := func(float64) float64 { return 1 }
