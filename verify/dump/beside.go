@@ -15,7 +15,7 @@ import (
 func (t *track) fromBeside(s *session) {
 	const most = 6 // failures
 	if t.first.Pred == nil || len(t.why.fits) > 0 || slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) ||
-		!slices.Contains([]convention.Stage{convention.TokenLoss, convention.Gradient, convention.Advantage, convention.Ratio, convention.KL}, t.check.Stage) && !slices.Contains([]string{"aggregate/value_loss", "aggregate/pg_loss", "aggregate/loss"}, t.check.ID) {
+		!slices.Contains([]convention.Stage{convention.TokenLoss, convention.Gradient, convention.Advantage, convention.Ratio, convention.KL}, t.check.Stage) && !slices.Contains([]string{"reward/token", "aggregate/value_loss", "aggregate/pg_loss", "aggregate/loss"}, t.check.ID) {
 		return
 	}
 	b := t.first.Case.B
@@ -29,7 +29,7 @@ func (t *track) fromBeside(s *session) {
 		}
 	}
 	span := spanOf(t.first.Case.Set)
-	if files := b.Files; t.check.Stage == convention.Advantage && len(files) > 0 {
+	if files := b.Files; (t.check.Stage == convention.Advantage || t.check.Stage == convention.Reward) && len(files) > 0 {
 		span = 4 * max(span, files[len(files)-1].Step-files[0].Step+1) // the rollout before may be passed over several times, too
 	}
 	beside := s.beside(span)

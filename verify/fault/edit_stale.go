@@ -67,20 +67,87 @@ func staleEdits(o *stage.Outcome, beside func(step int) []*dump.Batch) []edit {
 		return nil
 	}
 	var list []edit
+	add := func(name, title string, predict func(from []staleRow, c *stage.Case, ch *stage.Check) *stage.Prediction) {
+		for n := range mostShifts + 1 {
+			list = append(list, edit{id: cmp.Or(staleIDs[name], sliceIDs[name], "SLICE-OF-OTHERS"), title: title, changes: 1, foreign: true,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+					var from []staleRow
+					if n > 0 {
+						from = rowsShifted(c.B, n*c.B.Rows, beside(c.B.Meta.Step))
+					} else if rows, own := rowsBefore(c.B, beside(c.B.Meta.Step)); rows != nil {
+						from = make([]staleRow, c.B.Rows)
+						for k, r := range own {
+							from[r] = rows[k]
+						}
+					}
+					if from == nil {
+						return nil
+					}
+					return predict(from, c.Of(c.B.Without("rewards_per_func"), c.Set), ch)
+				}})
+		}
+	}
 	for _, name := range slicedBy(o) {
-		list = append(list, edit{id: cmp.Or(staleIDs[name], sliceIDs[name], "SLICE-OF-OTHERS"), title: name + " are those of the rollout before", changes: 1, foreign: true,
-			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				rows, own := rowsBefore(c.B, beside(c.B.Meta.Step))
-				if rows == nil {
-					return nil
-				}
-				from := make([]staleRow, c.B.Rows)
-				for k, r := range own {
-					from[r] = rows[k]
-				}
-				d := c.Of(c.B.Without("rewards_per_func"), c.Set)
-				return ofSlice(name, d, ch, func(r int) (x []float64, mask []bool) { return rowOf(from[r].b, name, from[r].row) })
-			}})
+		add(name, name+" are those of the rollout before", func(from []staleRow, c *stage.Case, ch *stage.Check) *stage.Prediction {
+			return ofSlice(name, c, ch, func(r int) (x []float64, mask []bool) { return rowOf(from[r].b, name, from[r].row) })
+		})
+		if name == "scores" && (o.Case.EnumOr("eos.rule", "none") != "none" || o.Case.EnumOr("reward.clip", "none") != "none") {
+			add(name, "scores are those of the rollout before, with what was made of them: the penalty of responses without EOS, the clip", shapedBefore)
+		}
 	}
 	return list
+}
+
+// mostShifts is how many mini-batches a rollout may have whose rows are taken for those of the rollout before.
+const mostShifts = 8
+
+// rowsShifted returns, for each row of a batch that is a mini-batch of a rollout of n rows, that which was sampled n rows before it; nil where not all are
+// there, or where the batch is that rollout.
+func rowsShifted(b *dump.Batch, n int, beside []*dump.Batch) []staleRow {
+	id := b.Row("sample_id")
+	if len(id) != b.Rows || b.Rows == 0 || n == b.Rows && slices.Max(id)-slices.Min(id) == float64(b.Rows-1) {
+		return nil
+	}
+	at := map[float64]staleRow{}
+	for _, other := range beside {
+		if ids := other.Row("sample_id"); other.Meta.Step < b.Meta.Step && len(ids) == other.Rows {
+			for r, x := range ids {
+				at[x] = staleRow{other, r, x}
+			}
+		}
+	}
+	from := make([]staleRow, b.Rows)
+	for r, x := range id {
+		row, ok := at[x-float64(n)]
+		if !ok {
+			return nil
+		}
+		from[r] = row
+	}
+	return from
+}
+
+// shapedBefore predicts token rewards whose scores are those of other rows as the rule of EOS and the clip leave them there.
+func shapedBefore(from []staleRow, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	if ch.ID != "reward/token" {
+		return nil
+	}
+	plain := c.Set.With("kl.beta", parsed("kl.beta", "0"), "hypothesis").With("rewards.whiten", parsed("rewards.whiten", "no"), "hypothesis")
+	made, score := map[*dump.Batch]*stage.Prediction{}, make([]float64, c.B.Rows)
+	for r, s := range from {
+		p, ok := made[s.b]
+		if !ok {
+			p = under(sameInput, c.Of(s.b.Without("rewards_per_func"), plain), ch)
+			made[s.b] = p
+		}
+		if p == nil || len(p.Want) != len(s.b.Mask) {
+			return nil
+		}
+		score[r] = total(p.Want[s.row*s.b.Cols : (s.row+1)*s.b.Cols])
+	}
+	return roughly(under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+		b, shaped := c.B.With("scores", score), true
+		b.Meta.ScoresShaped = &shaped
+		return b, c.Set, true
+	}, c, ch)) // the old score may have been taken off again
 }

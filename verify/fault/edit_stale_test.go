@@ -69,3 +69,41 @@ func TestTheRolloutBeforeHasOtherGroups(t *testing.T) {
 	require.NotEmpty(t, found)
 	require.Equal(t, "REWARDS-STALE", found[0].Hypothesis.ID)
 }
+
+// Mini-batches of a rollout in any order have the scores of the rows of the rollout before, as its penalty left them, or raw.
+func TestScoresOfTheRolloutBeforeInTokenRewards(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	set := convention.FromProfile(p).WithFact("eos_token_id", 2.)
+	for name, x := range map[string]string{"kl.place": "none", "eos.rule": "replace", "eos.penalty": "-1", "eos.test": "eos_id"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	raw := func(id int) float64 { return float64(id*id%23) / 8 }
+	shaped := func(id int) float64 { return raw(id)*float64(1-id%3%2) - float64(id%3%2) }
+	mini := func(step int, score func(id int) float64) *dump.Batch {
+		b := updated(func(float64, float64) float64 { return 0 })
+		b.Meta.Step = step
+		reward, ids := make([]float64, len(b.Mask)), slices.Repeat([]float64{5}, len(b.Mask))
+		of, s := make([]float64, b.Rows), make([]float64, b.Rows)
+		for r := range b.Rows { // the rollout has 16 rows, of which each of its two mini-batches has every other one
+			id, end := 16*((step-1)/2)+(10*r+step*7)%16/2*2+step%2, (r+1)*b.Cols-1
+			of[r], s[r], reward[end], ids[end] = float64(id), raw(id), score(id), float64(2+id%3%2)
+		}
+		for name, x := range map[string][]float64{"token_rewards": reward, "response_ids": ids} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+		}
+		for name, x := range map[string][]float64{"sample_id": of, "scores": s} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerRow, Width: 1, Shape: []int{b.Rows}, Data: x, Type: format.F32}
+		}
+		return b
+	}
+	for words, score := range map[string]func(id int) float64{"with what was made of them": func(id int) float64 { return shaped(id - 16) }, "": shaped} {
+		o := stage.Judge(stage.Find("reward/token"), mini(4, score), set)
+		found := ExplainRows(o, func(int) []*dump.Batch { return []*dump.Batch{mini(1, shaped), mini(2, shaped), mini(3, score)} })
+		require.Equal(t, words == "", len(found) == 0, o.Lacking())
+		if words != "" {
+			require.Equal(t, "REWARDS-STALE", found[0].Hypothesis.ID)
+			require.Contains(t, found[0].Hypothesis.Title, words)
+		}
+	}
+}
