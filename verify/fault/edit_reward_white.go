@@ -87,17 +87,30 @@ func rewardWhiteEdits(o *stage.Outcome) []edit {
 			}
 		}
 	}
-	if o.Case.EnumOr("rewards.whiten", "no") == "no" {
-		return list
+	bases := [][]stage.Change{nil}
+	undeclared := o.Case.EnumOr("rewards.whiten", "no") == "no"
+	if undeclared {
+		bases = whitenedBeside(o, func(option string) bool { return o.Case.Set.Value(option).Kind() == convention.Unknown })
 	}
-	for _, span := range rewardSpans {
-		for _, cells := range whiteningCells {
-			id := "WHITEN-SCOPE"
-			if span.title == rewardSpans[0].title {
-				id = "WHITEN-PADS"
+	for _, changes := range bases {
+		for _, span := range rewardSpans {
+			for k, cells := range whiteningCells {
+				if undeclared && k == 0 {
+					continue // a search tries these
+				}
+				id := "WHITEN-SCOPE"
+				if span.title == rewardSpans[0].title {
+					id = "WHITEN-PADS"
+				}
+				list = append(list, edit{id: id, title: "token rewards are whitened with the moments of other cells: " + cells + ", " + span.title, changes: 1,
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+						set := c.Set
+						for _, x := range changes {
+							set = set.With(x.Option, x.To, "hypothesis")
+						}
+						return whitenedRewards(span.of, cells, c.Of(c.B, set), ch)
+					}})
 			}
-			list = append(list, edit{id: id, title: "token rewards are whitened with the moments of other cells: " + cells + ", " + span.title, changes: 1,
-				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return whitenedRewards(span.of, cells, c, ch) }})
 		}
 	}
 	return list

@@ -79,3 +79,30 @@ func TestRewardWhiteEdits(t *testing.T) {
 		return mapped(s, func(v float64) float64 { return (v - meanOf(s)) / deviationOf(s, 1) })
 	}, over(1, false)), "SCORE-NORMALISED", "of all rows are normalised before")
 }
+
+// Token rewards that nobody says are whitened, and that are whitened over padding, are named by that; over the response they are what a search finds.
+func TestUndeclaredWhiteningOfRewards(t *testing.T) {
+	for _, padded := range []bool{true, false} {
+		o := shapedBy(t, func(s []float64) []float64 { return s }, func(b *dump.Batch, r []float64) []float64 {
+			var x []float64
+			for i := range r {
+				if b.Mask[i] || i > 0 && b.Mask[i-1] || padded {
+					x = append(x, r[i])
+				}
+			}
+			m, s := meanOf(x), math.Sqrt(math.Pow(deviationOf(x, 1), 2)+1e-8)
+			return mapped(r, func(v float64) float64 { return (v-m)/s + m })
+		})
+		set := o.Case.Set
+		for _, name := range []string{"rewards.whiten", "whiten.ddof", "whiten.scope", "whiten.eps"} {
+			set = set.With(name, convention.Value{}, "")
+		}
+		o = stage.Judge(o.Check, o.Case.B, set)
+		if padded {
+			requireName(t, o, "WHITEN-PADS", "padding included")
+			continue
+		}
+		require.NotEmpty(t, whitenedBeside(o, func(option string) bool { return set.Value(option).Kind() == convention.Unknown }))
+		requireNoName(t, stage.Judge(o.Check, o.Case.B.With("token_rewards", mapped(o.Got, math.Cbrt)), set))
+	}
+}

@@ -18,8 +18,11 @@ var writtenLimits = map[string][]float64{
 var gates = [][2]float64{{1, 1.05}, {1, 1}}
 
 // Beside returns options that no profile's defaults have and that an output shows, with a bug in what they do: numbers that leave tokens out as a bug
-// would, and a gate in place of a clip where losses at a ratio of 1 are half of what they should be. Each is one explanation's base.
+// would, a gate in place of a clip where losses at a ratio of 1 are half of what they should be, and whitening where token rewards are a line in the right ones. Each is one explanation's base.
 func Beside(o *stage.Outcome, open func(option string) bool) (list [][]stage.Change) {
+	if o.Check.ID == "reward/token" {
+		return whitenedBeside(o, open)
+	}
 	if !policyOutput(o) || o.Case == nil {
 		return nil
 	}
