@@ -217,7 +217,7 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 	if line := h.others(n); line != "" {
 		addLine(&s.input.same.ids, line)
 	}
-	earlier, begins, fresh := h.recall(n, v.b)
+	earlier, begins, fresh := h.recall(n, v.b, spanOf(set))
 	if begins {
 		h.rollouts++
 	}

@@ -96,6 +96,26 @@ func TestOldRecomputedAtALaterUpdate(t *testing.T) {
 	require.Equal(t, check.Fail, acrossVerdicts(t, b)["across/old"])
 }
 
+// Rows without numbers are known again behind the other mini-batches of their rollout where it is declared to have so many.
+func TestOldRecomputedBehindOtherMiniBatches(t *testing.T) {
+	run := func(late bool) dump.Batches {
+		b := generations(4, nil) // two steps of each of four sets of rows: two rollouts of two mini-batches, each used twice
+		list := dump.Batches{b[0], b[2], b[1], b[3], b[4], b[6], b[5], b[7]}
+		for i, s := range list {
+			c := s.Without("sample_id")
+			if late && i%4 > 1 {
+				c = c.With("logp_old", c.Token("logp_new"))
+			}
+			c.Meta.Step = i + 1
+			list[i] = c
+		}
+		return list
+	}
+	require.Equal(t, check.Pass, acrossVerdicts(t, run(false), "num_mini_batches=2")["across/old"])
+	require.Equal(t, check.Fail, acrossVerdicts(t, run(true), "num_mini_batches=2")["across/old"])
+	require.NotContains(t, acrossVerdicts(t, run(true)), "across/old", "rows that come again behind others may be of another rollout")
+}
+
 // A dump without tokens shows by what a rollout computes once that its rows come again.
 func TestRowsWithoutTokens(t *testing.T) {
 	recomputed := func(_, update int, x map[string][]float64) {

@@ -12,6 +12,7 @@ type history struct {
 	rows     map[string]*sampled
 	cells    int
 	fresh    generations
+	parts    int  // steps of new rows whose rows are there, where they have no sample_id
 	rollouts int  // that have begun
 	alike    int  // rollouts after the first whose reference was the old policy bit by bit
 	moved    bool // some update has left the old log-probs
@@ -73,8 +74,8 @@ var freshCells = 1 << 20
 
 // recall returns, for each row of a step of cols columns, the earlier step that had it first, nil where none had, whether the step
 // begins a rollout or a mini-batch of one, and whether it is known that no row of it was there before; then it takes the step's rows down,
-// with the cells of b.
-func (h *history) recall(n *StepNotes, b *dump.Batch) (earlier []*sampled, begins, fresh bool) {
+// with the cells of b. Without sample_id a rollout is the span steps of new rows that it is declared to be, or those up to rows that come again.
+func (h *history) recall(n *StepNotes, b *dump.Batch, span int) (earlier []*sampled, begins, fresh bool) {
 	if h.rows == nil {
 		h.rows = map[string]*sampled{}
 	}
@@ -93,14 +94,16 @@ func (h *history) recall(n *StepNotes, b *dump.Batch) (earlier []*sampled, begin
 		return nil, true, false
 	}
 	if !n.ByID && !again {
-		h.rows, h.cells = map[string]*sampled{}, 0
+		if h.parts++; h.lastAgain || h.parts > span {
+			h.rows, h.cells, h.parts = map[string]*sampled{}, 0, 1
+		}
 	}
 	earlier = make([]*sampled, len(n.Keys))
 	for r, k := range n.Keys {
 		if k == "" {
 			continue
 		}
-		if s := h.rows[k]; s != nil {
+		if s := h.rows[k]; s != nil && (again || n.ByID) {
 			earlier[r] = s
 			h.fresh.keep(s, s.cells, max(n.Cols, leastCells))
 			continue
