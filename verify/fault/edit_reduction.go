@@ -158,6 +158,8 @@ func countsOf(c *stage.Case) (p reductionParts) {
 		add(&p.count, "the tokens of the last micro-batch of the rank", spreadFiles(b, func(f int) float64 { return sumOf(n, inFile(last[f])) }))
 	}
 	add(&p.count, "the tokens of the step", everyRow(b, sumOf(n, all)))
+	p.addUneven(c, n, add)
+	p.addWeighted(c, n, add)
 	add(&p.count, "the cells of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(width, inFile(f)) }))
 	add(&p.count, "the cells of the step", everyRow(b, sumOf(width, all)))
 	if b.Meta.Algorithm == "sft" { // labels are a column fewer than tokens
@@ -337,7 +339,7 @@ func reductionEdits(o *stage.Outcome) []edit {
 			return
 		}
 		id, title := p.words(from, at)
-		e := edit{id: id, title: title, changes: n, foreign: p.twiceByLength(at), predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		e := edit{id: id, title: title, changes: n, foreign: p.twiceByLength(at), own: p.count[at.count].what != p.count[from.count].what && strings.HasSuffix(p.count[at.count].what, weightsKeep), predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			healthy, q := rowWeights(c), countsOf(c)
 			if healthy == nil {
 				return nil
