@@ -195,18 +195,15 @@ func surrogateForms() []surrogateForm {
 		words string
 		of    func(lo, hi float64) (least, most float64)
 	}{
-		{"at most at 1 + clip.high", func(_, hi float64) (float64, float64) { return math.Inf(-1), hi }},
-		{"at most at 1 − clip.low", func(lo, _ float64) (float64, float64) { return math.Inf(-1), lo }},
-		{"at most at clip.high", func(_, hi float64) (float64, float64) { return math.Inf(-1), hi - 1 }},
-		{"within 1 − clip.low and 1 + clip.high", func(lo, hi float64) (float64, float64) { return lo, hi }},
-		{"within −(1 − clip.low) and 1 + clip.high", func(lo, hi float64) (float64, float64) { return -lo, hi }},
-		{"within ±(1 + clip.high)", func(_, hi float64) (float64, float64) { return -hi, hi }},
-		{"within −(1 + clip.high) and 1 − clip.low", func(lo, hi float64) (float64, float64) { return -hi, lo }},
-		{"within ±(1 − clip.low)", func(lo, _ float64) (float64, float64) { return -lo, lo }},
-		{"within −clip.low and clip.high", func(lo, hi float64) (float64, float64) { return lo - 1, hi - 1 }},
+		{"1 − clip.low and 1 + clip.high", func(lo, hi float64) (float64, float64) { return lo, hi }},
+		{"−(1 − clip.low) and 1 + clip.high", func(lo, hi float64) (float64, float64) { return -lo, hi }},
+		{"±(1 + clip.high)", func(_, hi float64) (float64, float64) { return -hi, hi }},
+		{"−(1 + clip.high) and 1 − clip.low", func(lo, hi float64) (float64, float64) { return -hi, lo }},
+		{"±(1 − clip.low)", func(lo, _ float64) (float64, float64) { return -lo, lo }},
+		{"−clip.low and clip.high", func(lo, hi float64) (float64, float64) { return lo - 1, hi - 1 }},
 	} {
-		with("CLIP-BOUND", "the product of advantage and ratio is held "+b.words+", where the ratio alone should be", func(s *surrogate) {
-			s.product, s.foreign, s.clipped = b.of, true, func(_, _ float64) bool { return true }
+		with("CLIP-BOUND", "the product of advantage and ratio is held within "+b.words+", where the ratio alone should be", func(s *surrogate) {
+			s.product, s.foreign, s.far, s.clipped = b.of, true, true, func(_, _ float64) bool { return true }
 		})
 	}
 	one := func(float64) float64 { return 1 }

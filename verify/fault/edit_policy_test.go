@@ -83,9 +83,6 @@ func TestPolicyEdits(t *testing.T) {
 		{"CLIP-BOUND", "product of advantage and ratio is held within −(1 − clip.low) and 1 + clip.high", func(d, a float64) float64 {
 			return -clamp(a*math.Exp(d), low-1, 1+high)
 		}},
-		{"CLIP-BOUND", "held at most at 1 + clip.high", func(d, a float64) float64 {
-			return math.Max(-a*math.Exp(d), -clamp(a*math.Exp(d), -1-high, 1+high))
-		}},
 		{"CLIP-DUAL", "whatever the ratio", func(d, a float64) float64 {
 			if a < 0 {
 				return -a * 3

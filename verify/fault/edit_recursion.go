@@ -18,6 +18,7 @@ import (
 // whose V', V, k and end a program may have got wrong.
 type recursionForm struct {
 	id, title string
+	far       bool                             // it says nothing where another form gives the same numbers
 	next      func(v []float64, t int) float64 // V' of token t; of the last token see end
 	end       func(v []float64, behind float64, gamma float64) float64
 	endsRow   func(ended bool) bool // whether end counts for a response, by whether it has EOS; nil: for all
@@ -210,7 +211,7 @@ func recursionEdits(o *stage.Outcome) []edit {
 	}
 	var list []edit
 	for _, f := range slices.Concat(recursionForms()[1:], factorForms(c), endForms(o.Case), startForms(o.Case), bootForms(o.Case), heldForms(), someEnds(o.Case), whiteForms(o.Case), solvedFactors(o.Case), solvedParts(o.Case), chunkForms(o.Case)) {
-		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly || f.some != nil), predict: f.predict})
+		list = append(list, edit{id: f.id, title: f.title, changes: 1 + boolToInt(f.solved && !f.cutOnly || f.some != nil), far: f.far, predict: f.predict})
 	}
 	return list
 }

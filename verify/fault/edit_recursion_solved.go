@@ -146,6 +146,7 @@ func solvedParts(c *stage.Case) []recursionForm {
 	}
 	f.title = "A = " + strings.TrimPrefix(term(" + ", names[0], "r")+term(" + ", names[1], "V_{t+1}")+term(" − ", names[2], "V")+term(" + ", names[3], "A_{t+1}"), " + ") +
 		": two factors or more are others"
+	f.far = true
 	return []recursionForm{f}
 }
 
