@@ -31,6 +31,7 @@ type history struct {
 type sampled struct {
 	step, row int
 	ids       uint64               // of its first tokens
+	twice     bool                 // another row of its rollout is alike: which of them comes again is not known
 	cells     map[string][]float64 // nil: the step was not read, or long ago
 	age       int                  // the generation that holds the cells
 }
@@ -103,7 +104,12 @@ func (h *history) recall(n *StepNotes, b *dump.Batch, span int) (earlier []*samp
 		if k == "" {
 			continue
 		}
-		if s := h.rows[k]; s != nil && (again || n.ByID) {
+		if s := h.rows[k]; s != nil && s.twice {
+			continue
+		} else if s != nil && !again && !n.ByID { // two rows of a rollout that are alike
+			s.twice, s.cells = true, nil
+			continue
+		} else if s != nil {
 			earlier[r] = s
 			h.fresh.keep(s, s.cells, max(n.Cols, leastCells))
 			continue
