@@ -121,7 +121,7 @@ var logpFaults = []*Hypothesis{
 var klDependent = []string{"kl", "token_loss", "aggregate/loss", "aggregate/kl_loss", "gradient/dlogp", "reward/token"}
 
 var klFaults = []*Hypothesis{
-	{ID: "KL-SIGN", Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"},
+	{ID: "KL-SIGN", Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token", "advantage/group", "advantage/return"},
 		Input: number("kl.beta", func(b float64) float64 { return -b })},
 	{ID: "KL-TWICE", Checks: []string{"token_loss", "aggregate/loss", "gradient/dlogp", "reward/token"}, Configured: []string{"kl.beta"},
 		Input: number("kl.beta", func(b float64) float64 { return 2 * b })},

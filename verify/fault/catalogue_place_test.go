@@ -114,6 +114,8 @@ func TestPlacesOfRewards(t *testing.T) {
 		return inMask(kl, m) / n
 	}
 	requireName(t, under("advantage/group", "trl-rloo@1.16", group, scored(last, mean)), "KL-REWARD-MEAN", "the mean over its tokens")
+	added := func(kl, m []float64) float64 { return -inMask(kl, m) }
+	require.Contains(t, texts(Explain(under("advantage/group", "trl-rloo@1.16", group, scored(last, added)))), "KL-SIGN")
 	for _, e := range Explain(under("advantage/group", "trl-rloo@1.16", group, scored(last, inMask))) {
 		require.NotEqual(t, "KL-REWARD-PADS", e.Hypothesis.ID)
 	}
