@@ -14,7 +14,7 @@ import (
 // Where options are open, the failure may stand under one of the profiles that leave the fewest elements wrong.
 func (t *track) fromBeside(s *session) {
 	const most = 6 // failures
-	if t.first.Pred == nil || len(t.why.fits) > 0 || slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead }) ||
+	if t.first.Pred == nil || len(t.why.fits) > 0 || slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool { return !e.Lead && !e.Several }) ||
 		!slices.Contains([]convention.Stage{convention.TokenLoss, convention.Gradient, convention.Advantage, convention.Ratio, convention.KL}, t.check.Stage) && !slices.Contains([]string{"reward/token", "aggregate/value_loss", "aggregate/pg_loss", "aggregate/loss"}, t.check.ID) {
 		return
 	}

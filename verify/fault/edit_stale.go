@@ -2,6 +2,7 @@ package fault
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"plumbline/internal/format/dump"
@@ -95,7 +96,53 @@ func staleEdits(o *stage.Outcome, beside func(step int) []*dump.Batch) []edit {
 			add(name, "scores are those of the rollout before, with what was made of them: the penalty of responses without EOS, the clip", shapedBefore)
 		}
 	}
+	if o.Check.ID == "advantage/group" {
+		list = append(list, edit{id: "ADV-CENTER", title: "the baseline of a group is the mean of the group at its place in the rollout before", changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				rows, own := rowsBefore(c.B, beside(c.B.Meta.Step))
+				return baselineBefore(rows, own, c, ch)
+			}})
+	}
 	return list
+}
+
+// baselineBefore predicts advantages A = (r − m)/s whose m is the mean of other rows, rows[k] in the place of own[k], and s their own.
+func baselineBefore(rows []staleRow, own []int, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	id, score, p := c.B.Row("group_id"), c.Row("scores").X, under(sameInput, c, ch)
+	if rows == nil || p == nil || len(id) != c.B.Rows || len(score) != len(id) || len(p.Want)%len(id) != 0 || c.EnumOr("adv.center", "mean") != "mean" {
+		return nil
+	}
+	wide := len(p.Want) / len(id) // numbers of a row, which are one number in its tokens
+	first := func(r int) float64 {
+		if wide == 1 {
+			return p.Want[r]
+		}
+		return p.Want[max(firstOf(c.B, r), r*wide)]
+	}
+	before := make([]float64, len(id))
+	for k, r := range own {
+		x, _ := rowOf(rows[k].b, "scores", rows[k].row)
+		if len(x) != 1 {
+			return nil
+		}
+		before[r] = x[0]
+	}
+	q := altered(p)
+	for _, at := range membersOf(id) {
+		low, high := extremes(at, func(r int) float64 { return score[r] })
+		if score[low] == score[high] {
+			return nil // what it is divided by is ε
+		}
+		by := (first(high) - first(low)) / (score[high] - score[low])
+		moved := by * (centreOf("mean", score, at, at[0]) - centreOf("mean", before, at, at[0]))
+		for _, r := range at {
+			for i := r * wide; i < (r+1)*wide; i++ {
+				q.Want[i] += moved
+				q.Bound[i] = 4*p.Bound[i] + 8*c.Unit*(math.Abs(moved)+math.Abs(q.Want[i]))
+			}
+		}
+	}
+	return q
 }
 
 // mostShifts is how many mini-batches a rollout may have whose rows are taken for those of the rollout before.

@@ -33,6 +33,11 @@ func TestRewardsOfTheRolloutBefore(t *testing.T) {
 	}
 	number(before, 0)
 	number(now, 1000)
+	centred := rewarded(func(r []float64, group []int, i int) float64 {
+		return (r[i] - centreOf("mean", before.Row("scores"), group, i)) / (spreadOf("std1", r, group) + 1e-4)
+	})
+	centred.Meta.Step = 2
+	number(centred, 1000)
 	for i, j := range []int{5, 12, 3, 9, 0, 14} { // rows of the first rollout were permuted
 		for _, x := range before.Tensors {
 			x.Data[i], x.Data[j] = x.Data[j], x.Data[i]
@@ -42,6 +47,10 @@ func TestRewardsOfTheRolloutBefore(t *testing.T) {
 	found := ExplainRows(o, func(int) []*dump.Batch { return []*dump.Batch{before, now} })
 	require.NotEmpty(t, found)
 	require.Equal(t, "REWARDS-STALE", found[0].Hypothesis.ID)
+	baseline := ExplainRows(stage.Judge(stage.Find("advantage/group"), centred, set), func(int) []*dump.Batch { return []*dump.Batch{before, now} })
+	require.NotEmpty(t, baseline)
+	require.Contains(t, baseline[0].Hypothesis.Title, "the rollout before")
+	require.Equal(t, "ADV-CENTER", baseline[0].Hypothesis.ID)
 	require.Empty(t, ExplainRows(o, func(int) []*dump.Batch { return nil }), "the rollout before is not in the dump")
 	number(before, 2000)
 	require.Empty(t, ExplainRows(o, func(int) []*dump.Batch { return []*dump.Batch{before} }), "it was sampled later")
