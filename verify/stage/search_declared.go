@@ -143,8 +143,16 @@ func (s *search) wholeProfiles(set *convention.Set) {
 				f.Changes = append(f.Changes, Change{name, set.Value(name), v})
 			}
 		}
+		if len(f.Changes) == 0 { // what was read for a tensor that is recomputed
+			for _, name := range f.Set.Names() {
+				if v := f.Set.Value(name); v != set.Value(name) {
+					f.Changes = append(f.Changes, Change{name, set.Value(name), v})
+				}
+			}
+		}
 		f.Set = changedBy(set, f.Changes, "search")
 	}
+	s.fits = slices.DeleteFunc(s.fits, func(f Fit) bool { return len(f.Changes) == 0 })
 }
 
 // known reports whether some profile has all the values of a fit, and the option that was changed has a value in the declared
