@@ -136,6 +136,8 @@ func surrogateForms() []surrogateForm {
 		}},
 		{"e to the d/2", func(d float64) (float64, float64) { return math.Exp(d / 2), math.Exp(d/2) / 2 }},
 		{"e to the 2d", func(d float64) (float64, float64) { return math.Exp(2 * d), 2 * math.Exp(2*d) }},
+		{"e to the d/3", func(d float64) (float64, float64) { return math.Exp(d / 3), math.Exp(d/3) / 3 }},
+		{"e to the −2d", func(d float64) (float64, float64) { return math.Exp(-2 * d), -2 * math.Exp(-2*d) }},
 		{"1, whatever d is", func(float64) (float64, float64) { return 1, 1 }},
 	} {
 		with("RATIO-FORM", "the ratio is "+r.title+", of d = logp_new − logp_old", func(s *surrogate) { s.ratio = r.of })
@@ -209,6 +211,8 @@ func surrogateForms() []surrogateForm {
 	one := func(float64) float64 { return 1 }
 	with("CLIP-WITHOUT-MIN", "the clipped side is taken always", func(s *surrogate) { s.clipped = func(_, _ float64) bool { return true } })
 	with("CLIP-ABSENT", "the unclipped side is taken always", func(s *surrogate) { s.clipped = func(_, _ float64) bool { return false } })
+	with("CLIP-MIN-MAX", "the loss of the larger magnitude is taken, not the larger loss", func(s *surrogate) { s.clipped = func(plain, c float64) bool { return math.Abs(c) >= math.Abs(plain) } })
+	with("CLIP-MIN-MAX", "the loss of the smaller magnitude is taken, not the larger loss", func(s *surrogate) { s.clipped = func(plain, c float64) bool { return math.Abs(c) < math.Abs(plain) } })
 	with("CLIP-MIN-MAX", "the smaller of the two losses is taken", func(s *surrogate) { s.clipped = func(plain, c float64) bool { return c < plain } })
 	for _, f := range oneSided {
 		with(f.id, f.title, func(s *surrogate) { s.clipped = f.clipped })
@@ -283,6 +287,21 @@ func surrogateForms() []surrogateForm {
 	return list
 }
 
+// temperedForms are objectives whose log-ratio is divided, or multiplied, by the temperature, which the log-probs of both sides have already.
+func temperedForms(c *stage.Case) (list []surrogateForm) {
+	T := numberOr(c, "logp.temperature", 1)
+	if !(T > 0) || T == 1 {
+		return nil
+	}
+	for i, k := range []float64{1 / T, T} {
+		word := []string{"divided", "multiplied"}[i]
+		f := surrogateForm{"RATIO-FORM", "the log-ratio is " + word + " by the temperature, which its log-probs have already", rightSurrogate()}
+		f.ratio = func(d float64) (float64, float64) { return math.Exp(k * d), k * math.Exp(k*d) }
+		list = append(list, f)
+	}
+	return list
+}
+
 // policyEdits returns edits of a clipped policy objective.
 func policyEdits(o *stage.Outcome) []edit {
 	if !policyOutput(o) {
@@ -301,7 +320,7 @@ func policyEdits(o *stage.Outcome) []edit {
 		}
 	}
 	var list []edit
-	for _, f := range surrogateForms() {
+	for _, f := range append(surrogateForms(), temperedForms(o.Case)...) {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: f.predict, far: f.far, foreign: f.foreign})
 	}
 	return slices.Concat(list, boundEditsShown(o), boundPairs(o), boundSolved(o))

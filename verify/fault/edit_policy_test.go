@@ -47,7 +47,7 @@ func TestPolicyEdits(t *testing.T) {
 	p, _, err := convention.Lookup("trl-grpo@1.16")
 	require.NoError(t, err)
 	set := convention.FromProfile(p)
-	for name, x := range map[string]string{"clip.low": "0.2", "clip.high": "0.28", "clip.dual": "3", "kl.beta": "0"} {
+	for name, x := range map[string]string{"clip.low": "0.2", "clip.high": "0.28", "clip.dual": "3", "kl.beta": "0", "logp.temperature": "0.8"} {
 		set = set.With(name, parsed(name, x), "test")
 	}
 	const low, high = 0.2, 0.28
@@ -82,6 +82,25 @@ func TestPolicyEdits(t *testing.T) {
 		}},
 		{"CLIP-BOUND", "product of advantage and ratio is held within −(1 − clip.low) and 1 + clip.high", func(d, a float64) float64 {
 			return -clamp(a*math.Exp(d), low-1, 1+high)
+		}},
+		{"RATIO-FORM", "e to the d/3", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d/3), -a*clamp(math.Exp(d/3), 1-low, 1+high)), a)
+		}},
+		{"RATIO-FORM", "e to the −2d", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(-2*d), -a*clamp(math.Exp(-2*d), 1-low, 1+high)), a)
+		}},
+		{"RATIO-FORM", "divided by the temperature", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d/0.8), -a*clamp(math.Exp(d/0.8), 1-low, 1+high)), a)
+		}},
+		{"RATIO-FORM", "multiplied by the temperature", func(d, a float64) float64 {
+			return dual(math.Max(-a*math.Exp(d*0.8), -a*clamp(math.Exp(d*0.8), 1-low, 1+high)), a)
+		}},
+		{"CLIP-MIN-MAX", "larger magnitude", func(d, a float64) float64 {
+			l, c := -a*math.Exp(d), -a*clamp(math.Exp(d), 1-low, 1+high)
+			if math.Abs(c) > math.Abs(l) {
+				l = c
+			}
+			return dual(l, a)
 		}},
 		{"CLIP-DUAL", "whatever the ratio", func(d, a float64) float64 {
 			if a < 0 {
