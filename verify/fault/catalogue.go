@@ -263,6 +263,13 @@ var rewardFaults = []*Hypothesis{
 			}
 			return both(option("eos.rule", "replace"), number("eos.penalty", func(x float64) float64 { return -x }))(c)
 		}},
+	{ID: "EOS-PENALTY-MISSING", Checks: []string{"reward"}, Title: "the penalty of a response without EOS is added to its score, where it should stand in its place",
+		Input: func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+			if c.Set.Value("eos.rule").String() != "replace" {
+				return nil, nil, false
+			}
+			return both(option("eos.rule", "subtract"), number("eos.penalty", func(x float64) float64 { return -x }))(c)
+		}},
 	{ID: "EOS-PENALTY-IGNORED", Checks: []string{"reward"},
 		Input: option("eos.rule", "none")},
 }

@@ -178,6 +178,9 @@ func TestPenaltyInPlaceOfTheScore(t *testing.T) {
 	require.Equal(t, check.Pass, judge(func(reward, _ float64) float64 { return reward - 1 }).Verdict)
 	requireName(t, judge(func(reward, score float64) float64 { return reward - score - 1 }), "EOS-PENALTY-MISSING", "in place of the score")
 	requireName(t, judge(func(reward, _ float64) float64 { return reward - 2 }), "EOS-PENALTY-TWICE", "subtracted twice")
+	set = set.With("eos.rule", parsed("eos.rule", "replace"), "test").With("eos.penalty", parsed("eos.penalty", "-1"), "test")
+	require.Equal(t, check.Pass, judge(func(reward, score float64) float64 { return reward - score - 1 }).Verdict)
+	requireName(t, judge(func(reward, _ float64) float64 { return reward - 1 }), "EOS-PENALTY-MISSING", "added to its score")
 }
 
 // A change of an option that a logged number alone asks for is a bug of the log, where the loss is right, and one of the loss elsewhere.
