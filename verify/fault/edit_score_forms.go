@@ -97,8 +97,21 @@ func shapedScores() []shapedScore {
 			return y
 		}
 	}
+	byLength := func(of func(c *stage.Case, n []float64, r int) float64) func(c *stage.Case, s []float64) []float64 {
+		return func(c *stage.Case, s []float64) []float64 {
+			n := tokensOf(c.B, c.B.Mask)
+			return eachOf(len(s), func(r int) float64 { return s[r] * of(c, n, r) })
+		}
+	}
 	list = append(list, endingScores()...)
 	return append(list,
+		shapedScore{"OTHER-FORM", "the score of a response is multiplied by the share of the columns that its tokens fill", byLength(func(c *stage.Case, n []float64, r int) float64 {
+			return n[r] / max(float64(width(c.B, r)), 1)
+		})},
+		shapedScore{"OTHER-FORM", "the score of a response is multiplied by its length over that of the longest", byLength(func(_ *stage.Case, n []float64, r int) float64 { return n[r] / max(slices.Max(n), 1) })},
+		shapedScore{"OTHER-FORM", "the score of a response is multiplied by its length over the mean length", byLength(func(_ *stage.Case, n []float64, r int) float64 { return n[r] / max(meanOf(n), 1) })},
+		shapedScore{"OTHER-FORM", "the score of a response is divided by its length over the mean length", byLength(func(_ *stage.Case, n []float64, r int) float64 { return meanOf(n) / max(n[r], 1) })},
+		shapedScore{"OTHER-FORM", "the score of a response is divided by the root of the number of its tokens", byLength(func(_ *stage.Case, n []float64, r int) float64 { return 1 / math.Sqrt(max(n[r], 1)) })},
 		shapedScore{"OTHER-FORM", "the score of a response is divided by the number of its tokens", perToken(false)},
 		shapedScore{"OTHER-FORM", "the score of a response is multiplied by the number of its tokens", perToken(true)},
 		shapedScore{"OTHER-FORM", "the hyperbolic tangent of the score stands for it", ofEach(math.Tanh)},

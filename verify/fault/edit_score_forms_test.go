@@ -46,6 +46,8 @@ func TestShapedScores(t *testing.T) {
 		{"REWARD-OF-OTHER-ROW", func(r int) float64 { return scores[(r+1)%rows] }},
 		{"OTHER-FORM", func(r int) float64 { return scores[r] / float64(last(r)+1) }},
 		{"OTHER-FORM", func(r int) float64 { return math.Tanh(scores[r]) }},
+		{"OTHER-FORM", func(r int) float64 { return scores[r] * float64(last(r)+1) / 5 }}, // of the longest
+		{"OTHER-FORM", func(r int) float64 { return scores[r] / math.Sqrt(float64(last(r)+1)) }},
 		{"REWARD-CLIP-MISSING", func(r int) float64 { return max(-1.5, min(scores[r], 1.5)) }},
 		{"REWARD-CLIP-MISSING", func(r int) float64 { return min(scores[r], 1.5) }},
 	} {
