@@ -42,7 +42,7 @@ func boundEdits(o *stage.Outcome) []edit {
 
 // rowed are the tensors whose rows may be those of others, and the bug that this is.
 var rowed = []struct{ tensor, id string }{{"is_weights", "IS-ROWS"}, {"logp_ref", "KL-REFERENCE-ROWS"}, {"values", "VALUES-OF-OTHER-ROWS"},
-	{"logp_old", "OLD-ROWS-ROLLED"}, {"advantages", "ADV-ROWS-OF-OTHERS"}, {"logp_gen", "SLICE-OF-OTHERS"}, {"returns", "SLICE-OF-OTHERS"}, {"token_rewards", "SLICE-OF-OTHERS"}}
+	{"logp_old", "OLD-ROWS-ROLLED"}, {"advantages", "ADV-ROWS-OF-OTHERS"}, {"logp_gen", "SLICE-OF-OTHERS"}, {"returns", "SLICE-OF-OTHERS"}, {"token_rewards", "SLICE-OF-OTHERS"}, {"kl", "KL-OF-OTHER-ROWS"}}
 
 // rowEdits returns edits in which every row reads the row of another response: a tensor that was not permuted with its mini-batch.
 func rowEdits(o *stage.Outcome) []edit { return rowEditsAmong(o, nil) }

@@ -97,7 +97,7 @@ func (m sliceMove) moved(b *dump.Batch) []int {
 }
 
 // sliceIDs are the bugs that a tensor of another micro-batch is, where one has a name.
-var sliceIDs = map[string]string{"logp_old": "OLD-ROWS-ROLLED", "advantages": "ADV-ROWS-OF-OTHERS", "is_weights": "IS-ROWS", "values": "VALUES-OF-OTHER-ROWS"}
+var sliceIDs = map[string]string{"logp_old": "OLD-ROWS-ROLLED", "advantages": "ADV-ROWS-OF-OTHERS", "is_weights": "IS-ROWS", "values": "VALUES-OF-OTHER-ROWS", "kl": "KL-OF-OTHER-ROWS"}
 
 // sliceEdits returns edits of a formula that reads the rows of another micro-batch, of each tensor that it reads, and of an output that has them.
 func sliceEdits(o *stage.Outcome) []edit {
@@ -143,7 +143,7 @@ func sliceEdits(o *stage.Outcome) []edit {
 
 // slicedBy are the tensors whose rows an output reads.
 func slicedBy(o *stage.Outcome) (names []string) {
-	for _, name := range []string{"logp_old", "logp_gen", "logp_ref", "values", "returns", "advantages", "is_weights", "token_rewards", "scores"} {
+	for _, name := range []string{"logp_old", "logp_gen", "logp_ref", "values", "returns", "advantages", "is_weights", "token_rewards", "scores", "kl"} {
 		t := o.Case.B.Tensors[name]
 		if t != nil && name != o.Check.Output && t.Width <= 1 && (t.Layout == dump.PerToken || t.Layout == dump.PerRow) && !(made[name] > made[o.Check.Output] && made[o.Check.Output] > 0) {
 			names = append(names, name)

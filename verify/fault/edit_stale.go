@@ -96,6 +96,16 @@ func staleEdits(o *stage.Outcome, beside func(step int) []*dump.Batch) []edit {
 			add(name, "scores are those of the rollout before, with what was made of them: the penalty of responses without EOS, the clip", shapedBefore)
 		}
 	}
+	if slices.Contains(o.Case.Read, "kl.beta") {
+		list = append(list, edit{id: "KL-BETA", title: "kl.beta is that of the rollout before: the controller's new number comes too late", changes: 1,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				x, ok := betaBefore(c, beside(c.B.Meta.Step))
+				if !ok {
+					return nil
+				}
+				return under(number("kl.beta", func(float64) float64 { return x }), c, ch)
+			}})
+	}
 	if o.Check.ID == "advantage/group" {
 		list = append(list, edit{id: "ADV-CENTER", title: "the baseline of a group is the mean of the group at its place in the rollout before", changes: 1, foreign: true,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -104,6 +114,19 @@ func staleEdits(o *stage.Outcome, beside func(step int) []*dump.Batch) []edit {
 			}})
 	}
 	return list
+}
+
+// betaBefore returns the last coefficient of the KL that the steps before declare and the step does not, false where it is the same in all of them.
+func betaBefore(c *stage.Case, beside []*dump.Batch) (beta float64, ok bool) {
+	last := 0
+	for _, other := range beside {
+		for _, option := range other.Meta.Options {
+			if x, is := option.Value.(float64); is && option.Name == "kl.beta" && other.Meta.Step < c.B.Meta.Step && other.Meta.Step > last && x != numberOr(c, "kl.beta", x) {
+				beta, last, ok = x, other.Meta.Step, true
+			}
+		}
+	}
+	return beta, ok
 }
 
 // baselineBefore predicts advantages A = (r − m)/s whose m is the mean of other rows, rows[k] in the place of own[k], and s their own.

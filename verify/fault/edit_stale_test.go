@@ -116,3 +116,30 @@ func TestScoresOfTheRolloutBeforeInTokenRewards(t *testing.T) {
 		}
 	}
 }
+
+// Token rewards with the KL of other rows, and with the coefficient of the rollout before.
+func TestKLOfOtherRowsAndOfTheRolloutBefore(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	of := func(step int, declared, beta float64, by int) *dump.Batch {
+		b := updated(func(float64, float64) float64 { return 0 })
+		b.Meta.Step, b.Meta.Options = step, []dump.Option{{Name: "kl.beta", Value: declared}}
+		kl, reward := mapped(b.Token("logp_new"), func(x float64) float64 { return float64(float32(x * x / 8)) }), make([]float64, len(b.Mask))
+		for i := range reward {
+			reward[i] = float64(float32(-beta * kl[(i+by*b.Cols)%len(kl)]))
+		}
+		for name, x := range map[string][]float64{"token_rewards": reward, "kl": kl} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+		}
+		b.Tensors["scores"] = &dump.Tensor{Name: "scores", Layout: dump.PerRow, Width: 1, Shape: []int{b.Rows}, Data: make([]float64, b.Rows), Type: format.F32}
+		return b
+	}
+	set := convention.FromProfile(p).With("kl.place", parsed("kl.place", "token_reward"), "test").With("kl.beta", parsed("kl.beta", "0.12"), "test")
+	beside := func(int) []*dump.Batch { return []*dump.Batch{of(1, 0.1, 0.1, 0)} }
+	require.Empty(t, ExplainRows(stage.Judge(stage.Find("reward/token"), of(2, 0.12, 0.12, 0), set), beside))
+	for id, b := range map[string]*dump.Batch{"KL-BETA": of(2, 0.12, 0.1, 0), "KL-OF-OTHER-ROWS": of(2, 0.12, 0.12, 3)} {
+		found := ExplainRows(stage.Judge(stage.Find("reward/token"), b, set), beside)
+		require.NotEmpty(t, found, id)
+		require.Equal(t, id, found[0].Hypothesis.ID)
+	}
+}
