@@ -45,7 +45,6 @@ func impliedRewardFormsOf(b *dump.Batch, set *convention.Set, penalised penalisa
 
 // impliedRewardFormsIn is impliedRewardFormsOf by these estimates.
 func impliedRewardFormsIn(b *dump.Batch, set *convention.Set, estimates []rewardTerm, penalised penalisable) (lists [][]assign) {
-	const exact = 1e-5
 	v, ret := b.Token("values"), b.Token("returns")
 	if b.Token("token_rewards") != nil || b.Token("dones") != nil || b.Row("scores") == nil {
 		return nil
