@@ -149,8 +149,8 @@ func TestDeclare(t *testing.T) {
 		{"openrlhf", `{"is_correction_level":"token","is_correction_mode":"clip","is_correction_threshold":[0.5,5]}`, "tis.level=token kl.under_is_weight=outside tis.rule=clamp tis.low=0.5 tis.high=5"},
 		{"openrlhf", `{"is_correction_level":"off","is_correction_mode":"mask"}`, "tis.level=none"},
 		{"openrlhf", `{"is_correction_level":false}`, "tis.level=none"}, // off, as YAML reads it
-		{"openrlhf", `{"reward.clip_range":[-10,10],"stop_properly_penalty_coef":0.5,"entropy_coef":null}`, "reward.clip=after_baseline reward.clip_range=-10,10 eos.rule=scale eos.penalty=0.5 entropy.coef=0"},
-		{"openrlhf", `{"stop_properly_penalty_coef":-1,"actor.max_norm":0,"actor.adam.lr":1e-6,"critic.adam.lr":9e-6}`, "eos.rule=replace eos.penalty=-1 optim.lr=1e-6 optim.clip_norm=none"},
+		{"openrlhf", `{"reward.clip_range":[-10,10],"stop_properly_penalty_coef":0.5,"entropy_coef":null}`, "reward.clip=after_baseline reward.clip_range=-10,10 eos.rule=scale eos.penalty=0.5 eos.test=finish_reason entropy.coef=0"},
+		{"openrlhf", `{"stop_properly_penalty_coef":-1,"actor.max_norm":0,"actor.adam.lr":1e-6,"critic.adam.lr":9e-6}`, "eos.rule=replace eos.penalty=-1 eos.test=finish_reason optim.lr=1e-6 optim.clip_norm=none"},
 		{"openrlhf", `{"advantage_estimator":"reinforce_baseline","no_std_norm":false}`, "adv.kind=rfpp_baseline adv.center=mean adv.scale=none whiten.scope=global whiten.mask=response whiten.ddof=0 whiten.eps_place=floor_var whiten.eps=1e-8 whiten.shift_mean=true whiten.remask=false"},
 		{"openrlhf", `{"advantage_estimator":"dr_grpo","no_std_norm":true}`, "adv.kind=group adv.center=mean adv.scale=none"},
 		{"openrlhf", `{"advantage_estimator":"flash_reinforce"}`, "whiten.scope=none adv.kind=batch_baseline adv.center=mean adv.scale=none"},

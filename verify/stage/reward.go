@@ -219,24 +219,26 @@ func (c *Case) eosColumns() []int {
 	return at
 }
 
-// finished reports for every row whether the response has ended, as eos.test says.
+// finished reports for every row whether the response has ended, as eos.test says. An engine stops a response (vLLM's finish_reason) at an EOS, which is its last
+// token then, or at its longest; one that is shorter and has none ended for another reason, such as a string, which the dump does not say.
 func (c *Case) finished() []bool {
-	switch c.inapplicable("eos.test", "eos_id") {
-	case "eos_id":
-		at := c.eosColumns()
-		if at == nil {
-			return nil
-		}
-		done := make([]bool, len(at))
-		for r, t := range at {
-			done[r] = t >= 0
-		}
-		return done
-	case "":
+	test := c.inapplicable("eos.test", "eos_id")
+	if test == "" {
 		return nil
 	}
-	note(&c.Absent, "what ended each response (eos.test stop_id and finish_reason)")
-	return nil
+	at := c.eosColumns()
+	if at == nil {
+		return nil
+	}
+	spans, longest := c.spans()
+	done := make([]bool, len(at))
+	for r, t := range at {
+		if done[r] = t >= 0; test != "eos_id" && !done[r] && spans[r] < longest {
+			note(&c.Absent, "what ended each response (eos.test stop_id and finish_reason)")
+			return nil
+		}
+	}
+	return done
 }
 
 // ScoresOfTokens is what token rewards of several turns lack to be judged.

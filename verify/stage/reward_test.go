@@ -245,6 +245,15 @@ func TestMissingEOS(t *testing.T) {
 	lacks(t, "reward/token", g.Batch, set(t, "kl.place=none reward.clip=after_baseline score.index=last_response"), "reward.clip_range")
 }
 
+// An engine stops at an EOS or at its longest response; one that is shorter and has no EOS was stopped by what the dump does not say.
+func TestFinishReason(t *testing.T) {
+	s := set(t, "kl.place=none reward.clip=none score.index=last_response eos.rule=scale eos.penalty=0.5 eos.test=finish_reason").WithFact("eos_token_id", 2.0)
+	g := newGrid(3, 2, 3).row("scores", 3, 4).token("response_ids", 7, 2, 0, 7, 7, 7).token("token_rewards", 0, 3, 0, 0, 0, 2)
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), g.Batch, s).Verdict)
+	fails(t, "reward/token", g.token("token_rewards", 0, 1.5, 0, 0, 0, 4).Batch, s)
+	lacks(t, "reward/token", g.token("response_ids", 7, 7, 0, 7, 7, 7).Batch, s, "what ended each response (eos.test stop_id and finish_reason)")
+}
+
 // Rewards that are whitened before GAE may be dumped before or after it.
 func TestWhitenedRewards(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 3))
