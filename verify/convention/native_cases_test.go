@@ -32,6 +32,7 @@ func TestDeclare(t *testing.T) {
 		{"trl-grpo", `{"entropy_coef":0.01,"use_adaptive_entropy":true}`, "| use_adaptive_entropy=true"},
 		{"trl-grpo", `{"max_grad_norm":0,"lr_scheduler_type":"linear","optim":"adamw_torch_fused","adam_epsilon":1e-8,"disable_dropout":true}`, "dropout=off optim.kind=adamw optim.schedule=linear optim.eps=1e-8 optim.clip_norm=none"},
 		{"trl-grpo", `{"eos_token_id":[2,7],"pad_token_id":null,"reward_weights":null}`, "| eos_token_id=2,7"},
+		{"trl-grpo", `{"use_vllm":true,"vllm_importance_sampling_correction":true,"loss_type":"vespo","vllm_importance_sampling_mode":"sequence_mask"}`, "loss.kind=vespo agg.kind=token agg.denominator=global agg.div_ga=false | use_vllm=true vllm_importance_sampling_mode=sequence_mask"},
 		{"trl-grpo", `{"align":"unshifted","scalars_scope":"micro_batch","masked_fill":null}`, "align=full_unshifted | scalars_scope=micro_batch"},
 		// engine weights
 		{"trl-grpo", `{"use_vllm":false,"vllm_importance_sampling_correction":true,"vllm_importance_sampling_mode":"token_mask"}`, "tis.level=none"},
