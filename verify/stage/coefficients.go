@@ -118,7 +118,7 @@ func (l *Losses) fitted() *wholeFit {
 		return f
 	}
 	if l.empty {
-		if f := l.counted.fit(); f != nil {
+		if f := l.counted.fit(); f != nil && l.counted.sure(f) { // one more reading of few losses, of which some may fit by chance
 			return f
 		}
 	}

@@ -133,7 +133,7 @@ func (w *wholes) misfit() *wholeFit {
 	return nil
 }
 
-// sure reports whether a fit of losses that are wrong leaves roundings alone, has written coefficients, and has more files than these.
+// sure reports whether a fit of losses that are wrong, or of another count of rows, leaves roundings alone, has written coefficients, and has more files than these.
 func (w *wholes) sure(f *wholeFit) bool {
 	const near = 16
 	return w.unit <= 1e-5 && f.left <= near*max(w.unit, tol.U32) && f.written() && len(w.files) >= len(f.coefficients)+4
