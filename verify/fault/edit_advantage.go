@@ -19,6 +19,7 @@ type advantageForm struct {
 	centre    string
 	spreadOf  string // the rows of the spread
 	spread    string
+	spreadX   string // what stands for the rewards in the spread; empty: what does in the baseline
 	eps, sign float64
 	rooted    bool    // eps is added under the root
 	lo, hi    float64 // what the rewards are held within before the baseline is subtracted; both 0: nothing
@@ -141,6 +142,11 @@ func advantageEdits(o *stage.Outcome) []edit {
 	if strings.HasPrefix(declared.spread, "std") && declared.eps != 0 {
 		alone = append(alone, change{"ADV-EPS", "the epsilon is added to the variance, under the root", func(f *advantageForm) { f.rooted = true }, false})
 	}
+	if declared.spread != "none" {
+		for _, x := range in.beside {
+			alone = append(alone, change{"ADV-SPREAD", "they are divided by the deviation of " + x.title + ", not of the rewards they are made of", func(f *advantageForm) { f.spreadX = x.title }, true})
+		}
+	}
 	for _, b := range heldRanges(in.r) {
 		alone = append(alone, change{"REWARD-CLIP-MISSING", "the rewards are held " + b.title + " before their baseline is taken", func(f *advantageForm) { f.lo, f.hi = b.lo, b.hi }, false})
 	}
@@ -218,6 +224,7 @@ type formInputs struct {
 	groups [][]int
 	scopes map[string][][]int
 	x      map[string][]float64
+	beside []titled
 	lo, hi float64 // what differences from the baseline are held within
 }
 
@@ -263,6 +270,10 @@ func newFormInputs(c *stage.Case, ch *stage.Check) *formInputs {
 	in.scopes["solved"] = in.sharedBaselines(ch)
 	for _, s := range sources {
 		in.x[s.name] = s.of(in.r, in.groups)
+	}
+	in.beside = besideRewards(b)
+	for _, x := range in.beside {
+		in.x[x.title] = x.x
 	}
 	return in
 }
@@ -381,6 +392,10 @@ func (f advantageForm) from(in *formInputs) *stage.Prediction {
 	if f.lo < f.hi {
 		x = mapped(x, func(v float64) float64 { return min(max(v, f.lo), f.hi) })
 	}
+	of := x
+	if f.spreadX != "" {
+		of = in.x[f.spreadX]
+	}
 	rows, spreadRows := in.scopes[f.rows], in.scopes[f.spreadOf]
 	if rows == nil || spreadRows == nil {
 		return nil
@@ -400,18 +415,18 @@ func (f advantageForm) from(in *formInputs) *stage.Prediction {
 		var size, e float64
 		for _, set := range [][]int{rows[i], spreadRows[i]} {
 			for _, j := range set {
-				size, e = max(size, math.Abs(x[j])), max(e, in.e[j])
+				size, e = max(size, math.Abs(x[j]), math.Abs(of[j])), max(e, in.e[j])
 			}
 		}
 		n := float64(max(len(rows[i]), len(spreadRows[i])))
 		s := 1.0
 		if f.spread != "none" {
-			s = in.spreadOf(f.spread, x, spreadRows[i]) + f.eps
+			s = in.spreadOf(f.spread, of, spreadRows[i]) + f.eps
 			if f.rooted {
 				s = math.Sqrt(float64((s-f.eps)*(s-f.eps)) + f.eps)
 			}
 			if strings.HasPrefix(f.spread, "1/") { // times what they should be divided by, its epsilon with it
-				s = 1 / (1/spreadOf(f.spread, x, spreadRows[i]) + f.eps)
+				s = 1 / (1/spreadOf(f.spread, of, spreadRows[i]) + f.eps)
 			}
 		}
 		from := i

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/stage"
 )
 
@@ -69,4 +70,32 @@ func deviated(k float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
 		}
 	}
 	return q
+}
+
+// titled is a number of every row with its name.
+type titled struct {
+	title string
+	x     []float64
+}
+
+// besideRewards are the numbers of rows that a deviation may be taken of in place of their rewards: those of one reward function, their sum without weights, and
+// the lengths.
+func besideRewards(b *dump.Batch) (list []titled) {
+	if t := b.Tensors["rewards_per_func"]; t != nil && t.Width >= 2 && len(t.Data) == b.Rows*t.Width && !slices.ContainsFunc(t.Data, math.IsNaN) {
+		sum := make([]float64, b.Rows)
+		for k := range t.Width {
+			x := make([]float64, b.Rows)
+			for r := range x {
+				x[r] = t.Data[r*t.Width+k]
+				sum[r] += x[r]
+			}
+			list = append(list, titled{fmt.Sprintf("the rewards of function %d alone", k+1), x})
+		}
+		list = append(list, titled{"the sum of the rewards of all functions without their weights", sum})
+	}
+	lengths := make([]float64, b.Rows)
+	for i := range b.Tokens() {
+		lengths[i/b.Cols]++
+	}
+	return append(list, titled{"the lengths of the responses", lengths})
 }

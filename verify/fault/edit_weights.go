@@ -59,6 +59,8 @@ type weightScope struct {
 	log   func(d, attended []float64) []float64
 	cell  func(b *dump.Batch, row int) int // a cell whose log-ratio stands for the row, 0 outside the mask; nil: log says it
 	cells func(d []float64) []float64      // ln w of every cell of a row from the log-ratios of all of them, the mask unread; nil: log says it
+
+	attended bool // of the cells that are attended to: nobody's choice where the engine has no log-probs there
 }
 
 // ofRow is a scope with one weight for the row.
@@ -106,10 +108,10 @@ var strayScopes = []weightScope{
 // section 3), and what the tokens of tools are taken for.
 var chosenScopes = []weightScope{
 	{title: "e to the sum of the log-ratios up to the token", log: func(d, _ []float64) []float64 { return sumsUpTo(d) }},
-	{title: "e to the mean of the log-ratios of all that is attended to, tokens of tools included", log: func(d, attended []float64) []float64 {
+	{title: "e to the mean of the log-ratios of all that is attended to, tokens of tools included", attended: true, log: func(d, attended []float64) []float64 {
 		return slices.Repeat([]float64{total(attended) / float64(max(len(attended), 1))}, len(d))
 	}},
-	{title: "e to the sum of the log-ratios of all that is attended to, tokens of tools included", log: func(d, attended []float64) []float64 {
+	{title: "e to the sum of the log-ratios of all that is attended to, tokens of tools included", attended: true, log: func(d, attended []float64) []float64 {
 		return slices.Repeat([]float64{total(attended)}, len(d))
 	}},
 }
@@ -199,6 +201,29 @@ func attendedCells(b *dump.Batch) []bool {
 	return cells
 }
 
+// engineFilled reports whether the log-probs of the engine are one number wherever a response holds tokens that are not the policy's own, those of tools, and the
+// trainer's are not: a fill, which no weight is meant to be made of.
+func engineFilled(b *dump.Batch) bool {
+	old, gen := ofTrainer(&stage.Case{B: b}), b.Token("logp_gen")
+	if old == nil || gen == nil {
+		return false
+	}
+	first := -1
+	varied := false
+	for i, seen := range attendedCells(b) {
+		switch {
+		case !seen || b.Mask[i]:
+		case first < 0:
+			first = i
+		case gen[i] != gen[first]:
+			return false
+		default:
+			varied = varied || old[i] != old[first]
+		}
+	}
+	return varied
+}
+
 // weightEdits returns edits of importance weights that are another function of their log-ratio, of another set of log-ratios, or under another rule.
 func weightEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "ratio/is_weights" {
@@ -233,8 +258,9 @@ func weightEdits(o *stage.Outcome) []edit {
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(eachInHalf, c, ch)) }})
 	list = append(list, edit{id: "IS-NORMALISED", title: "the importance weights of a file are the right ones times one number, as where they are divided by a mean over other tokens than its own", changes: mostChanges,
 		own: true, predict: normalisedWeights})
+	filled := engineFilled(o.Case.B)
 	for i, s := range weightScopes {
-		list = append(list, edit{id: "IS-LEVEL", title: "the importance weight of a response is " + s.title, changes: 1, own: i >= len(strayScopes),
+		list = append(list, edit{id: "IS-LEVEL", title: "the importance weight of a response is " + s.title, changes: 1, own: i >= len(strayScopes) && !(s.attended && filled),
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return roughly(under(ofScope(s), c, ch)) }})
 	}
 	for _, f := range filterForms {

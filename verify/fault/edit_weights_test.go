@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -189,4 +190,26 @@ func TestWeightEdits(t *testing.T) {
 	t.Run("noise", func(t *testing.T) {
 		requireNoName(t, stage.Judge(ch, weightedBy(eachWeight(func(float64) float64 { return noise.Float64() + 0.5 })), band))
 	})
+}
+
+// What the tokens of tools are taken for is a program's own choice, unless the engine has no log-probs there: a fill is nobody's.
+func TestWeightsOfFilledTokens(t *testing.T) {
+	ch := stage.Find("ratio/is_weights")
+	for _, fill := range []bool{false, true} {
+		b := weightedBy(eachWeight(math.Exp))
+		gen := b.Token("logp_gen")
+		for i := range gen {
+			if fill && !b.Mask[i] {
+				gen[i] = 0
+			}
+		}
+		set := weightSet(t, "tis.level", "seq_sum", "tis.rule", "zero_outside", "tis.high", "3", "tis.low", "none")
+		var own []bool
+		for _, e := range weightEdits(stage.Judge(ch, b, set)) {
+			if strings.HasSuffix(e.title, "tokens of tools included") {
+				own = append(own, e.own)
+			}
+		}
+		require.Equal(t, []bool{!fill, !fill}, own)
+	}
 }

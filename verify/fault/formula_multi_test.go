@@ -155,3 +155,29 @@ func TestRewardsNormalisedAcrossFunctions(t *testing.T) {
 	b.Tensors["rewards_per_func"] = &dump.Tensor{Name: "rewards_per_func", Layout: dump.PerRow, Width: 3, Shape: []int{b.Rows, 3}, Data: per, Type: format.F32}
 	requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "ADV-MULTI", "over the reward functions of its response")
 }
+
+// A deviation of other numbers than the differences above it.
+func TestDeviationsOfOtherRewards(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p).WithFact("num_generations", 4).WithFact("reward_weights", []any{1.0, 0.5})
+	for words, of := range map[string]func(first, second float64) float64{
+		"of function 2 alone":   func(_, second float64) float64 { return second },
+		"without their weights": func(first, second float64) float64 { return first + second },
+	} {
+		var per, scores []float64
+		b := rewarded(func(r []float64, group []int, i int) float64 {
+			x, of2 := make([]float64, len(r)), make([]float64, len(r))
+			per, scores = nil, nil
+			for j, first := range r {
+				second := float64(float32(math.Sin(float64(j * j))))
+				x[j], of2[j] = first+0.5*second, of(first, second)
+				per, scores = append(per, first, second), append(scores, float64(float32(x[j])))
+			}
+			return (x[i] - centreOf("mean", x, group, i)) / (spreadOf("std1", of2, group) + 1e-4)
+		})
+		b.Tensors["scores"].Data = scores
+		b.Tensors["rewards_per_func"] = &dump.Tensor{Name: "rewards_per_func", Layout: dump.PerRow, Width: 2, Shape: []int{b.Rows, 2}, Data: per, Type: format.F32}
+		requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "ADV-SPREAD", words)
+	}
+}
