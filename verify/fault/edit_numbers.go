@@ -81,7 +81,7 @@ func ExplainRows(o *stage.Outcome, beside func(step int) []*dump.Batch) []Explan
 		return nil
 	}
 	if o.Check.ID == "aggregate/loss" || o.Check.ID == "gradient/dlogp" { // what a loss reads is told by its terms
-		if found := newTrial(o).fitting(rolloutCountEdits(o, beside)); len(found) > 0 || o.Check.ID == "aggregate/loss" {
+		if found := newTrial(o).fitting(append(rolloutCountEdits(o, beside), leftOutCountEdits(o, beside)...)); len(found) > 0 || o.Check.ID == "aggregate/loss" {
 			return found
 		}
 	}

@@ -48,6 +48,96 @@ func rolloutCountEdits(o *stage.Outcome, beside func(step int) []*dump.Batch) (l
 	return list
 }
 
+// leftOutCountEdits returns edits of a loss that is divided by the tokens of one or several steps, those of responses with them that the mask leaves out: counted
+// before the mask is final.
+func leftOutCountEdits(o *stage.Outcome, beside func(step int) []*dump.Batch) (list []edit) {
+	const most = 8 // steps
+	if o.Check.Stage != convention.Aggregate && o.Check.Stage != convention.Gradient || o.Check.Output == "value_loss" || o.Check.Output == "dvalues" {
+		return nil
+	}
+	if overTokensOfAll(o.Case) == nil {
+		return nil
+	}
+	for n := 1; n <= most; n++ {
+		for first := range n {
+			by := func(c *stage.Case) float64 { return leftOutCount(c, beside(c.B.Meta.Step), n, first) }
+			if x := by(o.Case); !(x > 0) || x == 1 {
+				continue
+			}
+			title := "the tokens are counted with those of the responses that the mask leaves out"
+			if n > 1 {
+				title += fmt.Sprintf(", over the %d steps of a generation batch", n)
+			}
+			list = append(list, edit{id: "AGG-COUNTS-MASKED", title: title, changes: 1, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				x, over := by(c), overTokensOfAll(c)
+				if !(x > 0) || over == nil {
+					return nil
+				}
+				return weighted(c.B, over, ch, spreadFiles(c.B, func(int) float64 { return x }))
+			}})
+		}
+	}
+	return list
+}
+
+// overTokensOfAll is a case whose loss is divided by the tokens of all ranks, nil where something else is declared.
+func overTokensOfAll(c *stage.Case) *stage.Case {
+	set := c.Set
+	for _, o := range [][2]string{{"agg.kind", "token"}, {"agg.denominator", "global"}} {
+		v, err := convention.Parse(o[0], o[1])
+		if err != nil {
+			panic("fault: " + err.Error())
+		}
+		if set.Value(o[0]) == v {
+			continue
+		}
+		if set.Declares(o[0]) {
+			return nil
+		}
+		set = set.With(o[0], v, "search")
+	}
+	return c.Of(c.B, set)
+}
+
+// leftOutCount is what a loss is multiplied by if the tokens of n steps, from first, first + n and so on, are counted by the ids of the responses; 0 where these do not
+// show them, or not all steps are there.
+func leftOutCount(c *stage.Case, beside []*dump.Batch, n, first int) float64 {
+	of := func(step int) int { return (step - first + n) / n }
+	steps := map[int]bool{}
+	var masked, byIDs float64
+	for _, b := range append([]*dump.Batch{c.B}, beside...) {
+		if of(b.Meta.Step) != of(c.B.Meta.Step) || steps[b.Meta.Step] {
+			continue
+		}
+		tokens := make([]float64, b.Rows)
+		for i := range b.Tokens() {
+			tokens[i/b.Cols]++
+		}
+		long := idLengths(b, tokens)
+		if long == nil {
+			return 0
+		}
+		steps[b.Meta.Step] = true
+		for r, k := range tokens {
+			masked += k
+			if k == 0 {
+				k = float64(long[r])
+			}
+			byIDs += k
+		}
+	}
+	right := count(c.B.Mask) * float64(n)
+	if items := itemsOf(c); items > 0 {
+		if right = masked; items != masked {
+			return 0
+		}
+	}
+	if len(steps) != n {
+		return 0
+	}
+	return right / byIDs
+}
+
 // itemsOf is num_items_in_batch, the declared one or that which the losses of a run show, 0 where neither is known.
 func itemsOf(c *stage.Case) float64 {
 	return c.FactOr("num_items_in_batch", math.Round(c.FactOr(stage.StepTokens, 0)*c.FactOr(stage.GenerationSteps, 0)))

@@ -1,6 +1,7 @@
 package fault_test
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,5 +48,43 @@ func TestCountsThatAreNotGathered(t *testing.T) {
 		found = fault.ExplainRows(stage.Judge(ch, step(1, twice), shown), func(int) []*dump.Batch { return []*dump.Batch{step(2, twice)} })
 		require.NotEmpty(t, found)
 		require.Equal(t, "AGG-LOCAL-DENOMINATOR", found[0].Hypothesis.ID, "a count that the losses show")
+	}
+}
+
+// One rank and two steps of a generation batch: three responses of each step are as long as the columns, and left out of its mask behind the count.
+func TestCountsOfResponsesThatAreLeftOut(t *testing.T) {
+	const rows, cols = 6, 4
+	tokens := map[int][]int{1: {2, 4, 2, 4, 1, 4}, 2: {4, 1, 1, 2, 4, 4}}
+	const both = 17.0 + 16
+	step := func(s int) *dump.Batch {
+		mask, x, ids, loss := make([]bool, rows*cols), make([]float64, rows*cols), make([]float64, rows*cols), 0.0
+		for i := range mask {
+			if n := tokens[s][i/cols]; i%cols < n {
+				ids[i] = 3
+				mask[i] = n < cols
+			}
+			if mask[i] {
+				x[i] = noise(i + 7*s)
+				loss += x[i] / (both / 2)
+			}
+		}
+		b := written("grpo", rows, cols, mask, map[string][]float64{"token_loss": x, "loss": {loss}, "response_ids": ids})
+		b.Meta.Step = s
+		return b
+	}
+	for _, den := range []string{"", "global", "micro"} {
+		set := declared(t, map[string]string{"loss.kind": "ppo", "entropy.coef": "0", "kl.place": "none", "mean.eps": "0", "agg.div_ga": "false",
+			"agg.kind": "token", "agg.denominator": cmp.Or(den, "micro")})
+		if den == "" {
+			set = set.With("agg.denominator", set.Value("agg.denominator"), "search")
+		}
+		found := fault.ExplainRows(stage.Judge(stage.Find("aggregate/loss"), step(1), set), func(int) []*dump.Batch { return []*dump.Batch{step(2)} })
+		if den == "micro" {
+			require.Empty(t, found)
+			continue
+		}
+		require.NotEmpty(t, found)
+		require.Equal(t, "AGG-COUNTS-MASKED", found[0].Hypothesis.ID)
+		require.Contains(t, found[0].Hypothesis.Title, "2 steps")
 	}
 }
