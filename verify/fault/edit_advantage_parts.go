@@ -319,13 +319,14 @@ var spreads = []struct{ name, title string }{
 	{"mean", "the mean"}, {"max", "the largest magnitude"}, {"median ad", "the median absolute deviation"}, {"1/std1", "the inverse of the deviation: they are multiplied by it"},
 	{"1/std0", "the inverse of the deviation with n: they are multiplied by it"}, {"std−", "the deviation with n + 1"}, {"√mad0", "the root of the mean absolute deviation"},
 	{"√mad1", "the root of the mean absolute deviation with n − 1"},
+	{"mean+std1", "the mean plus the deviation"}, {"mean+std0", "the mean plus the deviation with n"}, {"|mean|+std1", "the size of the mean plus the deviation"},
 	{"between1", "the deviation of the means of the groups"}, {"between0", "the deviation of the means of the groups, with the number of groups"}, {"within", "the mean of the deviations of the groups"},
 }
 
 // foreignCentres and foreignSpreads are those that no estimator subtracts or divides by; where one does, a number of a group is as good as another.
 var (
 	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true, "best other": true, "worst other": true, "median other": true, "next": true, "twice mean": true, "minus mean": true}
-	foreignSpreads = map[string]bool{"range": true, "rms": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true, "between1": true, "between0": true}
+	foreignSpreads = map[string]bool{"range": true, "rms": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true, "mean+std1": true, "mean+std0": true, "|mean|+std1": true, "between1": true, "between0": true}
 )
 
 // ofOthers is a number of the rows of a group beside its own, NaN where there are none.
@@ -450,6 +451,12 @@ func spreadOf(name string, x []float64, rows []int) float64 {
 		return n
 	case "mean":
 		return mean
+	case "mean+std1":
+		return mean + math.Sqrt(square/(n-1))
+	case "mean+std0":
+		return mean + math.Sqrt(square/n)
+	case "|mean|+std1":
+		return math.Abs(mean) + math.Sqrt(square/(n-1))
 	case "max":
 		return largest
 	case "median ad":

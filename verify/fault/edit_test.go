@@ -76,6 +76,10 @@ func TestAdvantageEdits(t *testing.T) {
 			mean, std := moments(r, group)
 			return (r[i] - mean) / (std*std + eps)
 		}},
+		{"ADV-SPREAD", "the size of the mean plus the deviation", func(r []float64, group []int, i int) float64 {
+			mean, std := moments(r, group)
+			return (r[i] - mean) / (math.Abs(mean) + std + eps)
+		}},
 		{"ADV-SPREAD", "range", func(r []float64, group []int, i int) float64 {
 			mean, _ := moments(r, group)
 			lo, hi := r[i], r[i]
