@@ -23,3 +23,24 @@ func TestFirstRollout(t *testing.T) {
 	require.Zero(t, updates(a, b, c, d), "one epoch")
 	require.Zero(t, updates(a, b, a, b), "one rollout")
 }
+
+// An engine that is declared to be a rollout old has the weights of the start in the first two.
+func TestFirstRolloutOfAnOldEngine(t *testing.T) {
+	rollout := func(staleness float64, apart ...float64) int {
+		var f firstRollout
+		for i, by := range apart {
+			b := &dumpfile.Batch{Rows: 1, Cols: 2, Mask: []bool{true, true}, Tensors: map[string]*dumpfile.Tensor{}}
+			b.Meta.Options = append(b.Meta.Options, dumpfile.Option{Name: "max_staleness", Value: staleness})
+			for name, x := range map[string][]float64{"logp_gen": {-1.002 - by, -2.001}, "logp_ref": {-1, -2}, "sample_id": {float64(i)}} {
+				layout := map[bool]dumpfile.Layout{true: dumpfile.PerRow, false: dumpfile.PerToken}[name == "sample_id"]
+				b.Tensors[name] = &dumpfile.Tensor{Name: name, Layout: layout, Width: 1, Data: x}
+			}
+			f.add(b)
+		}
+		return f.rollout()
+	}
+	require.Equal(t, 2, rollout(1, 0, 0, 0, 0, 0.3, 0.3, 0.5))
+	require.Equal(t, 1, rollout(2, 0, 0, 0, 0.3, 0.3, 0.5))
+	require.Zero(t, rollout(0, 0, 0, 0.3), "an engine of this rollout")
+	require.Zero(t, rollout(1, 0, 0, 0), "one that is never synchronised")
+}

@@ -139,7 +139,7 @@ func (s *session) scan() *overview {
 		v.ends = false
 	}
 	if len(s.run.Steps()) <= mostScanned {
-		v.updates = first.updates
+		v.updates = first.rollout()
 	}
 	again := losses.Apart()
 	if again {
@@ -189,12 +189,17 @@ func (s *session) scan() *overview {
 	return v
 }
 
-// firstRollout counts the steps of a run until rows come that no step had before, after some that one had.
+// firstRollout counts the steps of a run until rows come that no step had before, after some that one had. An engine that is declared to be some rollouts old has
+// the weights of the start for one rollout more than that: where it leaves the reference they end.
 type firstRollout struct {
 	seen    map[string]bool
 	steps   int
 	again   bool
 	updates int
+
+	noise  float64 // between engine and reference in the first step
+	lag    float64 // rollouts that the engine is declared to be old at most
+	synced int     // steps before the engine left the reference; 0: it has not
 }
 
 func (f *firstRollout) add(b *dump.Batch) {
@@ -216,7 +221,27 @@ func (f *firstRollout) add(b *dump.Batch) {
 		f.updates = f.steps
 	}
 	f.again = f.again || known > fresh
+	f.lag = max(f.lag, stage.Lag(b))
+	const rounding = 1e-3
+	n := 0
+	for range b.Tokens() {
+		n++
+	}
+	switch apart := distance(b, "logp_gen", "logp_ref") / float64(max(1, n)); {
+	case f.steps == 0:
+		f.noise = apart
+	case f.synced == 0 && apart > 10*f.noise+rounding:
+		f.synced = f.steps
+	}
 	f.steps++
+}
+
+// rollout is the number of steps of the first rollout, 0 where nothing tells it.
+func (f *firstRollout) rollout() int {
+	if f.lag == 0 {
+		return f.updates
+	}
+	return max(f.updates, int(math.Ceil(float64(f.synced)/(f.lag+1))))
 }
 
 // valuesTell counts the gradients that tell of a clip of values, those that are 0 or those that are not, whichever are fewer; where there are

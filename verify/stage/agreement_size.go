@@ -238,6 +238,8 @@ func engineSize(c *Case) *Assertion {
 			100*d.ESS, d))
 	case d.Scale > largestScale && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none"):
 		out.Note += fmt.Sprintf("; more than rounding in 16 bits makes (logit noise %g), which the importance weights of the run correct for", largestScale)
+	case d.Scale > largestScale && d.Scale <= mostOfLag*largestScale && Asynchronous(c.B):
+		out.Note += fmt.Sprintf("; more than rounding in 16 bits makes (logit noise %g), as older weights may, which are declared", largestScale)
 	case d.Scale > largestScale && name == "logp_new" && c.Set.Value("optim.epochs").Kind() == convention.Unknown:
 		return nil // after the first of several epochs updates lie between the two, and nobody says how many there are
 	case d.Scale > largestScale:
@@ -398,15 +400,18 @@ func (c *Case) padding() []int {
 	return n
 }
 
+// mostOfLag is how many times the largest rounding declared older weights may be away: in a few updates a policy does not become another one.
+const mostOfLag = 4
+
 // leastLeft is the effective sample size below which importance weights correct for nothing: nine tokens of ten are lost.
 const leastLeft = 0.1
 
 // Asynchronous reports whether an option of a batch says that the engine may have older weights by design: async_rollout, one_step_off,
 // max_staleness, … of a value other than false or 0.
-func Asynchronous(b *dump.Batch) bool { return lag(b) > 0 }
+func Asynchronous(b *dump.Batch) bool { return Lag(b) > 0 }
 
-// lag returns by how many rollouts the weights of the engine are declared to be older than the trainer's, at most; 0 where they are not.
-func lag(b *dump.Batch) (rollouts float64) {
+// Lag returns by how many rollouts the weights of the engine are declared to be older than the trainer's, at most; 0 where they are not.
+func Lag(b *dump.Batch) (rollouts float64) {
 	for _, o := range b.Meta.Options {
 		if !SaysLag(o.Name) {
 			continue
@@ -436,7 +441,7 @@ const RolloutSteps = "steps of the first rollout"
 // that a run is asynchronous and importance weights stand between engine and trainer, the engine may be one rollout behind, as one is that
 // samples while the trainer trains, and the second rollout is noted to be open; of files that say nothing at all every step is. TRL's trainers send the weights before every rollout.
 func (c *Case) mayHaveStart() bool {
-	late, epochs := lag(c.B), 1.0
+	late, epochs := Lag(c.B), 1.0
 	declared := late > 0
 	if !declared && c.Has("is_weights") && !strings.EqualFold(c.B.Meta.Framework, "trl") {
 		if late = 1; c.saysNothing() { // nor how many steps a rollout has

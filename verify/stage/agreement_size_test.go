@@ -194,6 +194,11 @@ func TestSizeOfTheEngine(t *testing.T) {
 	declared := *g.Batch
 	declared.Meta.Options = []dump.Option{{Name: "max_staleness", Value: 1.0}}
 	require.Equal(t, check.Pass, rules(t, "agreement/size", &declared, weighted).Verdict)
+	require.Equal(t, check.Pass, rules(t, "agreement/size", &declared, set(t, "ratio.old=stored")).Verdict, "older weights that are declared, and nothing that corrects for them")
+	_, _, other, _ := passes(rand.New(rand.NewPCG(3, 63)), rows*cols, 1, 1, 6)
+	far := *newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_old", a...).token("logp_new", a...).token("logp_gen", other...).Batch
+	far.Meta.Options = declared.Meta.Options
+	require.Equal(t, check.Fail, rules(t, "agreement/size", &far, set(t, "ratio.old=stored")).Verdict, "another model is no older one")
 	_, _, near, _ := passes(rand.New(rand.NewPCG(3, 63)), rows*cols, 1, 1, 0.7)
 	require.Equal(t, check.Pass, rules(t, "agreement/size", g.token("logp_gen", near...).Batch, weighted).Verdict)
 	require.Equal(t, check.Fail, rules(t, "agreement/size", g.Batch, set(t, "ratio.old=stored")).Verdict)
