@@ -108,7 +108,7 @@ func (c *Case) rewardWhitening() (o rl.WhitenOptions, count []bool, runs [][2]in
 			count[i] = count[i] && m && (kind == rl.WhitenLength || more || b.Mask[i])
 		}
 	}
-	return o, count, c.scopes(o.Scope)
+	return o, count, c.scopes(o.Scope, nil)
 }
 
 // WhiteRewardCells are the cells over which token rewards are whitened, nil where nothing says it.

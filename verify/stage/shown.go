@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -301,7 +302,8 @@ func whitening(b *dump.Batch) []assign {
 	return []assign{word("whiten.eps_place", "no_std")}
 }
 
-// ofUnitDeviation proposes the deviation that advantages were divided by where their mean is 0 and it is 1: with n or with n − 1, over each file or over all.
+// ofUnitDeviation proposes the deviation that advantages were divided by where their mean is 0 and it is 1: with n or with n − 1, over each file, over the rows of each
+// step, or over all.
 func ofUnitDeviation(b *dump.Batch) []assign {
 	of := func(lo, hi int) (ddof string) {
 		var mean, square, n float64
@@ -322,13 +324,26 @@ func ofUnitDeviation(b *dump.Batch) []assign {
 	if b.Token("advantages") == nil {
 		return nil
 	}
-	scope, ddof := "minibatch", of(b.Files[0].Lo, b.Files[0].Hi) // files that are white each are together, too
-	for _, f := range b.Files {
-		if of(f.Lo, f.Hi) != ddof {
-			ddof = ""
+	ofEach := func(runs [][2]int) string {
+		ddof := of(runs[0][0], runs[0][1])
+		for _, r := range runs {
+			if of(r[0], r[1]) != ddof {
+				return ""
+			}
+		}
+		return ddof
+	}
+	files := make([][2]int, len(b.Files))
+	for i, f := range b.Files {
+		files[i] = [2]int{f.Lo, f.Hi}
+	}
+	scope, ddof := "minibatch", "" // sets that are white each are together, too
+	for _, runs := range [][][2]int{files, stepsOfRanks(b)} {
+		if len(runs) > 1 {
+			ddof = cmp.Or(ddof, ofEach(runs))
 		}
 	}
-	if len(b.Files) == 1 || ddof == "" {
+	if ddof == "" {
 		scope, ddof = "global", of(0, b.Rows)
 	}
 	if ddof == "" {

@@ -76,8 +76,9 @@ func (c *Case) whitenMoments(o *rl.WhitenOptions) {
 	o.Var.Empty = rl.EmptyZero // no cell of such a scope is judged
 }
 
-// scopes returns the runs of rows that are whitened together. A scope that reaches beyond what was dumped is noted.
-func (c *Case) scopes(s rl.Scope) [][2]int {
+// scopes returns the runs of rows that are whitened together, white what came of it, where that tells; nil: it does not. A scope that reaches beyond what was
+// dumped is noted.
+func (c *Case) scopes(s rl.Scope, white []float64) [][2]int {
 	b := c.B
 	var runs [][2]int
 	switch s {
@@ -86,8 +87,11 @@ func (c *Case) scopes(s rl.Scope) [][2]int {
 			runs = append(runs, [2]int{r, r + 1})
 		}
 	case rl.ScopeMinibatch:
-		for _, f := range b.Files {
-			runs = append(runs, [2]int{f.Lo, f.Hi})
+		if runs = stepsOfRanks(b); !whiteTogether(b, runs, white) {
+			runs = runs[:0]
+			for _, f := range b.Files {
+				runs = append(runs, [2]int{f.Lo, f.Hi})
+			}
 		}
 	case rl.ScopeLocalBatch:
 		c.wholeBatch()
@@ -103,6 +107,36 @@ func (c *Case) scopes(s rl.Scope) [][2]int {
 		runs = append(runs, [2]int{0, b.Rows})
 	}
 	return runs
+}
+
+// stepsOfRanks are the runs of rows that a rank adds up to one step.
+func stepsOfRanks(b *dump.Batch) (runs [][2]int) {
+	for i, f := range b.Files {
+		if i > 0 && f.Rank == b.Files[i-1].Rank && f.Step == b.Files[i-1].Step {
+			runs[len(runs)-1][1] = f.Hi
+		} else {
+			runs = append(runs, [2]int{f.Lo, f.Hi})
+		}
+	}
+	return runs
+}
+
+// whiteTogether reports whether the numbers x of every run of rows have the mean 0 and not those of every file: a mini-batch that was whitened before it
+// was cut into micro-batches.
+func whiteTogether(b *dump.Batch, runs [][2]int, x []float64) bool {
+	if x == nil || len(runs) == len(b.Files) {
+		return false
+	}
+	white := func(lo, hi int) bool {
+		const near = 1e-5 // of their size
+		var sum, square, n float64
+		for i := range b.TokensIn(lo, hi) {
+			sum, square, n = sum+x[i], square+float64(x[i]*x[i]), n+1
+		}
+		return n == 0 || math.Abs(sum/n) <= near*math.Sqrt(square/n)
+	}
+	return !slices.ContainsFunc(runs, func(r [2]int) bool { return !white(r[0], r[1]) }) &&
+		slices.ContainsFunc(b.Files, func(f dump.FileInfo) bool { return !white(f.Lo, f.Hi) })
 }
 
 // wholeBatch notes what keeps the files of a step from being all that was sampled together.
@@ -240,7 +274,7 @@ func (c *Case) whitenAdvantages(x Input, perRow bool) (Input, []Term) {
 	default:
 		count = kind.Of(b.Mask, b.Rows, b.Cols)
 	}
-	runs := c.scopes(o.Scope)
+	runs := c.scopes(o.Scope, b.Token("advantages"))
 	if !c.OK() {
 		return Input{}, nil
 	}
@@ -316,7 +350,7 @@ func assertMoments(c *Case) *Assertion {
 		// What masked cells hold is not to be relied on.
 		return &Assertion{Note: "whiten.mask takes cells that are not compared"}
 	}
-	runs := c.scopes(o.Scope)
+	runs := c.scopes(o.Scope, b.Token("advantages"))
 	if !c.OK() {
 		return nil
 	}

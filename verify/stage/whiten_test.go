@@ -160,6 +160,19 @@ func TestWhiteningFindsFaults(t *testing.T) {
 	open := whitened(t, "whiten.scope=global").With("whiten.shift_mean", convention.Value{}, "test")
 	require.Equal(t, check.Skip, Judge(Find("advantage/moments"), g.Batch, open).Verdict, "whether the mean is subtracted is searched")
 
+	// A mini-batch is a file, or what a rank adds up to a step, as its advantages show; another step is another one.
+	two := *put(byRank)
+	two.Files = []dump.FileInfo{g.Files[0], g.Files[1]}
+	two.Files[1].Rank, two.Files[1].MicroBatch = two.Files[0].Rank, 1
+	require.Equal(t, check.Pass, Judge(Find("gae/advantage"), &two, whitened(t, "whiten.scope=minibatch")).Verdict)
+	require.Equal(t, []assign{word("whiten.scope", "minibatch"), word("whiten.mask", "response"), word("whiten.ddof", "1"), word("whiten.shift_mean", "true")}, ofUnitDeviation(&two))
+	put(global)
+	require.Equal(t, check.Pass, Judge(Find("gae/advantage"), &two, whitened(t, "whiten.scope=minibatch")).Verdict)
+	require.Equal(t, word("whiten.scope", "global"), ofUnitDeviation(&two)[0], "all rows of a step")
+	two.Files[1].Step++
+	require.Equal(t, check.Fail, Judge(Find("gae/advantage"), &two, whitened(t, "whiten.scope=minibatch")).Verdict)
+	put(byRank)
+
 	// Statistics over rows that were not dumped decide nothing.
 	g.Missing = []string{"rank 2"}
 	lacks(t, "gae/advantage", put(byRank), whitened(t, "whiten.scope=global"), "all files of the step")
