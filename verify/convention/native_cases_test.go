@@ -45,6 +45,7 @@ func TestDeclare(t *testing.T) {
 
 		{"trl-grpo", `{"use_vllm":true,"vllm_importance_sampling_correction":true,"vllm_importance_sampling_mode":"token_mask","vllm_importance_sampling_clip_min":0.5,"vllm_importance_sampling_clip_max":null}`, "tis.level=token tis.rule=zero_outside tis.gate=ratio tis.low=0.5 tis.high=none | use_vllm=true"},
 		{"trl-grpo", `{"use_vllm":true,"vllm_importance_sampling_correction":true,"vllm_importance_sampling_mode":"sequence_truncate"}`, "tis.level=seq_sum tis.rule=clamp tis.gate=ratio | use_vllm=true"},
+		{"trl-grpo", `{"use_vllm":true,"vllm_importance_sampling_mode":"token_truncate"}`, "tis.level=token tis.rule=clamp tis.gate=ratio | use_vllm=true"}, // the correction is on unless it is switched off
 		{"trl-grpo", `{"optim":"paged_adamw_8bit","cast_lm_head_to_fp32":true,"min_p":0.1,"repetition_penalty":1.1,"use_vllm":false,"vllm_mode":"colocate"}`, "logp.dtype=fp32 tis.level=none optim.kind=adam8bit | min_p=0.1 repetition_penalty=1.1"},
 
 		{"trl-rloo", `{"beta":0,"epsilon":0.2,"epsilon_high":0.3,"advantage_eps":0.0001,"use_vllm":true,"vllm_mode":"colocate","optim":"sgd"}`, "adv.eps=1e-4 kl.beta=0 clip.low=0.2 clip.high=0.3 logp.source=processed optim.kind=sgd | use_vllm=true"},
