@@ -94,3 +94,22 @@ func TestWithoutScores(t *testing.T) {
 	require.Equal(t, check.NotSeen, results[i].Verdict)
 	require.Equal(t, "the advantages are not judged: not in the dump: scores", results[i].Reason)
 }
+
+// A loss with an entropy bonus is not judged without entropies, which a hook may leave out; it is undetermined where the check is demanded.
+func TestLossWithoutEntropies(t *testing.T) {
+	step := dump.Step{Rows: 2, Cols: 1, Mask: []bool{true, true}, Framework: "torch", Losses: map[string]float64{"loss": 0.25},
+		Tokens:  map[string][]float64{"token_loss": {0.5, 0.25}},
+		Options: map[string]any{"loss.kind": "ppo", "kl.place": "none", "agg.kind": "token", "agg.denominator": "micro", "agg.div_ga": false, "mean.eps": 0.0, "entropy.coef": 0.1}}
+	for demanded, want := range map[bool]check.Verdict{false: check.NotSeen, true: check.Undetermined} {
+		o := dump.Options{}
+		if demanded {
+			o.Selection.Require = []string{"aggregate/loss"}
+		}
+		results, err := dump.Check(context.Background(), o, step)
+		require.NoError(t, err)
+		i := slices.IndexFunc(results, func(r check.Result) bool { return r.Check == "aggregate/loss" })
+		require.GreaterOrEqual(t, i, 0)
+		require.Equal(t, want, results[i].Verdict, results[i].Reason)
+		require.Contains(t, results[i].Reason, "not in the dump: entropy")
+	}
+}

@@ -148,7 +148,12 @@ func (s *session) coverage() *Coverage {
 	}
 	slices.SortStableFunc(c.Raise, func(a, b Raise) int { return b.Bugs - a.Bugs })
 	c.Raise = c.Raise[:min(len(c.Raise), 3)]
-	c.Untested = s.exercise.reasons()
+	for _, t := range s.tracks {
+		if t.unjudged != "" {
+			c.Untested = append(c.Untested, fmt.Sprintf("%s (%s)", t.unjudged, strings.TrimPrefix(t.first.Lacking(), "not in the dump: ")))
+		}
+	}
+	c.Untested = append(c.Untested, s.exercise.reasons()...)
 	c.Unread = s.unread()
 	return c
 }

@@ -11,7 +11,6 @@ import (
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/bug"
 	"plumbline/verify/check"
-	"plumbline/verify/convention"
 	"plumbline/verify/fault"
 	"plumbline/verify/stage"
 )
@@ -166,10 +165,9 @@ func (t *track) result(s *session) (check.Result, bool) {
 			res.Verdict, res.Metric, res.Reason = check.NotSeen, "", "the logged number is not judged: "+res.Reason
 		case strings.HasPrefix(res.Reason, "not in the dump: "+stage.ScoresOfTokens): // for which there is no tensor
 			res.Verdict, res.Metric, res.Reason = check.NotSeen, "", "the rewards are not judged: "+res.Reason
-		case t.check.Stage == convention.Advantage && res.Reason == "not in the dump: scores": // which hooks leave out
-			res.Verdict, res.Reason = check.NotSeen, "the advantages are not judged: "+res.Reason
-		case t.check.ID == "aggregate/loss" && res.Reason == "not in the dump: value_loss":
-			res.Verdict, res.Reason = check.NotSeen, "the loss is not judged: "+res.Reason
+		case t.wantsTensors(res.Reason):
+			t.unjudged = notJudged(t.check.Output)
+			res.Verdict, res.Reason = check.NotSeen, t.unjudged+": "+res.Reason
 		}
 	case len(t.warned) > 0:
 		res.Verdict = check.Warn
@@ -178,6 +176,30 @@ func (t *track) result(s *session) (check.Result, bool) {
 		return res, false
 	}
 	return res, true
+}
+
+// notJudged says that an output is not judged.
+func notJudged(output string) string {
+	switch output {
+	case "advantages", "returns", "is_weights":
+		return "the " + strings.ReplaceAll(output, "is_weights", "importance weights") + " are not judged"
+	case "loss":
+		return "the loss is not judged"
+	}
+	return output + " is not judged"
+}
+
+// wantsTensors reports whether a reason is that the dump lacks tensors, which hooks leave out, and no more: nothing was tried that gives other numbers. It is a
+// blind spot then, and no doubt.
+func (t *track) wantsTensors(reason string) bool {
+	list, lacks := strings.CutPrefix(reason, "not in the dump: ")
+	if !lacks || t.absent == "" && len(t.first.Case.Unknown) > 0 {
+		return false
+	}
+	known := dumpfile.TensorNames()
+	return !slices.ContainsFunc(strings.FieldsFunc(strings.NewReplacer(", or ", ",", " and ", ",").Replace(list), func(r rune) bool { return r == ',' }), func(name string) bool {
+		return !slices.Contains(known, strings.TrimSpace(name))
+	})
 }
 
 // measure fills in the numbers of an outcome.

@@ -277,6 +277,6 @@ func TestWeightsDividedByTheMeanOfARollout(t *testing.T) {
 		undumped[k] = b.Without("is_weights", "token_loss")
 	}
 	loss := judge(undumped, "gradient/dlogp")
-	require.Equal(t, check.Undetermined, loss.Verdict)
-	require.Equal(t, "not in the dump: is_weights", loss.Reason)
+	require.Equal(t, check.NotSeen, loss.Verdict)
+	require.Equal(t, "dlogp is not judged: not in the dump: is_weights", loss.Reason)
 }

@@ -50,7 +50,8 @@ type track struct {
 
 	otherwise bool // two other values explain it, of which nobody declares one, and the other is a known bug
 
-	beside []string // the checks whose failures chose between the explanations of this one
+	unjudged string   // what the dump lacks tensors for, "the loss is not judged"; "": nothing
+	beside   []string // the checks whose failures chose between the explanations of this one
 }
 
 // add judges a batch and takes the outcome into account.
