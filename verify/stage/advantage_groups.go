@@ -30,6 +30,10 @@ func membersOf(group []int) [][]int {
 // which rows belong together if it was dumped; else adv.group_by and num_generations do.
 func (c *Case) groups() (group []int, complete []bool) {
 	b := c.B
+	if several := c.severalGenerations(); several != "" {
+		note(&c.Absent, several)
+		return nil, nil
+	}
 	size := c.FactOr("num_generations", math.NaN())
 	id := b.Row("group_id")
 	switch by := c.EnumOr("adv.group_by", "uid"); {

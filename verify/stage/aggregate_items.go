@@ -10,7 +10,7 @@ import (
 // whose sum is the tokens of the step, or of its generation batch, are each rank's own.
 func (c *Case) differingItems() *Assertion {
 	kind := c.EnumOr("agg.denominator", "")
-	if kind != "global" && kind != "" {
+	if kind != "global" && kind != "" || c.severalGenerations() != "" {
 		return nil
 	}
 	list := c.B.Meta.Counts

@@ -195,6 +195,9 @@ func (c *Case) denominators(o rl.AggOptions, where string, counts bool) *reducti
 		case "global":
 			a.Denominator, a.Scale = rl.AggGlobal, c.worldSize()
 			n, r = all, allRows
+			if several := c.severalGenerations(); several != "" && o.Kind == rl.AggToken {
+				note(&c.Absent, several)
+			}
 			if c.knowsItems(o) {
 				n = c.items()
 			} else if of, said := c.Set.Fact(GenerationTokens); said && o.Kind == rl.AggToken && !c.supervised() {

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -48,6 +49,16 @@ func SaysUpdates(set *convention.Set) bool {
 	return slices.ContainsFunc(known, func(facts []string) bool {
 		return !slices.ContainsFunc(facts, func(name string) bool { return !(FactNumber(set, name) > 0) })
 	})
+}
+
+// severalGenerations says what a case lacks where the micro-batches of one optimiser step are of several generation batches, or come twice: TRL takes a new
+// batch every steps_per_generation·num_iterations micro-batches, whatever a step accumulates (TRL 1.16, GRPOTrainer._prepare_inputs). "" where they are of one.
+func (c *Case) severalGenerations() string {
+	per, micro := c.FactOr("steps_per_generation", 0), c.FactOr("gradient_accumulation_steps", float64(c.B.Meta.MicroBatches))
+	if !strings.EqualFold(c.B.Meta.Framework, "trl") || !(per > 0) || !(micro > 1) || math.Mod(per, micro) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the generation batch of every micro-batch, of which a step has several (steps_per_generation %g, gradient_accumulation_steps %g)", per, micro)
 }
 
 // AsOneStep returns set for rows of several steps that are all that was sampled together.

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,4 +47,18 @@ func TestLacksOtherSteps(t *testing.T) {
 	part := Judge(Find("advantage/group"), g.Batch, open.WithFact("num_mini_batches", 4.0))
 	require.Equal(t, check.Fail, part.Verdict)
 	require.True(t, LacksOtherSteps(part))
+}
+
+// A step that accumulates more micro-batches than a generation batch has holds rows of several, which nothing in a dump tells apart.
+func TestSeveralGenerationsInAStep(t *testing.T) {
+	for per, several := range map[float64]bool{1: true, 2: false, 3: true, 4: false} {
+		g := newGrid(2, 2, 2, 2, 2).row("group_id", 0, 0, 1, 1).row("scores", 1, 3, 2, 6).row("advantages", -1, 1, -2, 2)
+		g.Meta.Framework, g.Meta.MicroBatches = "trl", 2
+		options := set(t, "adv.kind=group adv.center=mean adv.scale=none adv.group_by=uid kl.place=none whiten.scope=none").WithFact("steps_per_generation", per).WithFact("gradient_accumulation_steps", 2.0)
+		o := Judge(Find("advantage/group"), g.Batch, options)
+		require.Equal(t, several, strings.Contains(o.Lacking(), "several"), "%g: %s", per, o.Lacking())
+		require.Equal(t, per == 2, o.Verdict == check.Pass, "%g: %s", per, o.Lacking())
+		g.Meta.Framework = "own"
+		require.NotContains(t, Judge(Find("advantage/group"), g.Batch, options).Lacking(), "several", "whose loop is not TRL's")
+	}
 }
