@@ -2,6 +2,8 @@ package stage
 
 import (
 	"fmt"
+	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 )
@@ -17,6 +19,42 @@ func (c *Case) rejects() bool {
 	rule, _ := c.Set.Fact(rejection)
 	_, is := rule.(string)
 	return is
+}
+
+// weighedCells are the tokens that importance weights were made of where a rejection shrinks the mask behind them: those of the mask, and those that have a weight
+// outside of it (verl 0.9.1, rollout_corr_helper.py: weights are of the mask before rollout_rs).
+func weighedCells(b *dump.Batch) []bool {
+	mask, w := slices.Clone(b.Mask), b.Token("is_weights")
+	outside, filled := 0, 0
+	for i := range w {
+		if b.Mask[i] {
+			continue
+		}
+		if outside++; w[i] != 0 && !math.IsNaN(w[i]) {
+			mask[i] = true
+			filled++
+		}
+	}
+	if filled == outside { // a fill
+		return b.Mask
+	}
+	return mask
+}
+
+// zeroOrRejected lets the weights of rows that have none but 0 be 0, where the others say of which tokens they were made: of these nothing does.
+func zeroOrRejected(b *dump.Batch, p *Prediction) {
+	w := b.Token("is_weights")
+	for r := range b.Rows {
+		lo, hi := r*b.Cols, (r+1)*b.Cols
+		if slices.ContainsFunc(w[lo:hi], func(x float64) bool { return x != 0 }) {
+			continue
+		}
+		for i := lo; i < hi; i++ {
+			if math.IsNaN(p.Alt[i]) && p.Want[i] != 0 {
+				p.Alt[i] = 0
+			}
+		}
+	}
 }
 
 // countsRejected reports whether the loss rejects by a mask of its own, as verl's compute_policy_loss_bypass_mode does: the tokens that it divides

@@ -299,8 +299,15 @@ func predictISWeights(c *Case) *Prediction {
 	if perRow && (o.Level == rl.TISToken || o.Rule == rl.TISSeqFilter) {
 		return c.lacks("is_weights per token, as tis.level and tis.rule make them")
 	}
-	rl.ISWeights(p.Want, old.X, gen.X, b.Mask, b.Rows, b.Cols, o)
-	c.weightErrors(p, old, gen, o)
+	mask := b.Mask
+	if c.rejects() && !perRow { // the mask of the loss is smaller than that of the weights
+		mask = weighedCells(b)
+	}
+	rl.ISWeights(p.Want, old.X, gen.X, mask, b.Rows, b.Cols, o)
+	c.weightErrors(p, old, gen, mask, o)
+	if c.rejects() && !perRow && o.Level != rl.TISToken && o.Rule == rl.TISZeroOutside {
+		zeroOrRejected(b, p)
+	}
 	p.Terms = func(i int) []Term {
 		if perRow {
 			return []Term{{"tis.low", o.Low}, {"tis.high", o.High}, {"weight", p.Want[i]}}
@@ -315,21 +322,21 @@ func predictISWeights(c *Case) *Prediction {
 //
 //	w = exp(s)      |w|·(e^{e_s} − 1 + e_exp)      s as in ratios, summed as differences
 //	w/mean(w)       relative e_w/|w| + e_mean/mean + 2u; at the level of sequences the mean of the rows' means
-func (c *Case) weightErrors(p *Prediction, old, gen Input, o rl.TISOptions) {
+func (c *Case) weightErrors(p *Prediction, old, gen Input, mask []bool, o rl.TISOptions) {
 	b, u := c.B, c.Unit+tol.U64
 	raw := o
 	raw.Normalize = false
-	w := rl.ISWeights(nil, old.X, gen.X, b.Mask, b.Rows, b.Cols, raw)
+	w := rl.ISWeights(nil, old.X, gen.X, mask, b.Rows, b.Cols, raw)
 	free := raw
 	free.Rule, free.Low, free.High, free.Gate = rl.TISClamp, 0, math.Inf(1), rl.TISRatio
-	x := rl.ISWeights(nil, old.X, gen.X, b.Mask, b.Rows, b.Cols, free) // before the rule
+	x := rl.ISWeights(nil, old.X, gen.X, mask, b.Rows, b.Cols, free) // before the rule
 	var total, totalE, count float64
 	at := func(i int) float64 { return old.E(i) + gen.E(i) + u*math.Abs(old.X[i]-gen.X[i]) }
 	for r := range b.Rows {
 		lo, hi := r*b.Cols, (r+1)*b.Cols
 		var size, e, tokens, gate, gateE, own, ownE float64
 		for i := lo; i < hi; i++ {
-			if b.Mask[i] {
+			if mask[i] {
 				size += math.Abs(old.X[i] - gen.X[i])
 				e += at(i)
 				tokens++
@@ -345,7 +352,7 @@ func (c *Case) weightErrors(p *Prediction, old, gen Input, o rl.TISOptions) {
 		gateE = (gateE + foldError(int(tokens), c.Unit)*math.Abs(gate)) / max(tokens, 1)
 		gate /= max(tokens, 1)
 		for i := lo; i < hi; i++ {
-			if !b.Mask[i] {
+			if !mask[i] {
 				continue
 			}
 			es := e
@@ -405,7 +412,7 @@ func (c *Case) weightErrors(p *Prediction, old, gen Input, o rl.TISOptions) {
 	}
 	rel := totalE/total + foldError(int(count), c.Unit) + u
 	for i := range p.Want {
-		if b.Mask[i] {
+		if mask[i] {
 			scale := count / total
 			p.Bound[i] = p.Bound[i]*scale*(1+rel) + math.Abs(p.Want[i])*(rel+2*u)
 			p.Alt[i] *= scale

@@ -1,0 +1,45 @@
+package stage
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"plumbline/verify/check"
+)
+
+// A rejection shrinks the mask behind the weights: those of a row are of the tokens before, as their own cells show.
+func TestWeightsBeforeTheRejection(t *testing.T) {
+	const cols = 4
+	old := []float64{-1, -2, -1.5, -3, -0.5, -1, -2, 0, -1, -1.25, 0, 0}
+	gen := []float64{-1.1, -1.9, -1.6, -2.8, -0.75, -1, -1.9, 0, -1.5, -1, 0, 0}
+	g := newGrid(cols, 4, 3, 2).token("logp_old", old...).token("logp_gen", gen...)
+	w := make([]float64, len(old))
+	for r := range 3 {
+		sum := 0.0
+		for i := range g.TokensOf(r) {
+			sum += old[i] - gen[i]
+		}
+		for i := range g.TokensOf(r) {
+			w[i] = math.Exp(sum)
+		}
+	}
+	g.token("is_weights", w...)
+	g.Mask[1], g.Mask[3] = false, false // rejected
+	options := set(t, "tis.level=seq_sum tis.rule=truncate_upper tis.low=none tis.high=9 tis.gate=ratio tis.log_clamp=20 tis.normalize=false")
+	rejecting := options.WithFact(rejection, "token_k2")
+	o := Judge(Find("ratio/is_weights"), g.Batch, rejecting)
+	require.Equal(t, check.Pass, o.Verdict, o.Lacking())
+	require.Equal(t, check.Fail, Judge(Find("ratio/is_weights"), g.Batch, options).Verdict, "no rejection is declared")
+	wrong := append([]float64{}, w...)
+	wrong[0], wrong[2] = 1.1*w[0], 1.1*w[2]
+	require.Equal(t, check.Fail, Judge(Find("ratio/is_weights"), g.token("is_weights", wrong...).Batch, rejecting).Verdict)
+	filled := append([]float64{}, w...)
+	for i := range filled {
+		if filled[i] == 0 {
+			filled[i] = 1
+		}
+	}
+	require.Equal(t, check.Fail, Judge(Find("ratio/is_weights"), g.token("is_weights", filled...).Batch, rejecting).Verdict, "a fill outside of the mask tells nothing")
+}
