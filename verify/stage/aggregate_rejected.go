@@ -41,20 +41,21 @@ func weighedCells(b *dump.Batch) []bool {
 	return mask
 }
 
-// zeroOrRejected lets the weights of rows that have none but 0 be 0, where the others say of which tokens they were made: of these nothing does.
-func zeroOrRejected(b *dump.Batch, p *Prediction) {
-	w := b.Token("is_weights")
+// zeroed are the log-probs of the trainer, far from the engine's in the rows whose weights are all 0: they were outside of the bounds with the tokens that a
+// rejection has taken since, and what is left of them cannot say so.
+func zeroed(b *dump.Batch, old, gen []float64) []float64 {
+	const far = 30 // e³⁰ is outside of any bounds
+	y, w := slices.Clone(old), b.Token("is_weights")
 	for r := range b.Rows {
 		lo, hi := r*b.Cols, (r+1)*b.Cols
 		if slices.ContainsFunc(w[lo:hi], func(x float64) bool { return x != 0 }) {
 			continue
 		}
 		for i := lo; i < hi; i++ {
-			if math.IsNaN(p.Alt[i]) && p.Want[i] != 0 {
-				p.Alt[i] = 0
-			}
+			y[i] = gen[i] + far
 		}
 	}
+	return y
 }
 
 // countsRejected reports whether the loss rejects by a mask of its own, as verl's compute_policy_loss_bypass_mode does: the tokens that it divides

@@ -301,13 +301,12 @@ func predictISWeights(c *Case) *Prediction {
 	}
 	mask := b.Mask
 	if c.rejects() && !perRow { // the mask of the loss is smaller than that of the weights
-		mask = weighedCells(b)
+		if mask = weighedCells(b); o.Level != rl.TISToken && o.Rule == rl.TISZeroOutside {
+			old.X = zeroed(b, old.X, gen.X)
+		}
 	}
 	rl.ISWeights(p.Want, old.X, gen.X, mask, b.Rows, b.Cols, o)
 	c.weightErrors(p, old, gen, mask, o)
-	if c.rejects() && !perRow && o.Level != rl.TISToken && o.Rule == rl.TISZeroOutside {
-		zeroOrRejected(b, p)
-	}
 	p.Terms = func(i int) []Term {
 		if perRow {
 			return []Term{{"tis.low", o.Low}, {"tis.high", o.High}, {"weight", p.Want[i]}}

@@ -42,4 +42,23 @@ func TestWeightsBeforeTheRejection(t *testing.T) {
 		}
 	}
 	require.Equal(t, check.Fail, Judge(Find("ratio/is_weights"), g.token("is_weights", filled...).Batch, rejecting).Verdict, "a fill outside of the mask tells nothing")
+
+	// A row whose weight was outside of the bounds with its rejected tokens has the weight 0; the mean that divides the others counts it.
+	banded := set(t, "tis.level=seq_sum tis.rule=zero_outside tis.low=0.7 tis.high=1.1 tis.gate=ratio tis.log_clamp=20 tis.normalize=true").WithFact(rejection, "token_k2")
+	mean := 0.0
+	for r := range 3 {
+		if x := w[r*cols]; x < 0.7 || x > 1.1 {
+			w[r*cols] = 0
+		}
+		mean += w[r*cols] / 3
+	}
+	require.Zero(t, w[2*cols], "of three rows one is outside")
+	require.NotZero(t, mean)
+	normal := make([]float64, len(w))
+	for i := range normal {
+		if w[i] != 0 && i%cols > 0 || i%cols == 0 {
+			normal[i] = w[i-i%cols] / mean
+		}
+	}
+	require.Equal(t, check.Pass, Judge(Find("ratio/is_weights"), g.token("is_weights", normal...).Batch, banded).Verdict)
 }
