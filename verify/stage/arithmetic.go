@@ -5,6 +5,7 @@ import (
 
 	"plumbline/internal/format"
 	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
 	"plumbline/verify/tol"
 )
 
@@ -73,6 +74,10 @@ func Arithmetics(ch *Check, b *dump.Batch) []Arithmetic {
 
 func firstArithmetic(ch *Check, b *dump.Batch) Arithmetic {
 	if u, ok := units[b.Meta.ComputeDType]; ok {
+		t := b.Tensors[ch.Output]
+		if u == tol.U64 && (ch.Stage == convention.Reward || ch.Stage == convention.Advantage) && t != nil && Grid(t.Data) == tol.U32 {
+			u = tol.U32 // what becomes of rewards before they meet log-probs has a type of its own
+		}
 		return Arithmetic{Unit: u, Declared: true}
 	}
 	if t := b.Tensors[ch.Output]; t != nil && t.Type == format.F64 && Grid(t.Data) == tol.U64 {
