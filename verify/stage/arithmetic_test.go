@@ -13,7 +13,7 @@ import (
 // compute_dtype is that of ratios, losses and sums: advantages of a float64 loss may have been made in float32, as their numbers show.
 func TestFloat32AdvantagesOfAFloat64Loss(t *testing.T) {
 	scores := []float64{0.1, 0.7, 0.35, 0.2}
-	options := set(t, "adv.kind=group adv.center=mean adv.scale=group_std adv.ddof=1 adv.eps=1e-4 adv.group_by=uid kl.place=none adv.zero_std=divide_eps")
+	options := set(t, "adv.kind=group adv.center=mean adv.scale=group_std adv.ddof=1 adv.eps=1e-4 adv.group_by=uid kl.place=none adv.zero_std=divide_eps whiten.scope=none")
 	var mean, square float64
 	for _, x := range scores {
 		mean += x / 4

@@ -78,6 +78,7 @@ type lossForms struct {
 	solver  boundTokens
 	policy  bool    // the files have their policy losses
 	known   [2]bool // or the weights between engine and trainer, or the KL of their tokens
+	rowSum  float64 // largest sum of a row's log-probs, of policy and rollout, without their sign
 
 	tried   bool
 	beneath bool // a bug, of whatever kind, is in the form, which the options are beneath
@@ -147,6 +148,16 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 			l.surrogates(c, files, ratiosOf(b, lp, lp, level), adv, false)
 		case logLevel:
 			l.surrogates(c, files, lp, adv, false)
+		case "seq_sum":
+			for r := range b.Rows {
+				sum := 0.0
+				for i := range b.TokensOf(r) {
+					sum += math.Abs(lp[i]) + math.Abs(old[i])
+				}
+				l.rowSum = max(l.rowSum, sum)
+			}
+			of, ratio := c.withEmptyRows(ratiosOf(b, lp, old, level))
+			l.surrogates(of, files, ratio, adv, true)
 		default:
 			l.surrogates(c, files, ratiosOf(b, lp, old, level), adv, true)
 		}
@@ -173,6 +184,19 @@ func (l *lossForms) add(b *dump.Batch, first bool) {
 			files[f].entropy = of
 		}
 	}
+}
+
+// withEmptyRows returns a case in which rows without a token have one, of the ratio 1: a surrogate of the whole row, of its summed log-probs, is −A of those (TRL
+// 1.16, RLOOTrainer._compute_loss, of truncated completions that are masked).
+func (c *Case) withEmptyRows(ratio []float64) (*Case, []float64) {
+	b := c.B
+	mask := slices.Clone(b.Mask)
+	for r, n := range c.tokensOfRows() {
+		if n == 0 && b.Cols > 0 {
+			mask[r*b.Cols], ratio[r*b.Cols] = true, 1
+		}
+	}
+	return NewCase(b.WithMask(mask), c.Set, 0), ratio
 }
 
 // rolloutLogp returns the log-probs that ratios are taken to: those of the rollout as the trainer has them, or where these were not dumped those of
@@ -454,6 +478,9 @@ func (l *lossForms) boundOf(level string, side, k int) float64 {
 // of returns the files with the terms of a form.
 func (l *lossForms) of(c candidate) *wholes {
 	w := l.whole
+	if c.form.level == "seq_sum" { // e to a difference of two sums, 8 units being what a loss may be off by
+		w.unit *= 1 + l.rowSum/8
+	}
 	w.has = [3]bool{true, l.kl, l.entropy}
 	w.files = make([]wholeFile, len(l.files))
 	for i := range l.files {

@@ -120,3 +120,39 @@ func TestBareLossesOfNoForm(t *testing.T) {
 	require.Nil(t, l.Coefficients())
 	require.Nil(t, bareLosses(2, plain, k3, func(pg, _, kl, tokens, _ float64) float64 { return (pg + 0.04*kl) / tokens }).Form())
 }
+
+// A surrogate of whole rows, to e to the difference of two sums of log-probs in float32: a row without a token, as of a truncated response, has the ratio 1.
+func TestFormsOfRowsWithoutTokens(t *testing.T) {
+	l := &Losses{}
+	for f := range 6 {
+		lengths := []int{2 + f%5, 0, 3, 5 * (f % 2)}
+		b := lossFile(6, lengths, func(int) float64 { return 0 }, nil)
+		delete(b.Tensors, "token_loss")
+		b.Meta.Step = f
+		lp, old := make([]float64, 24), make([]float64, 24)
+		adv := []float64{1.3, -0.4, 0.6, -1.5}
+		for i := range lp {
+			old[i] = float64(float32(-3 - 4*math.Abs(math.Sin(float64(5*i+f)))))
+			lp[i] = float64(float32(old[i] + 0.01*float64(f%4)*math.Sin(float64(11*i+3*f))))
+		}
+		loss := float32(0)
+		for r := range lengths {
+			var sum, before float32
+			for i := range b.TokensOf(r) {
+				sum, before = sum+float32(lp[i]), before+float32(old[i])
+			}
+			loss -= float32(adv[r]*math.Exp(float64(sum-before))) / 4
+		}
+		for name, x := range map[string][]float64{"logp_new": lp, "logp_old": old} {
+			b.Tensors[name] = &dump.Tensor{Data: x, Layout: dump.PerToken, Type: format.F32}
+		}
+		b.Tensors["advantages"] = &dump.Tensor{Data: adv, Layout: dump.PerRow, Type: format.F32}
+		b.Tensors["loss"] = &dump.Tensor{Data: []float64{float64(loss)}, Layout: dump.PerFile, Type: format.F32}
+		l.Add(b)
+	}
+	var has []string
+	for _, change := range l.Form() {
+		has = append(has, fmt.Sprintf("%s=%v", change.Option, change.To))
+	}
+	require.Subset(t, has, []string{"ratio.level=seq_sum"})
+}
