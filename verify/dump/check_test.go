@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"testing"
 
@@ -111,5 +112,26 @@ func TestLossWithoutEntropies(t *testing.T) {
 		require.GreaterOrEqual(t, i, 0)
 		require.Equal(t, want, results[i].Verdict, results[i].Reason)
 		require.Contains(t, results[i].Reason, "not in the dump: entropy")
+	}
+}
+
+// Numbers of no configuration that is known here: with nothing declared a right program may give them, and what is declared in part is broken.
+func TestNumbersOfNothingKnown(t *testing.T) {
+	old, gen, w, mask := make([]float64, 64), make([]float64, 64), make([]float64, 64), make([]bool, 64)
+	for i := range old {
+		old[i] = -1 - math.Abs(math.Sin(float64(3*i)))
+		gen[i], mask[i] = old[i]+0.1*math.Cos(float64(7*i)), true
+		w[i] = 1 + 0.2*math.Sin(float64(11*i*i))
+	}
+	step := dump.Step{Rows: 8, Cols: 8, Mask: mask, Framework: "torch", Tokens: map[string][]float64{"logp_old": old, "logp_gen": gen, "is_weights": w}}
+	for level, want := range map[string]check.Verdict{"": check.Undetermined, "token": check.Fail} {
+		if step.Options = nil; level != "" {
+			step.Options = map[string]any{"tis.level": level, "tis.rule": "clamp", "tis.gate": "ratio", "tis.low": "none", "tis.high": "none", "tis.log_clamp": "none", "tis.normalize": false}
+		}
+		results, err := dump.Check(context.Background(), dump.Options{Selection: check.Selection{Select: []string{"ratio/is_weights"}}}, step)
+		require.NoError(t, err)
+		i := slices.IndexFunc(results, func(r check.Result) bool { return r.Check == "ratio/is_weights" })
+		require.GreaterOrEqual(t, i, 0)
+		require.Equal(t, want, results[i].Verdict, results[i].Reason)
 	}
 }

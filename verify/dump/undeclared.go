@@ -82,6 +82,10 @@ func (t *track) undeclared(res *check.Result, s *session) {
 			res.Verdict = check.Undetermined
 			res.Reason += fmt.Sprintf("; nobody declares %s", strings.Join(open[:min(3, len(open))], ", "))
 			res.Fix = declaring(open)
+		} else if !t.readsDeclared() && t.unexplained() { // a right program may be one that nobody has met
+			res.Verdict, res.Class = check.Undetermined, nil
+			res.Reason += "; nothing is declared, and a configuration that is not known here may give them"
+			res.Fix = declaring(t.openOptions())
 		}
 	}
 }
