@@ -38,7 +38,8 @@ func (t *track) contradicted(res *check.Result, s *session) {
 		}
 		for _, mine := range t.decided() {
 			for _, its := range loss.decided() {
-				if mine.Option != its.Option || t.reducedBy(mine) == loss.reducedBy(its) || !strings.HasPrefix(mine.Option, "agg.") || s.rescaled(loss, mine) || mine.Option != "agg.div_ga" && t.apartFrom(loss) {
+				if mine.Option != its.Option || t.reducedBy(mine) == loss.reducedBy(its) || !strings.HasPrefix(mine.Option, "agg.") || s.rescaled(loss, mine) || mine.Option != "agg.div_ga" && t.apartFrom(loss) ||
+					loss.check.ID == "aggregate/loss" && t.ofPolicyLoss(mine, s) {
 					continue
 				}
 				res.Verdict = check.Fail
@@ -56,6 +57,14 @@ func (t *track) contradicted(res *check.Result, s *session) {
 			}
 		}
 	}
+}
+
+// ofPolicyLoss reports whether the policy loss was dumped and has a value of an option that the gradient has: the whole loss says it of the terms beside it then,
+// which may have an aggregation of their own.
+func (t *track) ofPolicyLoss(mine stage.Change, s *session) bool {
+	return t.check.ID == "gradient/dlogp" && slices.ContainsFunc(s.tracks, func(u *track) bool {
+		return u.check.ID == "aggregate/pg_loss" && len(u.failing) == 0 && u.decidedTo(mine.Option, mine.To.String())
+	})
 }
 
 // apartFrom reports whether a gradient of values is none of a loss: that of the policy alone is right without a value term, and a critic has a
