@@ -47,6 +47,12 @@ var otherWeights = []string{"IS-NEW-FOR-OLD", "IS-NEW-FOR-GEN", "IS-INVERTED", "
 func (t *track) configurable(h *fault.Hypothesis) bool {
 	c := t.first.Case
 	switch h.ID {
+	case "EOS-PENALTY-IGNORED": // there is none
+		return !isDeclared(c.Set, "eos.rule")
+	case "SCORE-ZERO-MISSING": // beside a penalty that only a profile in the place of a declaration has
+		if v, origin := c.Set.Value("eos.rule"), c.Set.Origin("eos.rule"); v.Kind() == convention.Enum && v.Text() != "none" && (origin == ofNobody || strings.Contains(origin, "@")) {
+			return true
+		}
 	case "AGG-COUNTS-MASKED":
 		return stage.Rejected(c.B)
 	case "LOSS-MASK-P1": // a recursion begins there where the cell behind a response holds a value

@@ -94,3 +94,20 @@ func hypothesis(id string) *fault.Hypothesis {
 	}
 	return &fault.Hypothesis{ID: id, Relative: bug.MustFind(id).Against != ""}
 }
+
+// A penalty of responses without EOS that nobody declares is not ignored where there is none, and 0 is no missing score beside a penalty of a profile's.
+func TestPenaltiesThatNobodyDeclares(t *testing.T) {
+	judge := func(id, rule, origin string) bool {
+		v, err := convention.Parse("eos.rule", rule)
+		require.NoError(t, err)
+		o := &stage.Outcome{Case: &stage.Case{Set: (&convention.Set{}).With("eos.rule", v, origin), B: &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{}, Rows: 1, Cols: 2, Mask: []bool{true, true}}}}
+		e := fault.Explanation{Hypothesis: hypothesis(id), Outcome: &stage.Outcome{Verdict: check.Pass}}
+		return (&track{check: stage.Find("advantage/group"), first: o, why: explanation{faults: []fault.Explanation{e}}}).convicted()
+	}
+	for _, origin := range []string{"search", "trl-ppo@1.12", ofNobody} {
+		require.False(t, judge("EOS-PENALTY-IGNORED", "subtract", origin))
+		require.Equal(t, origin == "search", judge("SCORE-ZERO-MISSING", "subtract", origin), origin)
+	}
+	require.True(t, judge("EOS-PENALTY-IGNORED", "subtract", "--set"))
+	require.True(t, judge("SCORE-ZERO-MISSING", "none", "trl-ppo@1.12"))
+}
