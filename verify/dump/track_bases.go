@@ -20,7 +20,19 @@ import (
 func (t *track) bases(v *view, set *convention.Set, s *session) (list []judgement, right *judgement) {
 	known, found := t.foundBefore(set, s)
 	known, found = unweighted(v.b, known, found)
-	return t.underEach(append(t.ofUpstream(known, found, set, s), t.withShown(v, known, s)...), v, s)
+	return t.underEach(slices.Concat(t.ofUpstream(known, found, set, s), t.withShown(v, known, s), ofTensors(v.b, known)), v, s)
+}
+
+// ofTensors is known with the estimator that a tensor of the batch is for and no other, where nobody says which it is.
+func ofTensors(b *dump.Batch, known *convention.Set) []*convention.Set {
+	if b.Tensors["sum_pi_squared"] == nil || known.Value("adv.kind").Kind() != convention.Unknown {
+		return nil
+	}
+	v, err := convention.Parse("adv.kind", "optimal_token_baseline")
+	if err != nil {
+		panic("dump: " + err.Error())
+	}
+	return []*convention.Set{known.With("adv.kind", v, ofNobody)}
 }
 
 // buggy are the failures of a batch as [track.bases], under the numbers that it gives in closed form if one bug or another is in it.

@@ -166,6 +166,10 @@ func multiEdits(o *stage.Outcome) []edit {
 		list = append(list, edit{id: f.id, title: "of the rewards of a row " + f.title + " makes its advantage, not their sum", changes: 1, foreign: true,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return chosenOf(f.of, c, ch) }})
 	}
+	own := stage.RewardWeights(c.B) // of the scores in the dump, which advantages of others contradict
+	if len(w) != t.Width {
+		w = own
+	}
 	if len(w) != t.Width {
 		return list
 	}
@@ -174,7 +178,7 @@ func multiEdits(o *stage.Outcome) []edit {
 		what = "the normalised rewards"
 	}
 	for _, f := range weightings(w) {
-		list = append(list, edit{id: f.id, title: what + " have other weights: " + f.title, changes: 1,
+		list = append(list, edit{id: f.id, title: what + " have other weights: " + f.title, changes: 1, foreign: slices.Equal(own, w),
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return under(withWeights(f.w), c, ch) }})
 	}
 	return list

@@ -181,3 +181,33 @@ func TestDeviationsOfOtherRewards(t *testing.T) {
 		requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "ADV-SPREAD", words)
 	}
 }
+
+// Weights that nobody declares are those of the scores: advantages with others contradict them.
+func TestWeightsOfTheScores(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	set := convention.FromProfile(p).WithFact("num_generations", 4)
+	for _, declared := range []bool{true, false} {
+		var per, scores []float64
+		b := rewarded(func(r []float64, group []int, i int) float64 {
+			x := make([]float64, len(r))
+			per, scores = nil, nil
+			for j, first := range r {
+				second := float64(float32(math.Sin(float64(j * j))))
+				x[j] = 0.5*first + second
+				per, scores = append(per, first, second), append(scores, float64(float32(first+0.5*second)))
+			}
+			return (x[i] - centreOf("mean", x, group, i)) / (spreadOf("std1", x, group) + 1e-4)
+		})
+		b.Tensors["scores"].Data = scores
+		b.Tensors["rewards_per_func"] = &dump.Tensor{Name: "rewards_per_func", Layout: dump.PerRow, Width: 2, Shape: []int{b.Rows, 2}, Data: per, Type: format.F32}
+		under := set
+		if declared {
+			under = set.WithFact("reward_weights", []any{1.0, 0.5})
+		}
+		found := Explain(stage.Judge(stage.Find("advantage/group"), b, under))
+		require.NotEmpty(t, found)
+		require.Equal(t, "REWARD-WEIGHTS", found[0].Hypothesis.ID)
+		require.False(t, found[0].Hypothesis.Relative)
+	}
+}

@@ -40,7 +40,7 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 			slips = append(slips, stage.RewardsUnder(b, set)...)
 		}
 	case ch.ID == "ratio/is_weights":
-		slips = append(enginesShown(ch, b, set), weightsShown(ch, b, set)...)
+		slips = slices.Concat(enginesShown(ch, b, set), weightsShown(ch, b, set), keptShown(ch, b, set))
 	case ch.ID == "advantage/return":
 		slips = stage.BaselinesUnder(b, set)
 	case ch.ID == "reward/token":
@@ -109,6 +109,23 @@ func enginesShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown []
 		}
 	}
 	return shown
+}
+
+// keptShown is what weights say of the bounds that some of them were outside of where these became 1, and not 0.
+func keptShown(ch *stage.Check, b *dump.Batch, set *convention.Set) [][]stage.Change {
+	w := b.Token("is_weights")
+	ones := 0
+	y := slices.Clone(w)
+	for i := range b.Tokens() {
+		if w != nil && w[i] == 1 {
+			y[i] = 0
+			ones++
+		}
+	}
+	if ones == 0 {
+		return nil
+	}
+	return first(stage.Shown(ch, b.With("is_weights", y), set), 2)
 }
 
 // heldBelow is the cap of weights that are at least that: the smallest, which several tokens have.

@@ -68,3 +68,26 @@ func TestWeightsOfOtherScopesShowTheirBounds(t *testing.T) {
 	require.Empty(t, convicts, "the weight of a sequence")
 	require.False(t, slices.ContainsFunc(All(), func(h *Hypothesis) bool { return h.Foreign && h.Relative }))
 }
+
+// Weights that became 1 outside of their bounds show these as well as those that became 0.
+func TestBoundsOfWeightsThatBecameOne(t *testing.T) {
+	ch := stage.Find("ratio/is_weights")
+	b := weightedBy(eachWeight(func(d float64) float64 {
+		if w := math.Exp(d); w < 0.8 || w > 1.3 {
+			return 1
+		}
+		return math.Exp(d)
+	}))
+	var names []string
+	for _, changes := range keptShown(ch, b, &convention.Set{}) {
+		set := weightSet(t)
+		for _, c := range changes {
+			set = set.With(c.Option, c.To, "search")
+		}
+		for _, e := range Explain(stage.Judge(ch, b, set)) {
+			names = append(names, e.Hypothesis.ID+": "+e.Hypothesis.Title)
+		}
+	}
+	require.Contains(t, names, "IS-BOUND-FORM: importance weights are kept within the bounds, 1 outside")
+	require.Empty(t, keptShown(ch, weightedBy(eachWeight(math.Exp)), &convention.Set{}))
+}
