@@ -135,3 +135,34 @@ func TestNumbersOfNothingKnown(t *testing.T) {
 		require.Equal(t, want, results[i].Verdict, results[i].Reason)
 	}
 }
+
+// Advantages that differ within rows are of values or of rewards of tokens: where the dump has neither they are not judged, if nobody says how they are made.
+func TestEstimatorsThatCannotBeTried(t *testing.T) {
+	const rows, cols = 4, 6
+	adv, lp, mask := make([]float64, rows*cols), make([]float64, rows*cols), make([]bool, rows*cols)
+	for i := range adv {
+		adv[i], lp[i], mask[i] = math.Sin(float64(3*i)), -1-math.Abs(math.Cos(float64(i))), true
+	}
+	judge := func(o dump.Options, alike bool) check.Result {
+		x := slices.Clone(adv)
+		for i := range x {
+			if alike {
+				x[i] = adv[i-i%cols]
+			}
+		}
+		step := dump.Step{Rows: rows, Cols: cols, Mask: mask, Framework: "torch", Tokens: map[string][]float64{"advantages": x, "logp_new": lp, "logp_old": lp},
+			PerRow: map[string][]float64{"scores": {1, 0, 0.5, 0.25}, "group_id": {0, 0, 1, 1}}}
+		results, err := dump.Check(context.Background(), o, step)
+		require.NoError(t, err)
+		for _, r := range results {
+			if (r.Check == "advantage/return" || r.Check == "advantage/group") && r.Verdict != check.Skip {
+				return r
+			}
+		}
+		return check.Result{}
+	}
+	r := judge(dump.Options{}, false)
+	require.Equal(t, check.NotSeen, r.Verdict, r.Reason)
+	require.Contains(t, r.Reason, "values, token_rewards")
+	require.Equal(t, check.Undetermined, judge(dump.Options{}, true).Verdict, "one number of a response")
+}

@@ -1,6 +1,7 @@
 package dump
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -150,7 +151,7 @@ func (s *session) coverage() *Coverage {
 	c.Raise = c.Raise[:min(len(c.Raise), 3)]
 	for _, t := range s.tracks {
 		if t.unjudged != "" {
-			c.Untested = append(c.Untested, fmt.Sprintf("%s (%s)", t.unjudged, strings.TrimPrefix(t.first.Lacking(), "not in the dump: ")))
+			c.Untested = append(c.Untested, fmt.Sprintf("%s (%s)", t.unjudged, cmp.Or(strings.TrimPrefix(t.first.Lacking(), "not in the dump: "), "values, token_rewards")))
 		}
 	}
 	c.Untested = append(c.Untested, s.exercise.reasons()...)

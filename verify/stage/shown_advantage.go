@@ -113,6 +113,17 @@ func variesInRow(b *dump.Batch) bool {
 	return false
 }
 
+// EstimatorUnseen reports whether advantages are those of a recursion of which the dump has nothing: they differ within rows, and there are neither values nor rewards of
+// tokens, nor returns. No estimator of a whole response gives them, and those of its tokens cannot be tried.
+func EstimatorUnseen(b *dump.Batch) bool {
+	for _, name := range []string{"values", "token_rewards", "returns"} {
+		if b.Tensors[name] != nil {
+			return false
+		}
+	}
+	return variesInRow(b)
+}
+
 // discounts proposes γ of a return that was whitened to a·G + b: G_t = r_t + γ·G_{t+1}, so that A_t = a·r_t + γ·A_{t+1} + (1 − γ)·b, where r are the
 // rewards, or but for the last token 0.
 func discounts(b *dump.Batch) (list []float64) {
