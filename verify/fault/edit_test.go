@@ -177,6 +177,12 @@ func TestReturnsThatAreTheAdvantages(t *testing.T) {
 	b.Tensors["advantages"] = &adv
 	o := stage.Judge(stage.Find("advantage/group"), b, set)
 	requireName(t, o, "ADV-CENTER", "over the number of all rows")
+	set = set.With("adv.center", parsed("adv.center", "mean"), "test")
+	requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "ADV-CENTER", "over the number of all rows")
+	b = rewarded(func(r []float64, group []int, i int) float64 { return r[i] - (r[group[0]]+r[group[1]]+r[group[2]]+r[group[3]]-r[i])/4 })
+	requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "ADV-CENTER", "over the number of all rows")
+	b = rewarded(func(r []float64, group []int, i int) float64 { return 1.3*r[i] - (r[group[0]]+r[group[1]]+r[group[2]]+r[group[3]])/4 })
+	requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "EXTRA-TERM", "0.3 × scores")
 }
 
 // A loss has +β·KL and −c·entropy in it, a reward −β·KL: no coefficient makes the other sign.

@@ -78,7 +78,7 @@ func (t *trial) extraTerms() []Explanation {
 			}
 			h.Relative = h.Relative || h.ID == "EXTRA-TERM" && (name == "kl" || name == "entropy") // a loss or a reward may be configured to have them
 			if e, ok := t.try(h, "", h.judge); ok && !e.Lead {
-				e.fitted = rounded(k, 2) != k && !(instead && math.Abs(k-1) < 1e-6)
+				e.fitted = rounded(k, 2) != k && !(instead && math.Abs(k-1) < 1e-6) || h.ID == "EXTRA-TERM" && name == "scores" && o.Check.ID == "advantage/group" // r/n is left where the baseline lacks the row's own
 				found = append(found, e)
 			}
 		}
