@@ -163,8 +163,8 @@ type session struct {
 	minis       int    // steps over which the rows of a rollout were shuffled, where nobody says it
 	shown       string // what shows it
 	rollout     rollout
-	generations map[int]float64 // tokens of the generation batches, by their first steps
-	passes      map[int]int     // by the steps that are declared to make a pass over the rows, those that do
+	generations map[int]generationCounts // of the generation batches, by their first steps
+	passes      map[int]int              // by the steps that are declared to make a pass over the rows, those that do
 	history     history
 	formats     numberFormats
 	input       input

@@ -79,6 +79,32 @@ func TestTokensOfAGenerationBatch(t *testing.T) {
 		require.Equal(t, "AGG-PAD-DENOMINATOR", padded.Explanations[0].Fault)
 		require.Equal(t, "AGG-LOCAL-DENOMINATOR", counted(func(step int) float64 { return tokens[step] }, from).Explanations[0].Fault)
 	}
+	for words, items := range map[string][2]float64{ // two ranks of two rows each, whose first tokens are of a tool, two of the last row: 24 and 12, then 11 and 27 of their own
+		"one rank, which has the most of all":               {24, 27},
+		"the first rank, times the ranks":                   {48, 22},
+		"responses before some of their tokens were masked": {46, 48},
+	} {
+		b := run(func(int) float64 { return 1 })
+		for step, b := range b {
+			b.Meta.WorldSize, b.Meta.Options = 2, append(b.Meta.Options, dumpfile.Option{Name: "num_items_in_batch", Value: items[step/2]})
+			b.Files = []dumpfile.FileInfo{{Name: "a", Hi: 2, Cols: 9}, {Name: "b", Lo: 2, Hi: 4, Cols: 9, Rank: 1}}
+			b.Tensors["loss"].Shape, b.Tensors["loss"].Data = []int{2}, []float64{0, 0}
+			seen := make([]float64, 4*11) // behind two columns of padding
+			for r := range 4 {
+				b.Origin[r].File = r / 2
+				for c := range lengths[step][r] {
+					seen[r*11+2+c] = 1
+				}
+				b.Mask[r*9], b.Mask[r*9+1] = false, b.Mask[r*9+1] && r < 3
+			}
+			b.Tensors["attention_mask"] = &dumpfile.Tensor{Name: "attention_mask", Layout: dumpfile.PerRow, Width: 11, Shape: []int{4, 11}, Data: seen, Type: format.I64}
+		}
+		r, err := dump.Judge(t.Context(), b, dump.Options{Profile: "trl-grpo@1.16", Selection: check.Selection{Select: []string{"aggregate/num_items"}}})
+		require.NoError(t, err)
+		require.Equal(t, check.Fail, r.Results[0].Verdict, words)
+		require.Contains(t, r.Results[0].Reason, words)
+		require.NotEmpty(t, r.Results[0].Explanations, words)
+	}
 	declared = false
 	require.Equal(t, check.Pass, verdict(run(func(step int) float64 { return (tokens[step/2*2] + tokens[step/2*2+1]) / 2 })), "the losses show it")
 	require.Equal(t, check.Pass, verdict(run(func(step int) float64 { return tokens[step] })))

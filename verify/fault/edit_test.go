@@ -179,9 +179,13 @@ func TestReturnsThatAreTheAdvantages(t *testing.T) {
 	requireName(t, o, "ADV-CENTER", "over the number of all rows")
 	set = set.With("adv.center", parsed("adv.center", "mean"), "test")
 	requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "ADV-CENTER", "over the number of all rows")
-	b = rewarded(func(r []float64, group []int, i int) float64 { return r[i] - (r[group[0]]+r[group[1]]+r[group[2]]+r[group[3]]-r[i])/4 })
+	b = rewarded(func(r []float64, group []int, i int) float64 {
+		return r[i] - (r[group[0]]+r[group[1]]+r[group[2]]+r[group[3]]-r[i])/4
+	})
 	requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "ADV-CENTER", "over the number of all rows")
-	b = rewarded(func(r []float64, group []int, i int) float64 { return 1.3*r[i] - (r[group[0]]+r[group[1]]+r[group[2]]+r[group[3]])/4 })
+	b = rewarded(func(r []float64, group []int, i int) float64 {
+		return 1.3*r[i] - (r[group[0]]+r[group[1]]+r[group[2]]+r[group[3]])/4
+	})
 	requireName(t, stage.Judge(stage.Find("advantage/group"), b, set), "EXTRA-TERM", "0.3 × scores")
 }
 

@@ -203,23 +203,18 @@ func (c *Case) otherCounts() []count {
 		for _, x := range t.Data {
 			seen += x
 		}
-		responses := 0.0 // the last columns, behind the prompt
-		for i, x := range t.Data {
-			if i%max(t.Width, 1) >= t.Width-b.Cols {
-				responses += x
-			}
-		}
 		if t.Width > b.Cols {
 			list = append(list, count{"AGG-PROMPT-COUNTED", "the attention mask, prompts included", seen},
 				count{"AGG-PAD-DENOMINATOR", "all cells of the sequences, prompts and padding included", float64(len(t.Data))})
 		}
-		if responses != tokens {
+		if responses, ok := Attended(b); ok && responses != tokens {
 			list = append(list, count{"AGG-COUNTS-MASKED", "the responses before some of their tokens were masked out", responses})
 		}
 	}
 	if n := float64(b.Meta.MicroBatches); n > 1 {
 		list = append(list, count{"AGG-GA-TWICE", "the tokens times the accumulation steps", n * tokens})
 	}
+	list = append(list, rankCounts(RankTokens(b))...)
 	if len(b.Files) > 1 {
 		for _, f := range b.Files {
 			part := 0.0
@@ -233,13 +228,6 @@ func (c *Case) otherCounts() []count {
 		}
 	}
 	return list
-}
-
-// otherCountsOf are those of a generation batch of several steps like this one, of which this has some of its tokens.
-func (c *Case) otherCountsOf(steps, some, tokens float64) []count {
-	rows := steps * float64(c.B.Rows)
-	return []count{{"AGG-PAD-DENOMINATOR", "all cells, padding included", rows * float64(c.B.Cols)}, {"AGG-LENGTH-OFF-BY-ONE", "one token of every response too few", tokens - rows},
-		{"AGG-LENGTH-OFF-BY-ONE", "one token of every response too many", tokens + rows}, {"AGG-LOCAL-DENOMINATOR", "one step of the generation batch", some}}
 }
 
 // assertFinite looks for the cause of a loss that is not finite.

@@ -2,7 +2,11 @@ package stage
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+
+	"plumbline/internal/format/dump"
 )
 
 // differingItems is what files of one step say that do not agree on num_items_in_batch. Where the denominator is that of all ranks (agg.denominator global) the count
@@ -66,4 +70,63 @@ func (c *Case) countsOfFiles() bool {
 		}
 	}
 	return true
+}
+
+// rankCounts are what programs have in place of the sum of the tokens of the ranks.
+func rankCounts(ranks []float64) []count {
+	if n := float64(len(ranks)); n > 1 {
+		sum := 0.0
+		for _, x := range ranks {
+			sum += x
+		}
+		const id = "AGG-LOCAL-DENOMINATOR"
+		list := []count{{id, "one rank, which has the most of all", slices.Max(ranks)}, {id, "one rank, which has the fewest of all", slices.Min(ranks)}, {id, "one rank in the mean of all", sum / n},
+			{id, "the first rank, times the ranks", n * ranks[0]}, {id, "the rank that has the most, times the ranks", n * slices.Max(ranks)}}
+		for k, x := range ranks {
+			list = append(list, count{id, fmt.Sprintf("rank %d", k), x})
+		}
+		return slices.DeleteFunc(list, func(c count) bool { return c.n == sum })
+	}
+	return nil
+}
+
+// RankTokens are the tokens in the masks of the ranks, in their order.
+func RankTokens(b *dump.Batch) []float64 {
+	of := map[int]float64{}
+	for i := range b.Tokens() {
+		if len(b.Files) == 0 {
+			return nil
+		}
+		of[b.Files[b.File(i/b.Cols)].Rank]++
+	}
+	list := make([]float64, 0, len(of))
+	for _, rank := range slices.Sorted(maps.Keys(of)) {
+		list = append(list, of[rank])
+	}
+	return list
+}
+
+// otherCountsOf are those of a generation batch of several steps like this one, of which this has some of its tokens.
+func (c *Case) otherCountsOf(steps, some, tokens float64) []count {
+	rows := steps * float64(c.B.Rows)
+	list := []count{{"AGG-PAD-DENOMINATOR", "all cells, padding included", rows * float64(c.B.Cols)}, {"AGG-LENGTH-OFF-BY-ONE", "one token of every response too few", tokens - rows},
+		{"AGG-LENGTH-OFF-BY-ONE", "one token of every response too many", tokens + rows}, {"AGG-LOCAL-DENOMINATOR", "one step of the generation batch", some}}
+	if n := c.FactOr(GenerationAttended, 0); n > tokens {
+		list = append(list, count{"AGG-COUNTS-MASKED", "the responses before some of their tokens were masked out", n})
+	}
+	return append(list, rankCounts(c.FactList(GenerationRanks))...)
+}
+
+// Attended counts the tokens that the attention mask has in the last columns, behind the prompts, false where there is none as wide.
+func Attended(b *dump.Batch) (n float64, ok bool) {
+	t := b.Tensors["attention_mask"]
+	if t == nil || t.Width < b.Cols || len(t.Data) != b.Rows*t.Width {
+		return 0, false
+	}
+	for i, x := range t.Data {
+		if i%max(t.Width, 1) >= t.Width-b.Cols {
+			n += x
+		}
+	}
+	return n, true
 }

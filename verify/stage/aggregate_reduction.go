@@ -255,6 +255,12 @@ func (c *Case) length(file dump.FileInfo, where string, divBatch bool) float64 {
 // GenerationTokens is the fact that num_items_in_batch is where the dump does not say it, NaN if that cannot be counted.
 const GenerationTokens = "tokens of the generation batch"
 
+// GenerationRanks are those of every rank, and GenerationAttended those that attention shows in its responses.
+const (
+	GenerationRanks    = "tokens of the ranks in the generation batch"
+	GenerationAttended = "attended tokens of the responses of the generation batch"
+)
+
 // StepTokens is the fact how many tokens the losses of a step are divided by, where they show that it is a share of those of its generation batch; NaN if
 // these cannot be counted.
 const StepTokens = "tokens of the generation batch by its steps"
