@@ -54,6 +54,7 @@ var maskForms = []maskForm{
 	})},
 	{"LOSS-MASK-PADS", "padding counts", rowByRow(everyCell)},
 	{"LOSS-MASK-TOOL", "what lies between two tokens of the policy counts", rowByRow(withHoles)},
+	{"LOSS-MASK-TOOL", "every token that attention shows counts", func(c *stage.Case) []bool { return attendedCells(c.B) }},
 	{"LOSS-MASK-TOOL", byIDs, beforePadding},
 	{"LOSS-MASK-SHIFT", "the holes of the mask are one token late", rowByRow(moveHoles(1))},
 	{"LOSS-MASK-EARLY", "the holes of the mask are one token early", rowByRow(moveHoles(-1))},
@@ -104,8 +105,20 @@ func maskEdits(o *stage.Outcome) []edit {
 	}
 	c := o.Case.Of(o.Case.B, o.Case.Set)
 	terms, split := []string{""}, splitKL(c, o.Check)
+	var single []string // the coefficients of terms that are one of several
 	if in, any := otherTermsOff(split); any && (o.Check.ID == "aggregate/loss" || o.Check.ID == "gradient/dlogp") && under(in, split, o.Check) != nil {
 		terms = []string{"", "of the policy term alone ", "of the terms beside the policy's "}
+		for _, name := range coefficients {
+			if numberOr(split, name, 0) != 0 {
+				single = append(single, name)
+			}
+		}
+		if len(single) < 2 {
+			single = nil
+		}
+		for _, name := range single {
+			terms = append(terms, "of the "+termOf[name]+" term alone ")
+		}
 	}
 	onlyKL := numberOr(c, "kl.beta", 0) != 0 && numberOr(c, "entropy.coef", 0) == 0 && numberOr(c, "value.coef", 0) == 0
 	forms := slices.Clone(maskForms)
@@ -158,7 +171,11 @@ func maskEdits(o *stage.Outcome) []edit {
 							return part.predict(c, ch)
 						}
 						c = splitKL(c, ch)
-						in, _ := otherTermsOff(c)
+						off := coefficients
+						if i > 2 {
+							off = single[i-3 : i-2]
+						}
+						in, _ := termsOff(c, off)
 						b, set, ok := in(c)
 						if !ok {
 							return nil
@@ -176,15 +193,21 @@ func maskEdits(o *stage.Outcome) []edit {
 	return list
 }
 
+// termOf are the terms of a loss by their coefficients.
+var termOf = map[string]string{"kl.beta": "KL", "entropy.coef": "entropy", "value.coef": "value", "dpo.nll_weight": "likelihood"}
+
 // otherTermsOff returns the input without the terms of a loss beside the policy's, and whether there is such a term.
-func otherTermsOff(c *stage.Case) (input, bool) {
+func otherTermsOff(c *stage.Case) (input, bool) { return termsOff(c, coefficients) }
+
+// termsOff is [otherTermsOff] for the terms of some coefficients.
+func termsOff(c *stage.Case, off []string) (input, bool) {
 	any := false
-	for _, name := range coefficients {
+	for _, name := range off {
 		any = any || numberOr(c, name, 0) != 0
 	}
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		set := c.Set
-		for _, name := range coefficients {
+		for _, name := range off {
 			if numberOr(c, name, 0) != 0 {
 				set = set.With(name, convention.NumberValue(0), "hypothesis")
 			}

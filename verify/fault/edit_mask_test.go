@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -144,4 +145,43 @@ func TestToolTokensCounted(t *testing.T) {
 	}
 	b.Tensors["response_ids"] = &dump.Tensor{Name: "response_ids", Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: ids, Type: format.I64}
 	requireName(t, stage.Judge(stage.Find("aggregate/pg_loss"), b, set), "AGG-COUNTS-MASKED", "by the ids")
+}
+
+// One of several terms of a loss has another mask than the rest: the entropies of what tools wrote are in the bonus.
+func TestMaskOfOneTerm(t *testing.T) {
+	set := clippedLoss(t, "agg.denominator", "micro", "mean.eps", "0", "kl.beta", "0.1", "kl.kind", "k3", "kl.place", "loss", "kl.grad", "naive", "kl.agg", "same", "entropy.coef", "0.02",
+		"entropy.agg", "same", "kl.under_is_weight", "outside", "tis.level", "none")
+	for _, tools := range []bool{false, true} {
+		b := estimatedBy(func(x float64) float64 { return math.Exp(x) - x - 1 })
+		h, policy, seen := make([]float64, len(b.Mask)), make([]float64, len(b.Mask)), make([]float64, len(b.Mask))
+		var sum, bonus, n, shown float64
+		for i := range b.Mask {
+			h[i], policy[i] = float64(float32(2+math.Sin(float64(3*i)))), float64(float32(math.Cos(float64(7*i))))
+			if i%b.Cols == 0 && i/b.Cols%2 == 1 { // a tool's token in front of a response, which only attention shows
+				b.Mask[i] = false
+			}
+			if seen[i] = 1; i%b.Cols == b.Cols-1 {
+				b.Mask[i], seen[i] = false, 0
+			}
+			if b.Mask[i] {
+				sum, n = sum+policy[i]+0.1*b.Token("kl")[i], n+1
+			}
+			if b.Mask[i] || tools && seen[i] != 0 {
+				bonus, shown = bonus+h[i], shown+1
+			}
+		}
+		no := false
+		b.Meta.TokenLossIncludesKL = &no
+		for name, x := range map[string][]float64{"entropy": h, "token_loss": policy} {
+			b.Tensors[name] = &dump.Tensor{Name: name, Layout: dump.PerToken, Width: 1, Shape: []int{b.Rows, b.Cols}, Data: x, Type: format.F32}
+		}
+		b.Tensors["attention_mask"] = &dump.Tensor{Name: "attention_mask", Layout: dump.PerRow, Width: b.Cols, Shape: []int{b.Rows, b.Cols}, Data: seen, Type: format.I64}
+		b.Tensors["loss"] = &dump.Tensor{Name: "loss", Layout: dump.PerFile, Width: 1, Shape: []int{1}, Data: []float64{float64(float32(sum/n - 0.02*bonus/shown))}, Type: format.F32}
+		o := stage.Judge(stage.Find("aggregate/loss"), b, set)
+		if !tools {
+			require.Equal(t, check.Pass, o.Verdict, o.Lacking())
+			continue
+		}
+		requireName(t, o, "LOSS-MASK-TOOL", "of the entropy term alone in sum and count another mask: every token that attention shows")
+	}
 }
