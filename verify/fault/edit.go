@@ -39,7 +39,7 @@ func editsOf(o *stage.Outcome) (list []edit) {
 	families := []func(*stage.Outcome) []edit{
 		advantageEdits, opoEdits, tokenBaselineEdits, multiEdits, multiFormEdits, baselineEdits, beforeReturnEdits, lengthEdits, logpEdits, recursionEdits, turnRewardEdits, gapEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, rewardReturnEdits, lineEdits, toGoEdits, scoreEdits,
 		rewardSumEdits, mixedEdits, rewardWhiteEdits, scoreFormEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, whitenedCellEdits, partEdits, afterEdits, klEdits, klWeightEdits, klPairEdits, klMixedEdits,
-		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, ratioSumEdits, ratioCellEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, scoreOrderEdits, scorePlaceEdits, rankOrderEdits, unfilteredEdits, covarianceEdits,
+		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, ratioSumEdits, ratioCellEdits, ratioLengthEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, scoreOrderEdits, scorePlaceEdits, rankOrderEdits, unfilteredEdits, covarianceEdits,
 		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, exchangedEdits, termFormEdits, termPartEdits, entropyEdits,
 		reductionEdits, columnEdits, policyReductionEdits, valueReductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, turnEdits, preferenceEdits, halfLossEdits,
 	}
