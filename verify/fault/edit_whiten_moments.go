@@ -82,6 +82,12 @@ var momentForms = []struct {
 		r := float64(len(w.rows))
 		return w.mean(), w.square(w.mean()) / w.n * r / (r - 1)
 	}},
+	{"the variance is multiplied by (n − 1)/n, where n/(n − 1) makes it one of n − 1", func(w whitenedTokens, _ float64) (m, v float64) {
+		return w.mean(), w.square(w.mean()) / w.n * (w.n - 1) / w.n
+	}},
+	{"the variance is one of n − 1, and multiplied by n/(n − 1) once more", func(w whitenedTokens, _ float64) (m, v float64) {
+		return w.mean(), w.square(w.mean()) / (w.n - 1) * w.n / (w.n - 1)
+	}},
 	{"the mean is subtracted behind the division", func(w whitenedTokens, ddof float64) (m, v float64) {
 		v = w.square(w.mean()) / (w.n - ddof)
 		return w.mean() * math.Sqrt(v), v

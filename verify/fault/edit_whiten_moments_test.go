@@ -2,6 +2,7 @@ package fault
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,12 +59,27 @@ func TestMomentsOfWhitening(t *testing.T) {
 			s = math.Sqrt(square / (n - 1))
 			return mean * s, s
 		}},
+		{"multiplied by (n − 1)/n", func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
+			return mean, math.Sqrt(square / n * (n - 1) / n)
+		}},
+		{"those of the first half of the responses", func(rows [][]float64, _, _, _, _ float64) (m, s float64) {
+			half := slices.Concat(rows[:len(rows)/2]...)
+			return meanOf(half), math.Sqrt(squares(half) / float64(len(half)-1))
+		}},
+		{"the deviation of all is that of the second half", func(rows [][]float64, _, _, mean, _ float64) (m, s float64) {
+			half := slices.Concat(rows[len(rows)/2:]...)
+			return mean, math.Sqrt(squares(half) / float64(len(half)-1))
+		}},
 		{"root of the deviation", func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
 			return mean, math.Sqrt(math.Sqrt(square / (n - 1)))
 		}},
 	} {
 		o := white(c.of)
-		requireName(t, o, "WHITEN-FORM", c.words)
+		id := "WHITEN-FORM"
+		if strings.Contains(c.words, "half") {
+			id = "WHITEN-SCOPE"
+		}
+		requireName(t, o, id, c.words)
 		require.False(t, Explain(o)[0].Hypothesis.Relative, c.words)
 	}
 	o := white(func(_ [][]float64, n, _, mean, square float64) (m, s float64) {

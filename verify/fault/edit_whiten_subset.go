@@ -1,0 +1,120 @@
+package fault
+
+import (
+	"math"
+	"slices"
+
+	"plumbline/verify/convention"
+	"plumbline/verify/stage"
+)
+
+// whitenedSubsets are some of the rows that are whitened together, of which a program may take the statistics for all.
+var whitenedSubsets = []struct {
+	title string
+	rows  func(c *stage.Case, lo, hi int) []int
+}{
+	{"the first rank", func(c *stage.Case, lo, hi int) []int { return rowsOfOneRank(c, lo, hi, slices.Min[[]int]) }},
+	{"the last rank", func(c *stage.Case, lo, hi int) []int { return rowsOfOneRank(c, lo, hi, slices.Max[[]int]) }},
+	{"the first half of the responses", func(c *stage.Case, lo, hi int) []int { r := rowsByPlace(c, lo, hi); return r[:len(r)/2] }},
+	{"the second half of the responses", func(c *stage.Case, lo, hi int) []int { r := rowsByPlace(c, lo, hi); return r[len(r)/2:] }},
+	{"the first micro-batch", func(c *stage.Case, lo, hi int) []int { return rowsOfOneFile(c, lo, hi, c.B.File(lo)) }},
+	{"the last micro-batch", func(c *stage.Case, lo, hi int) []int { return rowsOfOneFile(c, lo, hi, c.B.File(hi-1)) }},
+}
+
+// rowsByPlace returns the rows from lo to hi in the order of their samples.
+func rowsByPlace(c *stage.Case, lo, hi int) []int {
+	return slices.DeleteFunc(byPlace(c.B), func(r int) bool { return r < lo || r >= hi })
+}
+
+func rowsOfOneFile(c *stage.Case, lo, hi, file int) []int {
+	return slices.DeleteFunc(inOrder(c.B.Rows), func(r int) bool { return r < lo || r >= hi || c.B.File(r) != file })
+}
+
+func rowsOfOneRank(c *stage.Case, lo, hi int, which func([]int) int) []int {
+	rank := func(r int) int { return c.B.Files[c.B.File(r)].Rank }
+	ranks := make([]int, 0, hi-lo)
+	for r := lo; r < hi; r++ {
+		ranks = append(ranks, rank(r))
+	}
+	one := which(ranks)
+	return slices.DeleteFunc(inOrder(c.B.Rows), func(r int) bool { return r < lo || r >= hi || rank(r) != one })
+}
+
+// whitenedSubsetEdits returns edits of whitening whose mean, deviation or both are those of a part of the tokens that it is over.
+func whitenedSubsetEdits(o *stage.Outcome) (list []edit) {
+	c := o.Case.Of(o.Case.B, o.Case.Set)
+	scope := c.Set.Value("whiten.scope")
+	if o.Check.Output != "advantages" || scope.Kind() != convention.Enum || scope.Text() == "none" || scope.Text() == "row" || o.Half() || c.B.Rows < 2 {
+		return nil
+	}
+	eps := numberOr(c, "whiten.eps", 0)
+	raw := under(notWhitened, c, o.Check)
+	for k, set := range whitenedSubsets {
+		for _, part := range []struct {
+			title           string
+			mean, deviation bool
+		}{{"mean and deviation of all are those", true, true}, {"the mean of all is that", true, false}, {"the deviation of all is that", false, true}} {
+			for _, ddof := range []float64{0, 1} {
+				for _, inside := range []bool{false, true} {
+					if inside && eps == 0 {
+						continue
+					}
+					of := func(c *stage.Case, raw *stage.Prediction) *stage.Prediction {
+						return whitenedBySubset(c, raw, k, part.mean, part.deviation, ddof, inside)
+					}
+					if !nearBy(o, of(c, raw)) {
+						continue
+					}
+					list = append(list, edit{id: "WHITEN-SCOPE", title: "whitening: " + part.title + " of " + set.title + " alone", changes: 1, foreign: true,
+						predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return of(c, under(notWhitened, c, ch)) }})
+				}
+			}
+		}
+	}
+	return list
+}
+
+func whitenedBySubset(c *stage.Case, raw *stage.Prediction, set int, mean, deviation bool, ddof float64, inside bool) *stage.Prediction {
+	eps := numberOr(c, "whiten.eps", 0)
+	if raw == nil || len(raw.Want) != len(c.B.Mask) || c.B.Cols == 0 {
+		return nil
+	}
+	p := altered(raw)
+	p.Scale = 1
+	for _, run := range whitenedTogether(c) {
+		var all, some []float64
+		var size, most float64
+		rows := whitenedSubsets[set].rows(c, run[0], run[1])
+		for r := run[0]; r < run[1]; r++ {
+			in := slices.Contains(rows, r)
+			for i := range c.B.TokensOf(r) {
+				x := raw.Want[i]
+				if all = append(all, x); in {
+					some = append(some, x)
+				}
+				size, most = max(size, math.Abs(x)), max(most, raw.Bound[i])
+			}
+		}
+		if len(some) == len(all) || len(some) < 2 {
+			return nil
+		}
+		ofMean, ofDeviation := all, all
+		if mean {
+			ofMean = some
+		}
+		if deviation {
+			ofDeviation = some
+		}
+		v, s := squares(ofDeviation)/(float64(len(ofDeviation))-ddof), 0.0
+		if s = math.Sqrt(v) + eps; inside {
+			s = math.Sqrt(v + eps)
+		}
+		if !(s > 0) {
+			return nil
+		}
+		for i := range c.B.TokensIn(run[0], run[1]) {
+			standardised(p, i, raw.Want[i], meanOf(ofMean), s, most, size, c.Unit)
+		}
+	}
+	return p
+}
