@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -19,6 +20,7 @@ func klEdits(o *stage.Outcome) []edit {
 	if v := o.Case.Set.Value("kl.kind"); v.Kind() != convention.Enum || v.Text() != "k3" {
 		return list
 	}
+	detached := o.Check.Stage == convention.Gradient && rightKL(o.Case)
 	for a := -1.0; a <= 2; a++ {
 		for b := -2.0; b <= 2; b++ {
 			for n := -2.0; n <= 2; n++ {
@@ -36,12 +38,26 @@ func klEdits(o *stage.Outcome) []edit {
 					value = func(x float64) float64 { return a*math.Expm1(x) + b*x }
 				}
 				slope := func(x float64) float64 { return a*math.Exp(x) + b }
-				list = append(list, edit{id: "KL-FORMULA", title: "the estimate of KL is " + sum(a, b, n) + ", x = logp_ref − logp", changes: differ,
+				id, title := "KL-FORMULA", "the estimate of KL is "+sum(a, b, n)+", x = logp_ref − logp"
+				if detached {
+					id, title = "KL-GRAD", "the estimate of KL is right, and has the gradient of "+sum(a, b, 0)+", x = logp_ref − logp"
+					if a == 0 && b == -1 {
+						title += ": its exponential is detached"
+					} else if a == 1 && b == 0 {
+						title += ": its linear term is detached"
+					}
+				}
+				list = append(list, edit{id: id, title: title, changes: differ,
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return estimated(c, ch, value, slope) }})
 			}
 		}
 	}
 	return list
+}
+
+// rightKL reports whether the estimates of KL that were dumped are right: then a gradient that is another one lacks, or has, a part of it.
+func rightKL(c *stage.Case) bool {
+	return c.B.Token("kl") != nil && stage.Judge(stage.Find("kl/token"), c.B, c.Set).Verdict == check.Pass
 }
 
 // klPowers returns edits of any estimator as a power of the log-ratio with another factor before it than the catalogue has.

@@ -54,6 +54,11 @@ func TestKLMixed(t *testing.T) {
 		requireName(t, judge("kl/token", grad, func(lp, old, ref float64) float64 {
 			return math.Min(1.28, math.Exp(lp-old)) * k3(ref-lp, ref-lp)
 		}, nil), "KL-GRAD", "from above only")
+		if grad == "naive" {
+			value := func(lp, _, ref float64) float64 { return k3(ref-lp, ref-lp) }
+			requireName(t, judge("gradient/dlogp", grad, value, func(float64, float64, float64) float64 { return 1 }), "KL-GRAD", "its exponential is detached")
+			requireName(t, judge("gradient/dlogp", grad, value, func(lp, _, ref float64) float64 { return -math.Exp(ref - lp) }), "KL-GRAD", "its linear term is detached")
+		}
 		of := func(lp, old, ref float64) float64 { return clipped(math.Exp(lp-old)) * k3(ref-lp, ref-lp) }
 		requireName(t, judge("gradient/dlogp", grad, of, func(lp, old, ref float64) float64 {
 			w, slope := clipped(math.Exp(lp-old)), 0.0

@@ -35,6 +35,9 @@ func klForms() []*Hypothesis {
 				if v := c.Set.Value("kl.kind"); f.kind != "" && (v.Kind() != convention.Enum || v.Text() != f.kind) {
 					return nil
 				}
+				if ch.Stage == convention.Gradient && strings.HasSuffix(f.title, "without the −x") && rightKL(c) {
+					return nil // the term is there, and detached
+				}
 				return estimated(c, ch, f.value, f.slope)
 			}})
 	}
