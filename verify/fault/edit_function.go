@@ -98,17 +98,16 @@ func functionEdits(o *stage.Outcome) []edit {
 			what := map[bool]string{false: "up to it", true: "from it on"}[back]
 			list = append(list, edit{id: "OTHER-FORM", title: "the KL of a token is the sum over those " + what + " in its row", changes: 1,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-					without := under(noKL, c, ch)
-					return combined(1, without, 1, runningSums(combined(1, under(sameInput, c, ch), -1, without), c, back))
+					without, kl := klOfReward(c, ch)
+					return combined(1, without, 1, runningSums(kl, c, back))
 				}})
 		}
 		for _, mean := range []bool{true, false} {
 			what := map[bool]string{true: "mean", false: "sum"}[mean]
 			list = append(list, edit{id: "OTHER-FORM", title: fmt.Sprintf("the KL of a token is the %s of its row", what), changes: 1,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-					without := under(noKL, c, ch)
-					kl := spreadOver(combined(1, under(sameInput, c, ch), -1, without), c, mean)
-					return combined(1, without, 1, kl)
+					without, kl := klOfReward(c, ch)
+					return combined(1, without, 1, spreadOver(kl, c, mean))
 				}})
 		}
 	}
@@ -128,6 +127,16 @@ func functionEdits(o *stage.Outcome) []edit {
 		}
 	}
 	return list
+}
+
+// klOfReward returns the rewards of tokens without their KL, and the KL; without scores, which nobody dumped, it is all that is known.
+func klOfReward(c *stage.Case, ch *stage.Check) (without, kl *stage.Prediction) {
+	all := under(sameInput, c, ch)
+	if without = under(noKL, c, ch); without == nil && all != nil && !c.Has("scores") && !c.Has("rewards_per_func") {
+		without = combined(1, all, -1, all)
+		clear(without.Bound)
+	}
+	return without, combined(1, all, -1, without)
 }
 
 // multiplies reports whether f multiplies all masked numbers of x by the same number.
