@@ -159,6 +159,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	}
 	add(&p.count, "the tokens of the step", everyRow(b, sumOf(n, all)))
 	p.addUneven(c, n, add)
+	p.addRanks(c, n, add)
 	p.addWeighted(c, n, add)
 	add(&p.count, "the cells of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(width, inFile(f)) }))
 	add(&p.count, "the cells of the step", everyRow(b, sumOf(width, all)))

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"maps"
 	"slices"
 
 	"plumbline/verify/stage"
@@ -22,6 +23,27 @@ func (p *reductionParts) addUneven(c *stage.Case, n []float64, add func(list *[]
 			}
 			return total(n)
 		}))
+	}
+}
+
+// addRanks adds counts of all ranks that are made of those of one.
+func (p *reductionParts) addRanks(c *stage.Case, n []float64, add func(list *[]part, what string, x []float64)) {
+	b := c.B
+	of := map[int]float64{}
+	for r, k := range n {
+		of[b.Files[b.File(r)].Rank] += k
+	}
+	if len(of) < 2 {
+		return
+	}
+	ranks := slices.Sorted(maps.Keys(of))
+	world := float64(len(ranks))
+	for _, one := range []struct {
+		what   string
+		tokens float64
+	}{{"the first rank", of[ranks[0]]}, {"the last rank", of[ranks[len(ranks)-1]]}, {"the rank that has the most", slices.Max(slices.Collect(maps.Values(of)))}, {"the rank that has the fewest", slices.Min(slices.Collect(maps.Values(of)))}} {
+		add(&p.count, "the tokens of "+one.what+", times the ranks", everyRow(b, world*one.tokens))
+		add(&p.count, "the tokens of "+one.what, everyRow(b, one.tokens))
 	}
 }
 
