@@ -41,7 +41,7 @@ func editsOf(o *stage.Outcome) (list []edit) {
 		rewardSumEdits, mixedEdits, rewardWhiteEdits, scoreFormEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, whitenedCellEdits, whitenedSubsetEdits, partEdits, afterEdits, klEdits, klWeightEdits, klPairEdits, klMixedEdits,
 		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, ratioSumEdits, ratioCellEdits, ratioLengthEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, scoreOrderEdits, scorePlaceEdits, rankOrderEdits, unfilteredEdits, covarianceEdits,
 		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, exchangedEdits, termFormEdits, termPartEdits, entropyEdits,
-		reductionEdits, columnEdits, policyReductionEdits, valueReductionEdits, maskEdits, inputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, turnEdits, preferenceEdits, halfLossEdits,
+		reductionEdits, columnEdits, policyReductionEdits, valueReductionEdits, maskEdits, inputEdits, mixedInputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, turnEdits, preferenceEdits, halfLossEdits,
 	}
 	if strings.HasPrefix(o.Check.Output, "scalars/") {
 		families = []func(*stage.Outcome) []edit{scalarEdits} // one number of a file, often a fraction of few tokens, fits too much
