@@ -37,3 +37,43 @@ func TestRewardsOutsideTheMask(t *testing.T) {
 	require.Equal(t, check.Fail, o.Verdict)
 	require.Equal(t, "SCORE-LOST", o.Rules.Violations[0].Fault)
 }
+
+// With a critic the returns show whether the rewards between two turns are part of them.
+func TestRewardsBetweenTurnsOfACritic(t *testing.T) {
+	const rows, cols, gamma, lambda = 6, 9, 0.97, 0.9
+	for name, c := range map[string]struct {
+		at    int
+		reads bool
+		dense float64
+		want  check.Verdict
+	}{"in the mask": {2, false, 0, check.Pass}, "read": {3, true, 0, check.Pass}, "lost": {3, false, 0, check.Fail}, "behind the last turn": {8, false, 0, check.Pass}, "a KL of every cell": {3, false, 0.01, check.Pass}} {
+		g := newGrid(cols, 9, 9, 9, 9, 9, 9)
+		r, v, ret := make([]float64, rows*cols), make([]float64, rows*cols), make([]float64, rows*cols)
+		for i := range r {
+			q, k := i/cols, i%cols
+			g.Mask[i] = k != 3 && k != 4 && k != 8
+			if v[i] = float64(float32(0.3 + 0.1*float64((7*i)%5))); k == c.at {
+				r[i] = 0.1 * float64(1+q)
+			}
+			r[i] += c.dense * float64(1+i%3)
+		}
+		for q := range rows {
+			next, nextV, carried := 0.0, 0.0, 0.0
+			for k := cols - 1; k >= 0; k-- {
+				i := q*cols + k
+				if !g.Mask[i] {
+					carried += r[i]
+					continue
+				}
+				delta := r[i] + gamma*nextV - v[i]
+				if c.reads {
+					delta += carried
+				}
+				next, nextV, carried = delta+gamma*lambda*next, v[i], 0
+				ret[i] = float64(float32(next + v[i]))
+			}
+		}
+		o := rules(t, "reward/outside", g.token("token_rewards", r...).token("values", v...).token("returns", ret...).Batch, set(t, "gae.gamma=0.97 gae.lambda=0.9"))
+		require.Equal(t, c.want, o.Verdict, name)
+	}
+}
