@@ -58,6 +58,8 @@ type holeRule struct {
 	all           bool // all columns are visited; the others say how
 	value         bool // V of a masked column is the next value
 	carried, zero bool // A of a masked column is carried, or 0 is
+
+	trace, discount func(gamma, lambda float64) float64 // what A' and V' are multiplied by there; nil: 1
 }
 
 func at(x []float64, t int) float64 {
@@ -146,6 +148,13 @@ func recursionForms() []recursionForm {
 		}),
 		with("GAE-HOLE", "the recursion is cut at masked columns: neither A_{t+1} nor the next value is carried over", func(f *recursionForm) {
 			f.hole = holeRule{all: true, zero: true, value: true}
+		}),
+		with("GAE-HOLE", "A_{t+1} decays by γλ at every masked column between, where it should be carried over", func(f *recursionForm) { f.hole = holeRule{all: true, trace: both2} }),
+		with("GAE-HOLE", "A_{t+1} decays by γ at every masked column between, where it should be carried over", func(f *recursionForm) { f.hole = holeRule{all: true, trace: onlyGamma} }),
+		with("GAE-HOLE", "A_{t+1} decays by λ at every masked column between, where it should be carried over", func(f *recursionForm) { f.hole = holeRule{all: true, trace: onlyLambda} }),
+		with("GAE-HOLE", "the next value decays by γ at every masked column between, where it should be carried over", func(f *recursionForm) { f.hole = holeRule{all: true, discount: onlyGamma} }),
+		with("GAE-HOLE", "A_{t+1} decays by γλ, and the next value by γ, at every masked column between, where they should be carried over", func(f *recursionForm) {
+			f.hole = holeRule{all: true, trace: both2, discount: onlyGamma}
 		}),
 		with("GAE-PADS", "values behind the end of a response are not 0", func(f *recursionForm) { f.behindEnd = true }),
 		with("GAE-RECURSION", "the columns are in the reverse order: the list that grew from the last token back is not reversed", func(f *recursionForm) { f.forward = true }),

@@ -159,6 +159,12 @@ func (f recursionForm) overColumns(c *stage.Case, p *stage.Prediction, r int, re
 		p.Want[i], p.Bound[i] = g, bound
 		if b.Mask[i] || f.hole.value {
 			next = value.X[i]
+		} else if f.hole.discount != nil {
+			next *= f.hole.discount(numberOr(c, "gae.gamma", math.NaN()), numberOr(c, "gae.lambda", math.NaN()))
+		}
+		if !b.Mask[i] && f.hole.trace != nil {
+			by := f.hole.trace(numberOr(c, "gae.gamma", math.NaN()), numberOr(c, "gae.lambda", math.NaN()))
+			a, e = by*a, by*e+c.Unit*math.Abs(by*a)
 		}
 		switch {
 		case b.Mask[i] || f.hole.carried:

@@ -102,6 +102,9 @@ func overEnds(next, carried func(d []float64, t int) float64) func(r, v, m, d []
 func TestRecursionEdits(t *testing.T) {
 	passedBy := func(own, behind, m float64) float64 { return own*m + (1-m)*behind }
 	raw := func(own, _, _ float64) float64 { return own }
+	decays := func(by float64) func(own, behind, m float64) float64 {
+		return func(own, behind, m float64) float64 { return own*m + by*(1-m)*behind }
+	}
 	reset := func(own, _, m float64) float64 { return own * m }
 	right := func(d []float64, t int) float64 { return d[t] }
 	none := func([]float64, int) float64 { return 0 }
@@ -189,6 +192,9 @@ func TestRecursionEdits(t *testing.T) {
 		{"a mask for the next value", "verl-ppo@0.9", "GAE-RECURSION", "the next value is 1", true, overHoles(func(_, behind, m float64) float64 { return m + (1-m)*behind }, passedBy)},
 		{"value of a hole", "verl-ppo@0.9", "GAE-HOLE", "taken as the next value", true, overHoles(raw, passedBy)},
 		{"cut at a hole", "verl-ppo@0.9", "GAE-HOLE", "A_{t+1} is 0 there", true, overHoles(passedBy, reset)},
+		{"a trace that decays in holes", "verl-ppo@0.9", "GAE-HOLE", "A_{t+1} decays by γλ at every", true, overHoles(passedBy, decays(testGamma*testLambda))},
+		{"steps of γ in holes", "verl-ppo@0.9", "GAE-HOLE", "A_{t+1} decays by γλ, and the next value by γ", true, overHoles(decays(testGamma), decays(testGamma*testLambda))},
+		{"a value that decays in holes", "verl-ppo@0.9", "GAE-HOLE", "the next value decays by γ at every", true, overHoles(decays(testGamma), passedBy)},
 		{"over padding", "verl-ppo@0.9", "GAE-PADS", "A of masked columns", true, overHoles(passedBy, raw)},
 		{"not reversed", "verl-ppo@0.9", "GAE-RECURSION", "reverse order", true, turnedRound(overHoles(passedBy, passedBy))},
 		{"right over holes", "verl-ppo@0.9", "", "", true, overHoles(passedBy, passedBy)},
