@@ -37,7 +37,7 @@ func (t *trial) edits() []Explanation {
 // editsOf are the edits of the formula of an output.
 func editsOf(o *stage.Outcome) (list []edit) {
 	families := []func(*stage.Outcome) []edit{
-		advantageEdits, opoEdits, tokenBaselineEdits, multiEdits, multiFormEdits, baselineEdits, beforeReturnEdits, lengthEdits, logpEdits, recursionEdits, turnRewardEdits, gapEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, rewardReturnEdits, lineEdits, toGoEdits, scoreEdits,
+		advantageEdits, opoEdits, tokenBaselineEdits, multiEdits, multiFormEdits, baselineEdits, beforeReturnEdits, lengthEdits, logpEdits, recursionEdits, turnRewardEdits, gapEdits, recursionAcrossEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, rewardReturnEdits, lineEdits, toGoEdits, scoreEdits,
 		rewardSumEdits, mixedEdits, rewardWhiteEdits, scoreFormEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, whitenedCellEdits, whitenedSubsetEdits, partEdits, afterEdits, klEdits, klWeightEdits, klPairEdits, klMixedEdits,
 		rewardKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, ratioSumEdits, ratioCellEdits, ratioLengthEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, scoreOrderEdits, scorePlaceEdits, rankOrderEdits, unfilteredEdits, covarianceEdits,
 		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, exchangedEdits, termFormEdits, termPartEdits, entropyEdits,
