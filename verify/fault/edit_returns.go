@@ -40,6 +40,8 @@ var returnForms = []struct {
 		}
 		return r[i], true
 	}},
+	{"the rewards are taken away of responses that fill their columns: R = A + V − r", func(c *stage.Case, v []float64, i int) (float64, bool) { return withoutReward(c, v, i, true) }},
+	{"the rewards are taken away of responses that end before their columns: R = A + V − r", func(c *stage.Case, v []float64, i int) (float64, bool) { return withoutReward(c, v, i, false) }},
 	{"the values of the new pass are added", func(c *stage.Case, _ []float64, i int) (float64, bool) {
 		v := c.B.Token("values_new")
 		if v == nil {
@@ -47,6 +49,19 @@ var returnForms = []struct {
 		}
 		return v[i], true
 	}},
+}
+
+// withoutReward is V − r of a token in responses that fill the columns of their file, or in the others; V elsewhere.
+func withoutReward(c *stage.Case, v []float64, i int, full bool) (float64, bool) {
+	b, r := c.B, c.B.Token("token_rewards")
+	if r == nil {
+		return 0, false
+	}
+	row := i / b.Cols
+	if fills := count(b.Mask[row*b.Cols:(row+1)*b.Cols]) >= float64(width(b, row)); fills == full {
+		return v[i] - r[i], true
+	}
+	return v[i], true
 }
 
 // neighbour returns the number of another cell, counted round its row and its file; known is false where that is not in the mask.

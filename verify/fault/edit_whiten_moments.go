@@ -109,31 +109,43 @@ func momentEdits(o *stage.Outcome) []edit {
 				if inside && eps == 0 {
 					continue
 				}
-				list = append(list, edit{id: "WHITEN-FORM", title: "whitening: " + form.title, changes: 1, foreign: true,
-					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-						return whitenedByMoments(c, ch, func(w whitenedTokens) (m, s float64) {
-							m, v := form.of(w, ddof)
-							if inside {
-								return m, math.Sqrt(v + eps)
-							}
-							return m, math.Sqrt(v) + eps
-						})
-					}})
+				for _, together := range togethers(c) {
+					list = append(list, edit{id: "WHITEN-FORM", title: "whitening: " + form.title, changes: 1, foreign: true,
+						predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+							return whitenedByMoments(c, ch, together(c), func(w whitenedTokens) (m, s float64) {
+								m, v := form.of(w, ddof)
+								if inside {
+									return m, math.Sqrt(v + eps)
+								}
+								return m, math.Sqrt(v) + eps
+							})
+						}})
+				}
 			}
 		}
 	}
 	return list
 }
 
+// togethers are the ways in which rows may be whitened together: as declared, and a mini-batch that is whitened before it is cut into micro-batches, which numbers that
+// are not white do not show.
+func togethers(c *stage.Case) []func(c *stage.Case) [][2]int {
+	list := []func(c *stage.Case) [][2]int{whitenedTogether}
+	if c.Set.Value("whiten.scope").String() == "minibatch" && len(stage.StepsOfRanks(c.B)) < len(c.B.Files) {
+		list = append(list, func(c *stage.Case) [][2]int { return stage.StepsOfRanks(c.B) })
+	}
+	return list
+}
+
 // whitenedByMoments predicts (x − m)/s, with m and s of the tokens that are whitened together.
-func whitenedByMoments(c *stage.Case, ch *stage.Check, of func(whitenedTokens) (m, s float64)) *stage.Prediction {
+func whitenedByMoments(c *stage.Case, ch *stage.Check, together [][2]int, of func(whitenedTokens) (m, s float64)) *stage.Prediction {
 	raw := under(notWhitened, c, ch)
 	if raw == nil || len(raw.Want) != len(c.B.Mask) || c.B.Cols == 0 {
 		return nil
 	}
 	p := altered(raw)
 	p.Scale = 1
-	for _, run := range whitenedTogether(c) {
+	for _, run := range together {
 		var w whitenedTokens
 		var size, most float64
 		for r := run[0]; r < run[1]; r++ {

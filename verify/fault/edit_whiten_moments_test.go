@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
@@ -21,8 +22,16 @@ func TestMomentsOfWhitening(t *testing.T) {
 		set = set.With(name, parsed(name, x), "test")
 	}
 	passedBy := func(own, behind, m float64) float64 { return own*m + (1-m)*behind }
+	cut := false // into two micro-batches, behind the whitening
 	white := func(of func(rows [][]float64, n, cells, mean, square float64) (m, s float64)) *stage.Outcome {
-		b := rolledOut(true, overHoles(passedBy, passedBy))
+		b, set := rolledOut(true, overHoles(passedBy, passedBy)), set
+		if cut {
+			b.Files = []dump.FileInfo{{Hi: 4, Cols: b.Cols}, {Lo: 4, Hi: b.Rows, Cols: b.Cols, MicroBatch: 1}}
+			for r := 4; r < b.Rows; r++ {
+				b.Origin[r].File = 1
+			}
+			b.Meta.MicroBatches, set = 2, set.With("whiten.scope", parsed("whiten.scope", "minibatch"), "test")
+		}
 		adv := b.Token("advantages")
 		rows := make([][]float64, b.Rows)
 		var n, sum, square float64
@@ -82,6 +91,12 @@ func TestMomentsOfWhitening(t *testing.T) {
 		requireName(t, o, id, c.words)
 		require.False(t, Explain(o)[0].Hypothesis.Relative, c.words)
 	}
+	cut = true
+	requireName(t, white(func(_ [][]float64, n, cells, mean, square float64) (m, s float64) {
+		m = mean * n / cells
+		return m, math.Sqrt((square + n*(mean-m)*(mean-m)) / n)
+	}), "WHITEN-FORM", "by the number of all cells")
+	cut = false
 	o := white(func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
 		return mean + 0.0123, 1.07 * math.Sqrt(square/n)
 	})

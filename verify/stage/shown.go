@@ -338,7 +338,7 @@ func ofUnitDeviation(b *dump.Batch) []assign {
 		files[i] = [2]int{f.Lo, f.Hi}
 	}
 	scope, ddof := "minibatch", "" // sets that are white each are together, too
-	for _, runs := range [][][2]int{files, stepsOfRanks(b)} {
+	for _, runs := range [][][2]int{files, StepsOfRanks(b)} {
 		if len(runs) > 1 {
 			ddof = cmp.Or(ddof, ofEach(runs))
 		}

@@ -87,7 +87,7 @@ func (c *Case) scopes(s rl.Scope, white []float64) [][2]int {
 			runs = append(runs, [2]int{r, r + 1})
 		}
 	case rl.ScopeMinibatch:
-		if runs = stepsOfRanks(b); !whiteTogether(b, runs, white) {
+		if runs = StepsOfRanks(b); !whiteTogether(b, runs, white) {
 			runs = runs[:0]
 			for _, f := range b.Files {
 				runs = append(runs, [2]int{f.Lo, f.Hi})
@@ -109,8 +109,8 @@ func (c *Case) scopes(s rl.Scope, white []float64) [][2]int {
 	return runs
 }
 
-// stepsOfRanks are the runs of rows that a rank adds up to one step.
-func stepsOfRanks(b *dump.Batch) (runs [][2]int) {
+// StepsOfRanks are the runs of rows that a rank adds up to one step.
+func StepsOfRanks(b *dump.Batch) (runs [][2]int) {
 	for i, f := range b.Files {
 		if i > 0 && f.Rank == b.Files[i-1].Rank && f.Step == b.Files[i-1].Step {
 			runs[len(runs)-1][1] = f.Hi
