@@ -100,6 +100,12 @@ var entropyForms = []vocabularyForm{
 	{"ENTROPY-FORM", "in bits", func(x []float64, _ int, t float64) float64 { return entropyOf(x, t) / math.Ln2 }},
 	{"ENTROPY-FORM", "divided by ln V, as a share of the largest one", func(x []float64, _ int, t float64) float64 { return entropyOf(x, t) / math.Log(float64(len(x))) }},
 	{"ENTROPY-FORM", "e to the entropy, the perplexity", func(x []float64, _ int, t float64) float64 { return math.Exp(entropyOf(x, t)) }},
+	{"ENTROPY-FORM", "−Σ p·ln q, q the softmax of the probabilities p: the softmax is taken twice for the logarithm", func(x []float64, _ int, t float64) float64 {
+		return twiceEntropy(x, t, false)
+	}},
+	{"ENTROPY-FORM", "−Σ q·ln q, q the softmax of the probabilities: the softmax is taken twice", func(x []float64, _ int, t float64) float64 {
+		return twiceEntropy(x, t, true)
+	}},
 	{"ENTROPY-FORM", "1 − Σ p²", func(x []float64, _ int, t float64) float64 {
 		return 1 - overVocabulary(x, t, func(lp, _ float64) float64 { return math.Exp(2 * lp) })
 	}},
@@ -113,6 +119,20 @@ var entropyForms = []vocabularyForm{
 		return logSumExp(x, 1/t) - overVocabulary(x, t, func(lp, z float64) float64 { return math.Exp(lp) * z * t })
 	}},
 	{"ENTROPY-TEMPERATURE", "of logits that are multiplied by the temperature, not divided", func(x []float64, _ int, t float64) float64 { return entropyOf(x, 1/t) }},
+}
+
+// twiceEntropy is −Σ p·ln q, or −Σ q·ln q, of the softmax p of logits and the softmax q of p.
+func twiceEntropy(x []float64, t float64, both bool) (h float64) {
+	lse := logSumExp(x, 1/t)
+	p := mapped(x, func(v float64) float64 { return math.Exp(v/t - lse) })
+	if both {
+		return entropyOf(p, 1)
+	}
+	again := logSumExp(p, 1)
+	for _, v := range p {
+		h -= v * (v - again)
+	}
+	return h
 }
 
 // mixedEntropy is −Σ p·ln q of the softmaxes p and q of logits at two temperatures.

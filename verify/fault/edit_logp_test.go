@@ -93,6 +93,18 @@ func TestLogpEdits(t *testing.T) {
 				z := lse(x, k)
 				return sum(sorted(x)[6:], func(v float64) float64 { return -math.Exp(k*v-z) * (k*v - z) })
 			}},
+			{"entropy", "ENTROPY-FORM", "−Σ p·ln q, q the softmax", func(x []float64, _ int, _ []float64) (h float64) {
+				l := lse(x, k)
+				p := mapped(x, func(v float64) float64 { return math.Exp(k*v - l) })
+				for _, v := range p {
+					h -= v * (v - lse(p, 1))
+				}
+				return h
+			}},
+			{"entropy", "ENTROPY-FORM", "−Σ q·ln q, q the softmax", func(x []float64, _ int, _ []float64) float64 {
+				l := lse(x, k)
+				return entropy(mapped(x, func(v float64) float64 { return math.Exp(k*v - l) }), 1)
+			}},
 			{"entropy", "ENTROPY-FORM", "perplexity", func(x []float64, _ int, _ []float64) float64 { return math.Exp(entropy(x, k)) }},
 		} {
 			if f.output == output {
