@@ -77,6 +77,7 @@ type overview struct {
 	entropy      string             // the aggregation of the entropy bonus, where it has one of its own; else ""
 	form         []stage.Change     // options of a loss that is all that says of its terms
 	updates      int                // steps of the first rollout, whose rows come again in some of them; 0: none does, or the rollout does not end
+	adapted      bool               // the engine has the weights of the reference at first, and others later
 	generation   int                // steps whose tokens together, by their number, a sum over tokens is divided by; 0: none
 	width        int                // padded, of every file; -1: they have several
 }
@@ -139,7 +140,7 @@ func (s *session) scan() *overview {
 		v.ends = false
 	}
 	if len(s.run.Steps()) <= mostScanned {
-		v.updates = first.rollout()
+		v.updates, v.adapted = first.rollout(), first.synced > 0
 	}
 	again := losses.Apart()
 	if again {

@@ -279,6 +279,9 @@ func (s *session) solved(step int, set *convention.Set) *convention.Set {
 	if n := s.scan().updates; n > 1 && set.Value("optim.epochs").Kind() != convention.Number {
 		set = set.WithFact(stage.RolloutSteps, float64(n))
 	}
+	if s.scan().adapted {
+		set = set.WithFact(stage.Adapted, true)
+	}
 	if n := s.scan().rollout; n > 1 && !stage.SaysUpdates(set) {
 		set = set.WithFact("num_mini_batches", float64(n))
 	}

@@ -240,6 +240,8 @@ func engineSize(c *Case) *Assertion {
 		out.Note += fmt.Sprintf("; more than rounding in 16 bits makes (logit noise %g), which the importance weights of the run correct for", largestScale)
 	case d.Scale > largestScale && d.Scale <= mostOfLag*largestScale && Asynchronous(c.B):
 		out.Note += fmt.Sprintf("; more than rounding in 16 bits makes (logit noise %g), as older weights may, which are declared", largestScale)
+	case d.Scale > largestScale && d.Scale <= mostOfLag*largestScale && c.adaptedLate():
+		note(&c.Absent, "whether rollouts are asynchronous (one_step_off, async_rollout or max_staleness among the options): the engine had the weights of the start for several steps, and "+d.String())
 	case d.Scale > largestScale && name == "logp_new" && c.Set.Value("optim.epochs").Kind() == convention.Unknown:
 		return nil // after the first of several epochs updates lie between the two, and nobody says how many there are
 	case d.Scale > largestScale:
@@ -437,6 +439,15 @@ func SaysLag(option string) bool {
 // RolloutSteps is the fact how many steps the first rollout of a run has, in epochs that nobody declares: those before its first new rows.
 const RolloutSteps = "steps of the first rollout"
 
+// Adapted is the fact that the engine of a run leaves the reference that it begins with.
+const Adapted = "the engine leaves the reference"
+
+// adaptedLate reports whether files that say nothing are of an engine that gets its weights, late.
+func (c *Case) adaptedLate() bool {
+	_, later := c.Set.Fact(Adapted)
+	return later && c.saysNothing()
+}
+
 // mayHaveStart reports whether the engine of an asynchronous run may still sample from the weights that the run began with. Where nobody says
 // that a run is asynchronous and importance weights stand between engine and trainer, the engine may be one rollout behind, as one is that
 // samples while the trainer trains, and the second rollout is noted to be open; of files that say nothing at all every step is. TRL's trainers send the weights before every rollout.
@@ -447,6 +458,9 @@ func (c *Case) mayHaveStart() bool {
 		if late = 1; c.saysNothing() { // nor how many steps a rollout has
 			late = math.Inf(1)
 		}
+	}
+	if !declared && c.adaptedLate() {
+		late = math.Inf(1)
 	}
 	if n := c.Set.Value("optim.epochs"); n.Kind() == convention.Number {
 		epochs = max(1, n.Num())

@@ -104,6 +104,9 @@ func TestEngineAtTheTemperature(t *testing.T) {
 				of(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "the second rollout is still of the weights of the start")
 			}
 			late = dumped(other.raw)
+			late.Meta.Step = 3
+			require.Contains(t, named(t, late, text+"raw"), "GEN-UNADAPTED")
+			require.NotContains(t, faultsUnder(t, late, set(t, text+"raw").WithFact(Adapted, true)), "GEN-UNADAPTED", "an engine that gets its weights, late, in files that say nothing")
 			late.token("is_weights", own.raw...)
 			late.Meta.Step = 3
 			require.NotContains(t, named(t, late, text+"raw"), "GEN-UNADAPTED", "files that say nothing may be of an engine that is more rollouts late")
