@@ -3,7 +3,6 @@ package pretrained
 import (
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 
 	"plumbline/internal/format"
@@ -83,8 +82,11 @@ func (w *Weight) ReadRows32(dst []float32, first int) error {
 	}
 	kept := pieces.Get().(*[]float64)
 	defer pieces.Put(kept)
-	*kept = slices.Grow((*kept)[:0], max(1, pieceLen/width)*width)
-	piece := (*kept)[:min(max(1, pieceLen/width)*width, len(dst))]
+	n := max(1, pieceLen/width) * width
+	if cap(*kept) < n {
+		*kept = make([]float64, n)
+	}
+	piece := (*kept)[:min(n, len(dst))]
 	for at := 0; at < len(dst); at += len(piece) {
 		piece = piece[:min(len(piece), len(dst)-at)]
 		row := first + at/width

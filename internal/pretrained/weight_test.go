@@ -165,11 +165,12 @@ func TestNotFinite(t *testing.T) {
 func TestRowsLeaveNoGarbage(t *testing.T) {
 	w := &Weight{Shape: []int{4096, 2048}, rows: func(dst []float64, _ int) error { clear(dst); return nil }}
 	dst := make([]float32, 16*w.Width())
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // a pool does not find what another processor has put back last
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for first := 0; first < w.Rows(); first += 16 {
 		require.NoError(t, w.ReadRows32(dst, first))
 	}
 	runtime.ReadMemStats(&after)
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(128*8<<15)) // half of what 256 calls take: the collector drops some buffers, and the race detector one in four
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(128*8<<15)) // half of what 256 calls take: the race detector drops one buffer in four
 }
