@@ -19,9 +19,7 @@ func (t *track) withoutKL(res *check.Result, s *session) {
 	if !lead && (res.Verdict != check.Pass || len(t.fits) == 0) || t.check.ID != "gradient/dlogp" || !t.searched || s.profile != nil {
 		return
 	}
-	if !lead && slices.ContainsFunc(t.fits, func(f stage.Fit) bool { // the gradient has the term, whatever its coefficient in the loss
-		return slices.ContainsFunc(f.Changes, func(c stage.Change) bool { return c.Option == "kl.place" && c.To.String() == "loss" })
-	}) {
+	if !lead && t.decidedTo("kl.place", "loss") { // the gradient has the term, whatever its coefficient in the loss
 		return
 	}
 	const looked = 4

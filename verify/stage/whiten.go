@@ -127,16 +127,16 @@ func whiteTogether(b *dump.Batch, runs [][2]int, x []float64) bool {
 	if x == nil || len(runs) == len(b.Files) {
 		return false
 	}
-	white := func(lo, hi int) bool {
-		const near = 1e-5 // of their size
+	near := max(1e-5, Grid(x)) // of their size, and of what their storage rounds
+	white := func(lo, hi int, times float64) bool {
 		var sum, square, n float64
 		for i := range b.TokensIn(lo, hi) {
 			sum, square, n = sum+x[i], square+float64(x[i]*x[i]), n+1
 		}
-		return n == 0 || math.Abs(sum/n) <= near*math.Sqrt(square/n)
+		return n == 0 || math.Abs(sum/n) <= times*near*math.Sqrt(square/n)
 	}
-	return !slices.ContainsFunc(runs, func(r [2]int) bool { return !white(r[0], r[1]) }) &&
-		slices.ContainsFunc(b.Files, func(f dump.FileInfo) bool { return !white(f.Lo, f.Hi) })
+	return !slices.ContainsFunc(runs, func(r [2]int) bool { return !white(r[0], r[1], 1) }) &&
+		slices.ContainsFunc(b.Files, func(f dump.FileInfo) bool { return !white(f.Lo, f.Hi, 4) })
 }
 
 // wholeBatch notes what keeps the files of a step from being all that was sampled together.
