@@ -61,27 +61,38 @@ func whitenedCellEdits(o *stage.Outcome) (list []edit) {
 	if o.Check.Output != "advantages" || scope.Kind() != convention.Enum || scope.Text() == "none" || scope.Text() == "row" || o.Half() || !slices.Contains(c.B.Mask, false) {
 		return nil
 	}
-	eps, raw := numberOr(c, "whiten.eps", 0), under(notWhitened, c, o.Check)
+	raw := under(notWhitened, c, o.Check)
 	for k, set := range whitenedSets {
 		for j, fill := range whitenedFills {
-			for _, part := range []struct {
-				title       string
-				mean, other bool
-			}{{"mean and variance are", true, true}, {"the mean is", true, false}, {"the variance is", false, true}} {
-				for _, ddof := range []float64{0, 1} {
-					for _, inside := range []bool{false, true} {
-						if inside && eps == 0 {
-							continue
-						}
-						of := func(c *stage.Case, raw *stage.Prediction) *stage.Prediction {
-							return whitenedOverCells(c, raw, k, j, part.mean, part.other, ddof, inside)
-						}
-						if !nearBy(o, of(c, raw)) {
-							continue
-						}
-						list = append(list, edit{id: "WHITEN-PADS", title: "whitening: " + part.title + " over " + set.title + ", " + fill.title + " outside the mask", changes: 1, foreign: set.foreign,
-							predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return of(c, under(notWhitened, c, ch)) }})
-					}
+			for _, f := range whitenForms(numberOr(c, "whiten.eps", 0)) {
+				of := func(c *stage.Case, raw *stage.Prediction) *stage.Prediction {
+					return whitenedOverCells(c, raw, k, j, f)
+				}
+				if !nearBy(o, of(c, raw)) {
+					continue
+				}
+				what := map[[2]bool]string{{true, true}: "mean and variance are", {true, false}: "the mean is", {false, true}: "the variance is"}[[2]bool{f.mean, f.variance}]
+				list = append(list, edit{id: "WHITEN-PADS", title: "whitening: " + what + " over " + set.title + ", " + fill.title + " outside the mask", changes: 1, foreign: set.foreign,
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return of(c, under(notWhitened, c, ch)) }})
+			}
+		}
+	}
+	return list
+}
+
+// whitenForm is a whitening by the mean, the variance or both of other numbers than those that are whitened, with ε inside of the root or behind it.
+type whitenForm struct {
+	mean, variance bool
+	ddof           float64
+	inside         bool
+}
+
+func whitenForms(eps float64) (list []whitenForm) {
+	for _, of := range [][2]bool{{true, true}, {true, false}, {false, true}} {
+		for _, ddof := range []float64{0, 1} {
+			for _, inside := range []bool{false, true} {
+				if !inside || eps != 0 {
+					list = append(list, whitenForm{of[0], of[1], ddof, inside})
 				}
 			}
 		}
@@ -89,8 +100,32 @@ func whitenedCellEdits(o *stage.Outcome) (list []edit) {
 	return list
 }
 
-func whitenedOverCells(c *stage.Case, raw *stage.Prediction, set, fill int, mean, variance bool, ddof float64, inside bool) *stage.Prediction {
+// put whitens the tokens of a run of rows in p: by the moments of own, and of other where the form has those. Numbers are of at most size and off by most.
+func (f whitenForm) put(p, raw *stage.Prediction, c *stage.Case, run [2]int, own, other []float64, most, size float64) bool {
 	eps := numberOr(c, "whiten.eps", 0)
+	ofMean, ofVariance := own, own
+	if f.mean {
+		ofMean = other
+	}
+	if f.variance {
+		ofVariance = other
+	}
+	v := squares(ofVariance) / (float64(len(ofVariance)) - f.ddof)
+	s := math.Sqrt(v) + eps
+	if f.inside {
+		s = math.Sqrt(v + eps)
+	}
+	if !(s > 0) {
+		return false
+	}
+	m := meanOf(ofMean)
+	for i := range c.B.TokensIn(run[0], run[1]) {
+		standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
+	}
+	return true
+}
+
+func whitenedOverCells(c *stage.Case, raw *stage.Prediction, set, fill int, f whitenForm) *stage.Prediction {
 	if raw == nil || len(raw.Want) != len(c.B.Mask) || c.B.Cols == 0 {
 		return nil
 	}
@@ -120,29 +155,8 @@ func whitenedOverCells(c *stage.Case, raw *stage.Prediction, set, fill int, mean
 				size = max(size, math.Abs(x))
 			}
 		}
-		if len(all) == len(tokens) || len(tokens) < 2 {
+		if len(all) == len(tokens) || len(tokens) < 2 || !f.put(p, raw, c, run, tokens, all, most, size) {
 			return nil
-		}
-		ofMean, ofVariance := tokens, tokens
-		if mean {
-			ofMean = all
-		}
-		if variance {
-			ofVariance = all
-		}
-		m, about, square := meanOf(ofMean), meanOf(ofVariance), 0.0
-		for _, x := range ofVariance {
-			square += (x - about) * (x - about)
-		}
-		s := math.Sqrt(square/(float64(len(ofVariance))-ddof)) + eps
-		if inside {
-			s = math.Sqrt(square/(float64(len(ofVariance))-ddof) + eps)
-		}
-		if !(s > 0) {
-			return nil
-		}
-		for i := range c.B.TokensIn(run[0], run[1]) {
-			standardised(p, i, raw.Want[i], m, s, most, size, c.Unit)
 		}
 	}
 	return p

@@ -47,35 +47,22 @@ func whitenedSubsetEdits(o *stage.Outcome) (list []edit) {
 	if o.Check.Output != "advantages" || scope.Kind() != convention.Enum || scope.Text() == "none" || scope.Text() == "row" || o.Half() || c.B.Rows < 2 {
 		return nil
 	}
-	eps := numberOr(c, "whiten.eps", 0)
 	raw := under(notWhitened, c, o.Check)
 	for k, set := range whitenedSubsets {
-		for _, part := range []struct {
-			title           string
-			mean, deviation bool
-		}{{"mean and deviation of all are those", true, true}, {"the mean of all is that", true, false}, {"the deviation of all is that", false, true}} {
-			for _, ddof := range []float64{0, 1} {
-				for _, inside := range []bool{false, true} {
-					if inside && eps == 0 {
-						continue
-					}
-					of := func(c *stage.Case, raw *stage.Prediction) *stage.Prediction {
-						return whitenedBySubset(c, raw, k, part.mean, part.deviation, ddof, inside)
-					}
-					if !nearBy(o, of(c, raw)) {
-						continue
-					}
-					list = append(list, edit{id: "WHITEN-SCOPE", title: "whitening: " + part.title + " of " + set.title + " alone", changes: 1, foreign: true,
-						predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return of(c, under(notWhitened, c, ch)) }})
-				}
+		for _, f := range whitenForms(numberOr(c, "whiten.eps", 0)) {
+			of := func(c *stage.Case, raw *stage.Prediction) *stage.Prediction { return whitenedBySubset(c, raw, k, f) }
+			if !nearBy(o, of(c, raw)) {
+				continue
 			}
+			what := map[[2]bool]string{{true, true}: "mean and deviation of all are those", {true, false}: "the mean of all is that", {false, true}: "the deviation of all is that"}[[2]bool{f.mean, f.variance}]
+			list = append(list, edit{id: "WHITEN-SCOPE", title: "whitening: " + what + " of " + set.title + " alone", changes: 1, foreign: true,
+				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return of(c, under(notWhitened, c, ch)) }})
 		}
 	}
 	return list
 }
 
-func whitenedBySubset(c *stage.Case, raw *stage.Prediction, set int, mean, deviation bool, ddof float64, inside bool) *stage.Prediction {
-	eps := numberOr(c, "whiten.eps", 0)
+func whitenedBySubset(c *stage.Case, raw *stage.Prediction, set int, f whitenForm) *stage.Prediction {
 	if raw == nil || len(raw.Want) != len(c.B.Mask) || c.B.Cols == 0 {
 		return nil
 	}
@@ -95,25 +82,8 @@ func whitenedBySubset(c *stage.Case, raw *stage.Prediction, set int, mean, devia
 				size, most = max(size, math.Abs(x)), max(most, raw.Bound[i])
 			}
 		}
-		if len(some) == len(all) || len(some) < 2 {
+		if len(some) == len(all) || len(some) < 2 || !f.put(p, raw, c, run, all, some, most, size) {
 			return nil
-		}
-		ofMean, ofDeviation := all, all
-		if mean {
-			ofMean = some
-		}
-		if deviation {
-			ofDeviation = some
-		}
-		v, s := squares(ofDeviation)/(float64(len(ofDeviation))-ddof), 0.0
-		if s = math.Sqrt(v) + eps; inside {
-			s = math.Sqrt(v + eps)
-		}
-		if !(s > 0) {
-			return nil
-		}
-		for i := range c.B.TokensIn(run[0], run[1]) {
-			standardised(p, i, raw.Want[i], meanOf(ofMean), s, most, size, c.Unit)
 		}
 	}
 	return p
