@@ -301,7 +301,7 @@ func (c *Case) predicted(name string) Input {
 		note(&c.Absent, name)
 		return Input{}
 	}
-	open := false // options decide what the losses of tokens are, and nothing else is missing: of those a search tries many
+	open := false // options decide what the losses or the KL of tokens are, and nothing else is missing: of those a search tries many
 	for _, check := range All() {
 		if check.Output != name || check.Predict == nil {
 			continue
@@ -313,7 +313,7 @@ func (c *Case) predicted(name string) Input {
 		p := check.Predict(sub)
 		if p == nil {
 			if len(sub.Absent) == 0 {
-				open = open || name == "token_loss" && len(sub.Unknown) > 0
+				open = open || (name == "token_loss" || name == "kl") && len(sub.Unknown) > 0
 				for _, o := range sub.Unknown {
 					note(&c.Read, o)
 					note(&c.Unknown, o)
