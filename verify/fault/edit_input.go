@@ -70,7 +70,7 @@ func inputEdits(o *stage.Outcome) []edit {
 				}))
 			default:
 				list = append(list, edit{id: ofKL(o.Check, "OTHER-TENSOR", name+" is read one token"), title: fmt.Sprintf("%s is rolled: read one token %s, the end of the row at its beginning", name, word), changes: 1,
-					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return rolledRow(name, by, c, ch) }})
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return rolledRow([]string{name}, by, c, ch) }})
 			}
 		}
 		add("OTHER-FORM", name+" is rounded to bfloat16 before it is used", token(name, func(_ *stage.Case, x []float64) []float64 { return mapped(x, toBF16) }))
@@ -204,25 +204,30 @@ func reversed(name string) input {
 	})
 }
 
-// rolledRow predicts an output for a tensor rolled along its rows. What a dump holds outside the mask may be another number than the program
+// rolledRow predicts an output for tensors rolled along their rows. What a dump holds outside the mask may be another number than the program
 // had there: cells that would read one are not judged, and of numbers that a whole row makes nothing is predicted.
-func rolledRow(name string, by int, c *stage.Case, ch *stage.Check) *stage.Prediction {
+func rolledRow(names []string, by int, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	b := c.B
-	x := b.Token(name)
-	if x == nil || b.Cols == 0 {
-		return nil
+	known := make([]bool, len(b.Mask))
+	in := sameInput
+	for _, name := range names {
+		x := b.Token(name)
+		if x == nil || b.Cols == 0 {
+			return nil
+		}
+		y := make([]float64, len(x))
+		for i := range y {
+			y[i], known[i] = neighbour(c, x, i, 0, -by)
+		}
+		in = both(in, perToken(name, y))
 	}
-	y, known := make([]float64, len(x)), make([]bool, len(x))
-	for i := range y {
-		y[i], known[i] = neighbour(c, x, i, 0, -by)
-	}
-	p := under(perToken(name, y), c, ch)
-	if p == nil || len(p.Want) != len(x) {
+	p := under(in, c, ch)
+	if p == nil || len(p.Want) != len(known) {
 		return nil
 	}
 	q := *p
-	q.Judge = make([]bool, len(x))
-	for i := range x {
+	q.Judge = make([]bool, len(known))
+	for i := range known {
 		q.Judge[i] = known[i] && b.Mask[i] && (p.Judge == nil || p.Judge[i])
 	}
 	return &q
