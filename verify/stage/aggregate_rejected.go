@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"plumbline/internal/format/dump"
 )
@@ -19,6 +20,14 @@ func (c *Case) rejects() bool {
 	rule, _ := c.Set.Fact(rejection)
 	_, is := rule.(string)
 	return is
+}
+
+// rejectsTokens reports whether tokens are taken out and not responses alone, which leave those of the others as they are (verl 0.9.1,
+// rollout_corr_helper.py: token_k1, token_k2 and token_k3, several rules with commas between them).
+func (c *Case) rejectsTokens() bool {
+	rule, _ := c.Set.Fact(rejection)
+	text, _ := rule.(string)
+	return strings.Contains(text, "token_")
 }
 
 // weighedCells are the tokens that importance weights were made of where a rejection shrinks the mask behind them: those of the mask, and those that have a weight

@@ -300,7 +300,13 @@ func predictISWeights(c *Case) *Prediction {
 		return c.lacks("is_weights per token, as tis.level and tis.rule make them")
 	}
 	mask := b.Mask
-	if c.rejects() && !perRow { // the mask of the loss is smaller than that of the weights
+	switch {
+	case !c.rejects() || perRow:
+	case b.Token("is_weights") == nil: // the mask of the loss is smaller than that of the weights
+		if o.Normalize || o.Level != rl.TISToken && c.rejectsTokens() {
+			return c.lacks("is_weights, which were made before the rejection")
+		}
+	default:
 		if mask = weighedCells(b); o.Level != rl.TISToken && o.Rule == rl.TISZeroOutside {
 			old.X = zeroed(b, old.X, gen.X)
 		}

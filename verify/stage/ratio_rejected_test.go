@@ -62,3 +62,23 @@ func TestWeightsBeforeTheRejection(t *testing.T) {
 	}
 	require.Equal(t, check.Pass, Judge(Find("ratio/is_weights"), g.token("is_weights", normal...).Batch, banded).Verdict)
 }
+
+// Weights that were not dumped are recomputed of the tokens that are left where a rejection takes whole responses out, or where a weight is of its token
+// alone; a sequence that lost tokens had the weight of all of them, which nothing tells.
+func TestWeightsOfARejectionNotDumped(t *testing.T) {
+	const cols = 4
+	g := newGrid(cols, 4, 3, 2).token("logp_old", -1, -2, -1.5, -3, -0.5, -1, -2, 0, -1, -1.25, 0, 0).token("logp_gen", -1.1, -1.9, -1.6, -2.8, -0.75, -1, -1.9, 0, -1.5, -1, 0, 0)
+	g.Mask[1] = false
+	for _, c := range []struct {
+		rule, level, normalize string
+		known                  bool
+	}{
+		{"token_k1", "token", "false", true}, {"seq_mean_k3", "seq_sum", "false", true},
+		{"token_k1", "seq_sum", "false", false}, {"seq_mean_k3,token_k2", "seq_geo", "false", false}, {"seq_mean_k3", "seq_sum", "true", false}, {"token_k1", "token", "true", false},
+	} {
+		options := set(t, "tis.level="+c.level+" tis.rule=zero_outside tis.low=0.5 tis.high=1.5 tis.gate=ratio tis.log_clamp=20 tis.normalize="+c.normalize).WithFact(rejection, c.rule)
+		of := NewCase(g.Batch, options, 0)
+		w := of.Token("is_weights")
+		require.Equal(t, c.known, of.OK() && len(w.X) == len(g.Mask), "%s at %s: %v", c.rule, c.level, of.Absent)
+	}
+}
