@@ -142,20 +142,23 @@ func (c *Case) highEntropy() (keep []float64, open []bool) {
 }
 
 // quantile returns the ends between which the quantile q of sorted numbers lies as float32 has it. The rank r = q·(n − 1) is a product of two
-// numbers of float32, so that it is known, and the value x_⌊r⌋ + (r − ⌊r⌋)·(x_⌈r⌉ − x_⌊r⌋) is off by 4u of itself. It is never outside the two
-// numbers, to which rounding is monotone: between two equal ones, as entropies of a 16-bit type often are, it is that number, and so it is
-// at a rank that is whole.
+// numbers of float32, which is rounded to one before its fraction is taken, or not (torch 2.15: of a whole rank 4·10⁻⁷ may be left), and the value
+// x_⌊r⌋ + (r − ⌊r⌋)·(x_⌈r⌉ − x_⌊r⌋) is off by 4u of itself. It is never outside the two numbers, to which rounding is monotone: between two equal
+// ones, as entropies of a 16-bit type often are, it is that number, and so it is at a rank that is whole.
 func quantile(x []float64, q float64) (low, high float64) {
 	last := len(x) - 1
-	rank := float64(float32(q) * float32(last))
-	k := min(int(rank), last)
-	next := x[min(k+1, last)]
-	if rank == float64(k) {
-		return x[k], x[k]
+	low, high = math.Inf(1), math.Inf(-1)
+	for _, rank := range []float64{float64(float32(q) * float32(last)), float64(float32(q)) * float64(last)} {
+		k := min(int(rank), last)
+		value, next := x[k], x[min(k+1, last)]
+		off := 0.0
+		if rank != float64(k) {
+			value += float64((rank - float64(k)) * (next - value))
+			off = 4 * tol.U32 * math.Abs(value)
+		}
+		low, high = min(low, max(value-off, x[k])), max(high, min(value+off, next))
 	}
-	value := x[k] + float64((rank-float64(k))*(next-x[k]))
-	off := 4 * tol.U32 * math.Abs(value)
-	return max(value-off, x[k]), min(value+off, next)
+	return low, high
 }
 
 // ofHighEntropy restricts the mean over the tokens of a micro-batch to those that loss.top_entropy keeps, as TRL does with its entropy

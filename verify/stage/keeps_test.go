@@ -53,6 +53,25 @@ func TestHighEntropyTies(t *testing.T) {
 	fails(t, "token_loss/policy", g.token("token_loss", -1, 0, -1, 0).Batch, s)
 }
 
+// Where the rank of the quantile is whole but for the rounding of q, it may be one place above the entropy of that rank, whose token is then left out.
+func TestHighEntropyAtAWholeRank(t *testing.T) {
+	s := set(t, plainPPO+"loss.top_entropy=0.2")
+	h, kept, left := make([]float64, 36), make([]float64, 36), make([]float64, 36)
+	for i := range h { // the rank of 1 − 0.2 is 28
+		if h[i] = float64(float32(i) / 16); i >= 28 {
+			kept[i], left[i] = -1, -1
+		}
+	}
+	left[28] = 0
+	g := newGrid(36, 36).token("logp_new", make([]float64, 36)...).token("logp_old", make([]float64, 36)...).row("advantages", 1).token("entropy", h...)
+	require.Equal(t, check.Pass, Judge(Find("token_loss/policy"), g.token("token_loss", kept...).Batch, s).Verdict)
+	require.Equal(t, check.Pass, Judge(Find("token_loss/policy"), g.token("token_loss", left...).Batch, s).Verdict)
+	left[29] = 0
+	fails(t, "token_loss/policy", g.token("token_loss", left...).Batch, s)
+	kept[27] = -1
+	fails(t, "token_loss/policy", g.token("token_loss", kept...).Batch, s)
+}
+
 // The rewards of greedy responses that were not dumped are one number for each prompt.
 func TestSolvedBaselines(t *testing.T) {
 	s := set(t, "adv.kind=remax")
