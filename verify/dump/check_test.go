@@ -166,3 +166,39 @@ func TestEstimatorsThatCannotBeTried(t *testing.T) {
 	require.Contains(t, r.Reason, "values, token_rewards")
 	require.Equal(t, check.Undetermined, judge(dump.Options{}, true).Verdict, "one number of a response")
 }
+
+// What the dump lacks under every value of the options that nobody declares is the dump's, and no doubt about the options.
+func TestWithoutTensorsUnderEveryOption(t *testing.T) {
+	step := dump.Step{Rows: 2, Cols: 2, Mask: []bool{true, true, true, true}, Framework: "torch", Losses: map[string]float64{"loss": 0.25},
+		Tokens: map[string][]float64{"token_loss": {0.5, 0.25, 1, 2}, "advantages": {0.5, 0.25, 1, 2}, "token_rewards": {0, 1, 0, 2}}}
+	for _, c := range []struct {
+		check   string
+		options map[string]any
+		tensors string
+	}{
+		{"aggregate/loss", map[string]any{"loss.kind": "ppo", "kl.place": "none", "agg.kind": "token", "agg.denominator": "micro", "mean.eps": 0.0, "entropy.coef": 0.1}, "entropy"},
+		{"gae/advantage", map[string]any{"adv.kind": "gae", "gae.gamma": 1.0, "gae.lambda": 0.9, "gae.hole": "none", "whiten.scope": "none"}, "values"},
+	} {
+		step.Options = c.options
+		results, err := dump.Check(context.Background(), dump.Options{}, step)
+		require.NoError(t, err)
+		i := slices.IndexFunc(results, func(r check.Result) bool { return r.Check == c.check })
+		require.GreaterOrEqual(t, i, 0)
+		require.Equal(t, check.NotSeen, results[i].Verdict, results[i].Reason)
+		require.Contains(t, results[i].Reason, "not judged: not in the dump: "+c.tensors)
+	}
+}
+
+// A loss of token losses alone is explained without the log-probs that these are of.
+func TestLossOfTokenLossesAlone(t *testing.T) {
+	step := dump.Step{Rows: 2, Cols: 3, Mask: []bool{true, true, false, true, true, true}, Framework: "torch", Losses: map[string]float64{"loss": 2 * 4.75 / 5},
+		Tokens:  map[string][]float64{"token_loss": {0.5, 0.25, 0, 1, 2, 1}},
+		Options: map[string]any{"loss.kind": "ppo", "kl.place": "none", "agg.kind": "token", "agg.denominator": "micro", "agg.div_ga": false, "mean.eps": 0.0, "entropy.coef": 0.0}}
+	results, err := dump.Check(context.Background(), dump.Options{}, step)
+	require.NoError(t, err)
+	i := slices.IndexFunc(results, func(r check.Result) bool { return r.Check == "aggregate/loss" })
+	require.GreaterOrEqual(t, i, 0)
+	require.Equal(t, check.Fail, results[i].Verdict, results[i].Reason)
+	require.NotEmpty(t, results[i].Explanations)
+
+}

@@ -1,7 +1,6 @@
 package dump
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -151,7 +150,7 @@ func (s *session) coverage() *Coverage {
 	c.Raise = c.Raise[:min(len(c.Raise), 3)]
 	for _, t := range s.tracks {
 		if t.unjudged != "" {
-			c.Untested = append(c.Untested, fmt.Sprintf("%s (%s)", t.unjudged, cmp.Or(strings.TrimPrefix(t.first.Lacking(), "not in the dump: "), "values, token_rewards")))
+			c.Untested = append(c.Untested, t.unjudged)
 		}
 	}
 	c.Untested = append(c.Untested, s.exercise.reasons()...)

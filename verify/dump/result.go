@@ -166,8 +166,8 @@ func (t *track) result(s *session) (check.Result, bool) {
 		case strings.HasPrefix(res.Reason, "not in the dump: "+stage.ScoresOfTokens): // for which there is no tensor
 			res.Verdict, res.Metric, res.Reason = check.NotSeen, "", "the rewards are not judged: "+res.Reason
 		case t.wantsTensors(res.Reason):
-			t.unjudged = notJudged(t.check.Output)
-			res.Verdict, res.Reason = check.NotSeen, t.unjudged+": "+res.Reason
+			_, list, _ := strings.Cut(res.Reason, notDumped)
+			res.Verdict, res.Reason = check.NotSeen, t.lacks(list)
 		}
 	case len(t.warned) > 0:
 		res.Verdict = check.Warn
@@ -176,6 +176,16 @@ func (t *track) result(s *session) (check.Result, bool) {
 		return res, false
 	}
 	return res, true
+}
+
+// notDumped is before the names of what a dump lacks.
+const notDumped = "not in the dump: "
+
+// lacks notes that an output is not judged for want of some tensors, and returns the reason that says so.
+func (t *track) lacks(tensors string) string {
+	what := notJudged(t.check.Output)
+	t.unjudged = fmt.Sprintf("%s (%s)", what, tensors)
+	return what + ": " + notDumped + tensors
 }
 
 // notJudged says that an output is not judged.
@@ -192,8 +202,8 @@ func notJudged(output string) string {
 // wantsTensors reports whether a reason is that the dump lacks tensors, which hooks leave out, and no more: nothing was tried that gives other numbers. It is a
 // blind spot then, and no doubt.
 func (t *track) wantsTensors(reason string) bool {
-	list, lacks := strings.CutPrefix(reason, "not in the dump: ")
-	if !lacks || t.absent == "" && len(t.first.Case.Unknown) > 0 {
+	_, list, lacks := strings.Cut(reason, notDumped)
+	if !lacks || t.absent == "" && t.searched {
 		return false
 	}
 	known := dumpfile.TensorNames()

@@ -50,7 +50,7 @@ type track struct {
 
 	otherwise bool // two other values explain it, of which nobody declares one, and the other is a known bug
 
-	unjudged string   // what the dump lacks tensors for, "the loss is not judged"; "": nothing
+	unjudged string   // what the dump lacks tensors for, with their names, "the loss is not judged (entropy)"; "": nothing
 	beside   []string // the checks whose failures chose between the explanations of this one
 }
 

@@ -237,18 +237,29 @@ func (t *track) filled(v *view, set *convention.Set, s *session) (list []judgeme
 // withoutInputs names what a batch lacks where no profile's options can be tried on it for want of data, each profile's need once;
 // "" if some can.
 func (t *track) withoutInputs(b *dump.Batch, set *convention.Set) string {
+	const most = 3 // options that a profile leaves to the configuration
 	var needs []string
-	for _, p := range convention.Profiles() {
-		under, _ := convention.FromProfile(p).Over(set)
+	var lacking func(under *convention.Set, open int) bool
+	lacking = func(under *convention.Set, open int) bool {
 		o := stage.Judge(t.check, b, under)
-		if o.Verdict == check.NotSeen || o.Verdict == check.Skip {
-			continue
-		}
-		if o.Verdict != check.Undetermined || len(o.Case.Absent) == 0 {
-			return ""
+		switch {
+		case o.Verdict == check.NotSeen || o.Verdict == check.Skip:
+			return true
+		case o.Verdict != check.Undetermined || len(o.Case.Absent) == 0 && (len(o.Case.Unknown) == 0 || open == most):
+			return false
+		case len(o.Case.Absent) == 0:
+			name := o.Case.Unknown[0]
+			among := under.Among(name)
+			return len(among) > 0 && !slices.ContainsFunc(among, func(v convention.Value) bool { return !lacking(under.With(name, v, ofNobody), open+1) })
 		}
 		if need := strings.Join(o.Case.Absent, " and "); !slices.Contains(needs, need) {
 			needs = append(needs, need)
+		}
+		return true
+	}
+	for _, p := range convention.Profiles() {
+		if under, _ := convention.FromProfile(p).Over(set); !lacking(under, 0) {
+			return ""
 		}
 	}
 	return strings.Join(needs, ", or ")

@@ -42,9 +42,8 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		t.ascends(res)
 	case res.Verdict == check.Fail && (t.unexplained() || !convicted) && t.check.Stage == convention.Advantage && !isDeclared(t.first.Case.Set, "adv.kind") &&
 		!s.o.Selection.Demands(t.check.ID) && stage.EstimatorUnseen(t.first.Case.B):
-		t.unjudged = notJudged(t.check.Output)
 		res.Verdict, res.Class, res.Metric, res.Where, res.Fix, res.Explanations, res.Steps.Bad = check.NotSeen, nil, "", "", "", nil, 0
-		res.Reason = t.unjudged + ": not in the dump: values, token_rewards"
+		res.Reason = t.lacks("values, token_rewards")
 	case res.Verdict == check.Fail && !convicted && !t.readsDeclared():
 		open := t.openOptions()
 		if len(open) == 0 {

@@ -128,6 +128,11 @@ func weightsOf(c *stage.Case, ch *stage.Check) *stage.Prediction {
 		if !ok {
 			return nil, nil, false
 		}
+		if b.Tensors["logp_new"] == nil { // a loss of token_loss alone: the weights are those of any numbers
+			if b, _, ok = perToken("logp_new", make([]float64, len(b.Mask)))(c.Of(b, set)); !ok {
+				return nil, nil, false
+			}
+		}
 		if b.Tensors["logp_ref"] == nil {
 			t := *b.Tensors["logp_new"]
 			b = b.With("logp_ref", t.Data)
