@@ -22,6 +22,10 @@ func TestStepsThatAgreeToTheLastPlace(t *testing.T) {
 	require.Equal(t, check.Undetermined, verdict(stage.LeastToLast, stage.LeastToLast-1, false))
 	require.Equal(t, check.Undetermined, verdict(stage.LeastToLast-1, stage.LeastToLast-1, false))
 	require.Equal(t, check.Undetermined, verdict(stage.LeastToLast, stage.LeastToLast, true), "a search has tried many options")
+	one := &track{check: stage.Find("aggregate/loss"), seen: true, judged: 2, passed: 1, compared: 2, undecided: make([]int, 1), toLast: 1, lastPlaces: stage.LeastToLast, starts: []int{1, 2}, exercised: true}
+	res, ok := one.result(&session{})
+	require.True(t, ok)
+	require.Equal(t, check.Pass, res.Verdict, "one number of float32")
 	exercised = false
 	require.Equal(t, check.Untested, verdict(stage.LeastToLast, stage.LeastToLast, false), "zeros, whatever the formula")
 }
@@ -38,6 +42,6 @@ func TestRewardsOfTurnsAreNotSeen(t *testing.T) {
 
 // A shard that judged a step says whether its numbers agree to the last place, too: merged, the steps are right as they are judged as one.
 func TestNotesKeepWhetherNumbersAgreeToTheLastPlace(t *testing.T) {
-	o := &stage.Outcome{Check: stage.Find("aggregate/loss"), Verdict: check.Undetermined, ToLast: true, Case: &stage.Case{}}
-	require.True(t, judgementOf(o).note().outcome(o.Check, nil, nil).ToLast)
+	o := &stage.Outcome{Check: stage.Find("aggregate/loss"), Verdict: check.Undetermined, ToLast: 3, Case: &stage.Case{}}
+	require.Equal(t, 3, judgementOf(o).note().outcome(o.Check, nil, nil).ToLast)
 }

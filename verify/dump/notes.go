@@ -56,7 +56,7 @@ type judged struct {
 	N          int           `json:"n,omitempty"`
 	Failed     int           `json:"failed,omitempty"`
 	Exact      int           `json:"exact,omitempty"`
-	ToLast     bool          `json:"to_last,omitempty"`
+	ToLast     int           `json:"to_last,omitempty"`
 	Ratio      uint64        `json:"ratio,omitempty"`
 	Resolution uint64        `json:"resolution,omitempty"`
 	Rules      bool          `json:"rules,omitempty"`

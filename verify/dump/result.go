@@ -121,7 +121,7 @@ func (t *track) result(s *session) (check.Result, bool) {
 	}
 	res := check.Result{Subject: t.units(t.judged), Compared: t.compared, Resolution: t.resolution, Steps: &check.Steps{Judged: t.judged}}
 	// Bounds that are too wide in some steps tell where all of enough numbers agree to the last place, under options that are declared.
-	toLast := !t.searched && t.toLast > 0 && len(t.undecided) == t.toLast && t.compared >= stage.LeastToLast
+	toLast := !t.searched && t.toLast > 0 && len(t.undecided) == t.toLast && max(t.compared, t.lastPlaces) >= stage.LeastToLast
 	switch {
 	case len(t.failing) > 0:
 		t.failure(&res, s)
@@ -132,7 +132,7 @@ func (t *track) result(s *session) (check.Result, bool) {
 		}
 		t.remarks(&res)
 		if toLast {
-			res.Reason = "all numbers with a bound too wide to tell agree to the last place of their 16-bit type, or bit by bit"
+			res.Reason = "all numbers with a bound too wide to tell agree to the last place of their type"
 		}
 		switch {
 		case len(t.warned) > 0:

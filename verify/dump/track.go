@@ -23,6 +23,7 @@ type track struct {
 	cells, of      int         // failed elements of the failing steps, and all of theirs
 	undecided      []int       // steps
 	toLast         int         // of them those whose numbers agree to the last place all the same
+	lastPlaces     int         // what they count for, see [stage.LeastToLast]
 	lacking        string
 	resolution     float64 // largest over the steps
 	arithmetic     map[string]int
@@ -115,8 +116,9 @@ func (t *track) add(v *view, set *convention.Set, s *session) {
 			t.first = light(s.complete(o))
 			t.lacking = t.first.Lacking()
 		}
-		if t.undecided = append(t.undecided, step); o.ToLast {
+		if t.undecided = append(t.undecided, step); o.ToLast > 0 {
 			t.toLast++
+			t.lastPlaces += o.ToLast
 		}
 	}
 }

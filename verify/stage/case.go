@@ -32,16 +32,17 @@ type Case struct {
 	inert  *inert
 
 	entropies *entropies
+	reading   *reading
 }
 
 // NewCase returns a case of which nothing has been asked.
 func NewCase(b *dump.Batch, set *convention.Set, unit float64) *Case {
-	return &Case{B: b, Set: set, Unit: unit, inert: &inert{}, entropies: &entropies{}}
+	return &Case{B: b, Set: set, Unit: unit, inert: &inert{}, entropies: &entropies{}, reading: &reading{}}
 }
 
 // Of returns a case of another batch and set in the arithmetic of c, of which nothing has been asked.
 func (c *Case) Of(b *dump.Batch, set *convention.Set) *Case {
-	return &Case{B: b, Set: set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, inert: c.inert, entropies: c.entropies}
+	return &Case{B: b, Set: set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, inert: c.inert, entropies: c.entropies, reading: c.reading}
 }
 
 // OK reports whether everything that was asked for is there.
@@ -306,7 +307,7 @@ func (c *Case) predicted(name string) Input {
 		if check.Output != name || check.Predict == nil {
 			continue
 		}
-		sub := &Case{B: c.B, Set: c.Set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, chain: c.chain, asking: append(slices.Clone(c.asking), name), entropies: c.entropies}
+		sub := &Case{B: c.B, Set: c.Set, Unit: c.Unit, Casts: c.Casts, Promoted: c.Promoted, chain: c.chain, asking: append(slices.Clone(c.asking), name), entropies: c.entropies, reading: c.reading}
 		if check.Applies != nil && !check.Applies(sub) {
 			continue
 		}

@@ -21,7 +21,7 @@ type Outcome struct {
 	Pred    *Prediction
 	Got     []float64
 	Exact   int  // elements that are not finite and are the same on both sides
-	ToLast  bool // every element that has a bound too wide to tell agrees to the last place of the 16-bit type in which it is stored, or bit by bit
+	ToLast  int  // 0, or where every element that has a bound too wide to tell agrees to the last place of the type in which it is stored what they count for, see [LeastToLast]
 	Few     bool // of [Coarser]: no more cells than rounding in 16 bits could put wrong by chance
 
 	Arithmetic Arithmetic // under which the output was judged
@@ -123,22 +123,31 @@ func JudgeAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic) *Outco
 }
 
 func judgeAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic, coarse bool) *Outcome {
-	c := NewCase(b, set, a.Unit)
-	c.Casts, c.Promoted = a.Casts, a.Promoted
-	p := ch.Predict(c)
-	o := &Outcome{Check: ch, Verdict: check.Undetermined, Case: c, Pred: p, Arithmetic: a}
-	if !c.OK() {
+	o := predictAs(ch, b, set, a, &reading{})
+	switch {
+	case !o.Case.OK():
 		return o
-	}
-	if p == nil {
+	case o.Pred == nil:
 		o.Verdict = check.Skip
 		return o
 	}
-	if a.Casts && !c.Asks() {
+	if o.compare(o.Pred, coarse); o.Verdict == check.Undetermined {
+		if read := o.read(coarse); read != nil {
+			return read
+		}
+	}
+	return o
+}
+
+// predictAs is an outcome that has not been compared.
+func predictAs(ch *Check, b *dump.Batch, set *convention.Set, a Arithmetic, as *reading) *Outcome {
+	c := NewCase(b, set, a.Unit)
+	c.Casts, c.Promoted, c.reading = a.Casts, a.Promoted, as
+	p := ch.Predict(c)
+	if p != nil && c.OK() && a.Casts && !c.Asks() {
 		p.Bound = Spread(ch.Output, ch.Predict, c, p)
 	}
-	o.compare(p, coarse)
-	return o
+	return &Outcome{Check: ch, Verdict: check.Undetermined, Case: c, Pred: p, Arithmetic: a}
 }
 
 // Compare judges the output of ch in b as if it should be p: a prediction made otherwise than by ch itself. Its tally has no
@@ -179,7 +188,7 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 		scale = rms(p.Want, judged)
 	}
 	t := &tol.Tally{Scale: max(scale, 0x1p-100), Coarse: coarse}
-	toLast := 0
+	toLast, weight := 0, 0
 	for i, want := range p.Want {
 		if !judged(i) {
 			continue
@@ -203,16 +212,23 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 			t.Bad = ""
 			t.Worst = tol.Element{Index: i, Ref: ref, Out: out, Err: math.Inf(1), Ratio: math.Inf(1)}
 		default:
-			place := 0.0
-			if unit > tol.U32 {
-				place = lastPlace(max(math.Abs(out), math.Abs(ref)), unit)
+			size := max(math.Abs(out), math.Abs(ref))
+			place, counts := places32*tol.U32*size, 1
+			switch {
+			case unit > tol.U32:
+				place = lastPlace(size, unit)
+			case size > 0:
+				counts = int(min(LeastToLast, math.Log2(bound/place)/2))
 			}
 			if t.Add(i, ref, out, bound); bound > tol.Void*max(math.Abs(ref), t.Scale) && math.Abs(out-ref) <= place {
 				toLast++
+				weight += max(counts, 1)
 			}
 		}
 	}
-	o.Tally, o.ToLast = t, t.Undetermined > 0 && toLast == t.Undetermined
+	if o.Tally = t; t.Undetermined > 0 && toLast == t.Undetermined {
+		o.ToLast = weight
+	}
 	switch {
 	case t.Failed > 0:
 		o.Verdict = check.Fail
@@ -220,7 +236,7 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 		o.Verdict = check.Undetermined
 	case t.N+o.Exact == 0 && !slices.Contains(b.Mask, true):
 		o.Verdict = check.NotSeen // a step without a token, as where all responses were cut off and are masked
-	case t.N >= LeastToLast && o.ToLast:
+	case max(t.N, o.ToLast) >= LeastToLast && o.ToLast > 0:
 		o.Verdict = check.Pass
 	case t.N+o.Exact == 0 || float64(t.Undetermined) > 0.05*float64(t.N):
 		o.Verdict = check.Undetermined
@@ -229,10 +245,14 @@ func (o *Outcome) compare(p *Prediction, coarse bool) {
 	}
 }
 
-// LeastToLast is the least number of elements that tell by agreeing to the last place of a 16-bit type, or bit by bit, whatever their bounds. A bound that tells nothing is wider
+// LeastToLast is the least number of elements that tell by agreeing to the last place of a 16-bit type, whatever their bounds. A bound that tells nothing is wider
 // than [tol.Void] of an element, and the last place is at most 2⁻⁷ of it: other numbers within the bound are there by chance in all of so many elements no oftener
-// than in 4⁻⁸ of all cases where bounds are four times as wide, and what differs by less than the last place is not seen in numbers of that type at all.
+// than in 4⁻⁸ of all cases where bounds are four times as wide, and what differs by less than the last place is not seen in numbers of that type at all. An
+// element of float32 that agrees within [places32] roundings counts for as many as the same chance is of: half the octaves that its bound is wider.
 const LeastToLast = 8
+
+// places32 are the roundings of float32 that the last places of a sum of some hundred numbers are off by.
+const places32 = 64
 
 // lastPlace is the distance of a number x > 0 of a type with unit roundoff u to its neighbour.
 func lastPlace(x, u float64) float64 {

@@ -29,11 +29,19 @@ func TestNumbersThatAgreeToTheLastPlace(t *testing.T) {
 	require.Equal(t, check.Pass, judged(LeastToLast, 1, format.BF16).Verdict)
 	few := judged(LeastToLast-1, 1, format.BF16)
 	require.Equal(t, check.Undetermined, few.Verdict)
-	require.True(t, few.ToLast, "with the numbers of other steps they may be enough")
+	require.Equal(t, LeastToLast-1, few.ToLast, "with the numbers of other steps they may be enough")
 	off := judged(LeastToLast, 2, format.BF16)
 	require.Equal(t, check.Undetermined, off.Verdict)
-	require.False(t, off.ToLast)
+	require.Zero(t, off.ToLast)
 	require.Equal(t, check.Undetermined, judged(LeastToLast, 0, format.F32).Verdict, "a place of float32 is not what they were rounded to")
+	one := func(off, bound float64) *Outcome {
+		b := newGrid(1, 1).token("returns", float64(float32(1.5*(1+off)))).Batch
+		return Compare(Find("gae/returns"), NewCase(b, &convention.Set{}, tol.U32), &Prediction{Want: []float64{1.5}, Bound: []float64{bound}}, Arithmetic{Unit: tol.U32})
+	}
+	require.Equal(t, check.Pass, one(2e-6, 0.5).Verdict, "one number of float32 that agrees to its last places")
+	require.Equal(t, check.Undetermined, one(8e-6, 0.5).Verdict)
+	require.Equal(t, check.Undetermined, one(2e-6, 0.02).Verdict, "it takes two of so narrow a bound")
+	require.Equal(t, 5, one(2e-6, 0.02).ToLast, "11 octaves; with another of another step they are enough")
 	b := newGrid(LeastToLast, LeastToLast).token("returns", make([]float64, LeastToLast)...).Batch
 	zero := &Prediction{Want: make([]float64, LeastToLast), Bound: []float64{1e-9, 1e-9, 1e-9, 1e-9, 1e-9, 1e-9, 1e-9, 1e-9}}
 	require.Equal(t, check.Pass, Compare(Find("gae/returns"), NewCase(b, &convention.Set{}, tol.U32), zero, Arithmetic{Unit: tol.U32}).Verdict, "bit by bit")

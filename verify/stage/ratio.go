@@ -249,7 +249,7 @@ func (c *Case) decided(w Input) Input {
 		case told && lp != nil && old != nil && math.Abs(lp[i]-old[i]) <= uncut && c.NumOr("kl.beta", 0) == 0:
 			x[i] = 0
 		default:
-			e[i] += math.Abs(alt - x[i])
+			x[i], e[i] = c.reading.of(c.decision(i), x[i], e[i], alt)
 		}
 	}
 	if kept[1] > 0 && kept[1] >= kept[0] {
