@@ -23,11 +23,21 @@ func (t *track) convicted() bool {
 	if slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return t.configurable(e.Hypothesis) }) {
 		return false
 	}
+	if t.check.Stage == convention.Advantage && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative && !e.Solved && t.legalScale(e.Hypothesis.ID) }) {
+		return false
+	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
 		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil && !slices.Contains(otherWeights, e.Hypothesis.ID)
 		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
 	})
+}
+
+// legalScale reports whether what explains advantages is another baseline, or another scale of them, that programs are configured with where nobody says
+// which: a right one has the numbers then, whatever else makes them.
+func (t *track) legalScale(id string) bool {
+	option, ok := map[string]string{"ADV-NOT-SCALED": "adv.scale", "ADV-BATCH-STD": "adv.scale", "ADV-GROUP-STD": "adv.scale", "ADV-DDOF": "adv.ddof"}[id]
+	return ok && !isDeclared(t.first.Case.Set, option)
 }
 
 // overOneWidth reports whether a failure is explained by a padded width in the denominator where all files have one: a configured constant may be as large (Dr. GRPO).

@@ -22,17 +22,17 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		return
 	}
 	if s.profile == nil && res.Verdict == check.Convention && t.nobodySaid() { // whether a search began or the value that is usual was tried
-		var found []string
-		for _, o := range res.Explanations[0].Options {
-			found = append(found, o.Option+"="+o.Value)
-		}
-		res.Verdict, res.Fix, res.Repeat = check.Pass, "", ""
-		res.Reason = "found by search: " + strings.Join(found, ", ")
-		res.Explanations = nil
+		t.foundLate(res, t.why.fits[0].Changes)
 		return
 	}
 	if !t.searched || s.profile != nil || t.first.Rules != nil {
 		return
+	}
+	if res.Verdict == check.Fail {
+		if changes, ok := t.legal(s); ok {
+			t.foundLate(res, changes)
+			return
+		}
 	}
 	convicted := t.convicted() && !t.overOneWidth(s)
 	switch {
@@ -92,6 +92,16 @@ func (t *track) undeclared(res *check.Result, s *session) {
 			res.Fix = declaring(t.openOptions())
 		}
 	}
+}
+
+// foundLate makes a failure of a pass under what was found of the options that nobody declares.
+func (t *track) foundLate(res *check.Result, changes []stage.Change) {
+	var found []string
+	for _, c := range changes {
+		found = append(found, c.Option+"="+c.To.String())
+	}
+	res.Verdict, res.Fix, res.Repeat, res.Class, res.Explanations = check.Pass, "", "", nil, nil
+	res.Reason = "found by search: " + strings.Join(found, ", ")
 }
 
 // declaring asks for the options that are left open.

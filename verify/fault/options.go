@@ -1,10 +1,12 @@
 package fault
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/bug"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -139,6 +141,35 @@ func optionsOf(id string) (list []string) {
 	for _, e := range named {
 		if e.id == id && !slices.Contains(list, e.option) {
 			list = append(list, e.option)
+		}
+	}
+	return list
+}
+
+// ConfiguredAs returns the changes of options of a set that are a bug by the registry, each with what it is configured by: other words, and the written ranges that
+// some scores are outside of.
+func ConfiguredAs(id string, b *dump.Batch, set *convention.Set) (list [][]stage.Change) {
+	to := func(option string, v convention.Value) stage.Change {
+		return stage.Change{Option: option, From: set.Value(option), To: v}
+	}
+	if id == "REWARD-CLIP-MISSING" {
+		const none = 1e30 // a bound that nothing reaches
+		for _, r := range heldRanges(b.Row("scores")) {
+			if v, err := convention.Parse("reward.clip_range", fmt.Sprintf("%g,%g", max(r.lo, -none), min(r.hi, none))); err == nil {
+				list = append(list, []stage.Change{to("reward.clip", parsed("reward.clip", "before_baseline")), to("reward.clip_range", v)})
+			}
+		}
+		return list
+	}
+	for _, e := range named {
+		if e.id != id {
+			continue
+		}
+		for _, v := range (&convention.Set{}).Among(e.option) {
+			c := to(e.option, v)
+			if v != c.From && (e.from == "" || e.from == c.From.String()) && (e.to == "" || e.to == v.String()) && !slices.ContainsFunc(list, func(l []stage.Change) bool { return l[0] == c }) {
+				list = append(list, []stage.Change{c})
+			}
 		}
 	}
 	return list
