@@ -163,7 +163,7 @@ func TestEstimatorsThatCannotBeTried(t *testing.T) {
 	}
 	r := judge(dump.Options{}, false)
 	require.Equal(t, check.NotSeen, r.Verdict, r.Reason)
-	require.Contains(t, r.Reason, "values, token_rewards")
+	require.Contains(t, r.Reason, "not in the dump: values")
 	require.Equal(t, check.Undetermined, judge(dump.Options{}, true).Verdict, "one number of a response")
 }
 
@@ -201,4 +201,33 @@ func TestLossOfTokenLossesAlone(t *testing.T) {
 	require.Equal(t, check.Fail, results[i].Verdict, results[i].Reason)
 	require.NotEmpty(t, results[i].Explanations)
 
+}
+
+// A loss that nothing explains may have a bonus of entropies that the dump lacks, where nobody says that it has none and nothing else says what its policy term is.
+func TestLossWithTermsThatAreNotDumped(t *testing.T) {
+	const rows, cols = 4, 4
+	old, lp, mask := make([]float64, rows*cols), make([]float64, rows*cols), make([]bool, rows*cols)
+	for i := range old {
+		old[i] = -1 - math.Abs(math.Sin(float64(3*i)))
+		lp[i], mask[i] = old[i]+0.1*math.Cos(float64(7*i)), true
+	}
+	judge := func(options map[string]any, more map[string][]float64) check.Result {
+		tokens := map[string][]float64{"logp_new": lp, "logp_old": old}
+		for name, x := range more {
+			tokens[name] = x
+		}
+		step := dump.Step{Rows: rows, Cols: cols, Mask: mask, Framework: "torch", Tokens: tokens, Options: options, Losses: map[string]float64{"loss": 0.7351},
+			PerRow: map[string][]float64{"advantages": {1, -1, 0.5, -0.5}}}
+		results, err := dump.Check(context.Background(), dump.Options{}, step)
+		require.NoError(t, err)
+		i := slices.IndexFunc(results, func(r check.Result) bool { return r.Check == "aggregate/loss" })
+		require.GreaterOrEqual(t, i, 0)
+		return results[i]
+	}
+	r := judge(nil, nil)
+	require.Equal(t, check.NotSeen, r.Verdict, r.Reason)
+	require.Contains(t, r.Reason, "the loss is not judged: not in the dump: entropy")
+	require.Equal(t, check.Undetermined, judge(nil, map[string][]float64{"entropy": make([]float64, rows*cols)}).Verdict, "entropies of 0 add nothing")
+	said := map[string]any{"loss.kind": "ppo", "ratio.level": "token", "clip.low": 0.2, "clip.high": 0.2, "kl.place": "none", "kl.beta": 0.0, "agg.kind": "token", "agg.denominator": "micro", "agg.div_ga": false}
+	require.NotEqual(t, check.NotSeen, judge(said, nil).Verdict, "the loss is declared")
 }

@@ -23,7 +23,9 @@ func (t *track) convicted() bool {
 	if slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return t.configurable(e.Hypothesis) }) {
 		return false
 	}
-	if t.check.Stage == convention.Advantage && slices.ContainsFunc(bugs, func(e fault.Explanation) bool { return e.Hypothesis.Relative && !e.Solved && t.legalScale(e.Hypothesis.ID) }) {
+	if t.check.Stage == convention.Advantage && slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
+		return e.Hypothesis.Relative && !e.Solved && t.legalScale(e.Hypothesis.ID)
+	}) {
 		return false
 	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {

@@ -7,6 +7,7 @@ import (
 
 	dumpfile "plumbline/internal/format/dump"
 	"plumbline/verify/convention"
+	"plumbline/verify/stage"
 )
 
 // OpenRLHF adds the KL of a token to token rewards whose score has the baseline of its group subtracted already. kl.place token_reward says the same of
@@ -51,4 +52,18 @@ func TestPlaceOfKLUnderABaseline(t *testing.T) {
 		got, _ := placeOfKL(batch(c.shift), set, p)
 		require.Equal(t, c.want, got.Value("kl.place").String(), c.profile)
 	}
+}
+
+// Rewards that have no KL in them fit a coefficient of 0 as well as none: they do not say that a KL, which the loss has, is in rewards.
+func TestRewardsWithoutKLDecideNoPlace(t *testing.T) {
+	word := func(option, text string) stage.Change {
+		v, err := convention.Parse(option, text)
+		require.NoError(t, err)
+		return stage.Change{Option: option, To: v}
+	}
+	zero := stage.Fit{Changes: []stage.Change{word("kl.place", "token_reward"), word("kl.beta", "0"), word("score.index", "eos")}}
+	u := &track{check: stage.Find("reward/token"), searched: true, fits: []stage.Fit{zero}}
+	require.Equal(t, []stage.Change{zero.Changes[2]}, u.decided())
+	zero.Changes[1] = word("kl.beta", "0.1")
+	require.Len(t, u.decided(), 3)
 }

@@ -236,7 +236,7 @@ func (t *track) decided() []stage.Change {
 	var same []stage.Change
 	for _, f := range t.fits {
 		for _, c := range f.Changes {
-			if c.To.Kind() == convention.NotApplicable || slices.Contains(same, c) {
+			if c.To.Kind() == convention.NotApplicable || slices.Contains(same, c) || strings.HasPrefix(c.Option, "kl.") && t.check.Stage == convention.Reward && slices.ContainsFunc(t.fits, noKL) {
 				continue
 			}
 			if !slices.ContainsFunc(t.fits, func(f stage.Fit) bool {
@@ -249,6 +249,13 @@ func (t *track) decided() []stage.Change {
 		}
 	}
 	return same
+}
+
+// noKL reports whether a fit has a KL whose coefficient is 0: where it would stand, and which it would be, it does not say.
+func noKL(f stage.Fit) bool {
+	return slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
+		return c.Option == "kl.beta" && c.To.Kind() == convention.Number && c.To.Num() == 0
+	})
 }
 
 // again searches a batch that none of the fits of an earlier one fits, and keeps what fits that one, too: where the first step

@@ -42,8 +42,9 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		t.ascends(res)
 	case res.Verdict == check.Fail && (t.unexplained() || !convicted) && t.check.Stage == convention.Advantage && !isDeclared(t.first.Case.Set, "adv.kind") &&
 		!s.o.Selection.Demands(t.check.ID) && stage.EstimatorUnseen(t.first.Case.B):
-		res.Verdict, res.Class, res.Metric, res.Where, res.Fix, res.Explanations, res.Steps.Bad = check.NotSeen, nil, "", "", "", nil, 0
-		res.Reason = t.lacks("values, token_rewards")
+		t.unseen(res, "values")
+	case res.Verdict == check.Fail && (t.unexplained() || !convicted) && !t.saysLoss() && !s.o.Selection.Demands(t.check.ID) && len(t.termsUnseen()) > 0:
+		t.unseen(res, strings.Join(t.termsUnseen(), ", "))
 	case res.Verdict == check.Fail && !convicted && !t.readsDeclared():
 		open := t.openOptions()
 		if len(open) == 0 {
@@ -92,6 +93,26 @@ func (t *track) undeclared(res *check.Result, s *session) {
 			res.Fix = declaring(t.openOptions())
 		}
 	}
+}
+
+// termsUnseen are the tensors of terms that a loss may have besides, where nobody says that it has none.
+func (t *track) termsUnseen() (tensors []string) {
+	if t.check.ID != "aggregate/loss" {
+		return nil
+	}
+	for option, tensor := range stage.TermsUnseen(t.first.Case.B) {
+		if !isDeclared(t.first.Case.Set, option) {
+			tensors = append(tensors, tensor)
+		}
+	}
+	slices.Sort(tensors)
+	return tensors
+}
+
+// unseen makes a failure that nothing explains one that the dump lacks tensors for: with them a right program may have any such numbers.
+func (t *track) unseen(res *check.Result, tensors string) {
+	res.Verdict, res.Class, res.Metric, res.Where, res.Fix, res.Explanations, res.Steps.Bad = check.NotSeen, nil, "", "", "", nil, 0
+	res.Reason = t.lacks(tensors)
 }
 
 // foundLate makes a failure of a pass under what was found of the options that nobody declares.

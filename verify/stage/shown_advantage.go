@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 )
@@ -113,15 +114,29 @@ func variesInRow(b *dump.Batch) bool {
 	return false
 }
 
-// EstimatorUnseen reports whether advantages are those of a recursion of which the dump has nothing: they differ within rows, and there are neither values nor rewards of
-// tokens, nor returns. No estimator of a whole response gives them, and those of its tokens cannot be tried.
+// EstimatorUnseen reports whether advantages are those of a recursion over values that the dump does not have: they differ within rows, and there are neither values
+// nor returns. No estimator of a whole response gives them, and those of its tokens cannot be tried, but for the ones that have no values.
 func EstimatorUnseen(b *dump.Batch) bool {
-	for _, name := range []string{"values", "token_rewards", "returns"} {
-		if b.Tensors[name] != nil {
-			return false
-		}
+	return b.Tensors["values"] == nil && b.Tensors["returns"] == nil && variesInRow(b)
+}
+
+// TermsUnseen are the terms that a loss may have besides, by the options of their coefficients, of which a dump has no tensor: a bonus of entropies, and the loss of
+// a critic, which advantages that differ within rows come from. The policy term is not there alone, so that the rest would show.
+func TermsUnseen(b *dump.Batch) (tensors map[string]string) {
+	lacks := func(names ...string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool { return b.Tensors[name] != nil })
 	}
-	return variesInRow(b)
+	tensors = map[string]string{}
+	if !lacks("token_loss", "pg_loss") {
+		return tensors
+	}
+	if lacks("entropy", "entropy_loss") {
+		tensors["entropy.coef"] = "entropy"
+	}
+	if lacks("value_loss", "values_new") && variesInRow(b) {
+		tensors["value.coef"] = "value_loss"
+	}
+	return tensors
 }
 
 // discounts proposes γ of a return that was whitened to a·G + b: G_t = r_t + γ·G_{t+1}, so that A_t = a·r_t + γ·A_{t+1} + (1 − γ)·b, where r are the
