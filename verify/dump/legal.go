@@ -16,8 +16,10 @@ func (t *track) legal(s *session) (changes []stage.Change, ok bool) {
 	if s.profile != nil || !t.searched || t.first.Rules != nil {
 		return nil, false
 	}
-	open := func(c stage.Change) bool {
-		return !isDeclared(t.first.Case.Set, c.Option) && slices.Contains(t.first.Case.Read, c.Option)
+	open := func(c stage.Change) bool { // and no other check says otherwise
+		return !isDeclared(t.first.Case.Set, c.Option) && slices.Contains(t.first.Case.Read, c.Option) && !slices.ContainsFunc(s.tracks, func(u *track) bool {
+			return slices.ContainsFunc(u.decided(), func(d stage.Change) bool { return d.Option == c.Option && d.To != c.To })
+		})
 	}
 	var seen []string
 	n := 0
@@ -30,12 +32,27 @@ func (t *track) legal(s *session) (changes []stage.Change, ok bool) {
 			if n++; n > most {
 				return nil, false
 			}
-			if open(list[0]) && t.rightUnder(changed(t.first.Case.Set, list), s) {
+			if !slices.ContainsFunc(list, func(c stage.Change) bool { return isDeclared(t.first.Case.Set, c.Option) }) && open(list[0]) && t.rightUnder(t.asked(changed(t.first.Case.Set, list), 0), s) {
 				return append(t.besides(list), list...), true
 			}
 		}
 	}
 	return nil, false
+}
+
+// asked is a set with values for the options that the check asks for under it and not under that of the failure, under which that is right, if any are.
+func (t *track) asked(set *convention.Set, n int) *convention.Set {
+	const most = 2 // options
+	o := stage.Judge(t.check, t.first.Case.B, set)
+	if o.Verdict != check.Undetermined || len(o.Case.Unknown) == 0 || len(o.Case.Absent) > 0 || n == most {
+		return set
+	}
+	for _, v := range set.Among(o.Case.Unknown[0]) {
+		if full := t.asked(set.With(o.Case.Unknown[0], v, "search"), n+1); stage.Judge(t.check, t.first.Case.B, full).Verdict == check.Pass {
+			return full
+		}
+	}
+	return set
 }
 
 // rightUnder reports whether every batch of the check is right under what set has beside its own declarations.

@@ -51,6 +51,8 @@ type againForm struct {
 
 func againEdits(o *stage.Outcome) []edit {
 	var list []edit
+	// advantages that are not normalised yet are whitened then, as a program may be configured
+	whitens := o.Case.Set.Value("adv.kind").String() == "raw" || o.Case.Set.Value("adv.scale").Kind() == convention.Enum && o.Case.Set.Value("adv.scale").Text() == "none"
 	for scope := range againScopes {
 		for _, tokens := range []bool{false, true} {
 			for _, f := range []struct {
@@ -74,7 +76,7 @@ func againEdits(o *stage.Outcome) []edit {
 					if againScopes[scope].title == rowsOfRank && o.Case.Set.Value("adv.scale").String() == "none" {
 						id, title = "ADV-GROUPS-PER-RANK", "advantages are normalised over "+over+": "+f.words
 					}
-					list = append(list, edit{id: id, title: title, changes: 1,
+					list = append(list, edit{id: id, title: title, changes: 1, own: whitens && f.centred && againScopes[scope].title == "all rows of the step",
 						predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return form.from(c, under(sameInput, c, ch)) }})
 					break
 				}

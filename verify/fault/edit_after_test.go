@@ -3,6 +3,7 @@ package fault
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -235,4 +236,26 @@ func TestBaselineTwice(t *testing.T) {
 	ch := stage.Find("advantage/group")
 	require.Equal(t, check.Pass, stage.Judge(ch, of(0), set).Verdict, stage.Judge(ch, of(0), set).Lacking())
 	requireName(t, stage.Judge(ch, of(1), set), "ADV-BASELINE-TWICE", "the return of every token, which has the baseline in it")
+}
+
+// Advantages whose mean over the step is subtracted, once: of normalised ones that is a bug whatever is configured; those that have a baseline alone may be whitened.
+func TestAfterEditsOfWhatIsNotNormalised(t *testing.T) {
+	p, _, err := convention.Lookup("trl-grpo@1.16")
+	require.NoError(t, err)
+	for scale, relative := range map[string]bool{"none": true, "group_std": false} {
+		set := convention.FromProfile(p).WithFact("num_generations", 4).With("adv.scale", parsed("adv.scale", scale), "test")
+		b := longRows(func(b *dump.Batch, right []float64) []float64 { return make([]float64, len(right)) })
+		right, n := stage.Judge(stage.Find("advantage/group"), b, set).Pred.Want, tokensOf(b, b.Mask)
+		var sum, all float64
+		for i, x := range right {
+			sum, all = sum+x*n[i], all+n[i]
+		}
+		for i, x := range right {
+			b.Tensors["advantages"].Data[i] = float64(float32(x - sum/all))
+		}
+		found := Explain(stage.Judge(stage.Find("advantage/group"), b, set))
+		i := slices.IndexFunc(found, func(e Explanation) bool { return e.Hypothesis != nil && e.Hypothesis.ID == "ADV-NORMALISED-TWICE" })
+		require.GreaterOrEqual(t, i, 0, scale)
+		require.Equal(t, relative, found[i].Hypothesis.Relative, scale)
+	}
 }

@@ -152,11 +152,35 @@ func ConfiguredAs(id string, b *dump.Batch, set *convention.Set) (list [][]stage
 	to := func(option string, v convention.Value) stage.Change {
 		return stage.Change{Option: option, From: set.Value(option), To: v}
 	}
-	if id == "REWARD-CLIP-MISSING" {
+	words := func(pairs ...string) (changes []stage.Change) {
+		for i := 0; i < len(pairs); i += 2 {
+			changes = append(changes, to(pairs[i], parsed(pairs[i], pairs[i+1])))
+		}
+		return changes
+	}
+	switch id {
+	case "KL-OF-NEW": // of a KL that is in the loss, or a metric
+		for _, place := range []string{"loss", "none"} {
+			for _, kind := range []string{"k1", "k3", "k2", "abs"} {
+				list = append(list, words("kl.place", place, "kl.kind", kind))
+				if place == "loss" { // its surrogate leaves roundings in the value (OpenRLHF 0.11.2, use_kl_loss with unbiased_gradient)
+					list = append(list, words("kl.place", place, "kl.kind", kind, "kl.grad", "straight_through_k2", "kl.is_cap", "10"))
+				}
+			}
+		}
+		return list
+	case "ADV-NORMALISED-TWICE": // of advantages that had not been: they are whitened (verl 0.9.1 masked_whiten; OpenRLHF 0.11.2 make_experience, with and without no_std_norm)
+		white := []string{"whiten.scope", "global", "whiten.mask", "response", "whiten.shift_mean", "true", "whiten.remask", "false"}
+		return [][]stage.Change{
+			words(append(white, "whiten.eps_place", "no_std")...),
+			words(append(white, "whiten.eps_place", "floor_var", "whiten.ddof", "0", "whiten.eps", "1e-8")...),
+			words(append(white, "whiten.eps_place", "inside_sqrt", "whiten.ddof", "1", "whiten.eps", "1e-8")...),
+		}
+	case "REWARD-CLIP-MISSING":
 		const none = 1e30 // a bound that nothing reaches
 		for _, r := range heldRanges(b.Row("scores")) {
 			if v, err := convention.Parse("reward.clip_range", fmt.Sprintf("%g,%g", max(r.lo, -none), min(r.hi, none))); err == nil {
-				list = append(list, []stage.Change{to("reward.clip", parsed("reward.clip", "before_baseline")), to("reward.clip_range", v)})
+				list = append(list, append(words("reward.clip", "before_baseline"), to("reward.clip_range", v)))
 			}
 		}
 		return list
