@@ -129,11 +129,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 			p.length = append(p.length, part{what, x, slices.Equal(x, n) || len(x) == 0 || slices.Min(x) == slices.Max(x)})
 		}
 	}
-	if both := withPrompts(b, n); both != nil {
-		add(&p.length, "its prompt and response", both)
-		add(&p.count, "the tokens of the step with their prompts", everyRow(b, sumOf(both, all)))
-		add(&p.count, "the tokens of the micro-batch with their prompts", spreadFiles(b, func(f int) float64 { return sumOf(both, inFile(f)) }))
-	}
+	p.promptParts(c, n, add)
 	add(&p.count, "1", ones)
 	add(&p.count, "the rows of the micro-batch", spreadFiles(b, func(f int) float64 { return sumOf(ones, inFile(f)) }))
 	add(&p.count, "the rows of the step", everyRow(b, float64(b.Rows)))
@@ -340,7 +336,7 @@ func reductionEdits(o *stage.Outcome) []edit {
 			return
 		}
 		id, title := p.words(from, at)
-		e := edit{id: id, title: title, changes: n, foreign: p.twiceByLength(at), own: p.count[at.count].what != p.count[from.count].what && strings.HasSuffix(p.count[at.count].what, weightsKeep), predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		e := edit{id: id, title: title, changes: n, foreign: p.twiceByLength(at) || p.withPrompts(from, at), own: p.count[at.count].what != p.count[from.count].what && strings.HasSuffix(p.count[at.count].what, weightsKeep), predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			healthy, q := rowWeights(c), countsOf(c)
 			if healthy == nil {
 				return nil

@@ -9,26 +9,6 @@ import (
 	"plumbline/verify/stage"
 )
 
-// withPrompts returns the tokens of every row and of its prompt, as prompt_len or the attention mask of the whole sequence counts them; nil where
-// neither is there.
-func withPrompts(b *dump.Batch, tokens []float64) []float64 {
-	both := make([]float64, len(tokens))
-	if prompt := b.Row("prompt_len"); len(prompt) == len(tokens) {
-		for r := range both {
-			both[r] = tokens[r] + prompt[r]
-		}
-		return both
-	}
-	t := b.Tensors["attention_mask"]
-	if t == nil || t.Width <= b.Cols || len(t.Data) != len(tokens)*t.Width {
-		return nil
-	}
-	for i, x := range t.Data {
-		both[i/t.Width] += x
-	}
-	return both
-}
-
 // twiceByLength reports whether the sums of rows are divided by their tokens and their sum by the tokens of all rows: lengths count twice, which no reduction of
 // TRL 1.16, verl 0.9, OpenRLHF 0.11 or transformers 5.23 has.
 func (p *reductionParts) twiceByLength(at choice) bool {
