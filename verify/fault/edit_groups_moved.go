@@ -18,6 +18,8 @@ var statisticMoves = []struct {
 	{"the answer behind, of the last that of the first", func(k, n, g int) int { return (k + 1) % (n * g) }},
 	{"the answer before, of the first its own", func(k, _, _ int) int { return max(k-1, 0) }},
 	{"the answer behind, of the last its own", func(k, n, g int) int { return min(k+1, n*g-1) }},
+	{"the group before, of the first those of the last", func(k, n, g int) int { return (k + n*g - g) % (n * g) }},
+	{"the group behind, of the last those of the first", func(k, n, g int) int { return (k + g) % (n * g) }},
 	{"the answers in reversed order", func(k, n, g int) int { return n*g - 1 - k }},
 }
 

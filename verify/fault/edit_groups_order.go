@@ -22,6 +22,9 @@ var tables = []table{
 	{"groups that are cut across prompts, every n-th answer, each given to the answers of one prompt", func(k, _, g int) int { return k / g }, func(k, n, _ int) int { return k % n }},
 	{"groups that are cut across prompts: every n-th answer", func(k, n, _ int) int { return k % n }, func(k, n, _ int) int { return k % n }},
 	{"the answers of the same place in all groups: the statistics are taken over the prompts", func(k, _, g int) int { return k % g }, func(k, _, g int) int { return k % g }},
+	{"as many answers in a row as there are prompts: the axes of the table are exchanged", func(k, n, _ int) int { return k / n }, func(k, n, _ int) int { return k / n }},
+	{"half of each group", func(k, _, g int) int { return k / max(g/2, 1) }, func(k, _, g int) int { return k / max(g/2, 1) }},
+	{"two groups together", func(k, _, g int) int { return k / (2 * g) }, func(k, _, g int) int { return k / (2 * g) }},
 }
 
 // flattenings are permutations of the answers that a table flattened along the other axis makes: the position that an answer's advantage is taken from.
@@ -53,16 +56,26 @@ func orderEdits(o *stage.Outcome) []edit {
 			default:
 				title = "the deviation is that of " + u.title
 			}
-			if max(i, j) > 1 {
+			size := max(i, j) > 5 // of a group, which prompts that are there twice may have
+			switch {
+			case max(i, j) == 7:
+				id = "ADV-WRONG-GROUPS"
+			case max(i, j) > 1 && !size:
 				id = "ADV-GROUPS-INTERLEAVED"
 			}
-			list = append(list, edit{id: id, title: title, changes: 1, foreign: true,
+			list = append(list, edit{id: id, title: title, changes: 1, foreign: !size,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return tabled(t, u, c, ch) }})
 		}
 	}
 	for _, order := range flattenings {
+		list = append(list, edit{id: "ADV-GROUPS-INTERLEAVED", title: "mean and deviation are those of " + tables[3].title + "; and " + order.title, changes: mostChanges, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				return flattened(order.from, tabled(tables[3], tables[3], c, ch), c, ch)
+			}})
 		list = append(list, edit{id: "ADV-ROWS-PERMUTED", title: order.title, changes: 1, foreign: true,
-			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return flattened(order.from, c, ch) }})
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				return flattened(order.from, under(sameInput, c, ch), c, ch)
+			}})
 	}
 	return list
 }
@@ -170,9 +183,9 @@ func tabled(mean, deviation table, c *stage.Case, ch *stage.Check) *stage.Predic
 	return perRowOrToken(adv, bound, c, ch)
 }
 
-// flattened predicts the right advantages, each at the answer of another position.
-func flattened(from func(k, n, g int) int, c *stage.Case, ch *stage.Check) *stage.Prediction {
-	r, p := rolloutOf(c, ch), under(sameInput, c, ch)
+// flattened predicts advantages p, each at the answer of another position.
+func flattened(from func(k, n, g int) int, p *stage.Prediction, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	r := rolloutOf(c, ch)
 	if r == nil || p == nil {
 		return nil
 	}

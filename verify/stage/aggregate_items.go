@@ -79,7 +79,7 @@ func rankCounts(ranks []float64) []count {
 		for _, x := range ranks {
 			sum += x
 		}
-		const id = "AGG-LOCAL-DENOMINATOR"
+		const id = "AGG-DENOMINATOR"
 		list := []count{{id, "one rank, which has the most of all", slices.Max(ranks)}, {id, "one rank, which has the fewest of all", slices.Min(ranks)}, {id, "one rank in the mean of all", sum / n},
 			{id, "the first rank, times the ranks", n * ranks[0]}, {id, "the rank that has the most, times the ranks", n * slices.Max(ranks)}}
 		for k, x := range ranks {

@@ -359,7 +359,7 @@ func TestNumItemsNames(t *testing.T) {
 			}
 		}
 		if n*first != tokens {
-			wants[n*first] = "AGG-LOCAL-DENOMINATOR"
+			wants[n*first] = "AGG-DENOMINATOR"
 		}
 	}
 	for n, want := range wants {

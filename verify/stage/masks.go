@@ -296,10 +296,10 @@ func assertGroups(c *Case) *Assertion {
 	}
 	if r := c.crossing(id, size); r >= 0 {
 		a.Violations = append(a.Violations, Violation{Row: r, Col: -1, Got: id[r], Fault: "ADV-WRONG-GROUPS",
-			Reason: fmt.Sprintf("group_id %s is that of rows with different prompts, where every prompt has %s rows: the rows are grouped by something else", plain(id[r]), ofRows)})
+			Reason: fmt.Sprintf("group_id %s is that of rows with different prompts, where every prompt has %s rows: the rows are grouped by something else, or ids and rows were put in order apart", plain(id[r]), ofRows)})
 	} else if r := c.mixing(id); r >= 0 {
 		a.Violations = append(a.Violations, Violation{Row: r, Col: -1, Got: id[r], Fault: "ADV-WRONG-GROUPS",
-			Reason: fmt.Sprintf("group_id %s is that of rows with different prompts, and the rows of one prompt have different ids: the rows are grouped by something else", plain(id[r]))})
+			Reason: fmt.Sprintf("group_id %s is that of rows with different prompts, and the rows of one prompt have different ids: the rows are grouped by something else, or ids and rows were put in order apart", plain(id[r]))})
 	}
 	if smaller > 0 {
 		a.Note = fmt.Sprintf("%d of %d groups are not complete: their advantages are not judged", smaller, len(count))
