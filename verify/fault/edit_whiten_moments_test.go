@@ -79,13 +79,20 @@ func TestMomentsOfWhitening(t *testing.T) {
 			half := slices.Concat(rows[len(rows)/2:]...)
 			return mean, math.Sqrt(squares(half) / float64(len(half)-1))
 		}},
+		{"those of the first tokens of the responses", func(rows [][]float64, _, _, _, _ float64) (m, s float64) {
+			first := oneOfRows(rows, func(row []float64) float64 { return row[0] })
+			return meanOf(first), math.Sqrt(squares(first) / float64(len(first)))
+		}},
+		{"the mean of all is that of the last tokens of the responses", func(rows [][]float64, n, _, _, square float64) (m, s float64) {
+			return meanOf(oneOfRows(rows, func(row []float64) float64 { return row[len(row)-1] })), math.Sqrt(square / n)
+		}},
 		{"root of the deviation", func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
 			return mean, math.Sqrt(math.Sqrt(square / (n - 1)))
 		}},
 	} {
 		o := white(c.of)
 		id := "WHITEN-FORM"
-		if strings.Contains(c.words, "half") {
+		if strings.Contains(c.words, "half") || strings.Contains(c.words, "tokens of the responses") {
 			id = "WHITEN-SCOPE"
 		}
 		requireName(t, o, id, c.words)
@@ -102,6 +109,13 @@ func TestMomentsOfWhitening(t *testing.T) {
 	})
 	requireName(t, o, "WHITEN-FORM", "another mean")
 	require.True(t, Explain(o)[0].Hypothesis.Relative)
+}
+
+func oneOfRows(rows [][]float64, of func(row []float64) float64) (x []float64) {
+	for _, row := range rows {
+		x = append(x, of(row))
+	}
+	return x
 }
 
 // Moments over more cells than the tokens are named by the cells and by what stands in them. Padding is in those of no program that has a mask, gaps may be.

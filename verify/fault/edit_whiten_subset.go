@@ -8,17 +8,21 @@ import (
 	"plumbline/verify/stage"
 )
 
-// whitenedSubsets are some of the rows that are whitened together, of which a program may take the statistics for all.
+// whitenedSubsets are some of the rows that are whitened together, of which a program may take the statistics for all; of their tokens alone those that token says,
+// if it is there, by their place among the n of the row.
 var whitenedSubsets = []struct {
 	title string
 	rows  func(c *stage.Case, lo, hi int) []int
+	token func(k, n int) bool
 }{
-	{"the first rank", func(c *stage.Case, lo, hi int) []int { return rowsOfOneRank(c, lo, hi, slices.Min[[]int]) }},
-	{"the last rank", func(c *stage.Case, lo, hi int) []int { return rowsOfOneRank(c, lo, hi, slices.Max[[]int]) }},
-	{"the first half of the responses", func(c *stage.Case, lo, hi int) []int { r := rowsByPlace(c, lo, hi); return r[:len(r)/2] }},
-	{"the second half of the responses", func(c *stage.Case, lo, hi int) []int { r := rowsByPlace(c, lo, hi); return r[len(r)/2:] }},
-	{"the first micro-batch", func(c *stage.Case, lo, hi int) []int { return rowsOfOneFile(c, lo, hi, c.B.File(lo)) }},
-	{"the last micro-batch", func(c *stage.Case, lo, hi int) []int { return rowsOfOneFile(c, lo, hi, c.B.File(hi-1)) }},
+	{"the first rank", func(c *stage.Case, lo, hi int) []int { return rowsOfOneRank(c, lo, hi, slices.Min[[]int]) }, nil},
+	{"the last rank", func(c *stage.Case, lo, hi int) []int { return rowsOfOneRank(c, lo, hi, slices.Max[[]int]) }, nil},
+	{"the first half of the responses", func(c *stage.Case, lo, hi int) []int { r := rowsByPlace(c, lo, hi); return r[:len(r)/2] }, nil},
+	{"the second half of the responses", func(c *stage.Case, lo, hi int) []int { r := rowsByPlace(c, lo, hi); return r[len(r)/2:] }, nil},
+	{"the first micro-batch", func(c *stage.Case, lo, hi int) []int { return rowsOfOneFile(c, lo, hi, c.B.File(lo)) }, nil},
+	{"the last micro-batch", func(c *stage.Case, lo, hi int) []int { return rowsOfOneFile(c, lo, hi, c.B.File(hi-1)) }, nil},
+	{"the first tokens of the responses", rowsByPlace, func(k, _ int) bool { return k == 0 }},
+	{"the last tokens of the responses", rowsByPlace, func(k, n int) bool { return k == n-1 }},
 }
 
 // rowsByPlace returns the rows from lo to hi in the order of their samples.
@@ -73,10 +77,10 @@ func whitenedBySubset(c *stage.Case, raw *stage.Prediction, set int, f whitenFor
 		var size, most float64
 		rows := whitenedSubsets[set].rows(c, run[0], run[1])
 		for r := run[0]; r < run[1]; r++ {
-			in := slices.Contains(rows, r)
-			for i := range c.B.TokensOf(r) {
+			in, own := slices.Contains(rows, r), slices.Collect(c.B.TokensOf(r))
+			for k, i := range own {
 				x := raw.Want[i]
-				if all = append(all, x); in {
+				if all = append(all, x); in && (whitenedSubsets[set].token == nil || whitenedSubsets[set].token(k, len(own))) {
 					some = append(some, x)
 				}
 				size, most = max(size, math.Abs(x)), max(most, raw.Bound[i])

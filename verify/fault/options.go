@@ -22,6 +22,7 @@ var named = []struct {
 }{
 	{"adv.ddof", "", "", "ADV-DDOF"},
 	{"adv.kind", "", "batch_baseline", "ADV-ONE-GROUP"},
+	{"adv.group_by", "", "", "ADV-WRONG-GROUPS"},
 	{"adv.kind", "group", "raw", "ADV-CENTER"},
 	{"whiten.ddof", "", "", "WHITEN-DDOF"},
 	{"adv.scale", "group_std", "batch_std", "ADV-BATCH-STD"},
