@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -22,8 +23,30 @@ func sequenceFaultsOfRewards() []*Hypothesis {
 				return c.B, c.Set.WithFact("overlong_penalty_factor", h.factor*c.FactOr("overlong_penalty_factor", 1)), c.FactOr("overlong_buffer_len", 0) > 0
 			}})
 	}
+	list = append(list, &Hypothesis{ID: "OVERLONG-PENALTY", Checks: []string{"reward", "advantage/group"},
+		Title: "the penalty of responses that are too long stands in the place of their reward, where it should be added to it", Input: overlongAlone})
 	return append(list, &Hypothesis{ID: "ADV-CENTER", Checks: []string{"advantage/group"},
 		Title: "the leave-one-out baseline is that of another number of responses than the groups have", Predict: leftOneOutOfOthers})
+}
+
+// overlongAlone is the input whose responses that reach into the buffer before the longest length have no score but the penalty.
+func overlongAlone(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
+	from := c.FactOr("max_completion_length", math.NaN()) - c.FactOr("overlong_buffer_len", math.NaN())
+	return token("scores", func(c *stage.Case, s []float64) []float64 {
+		n, y, some := tokensOf(c.B, c.B.Mask), slices.Clone(s), false
+		if len(s) != len(n) {
+			return nil
+		}
+		for r := range y {
+			if n[r] > from {
+				y[r], some = 0, true
+			}
+		}
+		if !some {
+			return nil
+		}
+		return y
+	})(c)
 }
 
 // clippedAfterKL is the input whose rewards less β·KL are clipped (TRL 1.16, rloo_trainer.py, clips before apply_kl_penalty's term).

@@ -161,7 +161,11 @@ func TestOverlongPenalty(t *testing.T) {
 		b := looStep(func(r []float64, group []int, i int) float64 {
 			x := make([]float64, len(r))
 			for j := range x {
-				if x[j] = r[j]; j%2 == 0 {
+				switch x[j] = r[j]; {
+				case j%2 != 0:
+				case sign == 0.5: // alone
+					x[j] = -.5
+				default:
 					x[j] += sign * .5
 				}
 			}
@@ -175,6 +179,7 @@ func TestOverlongPenalty(t *testing.T) {
 	set := declared(t, looOptions).WithFact("overlong_buffer_len", 2.0).WithFact("max_completion_length", 3.0).WithFact("overlong_penalty_factor", 1.0)
 	requireFault(t, "OVERLONG-PENALTY", "advantage/group", of(1), set, of(-1))
 	requireFault(t, "OVERLONG-PENALTY", "advantage/group", of(0), set, of(-1))
+	require.Contains(t, requireFault(t, "OVERLONG-PENALTY", "advantage/group", of(0.5), set, of(-1))[0].Hypothesis.Title, "in the place of their reward")
 }
 
 // Advantages of twelve responses that are a tenth more than they should be.
