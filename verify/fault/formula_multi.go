@@ -130,7 +130,14 @@ func weightings(w []float64) []weighting {
 			list = append(list, weighting{id, fmt.Sprintf("0 for function %d of %d", k+1, len(w)), without})
 		}
 	}
-	list = append(list, weighting{id, "1 for all functions", mapped(w, func(float64) float64 { return 1 })}, weighting{id, "squared", mapped(w, func(x float64) float64 { return x * x })})
+	n, sum := float64(len(w)), total(w)
+	one := func(x float64) []float64 { return slices.Repeat([]float64{x}, len(w)) }
+	list = append(list, weighting{id, "1 for all functions", one(1)}, weighting{id, "squared", mapped(w, func(x float64) float64 { return x * x })},
+		weighting{id, "their mean for all functions", one(sum / n)}, weighting{id, "their sum for all functions", one(sum)}, weighting{id, "the first one for all functions", one(w[0])},
+		weighting{id, "the last one for all functions", one(w[len(w)-1])}, weighting{id, "1 over their number for all functions", one(1 / n)})
+	if sum > 0 {
+		list = append(list, weighting{id, "their share of the sum of all", mapped(w, func(x float64) float64 { return x / sum })})
+	}
 	var other []weighting
 	for _, f := range list {
 		if !slices.Equal(f.w, w) && !slices.ContainsFunc(other, func(g weighting) bool { return slices.Equal(f.w, g.w) }) {

@@ -2,6 +2,7 @@ package fault
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -72,7 +73,9 @@ func TestSumOfNormalisedRewards(t *testing.T) {
 func TestAdvantagesOfOtherWeights(t *testing.T) {
 	p, _, err := convention.Lookup("trl-grpo@1.16")
 	require.NoError(t, err)
-	for words, weights := range map[string][]float64{"": {1, 0.5, 2}, "in the reverse order": {2, 0.5, 1}, "in another order: 1, 2, 0.5": {1, 2, 0.5}, "0 for function 2 of 3": {1, 0, 2}} {
+	for words, weights := range map[string][]float64{"": {1, 0.5, 2}, "in the reverse order": {2, 0.5, 1}, "in another order: 1, 2, 0.5": {1, 2, 0.5}, "0 for function 2 of 3": {1, 0, 2},
+		"their sum for all functions": {3.5, 3.5, 3.5}, "their mean for all functions": {3.5 / 3, 3.5 / 3, 3.5 / 3}, "their share of the sum": {1 / 3.5, 0.5 / 3.5, 2 / 3.5}} {
+		scaled := !strings.HasPrefix(words, "their") // a common factor shows where nothing is divided by the deviation
 		var per []float64
 		sums := func(r []float64, w []float64) (sum []float64) {
 			per = per[:0]
@@ -86,11 +89,18 @@ func TestAdvantagesOfOtherWeights(t *testing.T) {
 		b := rewarded(func(r []float64, group []int, i int) float64 {
 			x := sums(r, weights)
 			scores = sums(r, []float64{1, 0.5, 2})
+			if !scaled {
+				return x[i] - centreOf("mean", x, group, i)
+			}
 			return (x[i] - centreOf("mean", x, group, i)) / (spreadOf("std1", x, group) + 1e-4)
 		})
 		b.Tensors["scores"].Data = scores
 		b.Tensors["rewards_per_func"] = &dump.Tensor{Name: "rewards_per_func", Layout: dump.PerRow, Width: 3, Shape: []int{b.Rows, 3}, Data: per, Type: format.F32}
-		o := stage.Judge(stage.Find("advantage/group"), b, convention.FromProfile(p).WithFact("num_generations", 4).WithFact("reward_weights", []any{1.0, 0.5, 2.0}))
+		set := convention.FromProfile(p).WithFact("num_generations", 4).WithFact("reward_weights", []any{1.0, 0.5, 2.0})
+		if !scaled {
+			set = set.With("adv.scale", parsed("adv.scale", "none"), "test")
+		}
+		o := stage.Judge(stage.Find("advantage/group"), b, set)
 		if words == "" {
 			require.Equal(t, check.Pass, o.Verdict, o.Lacking())
 			continue
