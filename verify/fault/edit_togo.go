@@ -124,7 +124,7 @@ func toGoEdits(o *stage.Outcome) []edit {
 	default:
 		return nil
 	}
-	var list []edit
+	list := []edit{{id: "GAE-HOLE", title: "the returns sum up what stands in token_rewards between the tokens of a response, in cells of tools, as well", changes: 1, predict: returnedOverGaps}}
 	for _, f := range toGoForms {
 		list = append(list, edit{id: f.id, title: f.title, changes: 1, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return returned(f.of, c, ch) }})
 	}
@@ -150,8 +150,28 @@ func rewardsOfTokens(c *stage.Case, ch *stage.Check) stage.Input {
 	return stage.Input{X: p.Want, Err: p.Bound}
 }
 
+// returnedOverGaps predicts advantages of returns that have the rewards of all cells from the first token of a row to its last.
+func returnedOverGaps(c *stage.Case, ch *stage.Check) *stage.Prediction {
+	mask, dumped, some := slices.Clone(c.B.Mask), c.B.Token("token_rewards"), false
+	for r := range c.B.Rows {
+		withHoles(mask[r*c.B.Cols : (r+1)*c.B.Cols])
+	}
+	for i, m := range mask {
+		some = some || m && !c.B.Mask[i] && len(dumped) == len(mask) && dumped[i] != 0
+	}
+	if !some {
+		return nil
+	}
+	return returnedOf(mask, toGo, c, ch)
+}
+
 // returned predicts advantages of other returns: those of rewards without a future, whitened as declared. Returns of n tokens have n sums.
 func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
+	return returnedOf(c.B.Mask, of, c, ch)
+}
+
+// returnedOf is [returned] of the rewards of the cells of a mask, which has the tokens.
+func returnedOf(mask []bool, of func(r []float64, gamma float64) []float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	b := c.B
 	rewards := rewardsOfTokens(c, ch)
 	reward := rewards.X
@@ -163,8 +183,10 @@ func returned(of func(r []float64, gamma float64) []float64, c *stage.Case, ch *
 		var cells []int
 		var own []float64
 		size, e := 0.0, 0.0
-		for i := range b.TokensOf(r) {
-			cells, own, size, e = append(cells, i), append(own, reward[i]), size+math.Abs(reward[i]), e+rewards.E(i)
+		for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+			if mask[i] {
+				cells, own, size, e = append(cells, i), append(own, reward[i]), size+math.Abs(reward[i]), e+rewards.E(i)
+			}
 		}
 		if len(own) == 0 {
 			continue // the row has no token, as one that was rejected

@@ -85,6 +85,43 @@ func TestToGoEdits(t *testing.T) {
 	requireName(t, judge(forward), "GAE-RECURSION", "from the first token on")
 }
 
+// Returns that have the rewards in them which stand between the tokens of a response, as a KL of what a tool said, are told.
+func TestReturnsOverGaps(t *testing.T) {
+	p, _, err := convention.Lookup("verl-ppo@0.9")
+	require.NoError(t, err)
+	set := convention.FromProfile(p)
+	for name, x := range map[string]string{"adv.kind": "rfpp", "rfpp.mode": "return_to_go", "gae.gamma": "1", "gae.hole": "carry", "whiten.scope": "none", "kl.place": "token_reward", "kl.beta": "1"} {
+		set = set.With(name, parsed(name, x), "test")
+	}
+	for _, over := range []bool{false, true} {
+		b := rolledOut(true, func(r, _, _, _ []float64, _ float64) []float64 { return make([]float64, len(r)) })
+		delete(b.Tensors, "values")
+		delete(b.Tensors, "returns")
+		reward, adv := b.Token("token_rewards"), b.Token("advantages")
+		for r := range b.Rows {
+			first, last := firstLast(b.Mask[r*b.Cols : (r+1)*b.Cols])
+			sum := 0.0
+			for i := r*b.Cols + last; i >= r*b.Cols+first && first >= 0; i-- {
+				if !b.Mask[i] {
+					reward[i] = float64(float32(0.1 + 0.01*float64(i%7)))
+				}
+				if b.Mask[i] || over {
+					sum += reward[i]
+				}
+				if b.Mask[i] {
+					adv[i] = float64(float32(sum))
+				}
+			}
+		}
+		o := stage.Judge(stage.Find("advantage/return"), b, set)
+		if !over {
+			require.Equal(t, check.Pass, o.Verdict, o.Lacking())
+			continue
+		}
+		requireName(t, o, "GAE-HOLE", "between the tokens of a response")
+	}
+}
+
 // Returns that were normalised are the right ones on a line.
 func TestNormalisedReturns(t *testing.T) {
 	p, _, err := convention.Lookup("verl-ppo@0.9")
