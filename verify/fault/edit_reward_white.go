@@ -89,6 +89,16 @@ func rewardWhiteEdits(o *stage.Outcome) []edit {
 	}
 	bases := [][]stage.Change{nil}
 	undeclared := o.Case.EnumOr("rewards.whiten", "no") == "no"
+	for _, span := range rewardSpans[:4] {
+		for _, cells := range whiteningCells {
+			if !undeclared {
+				list = append(list, edit{id: "WHITEN-FORM", title: "token rewards are whitened by the root of their second moment, not by their deviation: of " + cells + ", " + span.title, changes: 1, foreign: true,
+					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+						return whitenedRewards(span.of, cells, true, c, ch)
+					}})
+			}
+		}
+	}
 	if undeclared {
 		bases = whitenedBeside(o, func(option string) bool { return o.Case.Set.Value(option).Kind() == convention.Unknown })
 	}
@@ -108,7 +118,7 @@ func rewardWhiteEdits(o *stage.Outcome) []edit {
 						for _, x := range changes {
 							set = set.With(x.Option, x.To, "hypothesis")
 						}
-						return whitenedRewards(span.of, cells, c.Of(c.B, set), ch)
+						return whitenedRewards(span.of, cells, false, c.Of(c.B, set), ch)
 					}})
 			}
 		}
@@ -144,8 +154,9 @@ func normalisedScores(span func(b *dump.Batch, row int) (float64, bool), spread 
 	}
 }
 
-// whitenedRewards predicts token rewards that are whitened as declared, with mean and deviation of other cells.
-func whitenedRewards(span func(b *dump.Batch, row int) (float64, bool), cells string, c *stage.Case, ch *stage.Check) *stage.Prediction {
+// whitenedRewards predicts token rewards that are whitened as declared, with mean and deviation of other cells; or with the second moment about 0 for the variance,
+// which makes the differences from the mean smaller by the root of their ratio.
+func whitenedRewards(span func(b *dump.Batch, row int) (float64, bool), cells string, moment bool, c *stage.Case, ch *stage.Check) *stage.Prediction {
 	b := c.B
 	p, raw, sets := under(sameInput, c, ch), under(option("rewards.whiten", "no"), c, ch), spanRows(b, span)
 	place, err := rl.ParseEpsPlace(c.Set.Value("whiten.eps_place").String())
@@ -176,6 +187,12 @@ func whitenedRewards(span func(b *dump.Batch, row int) (float64, bool), cells st
 		y, fail := rl.Whiten(nil, x, mask, len(rows), b.Cols, o)
 		if fail != nil || !(s > 0) {
 			return nil
+		}
+		if m := meanOf(own); moment {
+			by := s / math.Sqrt(float64(s*s)+float64(m*m))
+			for k, x := range y {
+				y[k] = m + (x-m)*by
+			}
 		}
 		for k, r := range rows {
 			for t := range b.Cols {

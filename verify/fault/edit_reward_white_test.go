@@ -75,6 +75,17 @@ func TestRewardWhiteEdits(t *testing.T) {
 	require.Equal(t, check.Pass, shapedBy(t, own, over(1, false)).Verdict)
 	requireName(t, shapedBy(t, own, over(0, false)), "WHITEN-PADS", "the tokens of the response, of all rows")
 	requireName(t, shapedBy(t, own, over(0, true)), "WHITEN-PADS", "padding included")
+	requireName(t, shapedBy(t, own, func(b *dump.Batch, r []float64) []float64 {
+		var x []float64
+		for i, in := range rl.LengthMask(nil, b.Mask, b.Rows, b.Cols, 1) {
+			if in {
+				x = append(x, r[i])
+			}
+		}
+		m, n := meanOf(x), float64(len(x))
+		by := math.Sqrt((squares(x)+n*m*m)/(n-1) + 1e-8)
+		return mapped(r, func(v float64) float64 { return (v-m)/by + m })
+	}), "WHITEN-FORM", "the root of their second moment")
 	requireName(t, shapedBy(t, func(s []float64) []float64 {
 		return mapped(s, func(v float64) float64 { return (v - meanOf(s)) / deviationOf(s, 1) })
 	}, over(1, false)), "SCORE-NORMALISED", "of all rows are normalised before")

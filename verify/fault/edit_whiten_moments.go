@@ -88,6 +88,12 @@ var momentForms = []struct {
 	{"the variance is one of n − 1, and multiplied by n/(n − 1) once more", func(w whitenedTokens, _ float64) (m, v float64) {
 		return w.mean(), w.square(w.mean()) / (w.n - 1) * w.n / (w.n - 1)
 	}},
+	{"divided by the root of the second moment, n/(n − 1) times the mean square, not by the deviation", func(w whitenedTokens, ddof float64) (m, v float64) {
+		if ddof == 0 {
+			return 0, math.NaN() // another edit
+		}
+		return w.mean(), w.square(0) / (w.n - ddof)
+	}},
 	{"the mean is subtracted behind the division", func(w whitenedTokens, ddof float64) (m, v float64) {
 		v = w.square(w.mean()) / (w.n - ddof)
 		return w.mean() * math.Sqrt(v), v

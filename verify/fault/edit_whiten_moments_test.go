@@ -86,6 +86,9 @@ func TestMomentsOfWhitening(t *testing.T) {
 		{"the mean of all is that of the last tokens of the responses", func(rows [][]float64, n, _, _, square float64) (m, s float64) {
 			return meanOf(oneOfRows(rows, func(row []float64) float64 { return row[len(row)-1] })), math.Sqrt(square / n)
 		}},
+		{"n/(n − 1) times the mean square", func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
+			return mean, math.Sqrt((square + n*mean*mean) / (n - 1))
+		}},
 		{"root of the deviation", func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
 			return mean, math.Sqrt(math.Sqrt(square / (n - 1)))
 		}},
