@@ -26,7 +26,13 @@ type tokenBaseline struct {
 // rightTokenBaseline is what verl 0.9.1 computes.
 var rightTokenBaseline = tokenBaseline{one: 1, pi: -2, squares: 1, power: 2, logOld: "logp_old"}
 
-// tokenBaselineEdits returns edits of the optimal token baseline.
+// configured reports whether a program has the variant: verl corrects nothing where it has no weights, leaves the longest response its own baseline with
+// handle_zero_tail=False and takes the engine's log-probs for those of the policy; a mean of the responses is a baseline that anybody may take.
+func (v tokenBaseline) configured() bool {
+	return v.power == 0 || math.IsInf(v.tail, 1) || v.logOld != rightTokenBaseline.logOld || v.mean
+}
+
+// tokenBaselineEdits returns edits of the optimal token baseline. One program has it: what it cannot be configured to is of none.
 func tokenBaselineEdits(o *stage.Outcome) (list []edit) {
 	if o.Check.ID != "advantage/return" || o.Case.Set.Value("adv.kind").String() != "optimal_token_baseline" || o.Case.B.Cols == 0 {
 		return nil
@@ -34,7 +40,7 @@ func tokenBaselineEdits(o *stage.Outcome) (list []edit) {
 	add := func(title string, of func(v *tokenBaseline)) {
 		v := rightTokenBaseline
 		of(&v)
-		list = append(list, edit{id: "ADV-CENTER", title: "the optimal token baseline: " + title, changes: 1,
+		list = append(list, edit{id: "ADV-CENTER", title: "the optimal token baseline: " + title, changes: 1, foreign: !v.configured(),
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return v.predict(c, ch) }})
 	}
 	score := func(title string, one, pi, squares float64) {
