@@ -408,14 +408,14 @@ func lengthEdits(o *stage.Outcome) []edit {
 			if divided {
 				word = "divided"
 			}
-			if (o.Check.Output == "advantages" || o.Check.ID == "token_loss/policy") && divided && (what.what == "its own tokens" || what.what == "√ of its tokens") {
+			if (o.Check.Output == "advantages" || o.Check.ID == "token_loss/policy") && divided && (what.what == "its own tokens" || what.what == root) {
 				id = "ADV-DIVIDED-BY-LENGTH"
 			}
 			title := o.Check.Output + " of a response is " + word + " by " + what.what
 			if k != 1 {
 				title += fmt.Sprintf(", and multiplied by %g", k)
 			}
-			list = append(list, edit{id: id, title: title, changes: 1, foreign: what.what == "√ of its tokens" || k != 1,
+			list = append(list, edit{id: id, title: title, changes: 1, foreign: what.what == root || k != 1,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 					p, q := under(sameInput, c, ch), countsOf(c)
 					at := slices.IndexFunc(append(slices.Clone(q.length), q.count...), func(x part) bool { return x.what == what.what })

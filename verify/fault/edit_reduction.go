@@ -32,6 +32,9 @@ var lengthLimits = []float64{2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 1
 // twice is the square of the tokens of a response: a mean over its tokens that is divided by their number once more.
 const twice = "its tokens twice"
 
+// root is that of the tokens of a response, by which no framework divides it.
+const root = "√ of its tokens"
+
 // lengthConstants are facts of a run by which programs divide every response.
 var lengthConstants = []string{"max_completion_length", "loss_scale_factor", "loss_denominator"}
 
@@ -119,7 +122,7 @@ func countsOf(c *stage.Case) (p reductionParts) {
 	mean := func(rows func(int) bool) float64 { return sumOf(n, rows) / max(sumOf(ones, rows), 1) }
 	add(&p.length, "the mean length of its micro-batch", spreadFiles(b, func(f int) float64 { return mean(inFile(f)) }))
 	add(&p.length, "the mean length of the step", everyRow(b, mean(all)))
-	add(&p.length, "√ of its tokens", mapped(n, math.Sqrt))
+	add(&p.length, root, mapped(n, math.Sqrt))
 	add(&p.length, twice, mapped(n, func(v float64) float64 { return v * v }))
 	for _, k := range lengthLimits {
 		floor := mapped(n, func(v float64) float64 { return max(v, k) })
@@ -336,7 +339,7 @@ func reductionEdits(o *stage.Outcome) []edit {
 			return
 		}
 		id, title := p.words(from, at)
-		e := edit{id: id, title: title, changes: n, foreign: p.twiceByLength(at) || p.withPrompts(from, at), own: p.count[at.count].what != p.count[from.count].what && strings.HasSuffix(p.count[at.count].what, weightsKeep), predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+		e := edit{id: id, title: title, changes: n, foreign: p.ofNobody(at) || p.withPrompts(from, at), own: p.count[at.count].what != p.count[from.count].what && strings.HasSuffix(p.count[at.count].what, weightsKeep), predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			healthy, q := rowWeights(c), countsOf(c)
 			if healthy == nil {
 				return nil

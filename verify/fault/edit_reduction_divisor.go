@@ -16,6 +16,13 @@ func (p *reductionParts) twiceByLength(at choice) bool {
 		slices.Contains([]string{"the tokens of the micro-batch", "the tokens of the rank", "the tokens of the step"}, p.count[at.count].what)
 }
 
+// ofNobody reports whether no program is configured to a reduction, whatever else it may be: lengths count twice, or their root, which differs from the lengths of
+// responses that are not all as long.
+func (p *reductionParts) ofNobody(at choice) bool {
+	x := p.length[at.length]
+	return p.twiceByLength(at) || x.what == root && len(x.x) > 0 && slices.Min(x.x) < slices.Max(x.x)
+}
+
 // packedRows returns 1 for the first sequence of every row of a file and 0 for the others, so that their sum counts the rows as they were packed; nil where
 // every row has one sequence.
 func packedRows(b *dump.Batch) []float64 {

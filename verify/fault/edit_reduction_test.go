@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,6 +56,7 @@ func TestReductionEdits(t *testing.T) {
 				h := described(&Hypothesis{ID: e.id, Title: e.title, Checks: []string{c.ID}, Predict: e.predict})[0]
 				if x, ok := newTrial(o).try(h, "", h.judge); ok && !x.Lead && e.changes == 1 {
 					titles = append(titles, e.title)
+					require.Equal(t, strings.Contains(words, "√"), e.foreign, "a root is of no configuration")
 				}
 			}
 			require.Equal(t, []string{words}, slices.Compact(titles)) // what is not replaced has several names that are equal here
