@@ -35,22 +35,44 @@ func ofTensors(b *dump.Batch, known *convention.Set) []*convention.Set {
 	return []*convention.Set{known.With("adv.kind", v, ofNobody)}
 }
 
-// buggy are the failures of a batch as [track.bases], under the numbers that it gives in closed form if one bug or another is in it.
+// buggy are the failures of a batch as [track.bases], under the numbers that it gives in closed form if one bug or another is in it: the likeliest of each first, and
+// then the next, so that what one bug leaves open does not crowd out another.
 func (t *track) buggy(b *dump.Batch, set *convention.Set, s *session) []judgement {
 	if s.profile != nil {
 		return nil
 	}
 	known, found := t.foundBefore(set, s)
 	known, _ = unweighted(b, known, found)
-	var sets []*convention.Set
+	var lists [][]judgement
 	shown := append(fault.SolvedUnder(t.check, s.solving(t, s.telling(t, unit{b, known}))), fault.ShownUnder(t.check, t.together(b, s), known)...)
 	for _, changes := range shown {
 		if f := (stage.Fit{Changes: changes}); !f.Unwritten() {
-			sets = append(sets, changed(known, changes))
+			list, _ := t.underEach([]*convention.Set{changed(known, changes)}, &view{b: b}, s)
+			lists = append(lists, list)
 		}
 	}
-	list, _ := t.underEach(sets, &view{b: b}, s)
-	return list
+	seen := map[string]bool{}
+	return slices.DeleteFunc(dealt(lists), func(j judgement) bool {
+		k := underWhat(j.Outcome)
+		was := seen[k]
+		seen[k] = true
+		return was
+	})
+}
+
+// dealt are the elements of some lists, the first of each, then the second of each that has one, and so on.
+func dealt[T any](lists [][]T) (all []T) {
+	for i := 0; ; i++ {
+		n := len(all)
+		for _, l := range lists {
+			if i < len(l) {
+				all = append(all, l[i])
+			}
+		}
+		if len(all) == n {
+			return all
+		}
+	}
 }
 
 // together are some steps as one, of weights, the bounds of which each step shows a part of; of another output, b.

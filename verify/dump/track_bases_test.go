@@ -29,3 +29,9 @@ func TestUnweighted(t *testing.T) {
 	require.Len(t, left, 2)
 	require.Equal(t, "seq_sum", set.Value("tis.level").String())
 }
+
+// The first of each list comes before the second of any.
+func TestDealt(t *testing.T) {
+	require.Equal(t, []int{1, 4, 5, 2, 6, 3}, dealt([][]int{{1, 2, 3}, {}, {4}, {5, 6}}))
+	require.Empty(t, dealt[int](nil))
+}

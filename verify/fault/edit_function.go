@@ -283,7 +283,7 @@ func whiteningEdits(o *stage.Outcome) []edit {
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			return whitenedOver(c, ch, 0, normOfAll(c, ch))
 		}})
-	return append(list, edit{id: "WHITEN-FORM", title: "whitening: sums over the tokens are divided by the number of all cells, those outside the mask included", changes: 1,
+	return append(list, edit{id: "WHITEN-FORM", title: "whitening: sums over the tokens are divided by the number of all cells, those outside the mask included", changes: 1, foreign: true,
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return whitenedOver(c, ch, 0, 0) }})
 }
 

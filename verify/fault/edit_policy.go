@@ -243,15 +243,24 @@ func surrogateForms() []surrogateForm {
 	with("CLIP-GRADIENT-LEAK", "the gradient passes the clip", func(s *surrogate) { s.leaks = true })
 	with("CLIP-DETACHED", "the clipped side of the maximum is detached: where both sides are equal, half of the gradient is lost", func(s *surrogate) { s.detached = 2 })
 	with("CLIP-DETACHED", "the unclipped side of the maximum is detached: half of the gradient is lost within the bounds, and all of it beyond them", func(s *surrogate) { s.detached = 1 })
-	with("CLIP-DUAL", "the bound of the dual clip has the wrong sign: A·clip.dual", func(s *surrogate) { s.wrongDual = true })
 	with("CLIP-DUAL", "the dual clip is left out", func(s *surrogate) { s.dual = func(float64) bool { return false } })
 	with("CLIP-DUAL-BOTH-SIGNS", "the dual clip is for every advantage", func(s *surrogate) { s.dual = func(float64) bool { return true } })
-	with("CLIP-DUAL", "the dual clip is for positive advantages, not for negative ones", func(s *surrogate) { s.dual = func(a float64) bool { return a > 0 } })
-	with("CLIP-DUAL", "the dual clip holds the loss of positive advantages from below, not that of negative ones from above", func(s *surrogate) {
-		s.dual, s.turned = func(a float64) bool { return a > 0 }, true
-	})
-	with("CLIP-DUAL", "the loss of a negative advantage is −A·clip.dual, whatever the ratio is", func(s *surrogate) { s.always = true })
-	with("CLIP-DUAL", "the loss of a negative advantage is at least −A·clip.dual where it should be at most that", func(s *surrogate) { s.turned = true })
+	positive := func(a float64) bool { return a > 0 }
+	for _, f := range []struct {
+		title  string
+		change func(*surrogate)
+	}{ // by no number of a configuration
+		{"the bound of the dual clip has the wrong sign: A·clip.dual", func(s *surrogate) { s.wrongDual = true }},
+		{"the dual clip is for positive advantages, not for negative ones", func(s *surrogate) { s.dual = positive }},
+		{"the dual clip holds the loss of positive advantages from below, not that of negative ones from above", func(s *surrogate) { s.dual, s.turned = positive, true }},
+		{"the loss of a negative advantage is −A·clip.dual, whatever the ratio is", func(s *surrogate) { s.always = true }},
+		{"the loss of a negative advantage is at least −A·clip.dual where it should be at most that", func(s *surrogate) { s.turned = true }},
+	} {
+		with("CLIP-DUAL", f.title, func(s *surrogate) {
+			f.change(s)
+			s.foreign = true
+		})
+	}
 	with("RATIO-FORM", "the unclipped side is not multiplied by the ratio", func(s *surrogate) { s.without = 1 })
 	with("RATIO-FORM", "the clipped side is not multiplied by the ratio", func(s *surrogate) { s.without = 2 })
 	with("RATIO-FORM", "the unclipped side is multiplied by the ratio twice", func(s *surrogate) { s.again[0] = true })

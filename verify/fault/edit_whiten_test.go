@@ -75,10 +75,12 @@ func TestWhiteningEdits(t *testing.T) {
 		mean, std := moments(x, mask, count(mask), 1)
 		return (x[i] - mean) / math.Sqrt(std*std+1e-8)
 	}).Verdict)
-	requireName(t, judge(func(x []float64, mask []bool, i int) float64 {
+	byCells := judge(func(x []float64, mask []bool, i int) float64 {
 		mean, std := moments(x, mask, float64(len(mask)), 0)
 		return (x[i] - mean) / math.Sqrt(std*std+1e-8)
-	}), "WHITEN-FORM", "the number of all cells")
+	})
+	requireName(t, byCells, "WHITEN-FORM", "the number of all cells")
+	require.False(t, Explain(byCells)[0].Hypothesis.Relative, "whiten.mask none has the zeros of padding in its variance")
 	requireName(t, judge(func(x []float64, _ []bool, i int) float64 { return (x[i] - 0.3217) / 1.7345 }), "WHITEN-FORM", "another mean")
 	requireName(t, judge(func(x []float64, mask []bool, i int) float64 {
 		var square float64
