@@ -1,6 +1,8 @@
 package stage
 
 import (
+	"slices"
+
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 )
@@ -55,9 +57,25 @@ func RewardsUnder(b *dump.Batch, set *convention.Set) (shown [][]Change) {
 		if in := withReturnsImplied(b, estimates); in != nil {
 			lists = impliedRewardFormsIn(in, set, estimates, longestRows)
 		}
-		if len(lists) > 0 {
-			shown = append(shown, openOf(lists[:1], set)...)
-		}
+		shown = append(shown, openOf(onePlace(lists), set)...)
 	}
 	return shown
+}
+
+// onePlace are the first of some lists for each place of the KL: a score whose group has no other row is what it is behind a baseline of the others, too.
+func onePlace(lists [][]assign) (some [][]assign) {
+	placed := func(list []assign) string {
+		if i := slices.IndexFunc(list, func(a assign) bool { return a.option == "kl.place" }); i >= 0 {
+			return list[i].value.String()
+		}
+		return ""
+	}
+	seen := map[string]bool{}
+	for _, list := range lists {
+		if place := placed(list); !seen[place] {
+			seen[place] = true
+			some = append(some, list)
+		}
+	}
+	return some
 }
