@@ -73,7 +73,7 @@ func (t *track) configurable(h *fault.Hypothesis) bool {
 		}
 	case "LOSS-MASK-PADS": // a mean over a padded width is a sum divided by a constant, which is Dr. GRPO's, where padding adds nothing to the sum
 		if t.check.Stage == convention.Aggregate || t.check.Stage == convention.Gradient {
-			return !isDeclared(c.Set, "agg.kind") && stage.NothingOutside(c.B)
+			return !isDeclared(c.Set, "agg.kind") && stage.NothingOutside(t.check, c.B)
 		}
 	case "KL-AFTER-BASELINE":
 		return !isDeclared(c.Set, "kl.place")

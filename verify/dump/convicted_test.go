@@ -77,6 +77,11 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 		require.Equal(t, want, (&track{check: stage.Find("aggregate/loss"), first: constant, why: explanation{faults: padded}}).convicted(), "a sum over padding that is 0, divided by the width: %s", name)
 		require.True(t, (&track{check: stage.Find("advantage/group"), first: constant, why: explanation{faults: padded}}).convicted())
 	}
+	bonus := &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{}, Rows: 2, Cols: 2, Mask: cells}
+	bonus = bonus.With("token_loss", []float64{1, -1, 0, 0}).With("entropy", []float64{1, 2, 3, 3})
+	held := &stage.Outcome{Case: &stage.Case{Set: nothing, B: bonus}}
+	require.True(t, (&track{check: stage.Find("aggregate/entropy_loss"), first: held, why: explanation{faults: padded}}).convicted(), "padding holds entropies, if no losses")
+	require.False(t, (&track{check: stage.Find("aggregate/loss"), first: held, why: explanation{faults: padded}}).convicted())
 	logged := []fault.Explanation{known("LOSS-MASK-PADS", check.Pass, false), known("METRIC-APPROX-KL-PADS", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged}}).convicted(), "a mean over padding, as TRL's PPO logs it")
 	require.True(t, (&track{check: stage.Find("scalars/approx_kl"), first: without, why: explanation{faults: logged[:1]}}).convicted())

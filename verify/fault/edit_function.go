@@ -283,8 +283,28 @@ func whiteningEdits(o *stage.Outcome) []edit {
 		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			return whitenedOver(c, ch, 0, normOfAll(c, ch))
 		}})
-	return append(list, edit{id: "WHITEN-FORM", title: "whitening: sums over the tokens are divided by the number of all cells, those outside the mask included", changes: 1, foreign: true,
-		predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return whitenedOver(c, ch, 0, 0) }})
+	for _, eps := range epsilonsOf(o) {
+		list = append(list, edit{id: "WHITEN-FORM", title: "whitening: sums over the tokens are divided by the number of all cells, those outside the mask included", changes: 1, foreign: true,
+			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
+				return whitenedOver(c.Of(c.B, c.Set.With("whiten.eps", convention.NumberValue(eps), "hypothesis")), ch, 0, 0)
+			}})
+	}
+	return list
+}
+
+// epsilonsOf are the ε of whitening on which a slip of its moments may stand: that of the options, and where these are a search's or a profile's, and the output is a line
+// in what is whitened, those that people write.
+func epsilonsOf(o *stage.Outcome) []float64 {
+	list := []float64{numberOr(o.Case, "whiten.eps", 0)}
+	if origin := o.Case.Set.Origin("whiten.eps"); origin != "" && origin != "search" && !strings.Contains(origin, "@") || !nearBy(o, whitenedByOthers(o.Case.Of(o.Case.B, o.Case.Set), o.Check)) {
+		return list
+	}
+	for _, eps := range []float64{0, 1e-8, 1e-6, 1e-5, 1e-4} {
+		if eps != list[0] {
+			list = append(list, eps)
+		}
+	}
+	return list
 }
 
 // whitenedByOthers predicts advantages that are a line in those before whitening, (x − c)/s with s > 0, one line for the whole step. Its

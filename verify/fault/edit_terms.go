@@ -75,11 +75,23 @@ func termEdits(o *stage.Outcome) []edit {
 					id = "KL-OUTSIDE-MASK"
 				}
 				list = append(list, edit{id: id, title: fmt.Sprintf("the %s term is reduced in its own way: %s%s", t.word, reductions[i].title, f.title), changes: 1,
+					foreign: reductions[i].pads && holdsOutside(c.B, t.tensor), // what padding holds is in the loss of no program that has a mask
 					predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return t.reduced(i, f.k, splitKL(c, ch), ch) }})
 			}
 		}
 	}
 	return list
+}
+
+// holdsOutside reports whether a tensor of tokens has other numbers than 0 outside the mask.
+func holdsOutside(b *dump.Batch, tensor string) bool {
+	x := b.Token(tensor)
+	for i, m := range b.Mask {
+		if !m && i < len(x) && x[i] != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // apart reports whether the term can be told from the rest of the loss.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,6 +80,21 @@ func TestTermEdits(t *testing.T) {
 	}
 	for _, id := range []string{"aggregate/loss", "aggregate/entropy_loss"} {
 		requireName(t, judge(id, mean, sums, own), "ENTROPY-AGGREGATION", "the mean of the sums of the responses")
+	}
+	for _, held := range []bool{true, false} { // what padding holds is of no program with a mask; where it holds nothing, its cells may be a constant
+		bonus := judge("aggregate/entropy_loss", mean, mean, own)
+		h := slices.Clone(bonus.Case.B.Token("entropy"))
+		var sum float64
+		for i, m := range bonus.Case.B.Mask {
+			if !m && !held {
+				h[i] = 0
+			}
+			sum += h[i]
+		}
+		o := stage.Judge(bonus.Check, bonus.Case.B.With("entropy", h).With("entropy_loss", []float64{float64(float32(sum / float64(len(h))))}), set)
+		found := termEdits(o)
+		require.Equal(t, held, slices.ContainsFunc(found, func(e edit) bool { return e.foreign }))
+		require.Equal(t, held, slices.ContainsFunc((&trial{levels: newTrial(o).levels}).fitting(found), func(e Explanation) bool { return !e.Hypothesis.Relative }))
 	}
 	requireName(t, judge("aggregate/kl_loss", sums, mean, own), "KL-AGGREGATION", "the mean of the sums of the responses")
 	requireName(t, judge("aggregate/loss", mean, mean, func(_, lp float64) float64 { return -lp }), "ENTROPY-FORM", "−logp_new")

@@ -107,14 +107,11 @@ func momentEdits(o *stage.Outcome) []edit {
 	if o.Check.Output != "advantages" || scope.Kind() != convention.Enum || scope.Text() == "none" || scope.Text() == "row" || o.Half() {
 		return nil
 	}
-	eps := numberOr(c, "whiten.eps", 0)
 	var list []edit
 	for _, form := range momentForms {
 		for _, ddof := range []float64{0, 1} {
-			for _, inside := range []bool{false, true} {
-				if inside && eps == 0 {
-					continue
-				}
+			for _, at := range epsilonPlaces(epsilonsOf(o)) {
+				eps, inside := at.eps, at.inside
 				for _, together := range togethers(c) {
 					list = append(list, edit{id: "WHITEN-FORM", title: "whitening: " + form.title, changes: 1, foreign: true,
 						predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
@@ -128,6 +125,21 @@ func momentEdits(o *stage.Outcome) []edit {
 						}})
 				}
 			}
+		}
+	}
+	return list
+}
+
+// epsilonPlace is an ε of whitening, under the root or behind it.
+type epsilonPlace struct {
+	eps    float64
+	inside bool
+}
+
+func epsilonPlaces(epsilons []float64) (list []epsilonPlace) {
+	for _, eps := range epsilons {
+		if list = append(list, epsilonPlace{eps, false}); eps != 0 {
+			list = append(list, epsilonPlace{eps, true})
 		}
 	}
 	return list

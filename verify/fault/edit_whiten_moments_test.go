@@ -107,6 +107,12 @@ func TestMomentsOfWhitening(t *testing.T) {
 		return m, math.Sqrt((square + n*(mean-m)*(mean-m)) / n)
 	}), "WHITEN-FORM", "by the number of all cells")
 	cut = false
+	of := white(func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
+		return mean, math.Sqrt(square/n*(n-1)/n) + 1e-4
+	})
+	requireName(t, of, "WHITEN-FORM", "multiplied by (n − 1)/n") // a profile says what ε is, and another may be meant
+	said := of.Case.Set.With("whiten.eps", of.Case.Set.Value("whiten.eps"), "test")
+	requireName(t, stage.Judge(of.Check, of.Case.B, said), "WHITEN-FORM", "another mean")
 	o := white(func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
 		return mean + 0.0123, 1.07 * math.Sqrt(square/n)
 	})

@@ -45,6 +45,8 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 		slips = stage.BaselinesUnder(b, set)
 	case ch.ID == "reward/token":
 		slips = rewardsShown(ch, b, set)
+	case ch.ID == "gradient/dlogp":
+		slips = stage.RareGradients(b, set)
 	case ch.ID == "aggregate/value_loss" || ch.ID == "gradient/dvalues":
 		slips = stage.ValueClipsUnder(b, set)
 	}

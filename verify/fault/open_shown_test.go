@@ -91,3 +91,13 @@ func TestBoundsOfWeightsThatBecameOne(t *testing.T) {
 	require.Contains(t, names, "IS-BOUND-FORM: importance weights are kept within the bounds, 1 outside")
 	require.Empty(t, keptShown(ch, weightedBy(eachWeight(math.Exp)), &convention.Set{}))
 }
+
+// A KL whose gradient has a slip of its own shows no rule for it: that of no profile by itself is a base, too.
+func TestRareGradientsAreBases(t *testing.T) {
+	b := perTokenOf(updated(func(float64, float64) float64 { return 0 }), "logp_ref", func(lp, _, _ float64) float64 { return lp + 0.1 })
+	rare := func(changes []stage.Change) bool {
+		return slices.ContainsFunc(changes, func(c stage.Change) bool { return c.Option == "kl.grad" && c.To.String() == "straight_through_k2" })
+	}
+	require.True(t, slices.ContainsFunc(ShownUnder(stage.Find("gradient/dlogp"), b, &convention.Set{}), rare))
+	require.False(t, slices.ContainsFunc(ShownUnder(stage.Find("gradient/dlogp"), b.Without("logp_ref"), &convention.Set{}), rare), "no KL")
+}

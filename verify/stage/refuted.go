@@ -27,11 +27,16 @@ func OutsideMask(o *Outcome) bool {
 	return false
 }
 
-// NothingOutside reports whether token losses, or where none were dumped the advantages that they are multiples of, are 0 in every cell outside the mask:
-// sums over all cells and over the mask are then the same.
-func NothingOutside(b *dump.Batch) bool {
+// NothingOutside reports whether what a check reduces is 0 in every cell outside the mask: entropies or a KL where it is of that term, token losses otherwise, or where
+// none were dumped the advantages that they are multiples of. Sums over all cells and over the mask are then the same.
+func NothingOutside(ch *Check, b *dump.Batch) bool {
 	of := b.Token("token_loss")
-	if of == nil {
+	switch {
+	case ch.Output == "entropy_loss":
+		of = b.Token("entropy")
+	case ch.Output == "kl_loss":
+		of = b.Token("kl")
+	case of == nil:
 		of = b.Token("advantages")
 	}
 	for i, x := range of {

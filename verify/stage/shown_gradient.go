@@ -37,6 +37,11 @@ func rareGradients(b *dump.Batch) [][]assign {
 	return [][]assign{list}
 }
 
+// RareGradients returns what no profile has by itself of the KL under a gradient, as [Shown] does: its own slip leaves no numbers that show it.
+func RareGradients(b *dump.Batch, set *convention.Set) [][]Change {
+	return openOf(rareGradients(b), set)
+}
+
 // gradientClips proposes the bounds of a clipped surrogate of tokens, whose gradient is −w·A·ρ, and 0 beyond its bounds: for A > 0 above 1 + high,
 // for A < 0 below 1 − low and above the dual clip, beside the slope of a KL term if one is given. What is below a quarter of it counts as 0, since a
 // KL term may stand beside it; w is the median of a row, which shares its weight under every aggregation. Advantages are times weights if some are given.
