@@ -9,9 +9,10 @@ import (
 
 // whitenedTokens are the numbers that are whitened together: the tokens of rows, cells counts those outside the mask as well.
 type whitenedTokens struct {
-	rows  [][]float64
-	n     float64 // tokens
-	cells float64
+	rows     [][]float64
+	n        float64 // tokens
+	cells    float64
+	attended float64 // cells that attention shows: the tokens of tools, too
 }
 
 // mean is that of all tokens.
@@ -55,6 +56,14 @@ var momentForms = []struct {
 	}},
 	{"the mean is one of tokens, the variance by the number of all cells, padding included", func(w whitenedTokens, ddof float64) (m, v float64) {
 		return w.mean(), w.square(w.mean()) / (w.cells - ddof)
+	}},
+	{"sums over the tokens are divided by the number of all that attention shows, tokens of tools included", func(w whitenedTokens, ddof float64) (m, v float64) {
+		m = w.mean() * w.n / w.attended
+		return m, w.square(m) / (w.attended - ddof)
+	}},
+	{"the mean is the sum over the tokens by the number of all that attention shows, the variance one of tokens", func(w whitenedTokens, ddof float64) (m, v float64) {
+		m = w.mean() * w.n / w.attended
+		return m, w.square(m) / (w.n - ddof)
 	}},
 	{"the variance sums over all cells, padding included, by the number of tokens", func(w whitenedTokens, ddof float64) (m, v float64) {
 		m = w.mean()
@@ -163,8 +172,9 @@ func whitenedByMoments(c *stage.Case, ch *stage.Check, together [][2]int, of fun
 	}
 	p := altered(raw)
 	p.Scale = 1
+	seen := attendedCells(c.B)
 	for _, run := range together {
-		var w whitenedTokens
+		w := whitenedTokens{attended: count(seen[run[0]*c.B.Cols : run[1]*c.B.Cols])}
 		var size, most float64
 		for r := run[0]; r < run[1]; r++ {
 			var row []float64

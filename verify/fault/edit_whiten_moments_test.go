@@ -101,6 +101,20 @@ func TestMomentsOfWhitening(t *testing.T) {
 		requireName(t, o, id, c.words)
 		require.False(t, Explain(o)[0].Hypothesis.Relative, c.words)
 	}
+	holed := white(func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
+		return mean, math.Sqrt(square / (n - 1))
+	})
+	seen := count(attendedCells(holed.Case.B))
+	require.Greater(t, seen, count(holed.Case.B.Mask))
+	for _, all := range []bool{true, false} {
+		requireName(t, white(func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
+			m = mean * n / seen
+			if square += n * (mean - m) * (mean - m); all {
+				return m, math.Sqrt(square / seen)
+			}
+			return m, math.Sqrt(square / (n - 1))
+		}), "WHITEN-FORM", map[bool]string{true: "sums over the tokens are divided by the number of all that attention shows", false: "the mean is the sum over the tokens by the number of all that attention shows"}[all])
+	}
 	cut = true
 	requireName(t, white(func(_ [][]float64, n, cells, mean, square float64) (m, s float64) {
 		m = mean * n / cells
