@@ -23,16 +23,23 @@ func (t *track) bases(v *view, set *convention.Set, s *session) (list []judgemen
 	return t.underEach(slices.Concat(t.ofUpstream(known, found, set, s), t.withShown(v, known, s), ofTensors(v.b, known)), v, s)
 }
 
-// ofTensors is known with the estimator that a tensor of the batch is for and no other, where nobody says which it is.
+// ofTensors is known with the estimator that a tensor of the batch is for and no other, where nobody says which it is: with the weights that it takes where they
+// were dumped, whatever made them, and with the groups of the dump.
 func ofTensors(b *dump.Batch, known *convention.Set) []*convention.Set {
 	if b.Tensors["sum_pi_squared"] == nil || known.Value("adv.kind").Kind() != convention.Unknown {
 		return nil
 	}
-	v, err := convention.Parse("adv.kind", "optimal_token_baseline")
-	if err != nil {
-		panic("dump: " + err.Error())
+	set := known
+	for _, a := range []struct{ option, word, tensor string }{{"adv.kind", "optimal_token_baseline", "sum_pi_squared"}, {"tis.level", "token", "is_weights"}, {"adv.group_by", "uid", "group_id"}} {
+		v, err := convention.Parse(a.option, a.word)
+		if err != nil {
+			panic("dump: " + err.Error())
+		}
+		if b.Tensors[a.tensor] != nil && set.Value(a.option).Kind() == convention.Unknown {
+			set = set.With(a.option, v, ofNobody)
+		}
 	}
-	return []*convention.Set{known.With("adv.kind", v, ofNobody)}
+	return []*convention.Set{set}
 }
 
 // buggy are the failures of a batch as [track.bases], under the numbers that it gives in closed form if one bug or another is in it: the likeliest of each first, and
