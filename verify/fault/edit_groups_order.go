@@ -14,17 +14,22 @@ type table struct {
 	title string
 	row   func(k, n, g int) int // the row of the table whose statistics the answer at k is given
 	of    func(k, n, g int) int // the row that the answer at k is part of
+	id    string                // of package bug
+	size  bool                  // it is of another number of answers, which a right group of a prompt that is there twice may have
 }
 
+// interleaved is a table of every n-th answer.
+var interleaved = table{"groups that are cut across prompts: every n-th answer", func(k, n, _ int) int { return k % n }, func(k, n, _ int) int { return k % n }, "ADV-GROUPS-INTERLEAVED", false}
+
 var tables = []table{
-	{"the right group", func(k, _, g int) int { return k / g }, func(k, _, g int) int { return k / g }},
-	{"another group: the statistics of the groups are repeated as a whole, not each for its own responses", func(k, n, _ int) int { return k % n }, func(k, _, g int) int { return k / g }},
-	{"groups that are cut across prompts, every n-th answer, each given to the answers of one prompt", func(k, _, g int) int { return k / g }, func(k, n, _ int) int { return k % n }},
-	{"groups that are cut across prompts: every n-th answer", func(k, n, _ int) int { return k % n }, func(k, n, _ int) int { return k % n }},
-	{"the answers of the same place in all groups: the statistics are taken over the prompts", func(k, _, g int) int { return k % g }, func(k, _, g int) int { return k % g }},
-	{"as many answers in a row as there are prompts: the axes of the table are exchanged", func(k, n, _ int) int { return k / n }, func(k, n, _ int) int { return k / n }},
-	{"half of each group", func(k, _, g int) int { return k / max(g/2, 1) }, func(k, _, g int) int { return k / max(g/2, 1) }},
-	{"two groups together", func(k, _, g int) int { return k / (2 * g) }, func(k, _, g int) int { return k / (2 * g) }},
+	{"the right group", func(k, _, g int) int { return k / g }, func(k, _, g int) int { return k / g }, "", false},
+	{"another group: the statistics of the groups are repeated as a whole, not each for its own responses", func(k, n, _ int) int { return k % n }, func(k, _, g int) int { return k / g }, "ADV-OTHER-GROUP", false},
+	{"groups that are cut across prompts, every n-th answer, each given to the answers of one prompt", func(k, _, g int) int { return k / g }, func(k, n, _ int) int { return k % n }, "ADV-GROUPS-INTERLEAVED", false},
+	interleaved,
+	{"the answers of the same place in all groups: the statistics are taken over the prompts", func(k, _, g int) int { return k % g }, func(k, _, g int) int { return k % g }, "ADV-GROUPS-INTERLEAVED", false},
+	{"as many answers in a row as there are prompts: the axes of the table are exchanged", func(k, n, _ int) int { return k / n }, func(k, n, _ int) int { return k / n }, "ADV-GROUPS-INTERLEAVED", false},
+	{"half of each group", func(k, _, g int) int { return k / max(g/2, 1) }, func(k, _, g int) int { return k / max(g/2, 1) }, "ADV-OTHER-GROUP", true},
+	{"two groups together", func(k, _, g int) int { return k / (2 * g) }, func(k, _, g int) int { return k / (2 * g) }, "ADV-WRONG-GROUPS", true},
 }
 
 // flattenings are permutations of the answers that a table flattened along the other axis makes: the position that an answer's advantage is taken from.
@@ -45,7 +50,7 @@ func orderEdits(o *stage.Outcome) []edit {
 	var list []edit
 	for i, t := range tables {
 		for j, u := range tables {
-			id, title := "ADV-OTHER-GROUP", ""
+			wrong, title := t, ""
 			switch {
 			case i == 0 && j == 0, i != 0 && j != 0 && i != j:
 				continue
@@ -54,23 +59,16 @@ func orderEdits(o *stage.Outcome) []edit {
 			case j == 0:
 				title = "the mean is that of " + t.title
 			default:
-				title = "the deviation is that of " + u.title
+				wrong, title = u, "the deviation is that of "+u.title
 			}
-			size := max(i, j) > 5 // of a group, which prompts that are there twice may have
-			switch {
-			case max(i, j) == 7:
-				id = "ADV-WRONG-GROUPS"
-			case max(i, j) > 1 && !size:
-				id = "ADV-GROUPS-INTERLEAVED"
-			}
-			list = append(list, edit{id: id, title: title, changes: 1, foreign: !size,
+			list = append(list, edit{id: wrong.id, title: title, changes: 1, foreign: !wrong.size,
 				predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction { return tabled(t, u, c, ch) }})
 		}
 	}
 	for _, order := range flattenings {
-		list = append(list, edit{id: "ADV-GROUPS-INTERLEAVED", title: "mean and deviation are those of " + tables[3].title + "; and " + order.title, changes: mostChanges, foreign: true,
+		list = append(list, edit{id: "ADV-GROUPS-INTERLEAVED", title: "mean and deviation are those of " + interleaved.title + "; and " + order.title, changes: mostChanges, foreign: true,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				return flattened(order.from, tabled(tables[3], tables[3], c, ch), c, ch)
+				return flattened(order.from, tabled(interleaved, interleaved, c, ch), c, ch)
 			}})
 		list = append(list, edit{id: "ADV-ROWS-PERMUTED", title: order.title, changes: 1, foreign: true,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
