@@ -221,7 +221,7 @@ func (s *session) across(v *view, n *StepNotes, set *convention.Set) {
 	if begins {
 		h.rollouts++
 	}
-	h.asynchronous = h.asynchronous || stage.Asynchronous(v.b)
+	h.asynchronous = h.asynchronous || stage.Asynchronous(v.b, set)
 	if begins && h.rollouts > 1 && n.Alike {
 		h.alike++
 	}

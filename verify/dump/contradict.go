@@ -186,7 +186,7 @@ func (t *track) drifted(res *check.Result, s *session) {
 		return
 	}
 	res.Verdict, res.Explanations, res.Fix = check.Warn, nil, ""
-	if stage.Asynchronous(units[0].b) {
+	if stage.Asynchronous(units[0].b, units[0].set) {
 		res.Verdict = check.Pass
 	}
 	res.Reason += "; but in another step the two agree, and what the engine reports does not change: its weights are others by then"

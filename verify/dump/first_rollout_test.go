@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	dumpfile "plumbline/internal/format/dump"
+	"plumbline/verify/convention"
 )
 
 // The first rollout ends where rows come that are new, after rows that came again; in the first pass over its rows nothing ends.
@@ -13,7 +14,7 @@ func TestFirstRollout(t *testing.T) {
 	updates := func(steps ...[]float64) int {
 		var f firstRollout
 		for _, ids := range steps {
-			f.add(&dumpfile.Batch{Rows: len(ids), Cols: 1, Mask: make([]bool, len(ids)), Tensors: map[string]*dumpfile.Tensor{"sample_id": {Name: "sample_id", Layout: dumpfile.PerRow, Width: 1, Data: ids}}})
+			f.add(&dumpfile.Batch{Rows: len(ids), Cols: 1, Mask: make([]bool, len(ids)), Tensors: map[string]*dumpfile.Tensor{"sample_id": {Name: "sample_id", Layout: dumpfile.PerRow, Width: 1, Data: ids}}}, &convention.Set{})
 		}
 		return f.updates
 	}
@@ -35,7 +36,7 @@ func TestFirstRolloutOfAnOldEngine(t *testing.T) {
 				layout := map[bool]dumpfile.Layout{true: dumpfile.PerRow, false: dumpfile.PerToken}[name == "sample_id"]
 				b.Tensors[name] = &dumpfile.Tensor{Name: name, Layout: layout, Width: 1, Data: x}
 			}
-			f.add(b)
+			f.add(b, &convention.Set{})
 		}
 		return f.rollout()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 	"plumbline/verify/stage"
 )
 
@@ -126,7 +127,7 @@ func (s *session) scan() *overview {
 				v.width = -1
 			}
 		}
-		first.add(b)
+		first.add(b, s.set)
 		losses.Add(b)
 		v.rows.Add(b)
 		if !torn {
@@ -203,7 +204,7 @@ type firstRollout struct {
 	synced int     // steps before the engine left the reference; 0: it has not
 }
 
-func (f *firstRollout) add(b *dump.Batch) {
+func (f *firstRollout) add(b *dump.Batch, said *convention.Set) {
 	if f.seen == nil {
 		f.seen = map[string]bool{}
 	}
@@ -222,7 +223,7 @@ func (f *firstRollout) add(b *dump.Batch) {
 		f.updates = f.steps
 	}
 	f.again = f.again || known > fresh
-	f.lag = max(f.lag, stage.Lag(b))
+	f.lag = max(f.lag, stage.Lag(b, said))
 	const rounding = 1e-3
 	n := 0
 	for range b.Tokens() {

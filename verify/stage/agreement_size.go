@@ -233,12 +233,12 @@ func engineSize(c *Case) *Assertion {
 	case c.tempered(d) && !c.sharpened(d):
 		out.Violations = append(out.Violations, Violation{Row: -1, Col: -1, Fault: "LOGP-TEMPERATURE", Got: d.Slope,
 			Reason: fmt.Sprintf("logp_gen is %s at %.3g times its logits: that explains %.0f %% of the difference (%s). One of the two sides has another temperature", name, d.Slope, 100*d.Explains, d)})
-	case d.Scale > largestScale && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none") && d.ESS < leastLeft && !Asynchronous(c.B):
+	case d.Scale > largestScale && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none") && d.ESS < leastLeft && !Asynchronous(c.B, c.Set):
 		note(&c.Absent, fmt.Sprintf("a reason, such as async_rollout or max_staleness, why importance weights would leave %.0f %% of the tokens: engine and trainer are %s, from the start of the run, and no rounding is so large",
 			100*d.ESS, d))
 	case d.Scale > largestScale && (c.Has("is_weights") || c.EnumOr("tis.level", "none") != "none"):
 		out.Note += fmt.Sprintf("; more than rounding in 16 bits makes (logit noise %g), which the importance weights of the run correct for", largestScale)
-	case d.Scale > largestScale && d.Scale <= mostOfLag*largestScale && Asynchronous(c.B):
+	case d.Scale > largestScale && d.Scale <= mostOfLag*largestScale && Asynchronous(c.B, c.Set):
 		out.Note += fmt.Sprintf("; more than rounding in 16 bits makes (logit noise %g), as older weights may, which are declared", largestScale)
 	case d.Scale > largestScale && d.Scale <= mostOfLag*largestScale && c.adaptedLate():
 		note(&c.Absent, "whether rollouts are asynchronous (one_step_off, async_rollout or max_staleness among the options): the engine had the weights of the start for several steps, and "+d.String())
@@ -408,17 +408,17 @@ const mostOfLag = 4
 // leastLeft is the effective sample size below which importance weights correct for nothing: nine tokens of ten are lost.
 const leastLeft = 0.1
 
-// Asynchronous reports whether an option of a batch says that the engine may have older weights by design: async_rollout, one_step_off,
-// max_staleness, … of a value other than false or 0.
-func Asynchronous(b *dump.Batch) bool { return Lag(b) > 0 }
+// Asynchronous reports whether an option of a batch, or what is declared beside it, says that the engine may have older weights by design: async_rollout,
+// one_step_off, max_staleness, … of a value other than false or 0.
+func Asynchronous(b *dump.Batch, set *convention.Set) bool { return Lag(b, set) > 0 }
 
 // Lag returns by how many rollouts the weights of the engine are declared to be older than the trainer's, at most; 0 where they are not.
-func Lag(b *dump.Batch) (rollouts float64) {
-	for _, o := range b.Meta.Options {
-		if !SaysLag(o.Name) {
-			continue
+func Lag(b *dump.Batch, set *convention.Set) (rollouts float64) {
+	says := func(name string, value any) {
+		if !SaysLag(name) {
+			return
 		}
-		switch v := o.Value.(type) {
+		switch v := value.(type) {
 		case bool:
 			if v {
 				rollouts = max(rollouts, 1)
@@ -426,6 +426,13 @@ func Lag(b *dump.Batch) (rollouts float64) {
 		case float64:
 			rollouts = max(rollouts, v)
 		}
+	}
+	for _, o := range b.Meta.Options {
+		says(o.Name, o.Value)
+	}
+	for _, name := range set.Facts() {
+		value, _ := set.Fact(name)
+		says(name, value)
 	}
 	return rollouts
 }
@@ -452,7 +459,7 @@ func (c *Case) adaptedLate() bool {
 // that a run is asynchronous and importance weights stand between engine and trainer, the engine may be one rollout behind, as one is that
 // samples while the trainer trains, and the second rollout is noted to be open; of files that say nothing at all every step is. TRL's trainers send the weights before every rollout.
 func (c *Case) mayHaveStart() bool {
-	late, epochs := Lag(c.B), 1.0
+	late, epochs := Lag(c.B, c.Set), 1.0
 	declared := late > 0
 	if !declared && c.Has("is_weights") && !strings.EqualFold(c.B.Meta.Framework, "trl") {
 		if late = 1; c.saysNothing() { // nor how many steps a rollout has

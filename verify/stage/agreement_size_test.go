@@ -10,6 +10,7 @@ import (
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
+	"plumbline/verify/convention"
 )
 
 // passes draws n tokens from softmax(z/T), and returns their log-probs and entropies at T and at other·T, and under rounded logits.
@@ -294,4 +295,17 @@ func TestShareThatATemperatureExplains(t *testing.T) {
 		got := NewCase(newGrid(1, 1).Batch, set(t, "logp.temperature="+c.temperature), 0).tempered(d(c.slope, c.explains))
 		require.Equal(t, c.want, got, "%+v", c)
 	}
+}
+
+// How old an engine may be is read from the options of the files and from what is declared beside them (--set, --config): the oldest counts.
+func TestLagIsDeclared(t *testing.T) {
+	b := newGrid(1, 1).Batch
+	said := &convention.Set{}
+	require.False(t, Asynchronous(b, said))
+	require.False(t, Asynchronous(b, said.WithFact("one_step_off", false)))
+	require.Equal(t, 1.0, Lag(b, said.WithFact("async_rollout", true)))
+	require.Equal(t, 2.0, Lag(b, said.WithFact("async_rollout", true).WithFact("max_staleness", 2.0)))
+	require.False(t, Asynchronous(b, said.WithFact("num_generations", 8.0)))
+	b.Meta.Options = []dump.Option{{Name: "rollout.max_staleness", Value: 3.0}}
+	require.Equal(t, 3.0, Lag(b, said.WithFact("async_rollout", true)))
 }
