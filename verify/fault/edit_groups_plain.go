@@ -24,18 +24,27 @@ func ownRewards(c *stage.Case, ch *stage.Check) *stage.Case {
 	if raw == nil {
 		return nil
 	}
-	x := make([]float64, c.B.Rows)
-	for r := range x {
-		at := r
-		if len(raw.Want) != c.B.Rows {
-			at = firstOf(c.B, r)
-		}
-		if at < 0 || at >= len(raw.Want) {
-			return nil
-		}
-		x[r] = raw.Want[at]
+	x := numberOfRows(c.B, raw)
+	if x == nil {
+		return nil
 	}
 	return ofRewards(c, x, kind)
+}
+
+// numberOfRows returns the number of every row, or of its first token where a prediction is of tokens; nil where a row has none.
+func numberOfRows(b *dump.Batch, p *stage.Prediction) []float64 {
+	x := make([]float64, b.Rows)
+	for r := range x {
+		at := r
+		if len(p.Want) != b.Rows {
+			at = firstOf(b, r)
+		}
+		if at < 0 || at >= len(p.Want) {
+			return nil
+		}
+		x[r] = p.Want[at]
+	}
+	return x
 }
 
 // ofRewards returns the case of unwhitened advantages of an estimator whose rewards are x as they are.
@@ -66,16 +75,9 @@ func lifted(wrong *stage.Prediction, c *stage.Case, ch *stage.Check) *stage.Pred
 	}
 	p := wrong
 	if scope := c.Set.Value("whiten.scope"); scope.Kind() == convention.Enum && scope.Text() != "none" {
-		x := make([]float64, c.B.Rows)
-		for r := range x {
-			at := r
-			if len(wrong.Want) != c.B.Rows {
-				at = firstOf(c.B, r)
-			}
-			if at < 0 || at >= len(wrong.Want) {
-				return nil
-			}
-			x[r] = wrong.Want[at]
+		x := numberOfRows(c.B, wrong)
+		if x == nil {
+			return nil
 		}
 		p = under(func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 			k := ofRewards(c, x, "raw")
