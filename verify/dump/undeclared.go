@@ -21,7 +21,7 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		t.apart(res, s)
 		return
 	}
-	if s.profile == nil && res.Verdict == check.Convention && t.nobodySaid() { // whether a search began or the value that is usual was tried
+	if s.profile == nil && res.Verdict == check.Convention && t.nobodySaid(s) { // whether a search began or the value that is usual was tried
 		t.foundLate(res, t.why.fits[0].Changes)
 		return
 	}
@@ -379,13 +379,20 @@ func among(v convention.Value, words ...string) bool {
 	return slices.Contains(words, text)
 }
 
-// nobodySaid reports whether the first explanation contradicts only profiles that stood in for a declaration.
-func (t *track) nobodySaid() bool {
+// nobodySaid reports whether the first explanation contradicts only profiles that stood in for a declaration, and what the check was tried under for what its
+// own numbers show.
+func (t *track) nobodySaid(s *session) bool {
 	if len(t.why.against) > 0 || len(t.why.fits) == 0 {
 		return false
 	}
+	u, err := s.unit(s.ctx, t, t.first.Case.B.Meta.Step)
+	if err != nil {
+		return false // it could be read before: the run is changing under us, and the failure stands
+	}
 	for _, c := range t.why.fits[0].Changes {
-		if origin := t.first.Case.Set.Origin(c.Option); c.From.Known() && !strings.Contains(origin, "@") {
+		origin := t.first.Case.Set.Origin(c.Option)
+		own := t.searched && origin == "search" && u.set.Value(c.Option).Kind() == convention.Unknown
+		if c.From.Known() && !own && !strings.Contains(origin, "@") {
 			return false
 		}
 	}

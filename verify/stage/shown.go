@@ -49,7 +49,7 @@ func Shown(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 		if lists = estimators(b); ch.ID == "advantage/return" {
 			lists = append(impliedRewardForms(b, set), lists...)
 		} else {
-			lists = append(heldAdvantages(b), lists...)
+			lists = slices.Concat(heldAdvantages(b), penalisedAdvantages(b), lists)
 		}
 	case ch.ID == "kl/token":
 		lists = klBounds(b)

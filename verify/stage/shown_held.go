@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
@@ -24,15 +23,11 @@ func (t rewardTerm) heldAfterBaseline(b *dump.Batch, r []float64) (lists [][]ass
 			y[row] = r[i] - t.slope*t.k[i]
 		}
 	}
-	for _, center := range []string{"mean", "loo"} {
-		shaped := centredScores(b, center)
-		if shaped == nil {
-			return nil
-		}
-		list := []assign{word("kl.place", "sequence_reward_after"), word("adv.center", center)}
-		if rule := heldWithin(y, shaped, 1); rule != nil {
+	for _, l := range leftByBaselines(b, y) {
+		list := append([]assign{word("kl.place", "sequence_reward_after")}, l.list...)
+		if rule := heldWithin(y, l.left, 1); rule != nil {
 			list = append(list, word("reward.clip", "after_baseline"), rule[1])
-		} else if !nearAll(y, shaped) {
+		} else if !nearAll(y, l.left) {
 			continue
 		}
 		lists = append(lists, t.withKL(list)...)
@@ -85,42 +80,27 @@ func heldAdvantages(b *dump.Batch) (lists [][]assign) {
 	if len(y) != b.Rows || variesInRow(b) {
 		return nil
 	}
-	for _, center := range []string{"mean", "loo"} {
-		shaped := centredScores(b, center)
-		if shaped == nil {
-			return nil
-		}
-		if rule := heldWithin(y, shaped, 1); rule != nil {
-			lists = append(lists, []assign{word("adv.kind", "group"), word("adv.center", center), word("adv.scale", "none"), word("whiten.scope", "none"),
-				word("reward.clip", "after_baseline"), rule[1]})
-		}
-	}
-	if len(lists) > 0 {
-		return lists
-	}
-	for _, ddof := range []int{1, 0} { // OpenRLHF's group_norm divides before what is left is held
-		if rule := heldWithin(y, overDeviation(b, ddof), 1); rule != nil {
-			lists = append(lists, []assign{word("adv.kind", "group"), word("adv.center", "mean"), word("adv.scale", "group_std"), word("adv.ddof", strconv.Itoa(ddof)), word("whiten.scope", "none"),
-				word("reward.clip", "after_baseline"), rule[1]})
+	for _, l := range leftByBaselines(b, y) {
+		if rule := heldWithin(y, l.left, 1); rule != nil {
+			lists = append(lists, slices.Concat([]assign{word("adv.kind", "group"), word("whiten.scope", "none")}, l.list, []assign{word("reward.clip", "after_baseline"), rule[1]}))
 		}
 	}
 	return lists
 }
 
-// overDeviation are what the scores have beyond the mean of their group, divided by its deviation; 0 in groups of equal scores.
-func overDeviation(b *dump.Batch, ddof int) []float64 {
-	left := centredScores(b, "mean")
-	square, n := map[float64]float64{}, map[float64]float64{}
-	id := b.Row("group_id")
-	for row, g := range id {
-		square[g], n[g] = square[g]+float64(left[row]*left[row]), n[g]+1
+// penalisedAdvantages proposes the rules for responses without an end that advantages show of scores less the mean of their group: whitened over a rollout, or not.
+func penalisedAdvantages(b *dump.Batch) (lists [][]assign) {
+	y := rowAdvantages(b)
+	if len(y) != b.Rows || variesInRow(b) || len(b.Row("group_id")) != b.Rows || len(b.Row("scores")) != b.Rows {
+		return nil
 	}
-	for row, g := range id {
-		if square[g] > 0 {
-			left[row] /= math.Sqrt(square[g] / (n[g] - float64(ddof)))
+	for _, l := range groupPenalties(b, y) {
+		lists = append(lists, append([]assign{word("adv.kind", "group"), word("whiten.scope", "none")}, l.list...))
+		for _, white := range whitenings {
+			lists = append(lists, slices.Concat([]assign{word("adv.kind", "rfpp_baseline")}, l.list, white))
 		}
 	}
-	return left
+	return lists
 }
 
 // HeldEnds is the range that advantages of rows are held in by their own ends, whatever baseline they have: the largest, or the smallest, is that of three rows and
@@ -159,26 +139,6 @@ func HeldEnds(ch *Check, b *dump.Batch, set *convention.Set) [][]Change {
 			word("reward.clip", "after_baseline"), {"reward.clip_range", v}})
 	}
 	return openOf(lists, set)
-}
-
-// centredScores are scores less the mean of their group, or of its other rows, NaN where there are none; nil where the batch has no scores of groups.
-func centredScores(b *dump.Batch, center string) []float64 {
-	id, score := b.Row("group_id"), b.Row("scores")
-	if len(id) != b.Rows || len(score) != b.Rows {
-		return nil
-	}
-	sum, n := map[float64]float64{}, map[float64]float64{}
-	for row, g := range id {
-		sum[g], n[g] = sum[g]+score[row], n[g]+1
-	}
-	left := make([]float64, b.Rows)
-	for row, g := range id {
-		left[row] = score[row] - sum[g]/n[g]
-		if center == "loo" {
-			left[row] *= n[g] / (n[g] - 1) // NaN of a row alone
-		}
-	}
-	return left
 }
 
 // nearAll reports whether x are y but for rounding, where they are known, as they are of three rows.

@@ -97,6 +97,10 @@ func impliedRewardFormsIn(b *dump.Batch, set *convention.Set, estimates []reward
 	}
 	for _, in := range cells {
 		for _, terms := range rewardTermsIn(withRewards(b, in, ret, v, gamma, lambda), estimates, penalised) {
+			if v == nil && slices.Contains(terms, word("kl.place", "sequence_reward_after")) {
+				lists = append(lists, baselined(terms, gamma)...)
+				continue
+			}
 			if v == nil && gamma == 1 { // of an estimator that has no discount
 				lists = append(lists, terms)
 			}
@@ -104,6 +108,26 @@ func impliedRewardFormsIn(b *dump.Batch, set *convention.Set, estimates []reward
 		}
 	}
 	return append(lists, base)
+}
+
+// baselined are rewards that a baseline of the group left, as OpenRLHF 0.11.2 has them: whitened over a rollout (reinforce_baseline, rloo), or not.
+func baselined(terms []assign, gamma float64) (lists [][]assign) {
+	if gamma != 1 {
+		terms = append(slices.Clip(terms), amount("gae.gamma", gamma))
+	}
+	plain := slices.Contains(terms, word("adv.scale", "none"))
+	if plain && slices.Contains(terms, word("adv.center", "mean")) {
+		for _, white := range whitenings {
+			lists = append(lists, slices.Concat([]assign{word("adv.kind", "rfpp_baseline")}, terms, white))
+		}
+	}
+	lists = append(lists, append([]assign{word("adv.kind", "group"), word("whiten.scope", "none")}, terms...))
+	if plain {
+		for _, white := range whitenings {
+			lists = append(lists, slices.Concat([]assign{word("adv.kind", "group")}, terms, white))
+		}
+	}
+	return lists
 }
 
 // impliedRecursion is a form of what stands in rewards under which returns are a line, with the coefficients of it.

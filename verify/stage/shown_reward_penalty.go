@@ -8,28 +8,31 @@ import (
 )
 
 // penaltyWithin returns the rule of [penalty] with the range of [heldWithin] behind it, where ends are y: what most of the longest responses lack is one
-// number of few digits, and scores less that are held in a range. Those of the longest that end with the token that ends others lack nothing.
+// number of few digits, or they have one share of their scores, and what is then left is held in a range. Those of the longest that end with the token that ends others lack nothing.
 func penaltyWithin(b *dump.Batch, y, score []float64, longest func(row int) bool) []assign {
 	const near = 1e-5
 	c := NewCase(b, &convention.Set{}, 0)
 	end, known := EndToken(b)
-	var lack []float64
+	var lack, share []float64
 	var open []int
 	for row, x := range y {
 		if id, there := b.TokenID(row, max(c.last(row), 0)); longest(row) && !(known && there && id == end) {
-			lack, open = append(lack, score[row]-x), append(open, row)
+			lack, share, open = append(lack, score[row]-x), append(share, x/score[row]), append(open, row)
 		}
 	}
-	by, n := commonest(lack)
-	if by = written(by, 1e-3); 2*n < len(lack) || !(by > 0) || !hasDigits(by, 2, near) {
-		return nil
-	}
-	left := slices.Clone(score)
-	for _, row := range open {
-		left[row] -= by
-	}
-	if held := heldWithin(y, left, 1); held != nil {
-		return append([]assign{word("eos.rule", "subtract"), amount("eos.penalty", by), word("eos.test", "eos_id")}, held...)
+	for i, of := range [][]float64{lack, share} {
+		f := endRules[i]
+		x, n := commonest(of)
+		if x = written(x, 1e-3); 2*n < len(of) || !f.is(x) || !hasDigits(x, 2, near) {
+			continue
+		}
+		left := slices.Clone(score)
+		for _, row := range open {
+			left[row] = f.left(score[row], x)
+		}
+		if held := heldWithin(y, left, 1); held != nil {
+			return append(f.by(x), held...)
+		}
 	}
 	return nil
 }

@@ -32,29 +32,34 @@ func TestRangesOfScoresAreShown(t *testing.T) {
 	}
 }
 
-// One response without an end shows its penalty beside the range that all scores are held in then.
+// One response without an end shows its penalty, or the share of its score, beside the range that all scores are held in then.
 func TestAPenaltyWithinARangeIsShown(t *testing.T) {
-	open := -1
-	b := ppoBatch(1, func(row int, score float64, kl []float64, last int) []float64 {
-		if last == 15 && (open < 0 || open == row) {
-			open = row
-			score -= 0.5
+	for rule, of := range map[string]func(score float64) float64{
+		"subtract": func(score float64) float64 { return score - 0.5 },
+		"scale":    func(score float64) float64 { return score * 0.5 },
+	} {
+		open := -1
+		b := ppoBatch(1, func(row int, score float64, kl []float64, last int) []float64 {
+			if last == 15 && (open < 0 || open == row) {
+				open = row
+				score = of(score)
+			}
+			return rewardsOf(0.0317, 0)(row, min(max(score, -0.6), 0.6), kl, last)
+		}, gaeOf(1, 1))
+		c := NewCase(b, &convention.Set{}, 0)
+		spans, longest := c.spans()
+		for r, n := range spans {
+			if n == longest && r != open {
+				at := r*b.Cols + c.last(r)
+				b.Mask[at] = false
+				b.Token("token_rewards")[at-1] = -0.0317*b.Token("kl")[at-1] + min(max(b.Row("scores")[r], -0.6), 0.6)
+			}
 		}
-		return rewardsOf(0.0317, 0)(row, min(max(score, -0.6), 0.6), kl, last)
-	}, gaeOf(1, 1))
-	c := NewCase(b, &convention.Set{}, 0)
-	spans, longest := c.spans()
-	for r, n := range spans {
-		if n == longest && r != open {
-			at := r*b.Cols + c.last(r)
-			b.Mask[at] = false
-			b.Token("token_rewards")[at-1] = -0.0317*b.Token("kl")[at-1] + min(max(b.Row("scores")[r], -0.6), 0.6)
-		}
+		require.True(t, slices.ContainsFunc(Shown(Find("reward/token"), b, &convention.Set{}), func(list []Change) bool {
+			got := texts(list)
+			return got["eos.rule"] == rule && got["eos.penalty"] == "0.5" && got["reward.clip_range"] == "-0.6,0.6"
+		}))
 	}
-	require.True(t, slices.ContainsFunc(Shown(Find("reward/token"), b, &convention.Set{}), func(list []Change) bool {
-		got := texts(list)
-		return got["eos.penalty"] == "0.5" && got["reward.clip_range"] == "-0.6,0.6"
-	}))
 }
 
 // Steps of which each shows one side of a range tell both together, and a range has but one side where the scores beyond the other are as they were.
