@@ -125,3 +125,26 @@ func (t *track) otherBeta(e fault.Explanation) bool {
 	beta := t.first.Case.Set.Value("dpo.beta")
 	return beta.Kind() == convention.Number && stage.LogsBeta(t.first.Case.B, beta.Num())
 }
+
+// unsaid returns the first of the options that explain a failure which contradicts only profiles that stood in for a declaration, and what the check was tried
+// under for what its own numbers show; nil if there is none.
+func (t *track) unsaid(s *session) *stage.Fit {
+	if len(t.why.against) > 0 || len(t.why.fits) == 0 {
+		return nil
+	}
+	own := func(option string) bool {
+		if !t.searched || t.first.Case.Set.Origin(option) != "search" {
+			return false
+		}
+		u, err := s.unit(s.ctx, t, t.first.Case.B.Meta.Step) // it could be read before: if not the run is changing under us, and the failure stands
+		return err == nil && u.set.Value(option).Kind() == convention.Unknown
+	}
+	for i, f := range t.why.fits {
+		if !slices.ContainsFunc(f.Changes, func(c stage.Change) bool {
+			return c.From.Known() && !strings.Contains(t.first.Case.Set.Origin(c.Option), "@") && !own(c.Option)
+		}) {
+			return &t.why.fits[i]
+		}
+	}
+	return nil
+}

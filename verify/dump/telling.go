@@ -81,6 +81,7 @@ type overview struct {
 	adapted      bool               // the engine has the weights of the reference at first, and others later
 	generation   int                // steps whose tokens together, by their number, a sum over tokens is divided by; 0: none
 	width        int                // padded, of every file; -1: they have several
+	parts        int                // micro-batches of a step, the most
 }
 
 // scan reads the steps, many of them at most, once.
@@ -127,6 +128,7 @@ func (s *session) scan() *overview {
 				v.width = -1
 			}
 		}
+		v.parts = max(v.parts, b.Meta.MicroBatches)
 		first.add(b, s.set)
 		losses.Add(b)
 		v.rows.Add(b)

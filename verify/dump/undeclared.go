@@ -21,9 +21,11 @@ func (t *track) undeclared(res *check.Result, s *session) {
 		t.apart(res, s)
 		return
 	}
-	if s.profile == nil && res.Verdict == check.Convention && t.nobodySaid(s) { // whether a search began or the value that is usual was tried
-		t.foundLate(res, t.why.fits[0].Changes)
-		return
+	if s.profile == nil && res.Verdict == check.Convention { // whether a search began or the value that is usual was tried
+		if f := t.unsaid(s); f != nil {
+			t.foundLate(res, f.Changes)
+			return
+		}
 	}
 	if !t.searched || s.profile != nil || t.first.Rules != nil {
 		return
@@ -41,11 +43,11 @@ func (t *track) undeclared(res *check.Result, s *session) {
 	case res.Verdict == check.Fail && t.check.ID == "gradient/dlogp" && (t.unexplained() || !convicted) && stage.GradientAgainstSign(t.first.Case):
 		t.ascends(res)
 	case res.Verdict == check.Fail && (t.unexplained() || !convicted) && t.check.Stage == convention.Advantage && !isDeclared(t.first.Case.Set, "adv.kind") &&
-		!s.o.Selection.Demands(t.check.ID) && stage.EstimatorUnseen(t.first.Case.B):
-		t.unseen(res, "values")
+		!s.o.Selection.Demands(t.check.ID) && stage.EstimatorUnseen(t.first.Case.B, t.first.Case.Set) != "":
+		t.unseen(res, stage.EstimatorUnseen(t.first.Case.B, t.first.Case.Set))
 	case res.Verdict == check.Fail && (t.unexplained() || !convicted) && !t.saysLoss() && !s.o.Selection.Demands(t.check.ID) && len(t.termsUnseen()) > 0:
 		t.unseen(res, strings.Join(t.termsUnseen(), ", "))
-	case res.Verdict == check.Fail && !convicted && !t.readsDeclared():
+	case res.Verdict == check.Fail && !convicted && (!t.readsDeclared() || t.unsaidAgainst()):
 		open := t.openOptions()
 		if len(open) == 0 {
 			return
@@ -288,7 +290,9 @@ func (s *session) solved(step int, set *convention.Set) *convention.Set {
 		}
 	}
 	for _, c := range s.scan().form {
-		if set.Value(c.Option).Kind() == convention.Unknown {
+		// a ratio to the engine's log-probs is one to the trainer's times the weight between the two, which the form has
+		twice := strings.HasPrefix(c.Option, "tis.") && among(set.Value("ratio.old"), "engine")
+		if set.Value(c.Option).Kind() == convention.Unknown && !twice {
 			set = set.With(c.Option, c.To, "search")
 		}
 	}
@@ -315,11 +319,17 @@ func (s *session) solved(step int, set *convention.Set) *convention.Set {
 	if n := s.scan().rollout; n > 1 && !stage.SaysUpdates(set) {
 		set = set.WithFact("num_mini_batches", float64(n))
 	}
+	parts := 1.0 // that are declared to be divided by besides
+	if among(set.Value("agg.div_ga"), "true") {
+		if parts = stage.FactNumber(set, "gradient_accumulation_steps"); math.IsNaN(parts) {
+			parts = float64(max(s.scan().parts, 1))
+		}
+	}
 	if x := s.scan().constant; x > 0 && !saysLength(set) && among(set.Value("agg.denominator"), "", "micro") { // it is beside the rows of a file
-		set = set.WithFact("loss_scale_factor", x)
+		set = set.WithFact("loss_scale_factor", x/parts)
 	}
 	if _, said := set.Fact("loss_denominator"); s.scan().divisor > 0 && !said && !saysLength(set) {
-		set = set.WithFact("loss_denominator", s.scan().divisor)
+		set = set.WithFact("loss_denominator", s.scan().divisor/parts)
 	}
 	return set
 }
@@ -377,26 +387,6 @@ func among(v convention.Value, words ...string) bool {
 		text = v.String()
 	}
 	return slices.Contains(words, text)
-}
-
-// nobodySaid reports whether the first explanation contradicts only profiles that stood in for a declaration, and what the check was tried under for what its
-// own numbers show.
-func (t *track) nobodySaid(s *session) bool {
-	if len(t.why.against) > 0 || len(t.why.fits) == 0 {
-		return false
-	}
-	u, err := s.unit(s.ctx, t, t.first.Case.B.Meta.Step)
-	if err != nil {
-		return false // it could be read before: the run is changing under us, and the failure stands
-	}
-	for _, c := range t.why.fits[0].Changes {
-		origin := t.first.Case.Set.Origin(c.Option)
-		own := t.searched && origin == "search" && u.set.Value(c.Option).Kind() == convention.Unknown
-		if c.From.Known() && !own && !strings.Contains(origin, "@") {
-			return false
-		}
-	}
-	return true
 }
 
 // readsDeclared reports whether the check reads an option that the files or the user declare: the search has left it as it is.

@@ -18,9 +18,14 @@ type lossForm struct {
 	of    func(lp, old, a float64, o tokenBounds) (loss, slope float64)
 }
 
+// configuredForms are losses that loss.kind and ratio.old may say.
+var configuredForms = []lossForm{
+	{"", "−A·logp_new: the score function without a ratio", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) { return -a * lp, -a }},
+	{"", "−A·e to the (logp_new − sg logp_new): a ratio of 1", false, func(_, _, a float64, _ tokenBounds) (float64, float64) { return -a, -a }},
+}
+
 // lossForms are losses of score functions and of probabilities, in which a ratio or a logarithm is missing, or stands detached.
 var lossForms = []lossForm{
-	{"", "−A·logp_new: the score function without a ratio", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) { return -a * lp, -a }},
 	{"", "−A·ρ·logp_new, the ratio ρ detached", true, func(lp, old, a float64, _ tokenBounds) (float64, float64) {
 		r := math.Exp(lp - old)
 		return -a * r * lp, -a * r
@@ -59,7 +64,6 @@ var lossForms = []lossForm{
 		return -a * (lp - old), -a
 	}},
 	{"", "−A·logp_new²", false, func(lp, _, a float64, _ tokenBounds) (float64, float64) { return -a * lp * lp, -2 * a * lp }},
-	{"", "−A·e to the (logp_new − sg logp_new): a ratio of 1", false, func(_, _, a float64, _ tokenBounds) (float64, float64) { return -a, -a }},
 	{"", "the mean of the clipped and the unclipped side", true, func(lp, old, a float64, o tokenBounds) (float64, float64) {
 		loss, slope := bothSides(lp, old, a, o)
 		return loss / 2, slope / 2
@@ -89,6 +93,9 @@ func lossEdits(o *stage.Outcome) []edit {
 		forms = append(forms, detachedForms...)
 	case kind == "ppo" && o.Case.Set.Value("ratio.level").String() == "token":
 		forms = append(forms, jointForms()...)
+	}
+	for _, f := range configuredForms {
+		list = append(list, edit{id: "LOSS-KIND", title: "the loss of a token is " + f.title, changes: 1, configured: []string{"loss.kind"}, predict: f.predict})
 	}
 	for _, f := range forms {
 		list = append(list, edit{id: cmp.Or(f.id, "LOSS-KIND"), title: "the loss of a token is " + f.title, changes: 1, predict: f.predict})

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"plumbline/internal/format/dump"
+	"plumbline/verify/convention"
 )
 
 // whitenings are how releases whiten advantages over a rollout: verl's masked_whiten, and OpenRLHF's experience maker.
@@ -114,10 +115,19 @@ func variesInRow(b *dump.Batch) bool {
 	return false
 }
 
-// EstimatorUnseen reports whether advantages are those of a recursion over values that the dump does not have: they differ within rows, and there are neither values
-// nor returns. No estimator of a whole response gives them, and those of its tokens cannot be tried, but for the ones that have no values.
-func EstimatorUnseen(b *dump.Batch) bool {
-	return b.Tensors["values"] == nil && b.Tensors["returns"] == nil && variesInRow(b)
+// EstimatorUnseen is the tensor that a dump lacks for the estimators that its advantages may be of, where nobody says which; "" where it has them. Advantages that
+// differ within rows are those of a recursion over values: no estimator of a whole response gives them, and those of its tokens cannot be tried, but for the ones
+// that have no values. Other advantages are mostly those of groups, of which nothing says which rows they are.
+func EstimatorUnseen(b *dump.Batch, set *convention.Set) (tensor string) {
+	switch c := NewCase(b, set, 0); {
+	case variesInRow(b):
+		if b.Tensors["values"] == nil && b.Tensors["returns"] == nil {
+			return "values"
+		}
+	case b.Tensors["group_id"] == nil && c.groupPrompts() == nil && (!set.Declares("adv.group_by") || math.IsNaN(FactNumber(set, "num_generations"))):
+		return "group_id"
+	}
+	return ""
 }
 
 // TermsUnseen are the terms that a loss may have besides, by the options of their coefficients, of which a dump has no tensor: a bonus of entropies, and the loss of
