@@ -277,6 +277,9 @@ func (c *Case) addSums(dst []float64, x Input, counts []bool, factor float64) {
 
 // sequenceAdvantages returns the advantage of every response, before whitening and clipping.
 func (c *Case) sequenceAdvantages() (s sequence) {
+	if pass := c.passesOf(); pass != nil {
+		return c.advantagesOfPasses(pass)
+	}
 	kind := c.Enum("adv.kind")
 	multi := kind == "group" && c.EnumOr("adv.multi", "sum_then_normalize") == "normalize_then_sum"
 	var r Input

@@ -44,7 +44,9 @@ func advantagesSignal(c *Case) *Assertion {
 			return a
 		}
 	}
-	if a.Checked == 0 || c.Set.Beyond(convention.Advantage) != "" || c.FactOr("overlong_buffer_len", 0) > 0 || c.EnumOr("reward.clip", "none") != "none" || c.EnumOr("eos.rule", "none") != "none" {
+	if a.Checked == 0 || c.Set.Beyond(convention.Advantage) != "" || c.FactOr("overlong_buffer_len", 0) > 0 ||
+		c.EnumOr("adv.multi", "sum_then_normalize") == "normalize_then_sum" || // of two functions that are apart the other way the sum is 0
+		c.EnumOr("reward.clip", "none") != "none" || c.EnumOr("eos.rule", "none") != "none" {
 		return a
 	}
 	say := func(row int, got float64, format string, args ...any) *Assertion {
@@ -66,11 +68,23 @@ func advantagesSignal(c *Case) *Assertion {
 	if isGroupKind(kind) && kind != "raw" && len(group) != b.Rows {
 		return a
 	}
-	first := map[float64]int{}
+	pass := make([]float64, b.Rows)
+	if c.severalGenerations() != "" {
+		passes := c.passesOf()
+		if passes == nil {
+			return a
+		}
+		for n, rows := range passes {
+			for _, r := range rows {
+				pass[r] = float64(n)
+			}
+		}
+	}
+	first := map[[2]float64]int{}
 	for r, s := range score {
-		g := 0.0
+		g := [2]float64{pass[r]}
 		if isGroupKind(kind) && kind != "raw" {
-			g = group[r]
+			g[1] = group[r]
 		}
 		if math.IsNaN(s) || !slices.Contains(b.Mask[r*b.Cols:(r+1)*b.Cols], true) {
 			continue // a row that is left out

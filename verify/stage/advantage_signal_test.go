@@ -25,6 +25,7 @@ func TestAdvantagesThatAreAllZero(t *testing.T) {
 		{"some advantage is not 0", "", rows([]float64{1, 0, 1, 1}, pairs, []float64{0, 0, 0, -1}), check.Pass},
 		{"scores are clipped", "reward.clip=before_baseline", rows([]float64{7, 6, 1, 1}, pairs, none), check.Pass},
 		{"a penalty makes them equal", "eos.rule=subtract", rows([]float64{1, 0, 1, 1}, pairs, none), check.Pass},
+		{"functions that are apart the other way", "adv.multi=normalize_then_sum", rows([]float64{1, 0.5, 1, 1}, pairs, none), check.Pass},
 		{"pass@k", "adv.kind=passk", rows([]float64{1, 0, 1, 1}, pairs, none), check.Pass},
 		{"no groups are known", "", newGrid(2, 2, 1).row("scores", 1, 0).row("advantages", 0, 0), check.Pass},
 		{"outside the mask", "", newGrid(2, 2, 1).row("scores", 1, 0).row("group_id", 3, 3).token("advantages", 0, 0, 0, 5), check.Fail},

@@ -181,3 +181,13 @@ func TestGateOnItsBound(t *testing.T) {
 	}
 	require.Greater(t, weights(-0.5, 0).Err[4], 0.9, "the ratio may have been cut")
 }
+
+// A release that weighs an engine's log-probs unless that is switched off does so where a run has such an engine; that it would says nothing of a run that has none.
+func TestWeightsOfADeclaredEngine(t *testing.T) {
+	g := newGrid(1, 1, 1).token("logp_gen", -1, -2).token("logp_old", -1.25, -2)
+	s := set(t, "tis.rule=zero_outside tis.gate=ratio tis.low=none tis.high=3 tis.log_clamp=none clip.low=0.2 clip.high=0.2 kl.beta=0").With("tis.level", mustParse(t, "tis.level", "token"), "trl-grpo@1.16")
+	require.Nil(t, NewCase(g.Batch, s, tol.U32).isWeights().X)
+	require.Nil(t, NewCase(g.Batch, s.WithFact("use_vllm", false), tol.U32).isWeights().X)
+	w := NewCase(g.Batch, s.WithFact("use_vllm", true), tol.U32).isWeights().X
+	require.InDeltaSlice(t, []float64{math.Exp(-0.25), 1}, w, 1e-9)
+}

@@ -46,3 +46,14 @@ func TestNumbersThatAgreeToTheLastPlace(t *testing.T) {
 	zero := &Prediction{Want: make([]float64, LeastToLast), Bound: []float64{1e-9, 1e-9, 1e-9, 1e-9, 1e-9, 1e-9, 1e-9, 1e-9}}
 	require.Equal(t, check.Pass, Compare(Find("gae/returns"), NewCase(b, &convention.Set{}, tol.U32), zero, Arithmetic{Unit: tol.U32}).Verdict, "bit by bit")
 }
+
+// A loss of which nothing is left is exactly 0, as it should be, whatever else its bound allows.
+func TestANumberThatIsExactlyZero(t *testing.T) {
+	of := func(got float64) check.Verdict {
+		b := newGrid(1, 1).token("returns", got).Batch
+		return Compare(Find("gae/returns"), NewCase(b, &convention.Set{}, tol.U32), &Prediction{Want: []float64{0}, Bound: []float64{1e-6}}, Arithmetic{Unit: tol.U32}).Verdict
+	}
+	require.Equal(t, check.Pass, of(0))
+	require.Equal(t, check.Undetermined, of(1e-7))
+	require.Equal(t, check.Fail, of(1e-5))
+}

@@ -200,8 +200,8 @@ func (c *Case) tisOptions(level string) rl.TISOptions {
 }
 
 // isWeights returns the weights that multiply the policy term, X nil where there are none. Weights that were used are in the
-// dump. Without them they are predicted where tis.level is declared: that a profile has a level says only how the weights
-// would come about if an engine of its own had sampled.
+// dump. Without them they are predicted where tis.level is declared, or an engine of its own whose weights nobody switches off: that a profile has a
+// level says only how the weights would come about if such an engine had sampled.
 func (c *Case) isWeights() Input {
 	level := c.EnumOr("tis.level", "")
 	if level == "none" {
@@ -214,7 +214,8 @@ func (c *Case) isWeights() Input {
 	if (origin == "search" || strings.Contains(origin, "/")) && !c.Has("logp_gen") { // what a profile says of a run without an engine, found here or by another check
 		return Input{}
 	}
-	if level == "" || convention.Named(origin) {
+	engine, _ := c.Set.Fact("use_vllm")
+	if level == "" || convention.Named(origin) && engine != true {
 		return Input{}
 	}
 	return c.decided(c.Token("is_weights"))

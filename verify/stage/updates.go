@@ -61,6 +61,65 @@ func (c *Case) severalGenerations() string {
 	return fmt.Sprintf("the generation batch of every micro-batch, of which a step has several (steps_per_generation %g, gradient_accumulation_steps %g)", per, micro)
 }
 
+// passesOf returns the rows of each generation batch of a step that has several: those of so many micro-batches one after the other, or of one of the passes over
+// them. It is nil where there is one, where one is not all within a step, and where nothing says which rows are of a group.
+func (c *Case) passesOf() [][]int {
+	if c.severalGenerations() == "" || len(c.B.Row("group_id")) != c.B.Rows || len(c.B.Missing) > 0 {
+		return nil
+	}
+	per, micro := c.FactOr("steps_per_generation", 0), c.FactOr("gradient_accumulation_steps", float64(c.B.Meta.MicroBatches))
+	if math.Mod(micro, per) != 0 {
+		return nil
+	}
+	var rows [][]int
+	of := map[[2]int]int{}
+	for i := range c.B.Rows {
+		f := c.B.Files[c.B.Origin[i].File]
+		key := [2]int{f.Step, f.MicroBatch / int(per)}
+		n, there := of[key]
+		if !there {
+			n, of[key], rows = len(rows), len(rows), append(rows, nil)
+		}
+		rows[n] = append(rows[n], i)
+	}
+	return rows
+}
+
+// advantagesOfPasses is sequenceAdvantages of each generation batch of a step by itself.
+func (c *Case) advantagesOfPasses(passes [][]int) (s sequence) {
+	n := c.B.Rows
+	s.X, s.Err, s.complete, s.level = make([]float64, n), make([]float64, n), make([]bool, n), make([]level, n)
+	terms := make([]func() []Term, n)
+	for _, rows := range passes {
+		of := c.Of(c.B.Select(rows), c.Set.WithFact("gradient_accumulation_steps", c.FactOr("steps_per_generation", 0)))
+		q := of.sequenceAdvantages()
+		for _, name := range of.Read {
+			note(&c.Read, name)
+		}
+		for _, name := range of.Unknown {
+			note(&c.Unknown, name)
+		}
+		for _, name := range of.Absent {
+			note(&c.Absent, name)
+		}
+		if len(q.X) != len(rows) || len(q.complete) != len(rows) {
+			return sequence{}
+		}
+		if q.level == nil {
+			s.level = nil
+		}
+		for i, row := range rows {
+			s.X[row], s.Err[row], s.complete[row] = q.X[i], q.E(i), q.complete[i]
+			if s.level != nil {
+				s.level[row] = q.level[i]
+			}
+			terms[row] = func() []Term { return q.terms(i) }
+		}
+	}
+	s.terms = func(row int) []Term { return terms[row]() }
+	return s
+}
+
 // AsOneStep returns set for rows of several steps that are all that was sampled together.
 func AsOneStep(set *convention.Set) *convention.Set { return set.WithFact("num_mini_batches", 1.0) }
 
