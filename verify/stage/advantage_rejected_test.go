@@ -27,3 +27,15 @@ func TestRewardsOfRejectedTokens(t *testing.T) {
 	masked()
 	require.Equal(t, check.Pass, Judge(Find("advantage/group"), g.Batch, s).Verdict)
 }
+
+// A score stands at the last token of a response, which may be rejected behind it.
+func TestScoresOfRejectedTokens(t *testing.T) {
+	s := set(t, "kl.place=none eos.rule=none reward.clip=none rewards.whiten=no score.index=last_response")
+	g := newGrid(3, 2, 3).row("scores", 2, 1).token("token_rewards", 0, 0, 2, 0, 0, 1)
+	fails(t, "reward/token", g.Batch, s)
+	tokens := s.WithFact("algorithm.rollout_correction.rollout_rs", "token_k2")
+	require.Equal(t, check.Pass, Judge(Find("reward/token"), g.Batch, tokens).Verdict)
+	fails(t, "reward/token", g.Batch, s.WithFact("algorithm.rollout_correction.rollout_rs", "seq_mean_k2"))
+	g.Tensors["token_rewards"].Data[1] = 0.5
+	fails(t, "reward/token", g.Batch, tokens)
+}

@@ -3,7 +3,7 @@ package stage
 // scoreBehind returns the column of the score of a row where it stands behind the row's last action, −1 elsewhere: a response that is cut off within a tool's
 // output ends outside the mask, and a program that counts the attended tokens puts its score there (verl 0.9.1, NaiveRewardManager, valid_response_length),
 // where a recursion over actions does not see it. That a cell is the last of its response its ids say: those behind it are all one, which is another than its own
-// and is padding.
+// and is padding. The last tokens of a response may also be rejected behind its rewards, which hold a KL besides.
 func (c *Case) scoreBehind(row, last int) int {
 	b := c.B
 	rewards := b.Token("token_rewards")
@@ -11,17 +11,18 @@ func (c *Case) scoreBehind(row, last int) int {
 		return -1
 	}
 	width, at := c.width(row), -1
+	taken := c.rejectsTokens()
 	for t := last + 1; t < width; t++ {
 		if rewards[row*b.Cols+t] == 0 {
 			continue
 		}
-		if at >= 0 {
+		if at >= 0 && !taken {
 			return -1
 		}
 		at = t
 	}
-	if at < 0 {
-		return -1
+	if at < 0 || taken {
+		return at
 	}
 	pad, known := c.filling()
 	own, there := b.TokenID(row, at)
