@@ -162,13 +162,14 @@ func TestBoundOfDROHoldsTheErrorOfAdvantages(t *testing.T) {
 
 // A divergence on its bound within its error is decided by the gradient of the token; log-probs that are equal have none in any arithmetic.
 func TestGateOnItsBound(t *testing.T) {
+	beta := "0"
 	weights := func(lp float64, slopes ...float64) Input {
 		n := 4 // tokens that are kept surely, before the one in question
 		g := newGrid(5, 5).token("logp_old", slices.Repeat([]float64{-1}, 5)...).token("logp_new", slices.Repeat([]float64{lp}, 5)...).token("logp_gen", append(slices.Repeat([]float64{-1}, n), -1.00001)...).token("advantages", slices.Repeat([]float64{1}, 5)...)
 		if slopes != nil {
 			g = g.token("dlogp", append(slices.Repeat([]float64{-0.1}, n), slopes...)...)
 		}
-		return NewCase(g.Batch, set(t, "tis.level=token tis.rule=seq_filter tis.gate=binary_kl tis.low=0 tis.high=0.01 tis.log_clamp=none clip.low=0.2 clip.high=0.2 kl.beta=0"), tol.U32).isWeights()
+		return NewCase(g.Batch, set(t, "tis.level=token tis.rule=seq_filter tis.gate=binary_kl tis.low=0 tis.high=0.01 tis.log_clamp=none clip.low=0.2 clip.high=0.2 kl.beta="+beta), tol.U32).isWeights()
 	}
 	w := weights(-1)
 	require.Equal(t, 1.0, w.X[0])
@@ -180,6 +181,13 @@ func TestGateOnItsBound(t *testing.T) {
 		require.InDelta(t, want, w.X[4], 1e-4)
 	}
 	require.Greater(t, weights(-0.5, 0).Err[4], 0.9, "the ratio may have been cut")
+	beta = "0.01" // what a KL in the loss adds is no weight
+	for slope, want := range map[float64]float64{-0.103: 1, 0.002: 0, -0.001: 0} {
+		w := weights(-1, slope)
+		require.Less(t, w.Err[4], 1e-5, "%g", slope)
+		require.InDelta(t, want, w.X[4], 1e-4, "%g", slope)
+	}
+	require.Greater(t, weights(-1, -0.05).Err[4], 0.9, "of neither")
 }
 
 // A release that weighs an engine's log-probs unless that is switched off does so where a run has such an engine; that it would says nothing of a run that has none.

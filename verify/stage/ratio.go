@@ -243,11 +243,22 @@ func (c *Case) decided(w Input) Input {
 			}
 			continue
 		}
-		switch told := d != nil && adv != nil && adv[i] != 0 && !math.IsNaN(d[i]); {
+		told := d != nil && adv != nil && adv[i] != 0 && !math.IsNaN(d[i])
+		if told && c.NumOr("kl.beta", 0) != 0 {
+			if keeps, known := c.weighedBesideKL(w, p.Alt, i); known && keeps {
+				x[i] += alt
+				continue
+			} else if known {
+				x[i] = 0
+				continue
+			}
+			told = false
+		}
+		switch {
 		case told && d[i] != 0:
 			x[i] += alt // the one that is not 0
 			kept[1]++
-		case told && lp != nil && old != nil && math.Abs(lp[i]-old[i]) <= uncut && c.NumOr("kl.beta", 0) == 0:
+		case told && lp != nil && old != nil && math.Abs(lp[i]-old[i]) <= uncut:
 			x[i] = 0
 		default:
 			x[i], e[i] = c.reading.of(c.decision(i), x[i], e[i], alt)
@@ -261,6 +272,24 @@ func (c *Case) decided(w Input) Input {
 		}
 	}
 	return Input{X: x, Err: e, Half: w.Half}
+}
+
+// weighedBesideKL reports whether the gradient of a token is that of a weight or of none where a KL in the loss has one, too: the rest of its row shows what a token
+// of that advantage has, to which the KL adds little, as far as it is known.
+func (c *Case) weighedBesideKL(w Input, alt []float64, i int) (keeps, known bool) {
+	b, d, adv := c.B, c.B.Token("dlogp"), c.Optional("advantages").X
+	var of []float64
+	for j := range b.TokensOf(i / b.Cols) {
+		if j != i && math.IsNaN(alt[j]) && w.X[j] > 0 && adv[j] != 0 && !math.IsNaN(d[j]) {
+			of = append(of, -d[j]/(adv[j]*w.X[j]))
+		}
+	}
+	if len(of) == 0 {
+		return false, false
+	}
+	unit := middle(of, 1)
+	r := d[i] / (-unit * adv[i] * (w.X[i] + alt[i]))
+	return r > 0.75 && r < 1.5, unit > 0 && math.Abs(adv[i]) > 1e-3 && (r > 0.75 && r < 1.5 || math.Abs(r) < 0.25)
 }
 
 // LossWeights returns the importance weights that multiply the policy term of every token: those of the dump, else what their formula gives

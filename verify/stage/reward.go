@@ -112,7 +112,7 @@ func (c *Case) clipRange(at ...string) (lo, hi float64, ok bool) {
 }
 
 // shapedScores returns the scores of responses as eos.rule leaves them, and clipped if that is done at one of the times. What the dump
-// says is shaped already stays as it is.
+// says is shaped already has no other penalty; whether it was clipped, too, is one.
 // Their error is that of the score; with p, the penalty, rounded as a constant of the format, s − p is off by u·(|p| + |s − p|) more, p by
 // u·|p| alone, and s·p by e_s·|p| + 2u·|s·p|.
 func (c *Case) shapedScores(at ...string) Input {
@@ -122,9 +122,21 @@ func (c *Case) shapedScores(at ...string) Input {
 		note(&c.Absent, "scores")
 		return Input{}
 	}
-	if shaped := c.B.Meta.ScoresShaped; shaped != nil && *shaped {
-		return s
+	shaped := c.B.Meta.ScoresShaped
+	if shaped == nil || !*shaped {
+		if s = c.penalised(s); !c.OK() {
+			return Input{}
+		}
 	}
+	if lo, hi, ok := c.clipRange(at...); ok { // what is clipped already stays as it is
+		s = c.bounded(s, lo, hi)
+	}
+	return s
+}
+
+// penalised returns scores as the penalties for long responses and for those without an end leave them, with their errors as [Case.shapedScores] says.
+func (c *Case) penalised(s Input) Input {
+	b := c.B
 	if s = c.overlong(s); !c.OK() {
 		return Input{}
 	}
@@ -153,9 +165,6 @@ func (c *Case) shapedScores(at ...string) Input {
 			}
 			s = y
 		}
-	}
-	if lo, hi, ok := c.clipRange(at...); ok {
-		s = c.bounded(s, lo, hi)
 	}
 	return s
 }

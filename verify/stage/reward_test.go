@@ -291,6 +291,12 @@ func TestScoresBeforeAndAfterPenalties(t *testing.T) {
 	require.Equal(t, check.Pass, verdict())
 	g.row("scores", 2, 3, 4)
 	require.Equal(t, check.Fail, verdict(), "said to be shaped, and not")
+	s = set(t, "kl.place=none score.index=last_response eos.rule=subtract eos.penalty=1 eos.test=eos_id reward.clip=before_baseline reward.clip_range=-2,2").WithFact("eos_token_id", 1.0)
+	g.token("token_rewards", 0, 0, 1, 0, 2, 0, 0, 0, 2)
+	for _, before := range [][]float64{{1, 3, 3}, {1, 2, 2}} { // the clip
+		g.row("scores", before...)
+		require.Equal(t, check.Pass, verdict(), "%v", before)
+	}
 }
 
 // Token rewards of an environment have no score: nothing is predicted where neither the dump has one nor anybody says where it would
