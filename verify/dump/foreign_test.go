@@ -106,3 +106,19 @@ func TestGradientsOutsideTheMask(t *testing.T) {
 	require.Equal(t, check.Fail, r.Verdict, r.Reason)
 	require.Contains(t, r.Reason, "outside response_mask")
 }
+
+// Where the old policy is the reference, as in a first rollout, eˣ − 1 is an estimate of KL that leaves x out and one that takes it of the old policy. Other steps
+// tell which, and an edit convicts where what the catalogue has does not hold there.
+func TestWhatOneStepDoesNotTellIsTriedAsAnEdit(t *testing.T) {
+	convicts(t, "kl/token", "KL-FORMULA", func(b *dumpfile.Batch) {
+		lp, ref, kl := b.Token("logp_new"), b.Token("logp_ref"), b.Token("kl")
+		old := b.Token("logp_old")
+		cells(b, func(i, row, col int) {
+			old[i] = single(lp[i] + 0.3*math.Sin(float64(row*row+7*col)))
+			if ref[i] = old[i]; b.Meta.Step == 3 {
+				ref[i] = single(lp[i] - 0.4*math.Sin(float64(3*row+col*col)))
+			}
+			kl[i] = single(math.Exp(ref[i]-lp[i]) - (ref[i] - old[i]) - 1)
+		})
+	})
+}

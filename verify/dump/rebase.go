@@ -15,13 +15,10 @@ import (
 // one of them. The failure then stands as one of that profile.
 func (t *track) rebase(s *session) {
 	const most = 24 // of the profiles that differ in what the check reads
-	exact := func(list []fault.Explanation) bool {
-		return slices.ContainsFunc(list, func(e fault.Explanation) bool { return !e.Lead })
-	}
 	if !t.searched || len(t.why.fits) > 0 {
 		return
 	}
-	if t.why.faults = t.holding(t.why.faults, t.first, s); exact(t.why.faults) && !t.goesOn() {
+	if t.why.faults = t.held(t.why.faults, t.first, s); exact(t.why.faults) && !t.goesOn() {
 		return
 	}
 	u, err := s.unit(s.ctx, t, t.first.Case.B.Meta.Step)
@@ -29,7 +26,7 @@ func (t *track) rebase(s *session) {
 		return
 	}
 	for _, o := range t.rowRatio(u, s) {
-		if found := t.holding(fault.Explain(o), o, s); exact(found) {
+		if found := t.held(fault.Explain(o), o, s); exact(found) {
 			t.first, t.why.faults, s.rowRatios = o, found, true
 			return
 		}
@@ -46,7 +43,7 @@ func (t *track) rebase(s *session) {
 		}
 	}
 	settles := func(o *stage.Outcome) bool { // o is the base of what convicts, or of what is kept until another does
-		found := t.holding(fault.Explain(o), o, s)
+		found := t.held(fault.Explain(o), o, s)
 		if !exact(found) {
 			return false
 		}
@@ -242,6 +239,23 @@ func (t *track) leftOut(bases []*stage.Outcome, open func(option string) bool) (
 		}
 	}
 	return list
+}
+
+// exact reports whether one of some explanations reproduces all of a failure.
+func exact(list []fault.Explanation) bool {
+	return slices.ContainsFunc(list, func(e fault.Explanation) bool { return !e.Lead })
+}
+
+// held are those of the explanations of o that hold on the other steps, see [track.holding]; where none of them does, the edits that do: what the catalogue
+// has fits a step in which the tensors that it leaves out are alike.
+func (t *track) held(found []fault.Explanation, o *stage.Outcome, s *session) []fault.Explanation {
+	kept := t.holding(slices.Clone(found), o, s)
+	if exact(found) && !exact(kept) {
+		if edits := t.holding(fault.Edits(o), o, s); exact(edits) {
+			return edits
+		}
+	}
+	return kept
 }
 
 // holding returns the explanations of o, a failure under options that nobody declares, that the other steps on which they are confirmed do not contradict

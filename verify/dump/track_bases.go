@@ -20,24 +20,35 @@ import (
 func (t *track) bases(v *view, set *convention.Set, s *session) (list []judgement, right *judgement) {
 	known, found := t.foundBefore(set, s)
 	known, found = unweighted(v.b, known, found)
-	return t.underEach(slices.Concat(t.ofUpstream(known, found, set, s), t.withShown(v, known, s), ofTensors(v.b, known)), v, s)
+	return t.underEach(slices.Concat(t.ofUpstream(known, found, set, s), t.withShown(v, known, s), underTensors(v.b, known)), v, s)
 }
 
-// ofTensors is known with the estimator that a tensor of the batch is for and no other, where nobody says which it is: with the weights that it takes where they
-// were dumped, whatever made them, and with the groups of the dump.
-func ofTensors(b *dump.Batch, known *convention.Set) []*convention.Set {
+// ofTensors are the estimator that a tensor of the batch is for and no other, where nobody says which it is, with the weights that it takes where they were
+// dumped, whatever made them, and the groups of the dump.
+func ofTensors(b *dump.Batch, known *convention.Set) (changes []stage.Change) {
 	if b.Tensors["sum_pi_squared"] == nil || known.Value("adv.kind").Kind() != convention.Unknown {
 		return nil
 	}
-	set := known
 	for _, a := range []struct{ option, word, tensor string }{{"adv.kind", "optimal_token_baseline", "sum_pi_squared"}, {"tis.level", "token", "is_weights"}, {"adv.group_by", "uid", "group_id"}} {
 		v, err := convention.Parse(a.option, a.word)
 		if err != nil {
 			panic("dump: " + err.Error())
 		}
-		if b.Tensors[a.tensor] != nil && set.Value(a.option).Kind() == convention.Unknown {
-			set = set.With(a.option, v, ofNobody)
+		if b.Tensors[a.tensor] != nil && known.Value(a.option).Kind() == convention.Unknown {
+			changes = append(changes, stage.Change{Option: a.option, From: known.Value(a.option), To: v})
 		}
+	}
+	return changes
+}
+
+// underTensors is known with what [ofTensors] says of it, if anything.
+func underTensors(b *dump.Batch, known *convention.Set) []*convention.Set {
+	set := known
+	for _, c := range ofTensors(b, known) {
+		set = set.With(c.Option, c.To, ofNobody)
+	}
+	if set == known {
+		return nil
 	}
 	return []*convention.Set{set}
 }

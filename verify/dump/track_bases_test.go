@@ -37,15 +37,15 @@ func TestDealt(t *testing.T) {
 }
 
 // Sums of squared probabilities are there for one estimator, which takes the weights and the groups that were dumped, and none that were not.
-func TestOfTensors(t *testing.T) {
+func TestUnderTensors(t *testing.T) {
 	b := &dump.Batch{Tensors: map[string]*dump.Tensor{}}
-	require.Empty(t, ofTensors(b, &convention.Set{}))
+	require.Empty(t, underTensors(b, &convention.Set{}))
 	b.Tensors["sum_pi_squared"] = &dump.Tensor{}
-	sets := ofTensors(b, &convention.Set{})
+	sets := underTensors(b, &convention.Set{})
 	require.Len(t, sets, 1)
 	require.Equal(t, "optimal_token_baseline", sets[0].Value("adv.kind").String())
 	require.Equal(t, convention.Unknown, sets[0].Value("tis.level").Kind())
 	b.Tensors["is_weights"], b.Tensors["group_id"] = &dump.Tensor{}, &dump.Tensor{}
-	require.Equal(t, "token", ofTensors(b, &convention.Set{})[0].Value("tis.level").String())
-	require.Equal(t, "uid", ofTensors(b, &convention.Set{})[0].Value("adv.group_by").String())
+	require.Equal(t, "token", underTensors(b, &convention.Set{})[0].Value("tis.level").String())
+	require.Equal(t, "uid", underTensors(b, &convention.Set{})[0].Value("adv.group_by").String())
 }

@@ -30,6 +30,13 @@ func (t *track) complete(b *dump.Batch, set *convention.Set, s *session) (fits [
 			return nil, false
 		},
 		func() ([]stage.Fit, bool) {
+			if shown := ofTensors(b, known); len(shown) > 0 && s.profile == nil && t.check.Stage == convention.Advantage {
+				fits, _ := stage.CompleteFrom(t.check, b, set, [][]stage.Change{merge(shown, found, set)}, holds)
+				return fits, false
+			}
+			return nil, false
+		},
+		func() ([]stage.Fit, bool) {
 			if starts := t.upstreamFits(upstreamOf[t.check.ID], found, set, s); len(starts) > 0 {
 				return stage.CompleteFrom(t.check, b, set, starts, holds)
 			}

@@ -202,6 +202,14 @@ func Edited(o *stage.Outcome) (lists [][]Explanation) {
 	return lists
 }
 
+// Edits are the edits of a formula that reproduce a failed outcome, whatever else does.
+func Edits(o *stage.Outcome) []Explanation {
+	if o.Verdict != check.Fail || o.Pred == nil {
+		return nil
+	}
+	return finest(newTrial(o).edits())
+}
+
 // halved reports whether a gradient is half of the right one and nothing else is known of it: where both sides of a clip are equal, one that
 // is detached leaves half of it.
 func (t *trial) halved(exact []Explanation) bool {

@@ -2,6 +2,7 @@ package fault
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/internal/format/dump"
 	"plumbline/verify/stage"
@@ -34,7 +35,30 @@ func otherInputs() []otherInput {
 	for _, t := range carriedRatios {
 		list = append(list, otherInput{"logp_old", func(b *dump.Batch, _ []float64) []float64 { return carried(b, t.back) }})
 	}
+	for _, n := range []func(b *dump.Batch, file dump.FileInfo, tokens []float64) float64{
+		func(b *dump.Batch, _ dump.FileInfo, _ []float64) float64 { return float64(b.Cols) },
+		func(_ *dump.Batch, file dump.FileInfo, tokens []float64) float64 {
+			return meanOf(tokens[file.Lo:file.Hi])
+		},
+	} {
+		list = append(list, otherInput{"logp_old", func(b *dump.Batch, x []float64) []float64 { return dividedBy(b, x, n) }})
+	}
 	return list
+}
+
+// dividedBy are old log-probs whose mean log-ratio in a row is the sum of the log-ratios of the row divided by another number than that of its tokens.
+func dividedBy(b *dump.Batch, old []float64, by func(b *dump.Batch, file dump.FileInfo, tokens []float64) float64) []float64 {
+	lp := b.Token("logp_new")
+	if len(lp) != len(b.Mask) || len(old) != len(lp) || b.Cols == 0 {
+		return nil
+	}
+	n, x := tokensOf(b, b.Mask), slices.Clone(old)
+	for i := range x {
+		if k := by(b, b.Files[b.File(i/b.Cols)], n); k > 0 {
+			x[i] = lp[i] - (lp[i]-old[i])*n[i/b.Cols]/k
+		}
+	}
+	return x
 }
 
 // SolvedUnder returns the options under which policy losses are right in all steps, as [stage.Solve] does, where an input of them is read in another way, or is

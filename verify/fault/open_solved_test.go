@@ -37,6 +37,44 @@ func TestBoundsAreSolvedUnderOtherInputs(t *testing.T) {
 	}
 }
 
+// The bounds of the ratios of rows are solved where the log-ratios of a row are divided by another number than that of its tokens.
+func TestBoundsAreSolvedUnderOtherLengths(t *testing.T) {
+	for name, by := range map[string]func(b *dump.Batch, n []float64) float64{
+		"the padded width": func(b *dump.Batch, _ []float64) float64 { return float64(b.Cols) },
+		"the mean length":  func(_ *dump.Batch, n []float64) float64 { return meanOf(n) },
+	} {
+		b := unclipped()
+		for r := range b.Rows { // of all lengths
+			for col := range b.Cols {
+				b.Mask[r*b.Cols+col] = col <= (r*5)%b.Cols
+			}
+		}
+		lp, old, adv, n := b.Token("logp_new"), b.Token("logp_old"), b.Row("advantages"), tokensOf(b, b.Mask)
+		loss := make([]float64, len(lp))
+		for r := range b.Rows {
+			var sum float64
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if b.Mask[i] {
+					sum += lp[i] - old[i]
+				}
+			}
+			ratio := math.Exp(sum / by(b, n))
+			for i := r * b.Cols; i < (r+1)*b.Cols; i++ {
+				if b.Mask[i] {
+					loss[i] = float64(float32(math.Max(-adv[r]*ratio, -adv[r]*math.Max(1-0.013, math.Min(ratio, 1+0.027)))))
+				}
+			}
+		}
+		b.Tensors["token_loss"] = b.With("logp_old", loss).Tensors["logp_old"]
+		steps := []stage.Step{{B: b, Set: &convention.Set{}}}
+		require.Empty(t, stage.Solve(stage.Find("token_loss/policy"), steps), name)
+		shows := func(changes []stage.Change) bool {
+			return slices.ContainsFunc(changes, func(c stage.Change) bool { return c.Option == "clip.high" && c.To.String() == "0.027" })
+		}
+		require.True(t, slices.ContainsFunc(SolvedUnder(stage.Find("token_loss/policy"), steps), shows), name)
+	}
+}
+
 // The cap of weights by log-probs of the engine that stand a token late, that of weights which it is a floor of, and the coefficient of a KL that is added to rewards, are read off with the bug in place.
 func TestNumbersAreShownUnderOtherInputs(t *testing.T) {
 	shows := func(id string, b *dump.Batch, option, value string) {

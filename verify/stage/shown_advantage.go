@@ -121,7 +121,7 @@ func variesInRow(b *dump.Batch) bool {
 func EstimatorUnseen(b *dump.Batch, set *convention.Set) (tensor string) {
 	switch c := NewCase(b, set, 0); {
 	case variesInRow(b):
-		if b.Tensors["values"] == nil && b.Tensors["returns"] == nil {
+		if b.Tensors["values"] == nil && b.Tensors["returns"] == nil && b.Tensors["sum_pi_squared"] == nil { // that is for the one estimator without values
 			return "values"
 		}
 	case b.Tensors["group_id"] == nil && c.groupPrompts() == nil && (!set.Declares("adv.group_by") || math.IsNaN(FactNumber(set, "num_generations"))):

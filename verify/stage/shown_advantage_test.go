@@ -26,3 +26,15 @@ func TestRowsOfOthersAreOfAGroup(t *testing.T) {
 	require.Equal(t, "rfpp", of([]float64{3, 3, 3, 2, 2, 2, 4, 4, 4, 4, 4, 4}, ends))
 	require.Equal(t, "rfpp", of([]float64{3, 3, 3, 0, 0, 0, 4, 4, 4, 4, 4, 4}, []float64{0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 4}))
 }
+
+// Advantages that differ within rows may be of values that were not dumped, but for a dump with the sums of squared probabilities of an estimator that has none.
+func TestTheEstimatorOfDumpedSquaresIsSeen(t *testing.T) {
+	b := &dump.Batch{Rows: 1, Cols: 2, Mask: []bool{true, true}, Tensors: map[string]*dump.Tensor{}}
+	put := func(name string, x ...float64) {
+		b.Tensors[name] = &dump.Tensor{Name: name, Data: x, Layout: dump.PerToken, Width: 1, Shape: []int{1, 2}}
+	}
+	put("advantages", 1, 2)
+	require.Equal(t, "values", EstimatorUnseen(b, &convention.Set{}))
+	put("sum_pi_squared", 0.5, 0.25)
+	require.Empty(t, EstimatorUnseen(b, &convention.Set{}))
+}
