@@ -18,7 +18,12 @@ func beyond(w []float64) bool {
 	if !(g > 0 && k > 0 && k <= 1.001) {
 		return false
 	}
-	return k > 1.005*g || hasDigits(k, 2, 1e-6) && hasDigits(g, 3, 1e-5) && !hasDigits(k/g, 4, 1e-5)
+	return k > 1.005*g || ofWritten(g, k)
+}
+
+// ofWritten reports whether k has two digits and g three, and their quotient is no number of four: of 0.95 and 0.99 it is near one.
+func ofWritten(g, k float64) bool {
+	return hasDigits(k, 2, 1e-6) && hasDigits(g, 3, 1e-5) && !hasDigits(short(k, 2)/short(g, 3), 4, 1e-6)
 }
 
 // CarriedBeyond reports whether returns are those of a recursion that carries the next advantage by what is no γλ: what is left of them is no more

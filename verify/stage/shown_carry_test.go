@@ -16,7 +16,7 @@ func TestCarriedBeyond(t *testing.T) {
 	for k, c := range []struct {
 		gamma, carry float64
 		want         bool
-	}{{0.95, 0.9, true}, {0.95, 0.9, true}, {0.9, 0.95, true}, {0.95, 0.95 * 0.9, false}, {1, 0.95, false}, {0.99, 0.99, false}, {0.9, 0.45, false}, {0.99, 0.99 * 0.95, false}} {
+	}{{0.95, 0.9, true}, {0.95, 0.9, true}, {0.9, 0.95, true}, {0.95, 0.95 * 0.9, false}, {1, 0.95, false}, {0.99, 0.99, false}, {0.9, 0.45, false}, {0.99, 0.99 * 0.95, false}, {0.99, 0.95, true}} {
 		const rows, cols = 6, 16
 		b := &dump.Batch{Rows: rows, Cols: cols, Mask: make([]bool, rows*cols), Tensors: map[string]*dump.Tensor{}}
 		for _, name := range []string{"token_rewards", "values", "returns"} {

@@ -29,12 +29,23 @@ func (f Fit) Unwritten() bool {
 			return true
 		}
 	}
+	if g, l := solved["gae.gamma"], solved["gae.lambda"]; g > 0 && l > 0 && ofWritten(g, g*l) {
+		return true
+	}
 	low, high := solved["clip.low"], solved["clip.high"]
 	return low > 0 && low < 1 && high > 0 && !hasDigits(low, 3, 1e-4) && !hasDigits(high, 3, 1e-4) && hasDigits(-math.Log1p(-low), 2, 1e-4) && hasDigits(math.Log1p(high), 2, 1e-4)
 }
 
 // hasDigits reports whether a number has n digits, up to a share of itself.
 func hasDigits(x float64, n int, share float64) bool {
-	short, err := strconv.ParseFloat(strconv.FormatFloat(x, 'e', n-1, 64), 64)
-	return err == nil && math.Abs(short-x) <= share*math.Abs(x)
+	return math.Abs(short(x, n)-x) <= share*math.Abs(x)
+}
+
+// short is a number to n digits.
+func short(x float64, n int) float64 {
+	y, err := strconv.ParseFloat(strconv.FormatFloat(x, 'e', n-1, 64), 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return y
 }
