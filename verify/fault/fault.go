@@ -207,7 +207,10 @@ func Edits(o *stage.Outcome) []Explanation {
 	if o.Verdict != check.Fail || o.Pred == nil {
 		return nil
 	}
-	return finest(newTrial(o).edits())
+	if found := newTrial(o).edits(); len(found) > 0 {
+		return finest(found)
+	}
+	return nil
 }
 
 // halved reports whether a gradient is half of the right one and nothing else is known of it: where both sides of a clip are equal, one that

@@ -69,3 +69,11 @@ func TestAnEditUnderACoefficientThatNobodyDeclares(t *testing.T) {
 	_, found = explained(func(kl []float64, i int) float64 { return math.Sin(kl[i] + float64(i*i%5)) })
 	require.Empty(t, found, "of what is no estimate of the dump")
 }
+
+// A failure that no edit gives has none.
+func TestNoEdits(t *testing.T) {
+	in := perTokenOf(unclipped(), "token_loss", func(lp, old, a float64) float64 { return math.Sin(1e4*lp) + math.Cos(3e4*old*a) })
+	o := stage.Judge(stage.Find("token_loss/policy"), in, clippedLoss(t))
+	require.Equal(t, check.Fail, o.Verdict)
+	require.Empty(t, Edits(o))
+}
