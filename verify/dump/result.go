@@ -370,7 +370,7 @@ func (t *track) failure(res *check.Result, s *session) {
 		}
 	}
 	res.Reason = finding
-	t.ungrouped(res)
+	t.ungrouped(res, s)
 	t.undeclared(res, s)
 }
 

@@ -280,3 +280,26 @@ func TestWeightsDividedByTheMeanOfARollout(t *testing.T) {
 	require.Equal(t, check.NotSeen, loss.Verdict)
 	require.Equal(t, "dlogp is not judged: not in the dump: is_weights", loss.Reason)
 }
+
+// Rows that were shuffled are in no blocks of groups: without what says whose group a row is, their advantages are not judged, and left undecided where one asks for them.
+func TestShuffledRowsWithoutGroups(t *testing.T) {
+	var steps dump.Batches
+	for _, b := range rollouts(t) {
+		var rows []int
+		for i := range b.Rows {
+			rows = append(rows, i)
+		}
+		of := b.Select(rows)
+		for _, name := range []string{"group_id", "input_ids", "attention_mask", "prompt_ids", "prompt_mask", "completion_ids"} {
+			delete(of.Tensors, name)
+		}
+		steps = append(steps, of)
+	}
+	res, r := advantages(t, steps)
+	require.Equal(t, check.NotSeen, res.Verdict, res.Reason)
+	require.Contains(t, res.Reason, "group_id")
+	require.Empty(t, bad(r), describe(bad(r)))
+	r, err := dump.Judge(context.Background(), steps, dump.Options{Profile: "trl-grpo@1.16", Selection: check.Selection{Select: []string{"advantage/group"}}})
+	require.NoError(t, err)
+	require.Equal(t, check.Undetermined, r.Results[len(r.Results)-1].Verdict)
+}

@@ -152,9 +152,13 @@ func (t *track) rejected(res *check.Result, s *session) {
 	res.Fix = "declare what the run was configured with: --profile, --config or --set"
 }
 
-// ungrouped leaves advantages undecided that nothing explains where their groups are a guess.
-func (t *track) ungrouped(res *check.Result) {
+// ungrouped leaves advantages that nothing explains without a judgement where their groups are a guess: undecided where one is demanded.
+func (t *track) ungrouped(res *check.Result, s *session) {
 	if t.check.ID != "advantage/group" || !t.unexplained() || !stage.BlocksUnsure(t.first) {
+		return
+	}
+	if !s.o.Selection.Demands(t.check.ID) {
+		t.unseen(res, "group_id")
 		return
 	}
 	res.Verdict, res.Class = check.Undetermined, nil

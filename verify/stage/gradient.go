@@ -2,6 +2,7 @@ package stage
 
 import (
 	"math"
+	"slices"
 
 	"plumbline/reference/rl"
 	"plumbline/verify/convention"
@@ -322,6 +323,9 @@ func predictDValues(c *Case) *Prediction {
 	coef := c.valueCoef(1)
 	if w == nil || !c.OK() {
 		return nil
+	}
+	if coef == 0 && slices.ContainsFunc(c.B.Token("dvalues"), func(x float64) bool { return x != 0 }) {
+		coef = 1 // the loss that the critic has for itself, of which the other one holds nothing
 	}
 	b, n, u := c.B, c.B.Rows*c.B.Cols, c.Unit+tol.U64
 	p := &Prediction{Want: make([]float64, n), Bound: make([]float64, n), Judge: make([]bool, n)}

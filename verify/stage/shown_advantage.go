@@ -143,7 +143,7 @@ func TermsUnseen(b *dump.Batch) (tensors map[string]string) {
 	if lacks("entropy", "entropy_loss") {
 		tensors["entropy.coef"] = "entropy"
 	}
-	if lacks("value_loss", "values_new") && variesInRow(b) {
+	if lacks("value_loss", "values_new", "sum_pi_squared") && variesInRow(b) { // a baseline of tokens that has no critic
 		tensors["value.coef"] = "value_loss"
 	}
 	return tensors

@@ -154,3 +154,18 @@ func TestValueGradientOnAClipBound(t *testing.T) {
 	tr.grid("values_new", func(int) float64 { return math.NaN() })
 	require.NotPanics(t, func() { judged32(t, "gradient/dvalues", b, set) })
 }
+
+// A critic with an optimiser of its own has the gradient of its loss, of which the policy's holds none; one loss of both has none of it then.
+func TestGradientOfACriticApart(t *testing.T) {
+	tr := newTrainer(6)
+	b := tr.b
+	v := tr.grid("values_new", func(int) float64 { return tr.r.NormFloat64() })
+	ret := tr.grid("returns", func(int) float64 { return tr.r.NormFloat64() })
+	a := reduction{kind: "token", where: "micro"}
+	w := a.weights(b, tr.micro)
+	apart := a.set(t, options(t, "value.factor=0.5", "value.mask=response", "value.clip=none", "value.coef=0"))
+	for of, want := range map[float64]check.Verdict{1: check.Pass, 0: check.Pass, 0.5: check.Fail} {
+		tr.grid("dvalues", func(i int) float64 { return float64(w[i]) * of * (v[i] - ret[i]) })
+		require.Equal(t, want, judged32(t, "gradient/dvalues", b, apart).Verdict, "%g", of)
+	}
+}
