@@ -196,9 +196,11 @@ func (c *Case) denominators(o rl.AggOptions, where string, counts bool) *reducti
 			a.Denominator, a.Scale = rl.AggGlobal, c.worldSize()
 			n, r = all, allRows
 			if several := c.severalGenerations(); several != "" && o.Kind == rl.AggToken {
-				note(&c.Absent, several)
-			}
-			if c.knowsItems(o) {
+				var whole bool
+				if n, whole = c.itemsOfPass(file, tokens); !whole {
+					note(&c.Absent, several)
+				}
+			} else if c.knowsItems(o) {
 				n = c.items()
 			} else if of, said := c.Set.Fact(GenerationTokens); said && o.Kind == rl.AggToken && !c.supervised() {
 				if n = of.(float64) * c.accumulation() / c.Fact("steps_per_generation"); math.IsNaN(n) {

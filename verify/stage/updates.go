@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"plumbline/internal/format/dump"
 	"plumbline/verify/convention"
 )
 
@@ -64,18 +65,15 @@ func (c *Case) severalGenerations() string {
 // passesOf returns the rows of each generation batch of a step that has several: those of so many micro-batches one after the other, or of one of the passes over
 // them. It is nil where there is one, where one is not all within a step, and where nothing says which rows are of a group.
 func (c *Case) passesOf() [][]int {
-	if c.severalGenerations() == "" || len(c.B.Row("group_id")) != c.B.Rows || len(c.B.Missing) > 0 {
-		return nil
-	}
-	per, micro := c.FactOr("steps_per_generation", 0), c.FactOr("gradient_accumulation_steps", float64(c.B.Meta.MicroBatches))
-	if math.Mod(micro, per) != 0 {
+	per, _, whole := c.generationsWhole()
+	if !whole || len(c.B.Row("group_id")) != c.B.Rows {
 		return nil
 	}
 	var rows [][]int
 	of := map[[2]int]int{}
 	for i := range c.B.Rows {
 		f := c.B.Files[c.B.Origin[i].File]
-		key := [2]int{f.Step, f.MicroBatch / int(per)}
+		key := [2]int{f.Step, f.MicroBatch / per}
 		n, there := of[key]
 		if !there {
 			n, of[key], rows = len(rows), len(rows), append(rows, nil)
@@ -83,6 +81,28 @@ func (c *Case) passesOf() [][]int {
 		rows[n] = append(rows[n], i)
 	}
 	return rows
+}
+
+// generationsWhole returns of how many micro-batches a generation batch is, and how many a step has, and whether a step has several that are all within it.
+func (c *Case) generationsWhole() (per, micro int, whole bool) {
+	if c.severalGenerations() == "" || len(c.B.Missing) > 0 {
+		return 0, 0, false
+	}
+	per = int(c.FactOr("steps_per_generation", 0))
+	micro = int(c.FactOr("gradient_accumulation_steps", float64(c.B.Meta.MicroBatches)))
+	return per, micro, per > 0 && micro%per == 0
+}
+
+// itemsOfPass is what the losses of a file are divided by where its step has several generation batches: the tokens of its own, as much of them as a step has
+// micro-batches to those of one (TRL 1.16, GRPOTrainer._compute_loss, num_items_in_batch).
+func (c *Case) itemsOfPass(file dump.FileInfo, tokens []float64) (n float64, ok bool) {
+	per, micro, whole := c.generationsWhole()
+	for f, other := range c.B.Files {
+		if whole && other.Step == file.Step && other.MicroBatch/per == file.MicroBatch/per {
+			n += tokens[f]
+		}
+	}
+	return n * float64(micro) / float64(max(per, 1)), whole
 }
 
 // advantagesOfPasses is sequenceAdvantages of each generation batch of a step by itself.
