@@ -81,12 +81,24 @@ func (t *track) configurable(h *fault.Hypothesis) bool {
 		return !isDeclared(c.Set, "kl.place") && !isDeclared(c.Set, "kl.beta")
 	case "ADV-ONE-GROUP":
 		return !isDeclared(c.Set, "adv.kind")
+	case "ADV-GROUPS-PER-FILE": // of a step that has several generation batches (TRL), whose groups have the same ids
+		return t.mayRecur()
+	case "ADV-NORMALISED-TWICE": // which one function under normalize_then_sum is (GDPO)
+		return t.check.ID == "advantage/group" && (t.mayRecur() || !isDeclared(c.Set, "adv.multi") && c.B.Tensors["rewards_per_func"] == nil)
+	case "IS-BOUND-FORM": // a lower bound alone may be that number
+		return strings.Contains(h.Title, "1/tis.high") && !isDeclared(c.Set, "tis.high") && !stage.AtUpperBound(c)
 	}
 	includes := c.B.Meta.TokenLossIncludesKL
 	return slices.ContainsFunc(h.Configured, func(option string) bool {
 		return slices.Contains(c.Read, option) && !isDeclared(c.Set, option) &&
 			!(option == "kl.beta" && c.B.Tensors["token_loss"] != nil && includes != nil && *includes && t.check.Stage == convention.Aggregate)
 	})
+}
+
+// mayRecur reports whether the groups of a step may be of several generation batches, for all that is declared.
+func (t *track) mayRecur() bool {
+	_, said := t.first.Case.Set.Fact("steps_per_generation")
+	return !said && stage.GroupsRecur(t.first.Case.B)
 }
 
 // carriedBeyond reports whether a bug is a recursion without γ whose returns carry what is no γλ of numbers that people write.

@@ -116,3 +116,37 @@ func TestPenaltiesThatNobodyDeclares(t *testing.T) {
 	require.True(t, judge("EOS-PENALTY-IGNORED", "subtract", "--set"))
 	require.True(t, judge("SCORE-ZERO-MISSING", "none", "trl-ppo@1.12"))
 }
+
+// Advantages that are normalised again are those of one function that is normalised and then summed (GDPO), unless it is declared how functions are.
+func TestNormalisedTwiceMayBeConfigured(t *testing.T) {
+	h := hypothesis("ADV-NORMALISED-TWICE")
+	h.Relative = false
+	bugs := explanation{faults: []fault.Explanation{{Hypothesis: h, Outcome: &stage.Outcome{Verdict: check.Pass}}}}
+	b := &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{}, Rows: 1, Cols: 2, Mask: []bool{true, true}}
+	judged := func(id string, set *convention.Set) bool {
+		return (&track{check: stage.Find(id), first: &stage.Outcome{Case: &stage.Case{Set: set, B: b}}, why: bugs}).convicted()
+	}
+	require.False(t, judged("advantage/group", &convention.Set{}))
+	require.True(t, judged("advantage/return", &convention.Set{}))
+	v, err := convention.Parse("adv.multi", "sum_then_normalize")
+	require.NoError(t, err)
+	require.True(t, judged("advantage/group", (&convention.Set{}).With("adv.multi", v, "--set")))
+}
+
+// A difference from an option convicts where that option is declared, whatever others are.
+func TestDifferencesFromWhatNobodyDeclares(t *testing.T) {
+	value := func(option, text string) convention.Value {
+		v, err := convention.Parse(option, text)
+		require.NoError(t, err)
+		return v
+	}
+	set := (&convention.Set{}).With("loss.kind", value("loss.kind", "ppo"), "the dump").With("clip.low", value("clip.low", "0.2"), "the dump").With("clip.high", value("clip.high", "0.3"), "search")
+	of := func(id string, set *convention.Set) bool {
+		why := explanation{faults: []fault.Explanation{{Hypothesis: hypothesis(id), Outcome: &stage.Outcome{Verdict: check.Pass}}}}
+		first := &stage.Outcome{Case: &stage.Case{Set: set, Read: []string{"loss.kind", "clip.low", "clip.high"}}}
+		return (&track{check: stage.Find("token_loss/policy"), first: first, why: why}).unsaidAgainst()
+	}
+	require.True(t, of("CLIP-HIGH-AS-LOW", set))
+	require.False(t, of("CLIP-HIGH-AS-LOW", set.With("clip.high", value("clip.high", "0.3"), "the dump")))
+	require.False(t, of("CLIP-MIN-MAX", set), "which no bounds make right")
+}
