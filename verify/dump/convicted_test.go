@@ -150,3 +150,18 @@ func TestDifferencesFromWhatNobodyDeclares(t *testing.T) {
 	require.False(t, of("CLIP-HIGH-AS-LOW", set.With("clip.high", value("clip.high", "0.3"), "the dump")))
 	require.False(t, of("CLIP-MIN-MAX", set), "which no bounds make right")
 }
+
+// What bugs are relative to is said in the words of the registry.
+func TestWordsThatBugsAreRelativeTo(t *testing.T) {
+	words := map[string]bool{}
+	for _, b := range bug.All() {
+		words[b.Against] = true
+	}
+	for text, options := range sayAgainst {
+		require.True(t, words[text], text)
+		for _, name := range options {
+			_, err := convention.Find(name)
+			require.NoError(t, err)
+		}
+	}
+}

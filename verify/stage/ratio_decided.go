@@ -29,14 +29,17 @@ func (c *Case) decided(w Input) Input {
 		}
 		told := d != nil && adv != nil && adv[i] != 0 && !math.IsNaN(d[i])
 		if told && c.NumOr("kl.beta", 0) != 0 {
-			if keeps, known := c.weighedBesideKL(w, p.Alt, i); known && keeps {
+			keeps, known := c.weighedBesideKL(w, p.Alt, i)
+			switch {
+			case known && keeps:
 				x[i] += alt
-				continue
-			} else if known {
+				kept[1]++
+			case known:
 				x[i] = 0
-				continue
+			default:
+				x[i], e[i] = c.reading.of(c.decision(i), x[i], e[i], alt)
 			}
-			told = false
+			continue
 		}
 		switch {
 		case told && d[i] != 0:
