@@ -25,7 +25,7 @@ var MetadataKeys = [][2]string{
 	{"scalars", "an object of the numbers that the trainer logged; null for one that is not finite"},
 	{"scalars_scope", "optimizer_step (the same numbers in every file of a step) or micro_batch"},
 	{"token_loss_includes_kl", "true if token_loss holds kl.beta·KL, false if it is the policy term alone; not said: unknown, both readings are tried"},
-	{"scores_shaped", "true if scores stand after what the trainer makes of them: the penalty of responses without EOS (eos.rule) and the clip (reward.clip); else they are as the reward functions gave them"},
+	{"scores_shaped", "true if scores stand after what the trainer makes of them: the penalty of responses without EOS (eos.rule), before or after the clip (reward.clip); else they are as the reward functions gave them"},
 	{"masked_fill", "what the trainer keeps outside the mask"},
 	{"dlogp_scale", "what dlogp and dvalues are still to be multiplied by"},
 	{"compute_dtype", "float64, float32, bfloat16 or float16: what the arithmetic from log-probs to losses ran in, not what the model's weights have; else recognised from the numbers"},
@@ -51,7 +51,7 @@ var meanings = map[string]string{
 	"reward_baselines": "reward of the greedy response to the prompt of each row (ReMax)",
 	"sum_pi_squared":   "Σ of the squared probabilities of the policy when the update began, at each token (verl's optimal_token_baseline)",
 	"group_id":         "equal for the responses to one prompt", "advantages": "as used in the loss", "is_weights": "importance weights between engine and trainer, as used in the loss",
-	"loss": "as back-propagated", "pg_loss": "the policy term of loss", "kl_loss": "the KL term of loss", "value_loss": "the value term of loss", "entropy_loss": "the entropy term of loss",
+	"loss": "as back-propagated", "pg_loss": "the policy term of loss", "kl_loss": "the KL term of loss, without kl.beta", "value_loss": "the value term of loss, without value.coef", "entropy_loss": "the entropy term of loss, without entropy.coef",
 	"logits": "as the model gives them, not divided by the temperature; of small vocabularies, or of some rows", "logp_chosen": "of the chosen answers", "logp_rejected": "of the rejected ones",
 	"nll_loss": "cross-entropy that is added to the loss of the pairs, dpo.nll_weight times", "chosen_tokens": "tokens of the chosen answers that logp_chosen is of",
 	"rejected_tokens": "tokens of the rejected answers that logp_rejected is of", "pair_loss": "preference loss of each pair before the mean, weighted where dpo.weighting is true, without nll_loss",
@@ -65,7 +65,7 @@ var meanings = map[string]string{
 	"reference_point": "what the loss of kto and bco compares rewards or log-ratios with: the estimate of KL, or the running mean of the rewards",
 	"teacher_logits":  "of the teacher at the same tokens (gkd)",
 	"ref_chosen":      "of the chosen answers under the reference", "ref_rejected": "of the rejected ones",
-	"grad": "gradients, one or many as grad/NAME", "update": "what the optimiser added", "weights": "weights now", "weights_init": "weights before training",
+	"grad": "gradients, one or many as grad/NAME", "update": "what the optimiser added", "weights": "weights before the step, one or many as weights/NAME", "weights_init": "weights before training",
 }
 
 // extents are the shapes in words.
