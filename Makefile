@@ -220,7 +220,7 @@ outside: build  ## seven more programs of strangers and their bugs, after make s
 	$(STRANGERS)/venv/bin/python golden/gen/strangers/outside/grade.py bin/verify $(STRANGERS)/outside $(STRANGERS)/outside.json
 
 .PHONY: sets
-sets: build     ## one hundred and twenty-six programs of strangers more and their bugs, likewise: cases and verdicts (an hour)
+sets: build     ## one hundred and thirty programs of strangers more and their bugs, likewise: cases and verdicts (an hour)
 	@set -e; for p in golden/gen/strangers/sets/[a-y][0-9]*.py; do echo "$$p"; \
 	  WHEELS=$(STRANGERS)/wheels OMP_NUM_THREADS=1 $(STRANGERS)/venv/bin/python "$$p" $(STRANGERS)/sets > /dev/null; done
 	$(STRANGERS)/venv/bin/python golden/gen/strangers/outside/grade.py bin/verify $(STRANGERS)/sets $(STRANGERS)/sets.json
