@@ -346,7 +346,7 @@ func penalties(y, score []float64, a float64, longest func(row int) bool) (rules
 		slices.Sort(x)
 		c := x[len(x)/2]
 		if off := (x[len(x)-1] - x[0]) / math.Abs(c); off <= most && is(c) {
-			forms = append(forms, form{[]assign{word("eos.rule", how), amount("eos.penalty", written(c, 1e-2)), word("eos.test", "eos_id")}, off})
+			forms = append(forms, form{endRule{rule: how}.by(written(c, 1e-2)), off})
 		}
 	}
 	add("subtract", lack, 0.05, func(c float64) bool { return c > 0 })
