@@ -271,7 +271,13 @@ func newFormInputs(c *stage.Case, ch *stage.Check) *formInputs {
 	for _, s := range sources {
 		in.x[s.name] = s.of(in.r, in.groups)
 	}
-	in.beside = besideRewards(b)
+	means := make([]float64, b.Rows)
+	for _, g := range in.groups {
+		for _, i := range g {
+			means[i] = centreOf("mean", in.r, g, i)
+		}
+	}
+	in.beside = append(besideRewards(b), titled{"the means of the groups, one for every row", means})
 	for _, x := range in.beside {
 		in.x[x.title] = x.x
 	}

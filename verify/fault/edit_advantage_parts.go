@@ -309,7 +309,7 @@ var centres = []struct{ name, title string }{
 	{"first", "the first reward"}, {"last", "the last reward"},
 	{"first half", "the mean of the first half of the rows"}, {"second half", "the mean of the second half of the rows"}, {"sum", "the sum"}, {"loo n", "the sum of the other rows over the number of all rows"}, {"loo n2", "the mean with the row itself, over n − 1"},
 	{"loo times", "the sum of the other rows times n − 1"}, {"loo sum", "the sum of the other rows"},
-	{"best other", "the largest reward of the other rows"}, {"worst other", "the smallest reward of the other rows"}, {"next", "the reward of the next row"}, {"median other", "the median of the other rows"},
+	{"best other", "the largest reward of the other rows"}, {"worst other", "the smallest reward of the other rows"}, {"next", "the reward of the next row"}, {"previous", "the reward of the row before"}, {"median other", "the median of the other rows"},
 	{"twice mean", "the mean twice"}, {"minus mean", "the mean with the wrong sign: it is added"},
 }
 
@@ -325,7 +325,7 @@ var spreads = []struct{ name, title string }{
 
 // foreignCentres and foreignSpreads are those that no estimator subtracts or divides by; where one does, a number of a group is as good as another.
 var (
-	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true, "best other": true, "worst other": true, "median other": true, "next": true, "twice mean": true, "minus mean": true}
+	foreignCentres = map[string]bool{"median": true, "lower median": true, "sum": true, "loo n": true, "loo n2": true, "loo times": true, "loo sum": true, "best other": true, "worst other": true, "median other": true, "next": true, "previous": true, "twice mean": true, "minus mean": true}
 	foreignSpreads = map[string]bool{"range": true, "rms": true, "var1": true, "var0": true, "sem": true, "1/std1": true, "1/std0": true, "std−": true, "√mad0": true, "√mad1": true, "mean+std1": true, "mean+std0": true, "|mean|+std1": true, "between1": true, "between0": true}
 )
 
@@ -349,6 +349,9 @@ func ofOthers(name string, x []float64, rows []int, own int) float64 {
 		return others[0]
 	case "median other":
 		return (others[(len(others)-1)/2] + others[len(others)/2]) / 2
+	}
+	if name == "previous" {
+		at += len(rows) - 2
 	}
 	return x[rows[(at+1)%len(rows)]]
 }
@@ -393,7 +396,7 @@ func centreOf(name string, x []float64, rows []int, own int) float64 {
 		return (sum - x[own]) * (n - 1)
 	case "loo sum":
 		return sum - x[own]
-	case "best other", "worst other", "median other", "next":
+	case "best other", "worst other", "median other", "next", "previous":
 		return ofOthers(name, x, rows, own)
 	case "twice mean":
 		return 2 * sum / n

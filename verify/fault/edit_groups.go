@@ -15,7 +15,7 @@ func regroupEdits(o *stage.Outcome) []edit {
 	if o.Check.ID != "advantage/group" {
 		return nil
 	}
-	list := slices.Concat(countEdits(o), rangeEdits(o), groupOrders(o), ownRewardEdits(o), dealtEdits(o), acrossEdits(o), othersTwice(o), othersMoments(o), leftGroups(o), centredSpreads(o), shuffledGroupEdits(o))
+	list := slices.Concat(countEdits(o), rangeEdits(o), groupOrders(o), ownRewardEdits(o), dealtEdits(o), acrossEdits(o), othersTwice(o), othersMoments(o), leftGroups(o), centredSpreads(o), shuffledGroupEdits(o), unscaledEdits(o))
 	if classes := classesOf(o.Case, o.Check); classes != nil {
 		list = append(list, edit{id: "ADV-WRONG-GROUPS", title: "mean and deviation are those of rows that are no group: rows were cut into groups by their places, or in another order",
 			changes: mostChanges, foreign: true, predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {

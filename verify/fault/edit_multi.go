@@ -19,6 +19,8 @@ type multiForm struct {
 	again          string  // the rows of the second normalisation
 	centred        bool    // whose mean is not subtracted
 	undivided      bool    // and whose deviation is not divided by
+	plainSpread    bool    // or is that of the sums of the rewards as they are, by their weights
+	unweighted     bool    // or without them
 }
 
 var multiForms = []multiForm{
@@ -30,6 +32,8 @@ var multiForms = []multiForm{
 	{title: "the sum of the normalised rewards is normalised over the group, not over the batch", centre: "group", spread: "group", again: "group"},
 	{title: "the sum of the normalised rewards is divided by its deviation, and its mean not subtracted", centre: "group", spread: "group", again: "all", centred: true},
 	{title: "the mean of the sum of the normalised rewards is subtracted, and nothing divided by", centre: "group", spread: "group", again: "all", undivided: true},
+	{title: "the sum of the normalised rewards is divided by the deviation of the weighted sum of the rewards as they are", centre: "group", spread: "group", again: "all", plainSpread: true},
+	{title: "the sum of the normalised rewards is divided by the deviation of the sum of the rewards as they are, without their weights", centre: "group", spread: "group", again: "all", plainSpread: true, unweighted: true},
 	{title: "every function's reward is divided by the deviation with n, the sum by that with n − 1", centre: "group", spread: "group", again: "all", ddof: 1},
 	{title: "a missing reward counts as 0 in the mean of its function", centre: "group", spread: "group", again: "all", zeroMean: true},
 	{title: "a missing reward counts as 0 in the deviation of its function", centre: "group", spread: "group", again: "all", zeroSpread: true},
@@ -93,7 +97,7 @@ func (f multiForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	if centres == nil || spreads == nil || again == nil {
 		return nil
 	}
-	sums, off, scored := make([]float64, b.Rows), make([]float64, b.Rows), make([]bool, b.Rows)
+	sums, off, scored, plain := make([]float64, b.Rows), make([]float64, b.Rows), make([]bool, b.Rows), make([]float64, b.Rows)
 	for k, weight := range w {
 		column := func(rows []int, zero bool) (x []float64) {
 			for _, r := range rows {
@@ -115,6 +119,11 @@ func (f multiForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 			if math.IsNaN(v) || len(in) == 0 || n <= 0 {
 				continue
 			}
+			if f.unweighted {
+				plain[r] += v
+			} else {
+				plain[r] += weight * v
+			}
 			by, size := math.Sqrt(squares(around)/n)+eps, math.Abs(v)
 			for _, x := range append(in, around...) {
 				size = max(size, math.Abs(x))
@@ -126,16 +135,19 @@ func (f multiForm) predict(c *stage.Case, ch *stage.Check) *stage.Prediction {
 	}
 	q := altered(right)
 	for r, x := range sums {
-		var of []float64
+		var of, raw []float64
 		most, size := 0.0, 0.0
 		for _, k := range again[r] {
 			if scored[k] {
-				of, most, size = append(of, sums[k]), max(most, off[k]), max(size, math.Abs(sums[k]))
+				of, raw, most, size = append(of, sums[k]), append(raw, plain[k]), max(most, off[k]), max(size, math.Abs(sums[k]))
 			}
+		}
+		if !f.plainSpread {
+			raw = of
 		}
 		if n := float64(len(of)) - ddof; !scored[r] || n <= 0 {
 			continue
-		} else if mean, by := meanOf(of), math.Sqrt(squares(of)/n)+eps; f.undivided {
+		} else if mean, by := meanOf(of), math.Sqrt(squares(raw)/n)+eps; f.undivided {
 			standardised(q, r, x, mean, 1, most, size, c.Unit)
 		} else if f.centred {
 			standardised(q, r, x, 0, by, most, size, c.Unit)

@@ -2,6 +2,7 @@ package fault
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +49,8 @@ func TestFormsOfNormalisedRewards(t *testing.T) {
 		"a missing reward counts as 0 in the mean of its function":       {own, own, every, true, false},
 		"a missing reward counts as 0 in the deviation of its function":  {own, own, every, false, true},
 		"a missing reward counts as 0 in mean and deviation of its func": {own, own, every, true, true},
+		"the deviation of the weighted sum of the rewards as they are":   {own, own, every, false, false},
+		"as they are, without their weights":                             {own, own, every, false, false},
 	} {
 		var rewards [2][rows]float64 // by place
 		sums := make([]float64, rows)
@@ -71,6 +74,15 @@ func TestFormsOfNormalisedRewards(t *testing.T) {
 		for i := range rows {
 			k := place(i)
 			mean, std := stats(sums, f.again(k), false)
+			if weight := map[bool]float64{true: 1, false: 0.5}[strings.Contains(words, "without")]; strings.Contains(words, "as they are") {
+				plain := make([]float64, rows)
+				for k := range plain {
+					if plain[k] = rewards[0][k]; !math.IsNaN(rewards[1][k]) {
+						plain[k] += weight * rewards[1][k]
+					}
+				}
+				_, std = stats(plain, f.again(k), false)
+			}
 			per[2*i], per[2*i+1], adv[i], id[i], sample[i] = rewards[0][k], rewards[1][k], float64(float32((sums[k]-mean)/(std+eps))), float64(k/size), float64(k)
 			if score[i] = per[2*i]; !math.IsNaN(per[2*i+1]) {
 				score[i] += 0.5 * per[2*i+1]
