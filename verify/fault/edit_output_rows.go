@@ -17,6 +17,17 @@ type predictedRow struct {
 	sample      float64
 }
 
+// has reports whether the row has a token in a column.
+func (p predictedRow) has(t int) bool { return t < len(p.want) && p.mask[t] }
+
+// at returns the number of a column, the fill where the row has no token there; false where that is NaN.
+func (p predictedRow) at(t int, fill float64) (want, bound float64, ok bool) {
+	if p.has(t) {
+		return p.want[t], p.bound[t], true
+	}
+	return fill, 0, !math.IsNaN(fill)
+}
+
 // outputRowIDs are the bugs that rows of an output are which belong to other responses.
 var outputRowIDs = map[string]string{"is_weights": "IS-ROWS", "kl": "KL-REFERENCE-ROWS", "returns": "RETURNS-OF-OTHER-ROWS", "advantages": "ADV-ROWS-OF-OTHERS"}
 
@@ -32,7 +43,11 @@ func outputRowsAmong(o *stage.Outcome, beside func(step int) []*dump.Batch) []ed
 		for _, b := range append([]*dump.Batch{c.B}, beside(c.B.Meta.Step)...) {
 			sources = append(sources, predictedRows(c.Of(b, c.Set), ch)...)
 		}
-		return outputRows(c, c.B.Token(ch.Output), sources)
+		got, fill := c.B.Token(ch.Output), math.NaN()
+		if ch.Output == "is_weights" && len(got) == len(c.B.Mask) {
+			fill = fillOf(got, c.B.Mask)
+		}
+		return outputRows(c, got, fill, sources)
 	}
 	_, order := match(o.Case.Of(o.Case.B, o.Case.Set), o.Check)
 	title := o.Check.Output + " stand in other rows than those that they were computed of, some of other steps: " + cmp.Or(order, "they were not permuted as the rest of the rollout was")
@@ -62,27 +77,51 @@ func predictedRows(c *stage.Case, ch *stage.Check) (rows []predictedRow) {
 	return rows
 }
 
-// outputRows predicts for every row that of the sources which is nearest to what was dumped, over the tokens that both have. The sources begin with the rows of
-// the batch. It is nil where a row has none, or where so few tokens are compared that a row fits by chance. order says what the numbers of the responses do.
-func outputRows(c *stage.Case, got []float64, sources []predictedRow) (p *stage.Prediction, order string) {
+// fillOf returns what weights are outside their masks, 1 or 0: that of both which more of the cells outside the mask have, NaN where none has either.
+func fillOf(x []float64, mask []bool) float64 {
+	ones, zeros := 0, 0
+	for i, v := range x {
+		if !mask[i] && v == 1 {
+			ones++
+		} else if !mask[i] && v == 0 {
+			zeros++
+		}
+	}
+	switch {
+	case ones > zeros:
+		return 1
+	case zeros > 0:
+		return 0
+	}
+	return math.NaN()
+}
+
+// outputRows predicts for every row that of the sources which is nearest to what was dumped, over the tokens that both have, and over those that the source has
+// not, where it has a fill, unless that is NaN. The sources begin with the rows of the batch. It is nil where a row has none, or where so few tokens are compared
+// that a row fits by chance. order says what the numbers of the responses do.
+func outputRows(c *stage.Case, got []float64, fill float64, sources []predictedRow) (p *stage.Prediction, order string) {
 	const least = 24 // tokens of rows that are not their own
 	b := c.B
 	if len(got) != len(b.Mask) || b.Rows < 2 || len(sources) < b.Rows {
 		return nil, ""
 	}
 	q := &stage.Prediction{Want: make([]float64, len(got)), Bound: make([]float64, len(got)), Judge: make([]bool, len(got))}
-	moved, used := 0, map[int]bool{}
+	moved, compared, used := 0, 0, map[int]bool{}
 	var own, other []float64
 	for r := range b.Rows {
 		best, nearest, shared := -1, math.Inf(1), 0
 		for s, from := range sources {
-			n, off := 0, 0.0
-			for t := range min(b.Cols, len(from.want)) {
-				if i := r*b.Cols + t; b.Mask[i] && from.mask[t] {
-					n, off = n+1, max(off, math.Abs(got[i]-from.want[t])-from.bound[t])
+			n, off, judged := 0, 0.0, false
+			for i := range b.TokensOf(r) {
+				want, bound, ok := from.at(i%b.Cols, fill)
+				if !ok {
+					continue
+				}
+				if judged, off = true, max(off, math.Abs(got[i]-want)-bound); from.has(i % b.Cols) {
+					n++
 				}
 			}
-			if n > 0 && (off < nearest || off <= 0 && n > shared) {
+			if judged && (off < nearest || off <= 0 && n > shared) {
 				best, nearest, shared = s, max(off, 0), n
 			}
 		}
@@ -91,18 +130,19 @@ func outputRows(c *stage.Case, got []float64, sources []predictedRow) (p *stage.
 		} else if best < 0 {
 			return nil, ""
 		}
-		if used[best] = true; best != r {
+		from := sources[best]
+		if shared > 0 {
+			used[best], compared = true, compared+1
+			own, other = append(own, sources[r].sample), append(other, from.sample)
+		}
+		if best != r {
 			moved += shared
 		}
-		from := sources[best]
-		for t := range min(b.Cols, len(from.want)) {
-			if i := r*b.Cols + t; b.Mask[i] && from.mask[t] {
-				q.Want[i], q.Bound[i], q.Judge[i] = from.want[t], from.bound[t], true
-			}
+		for i := range b.TokensOf(r) {
+			q.Want[i], q.Bound[i], q.Judge[i] = from.at(i%b.Cols, fill)
 		}
-		own, other = append(own, sources[r].sample), append(other, from.sample)
 	}
-	if moved < least || 2*len(used) < b.Rows {
+	if moved < least || 2*len(used) < compared {
 		return nil, ""
 	}
 	return q, orderOf(own, other)

@@ -17,7 +17,7 @@ import (
 
 // Importance weights of a rollout of two steps that stand in other rows are named, with the order where there is one, and numbers of no row are not.
 func TestOutputRows(t *testing.T) {
-	const rows, cols = 16, 9
+	const rows, cols = 16, 12
 	set := weightSet(t, "tis.level", "token", "tis.rule", "truncate_upper", "tis.high", "1.2", "tis.low", "none")
 	steps := func(from func(place, t int) int) (first, second *dump.Batch) {
 		g := rand.New(rand.NewPCG(3, 4))
@@ -27,6 +27,12 @@ func TestOutputRows(t *testing.T) {
 			gen[i] = float64(float32(old[i] + 0.3*g.NormFloat64()))
 		}
 		at := func(k int) int { return (k*5 + 2) % rows } // the place in the rollout of row k of the two steps
+		length := func(place int) int {                   // some responses are masked out; weights outside the mask are 1
+			if place%4 == 3 {
+				return 0
+			}
+			return 8 + place%4
+		}
 		half := func(lo int) *dump.Batch {
 			b := &dump.Batch{Rows: rows / 2, Cols: cols, Mask: make([]bool, rows/2*cols), Tensors: map[string]*dump.Tensor{}, Origin: make([]dump.Origin, rows/2),
 				Files: []dump.FileInfo{{Hi: rows / 2, Cols: cols, Step: 1 + lo/8}}}
@@ -35,10 +41,14 @@ func TestOutputRows(t *testing.T) {
 			for k := lo; k < lo+rows/2; k++ {
 				x["sample_id"] = append(x["sample_id"], float64(at(k)))
 				for c := range cols {
-					b.Mask[(k-lo)*cols+c] = c < 6+k%4
+					b.Mask[(k-lo)*cols+c] = c < length(at(k))
 					i, j := at(k)*cols+c, from(at(k), c)*cols+c
 					x["logp_old"], x["logp_gen"] = append(x["logp_old"], old[i]), append(x["logp_gen"], gen[i])
-					x["is_weights"] = append(x["is_weights"], float64(float32(math.Min(math.Exp(old[j]-gen[j]), 1.2))))
+					w := 1.0
+					if c < length(from(at(k), c)) {
+						w = math.Min(math.Exp(old[j]-gen[j]), 1.2)
+					}
+					x["is_weights"] = append(x["is_weights"], float64(float32(w)))
 				}
 			}
 			for name, data := range x {
