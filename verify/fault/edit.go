@@ -39,7 +39,7 @@ func editsOf(o *stage.Outcome) (list []edit) {
 	families := []func(*stage.Outcome) []edit{
 		advantageEdits, opoEdits, tokenBaselineEdits, multiEdits, multiFormEdits, baselineEdits, beforeReturnEdits, lengthEdits, logpEdits, recursionEdits, turnRewardEdits, gapEdits, recursionAcrossEdits, boundEdits, numberFunctionEdits, valueEdits, returnEdits, rewardReturnEdits, lineEdits, toGoEdits, scoreEdits,
 		rewardSumEdits, mixedEdits, rewardWhiteEdits, scoreFormEdits, weightPatterns, weightEdits, lossWeightEdits, whiteningEdits, momentEdits, whitenedCellEdits, whitenedSubsetEdits, partEdits, afterEdits, klEdits, klWeightEdits, klPairEdits, klMixedEdits,
-		rewardKLEdits, movedKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, ratioSumEdits, ratioCellEdits, ratioLengthEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, scoreOrderEdits, scorePlaceEdits, rankOrderEdits, unfilteredEdits, covarianceEdits,
+		rewardKLEdits, movedKLEdits, klInputEdits, klProbabilityEdits, functionEdits, policyEdits, lossEdits, rowRatioEdits, keepEdits, ratioSumEdits, ratioCellEdits, ratioLengthEdits, insideEdits, softEdits, geometricEdits, meanAdvantageEdits, rowNumberEdits, scoreOrderEdits, scorePlaceEdits, rankOrderEdits, unfilteredEdits, covarianceEdits,
 		normalisedAgain, ratioEdits, sliceEdits, rowEdits, termEdits, exchangedEdits, termFormEdits, termPartEdits, entropyEdits,
 		reductionEdits, columnEdits, policyReductionEdits, valueReductionEdits, maskEdits, inputEdits, mixedInputEdits, outputEdits, partitionEdits, regroupEdits, engineOldEdits, cellEdits, turnEdits, preferenceEdits, halfLossEdits,
 	}
