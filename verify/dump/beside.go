@@ -22,6 +22,12 @@ func (t *track) fromBeside(s *session) {
 	failures := []*stage.Outcome{t.first}
 	if t.searched {
 		if u, err := s.unit(s.ctx, t, b.Meta.Step); err == nil {
+			for _, changes := range fault.OrderShown(t.check, t.together(u.b, s), u.set) {
+				wrong, _ := t.underEach([]*convention.Set{changed(u.set, changes)}, &view{b: u.b}, s)
+				for _, j := range wrong[:min(1, len(wrong))] {
+					failures = append(failures, j.Outcome)
+				}
+			}
 			wrong, _ := t.bases(&view{b: u.b}, u.set, s)
 			for _, j := range wrong {
 				failures = append(failures, j.Outcome)

@@ -95,7 +95,7 @@ func dealt[T any](lists [][]T) (all []T) {
 
 // together are some steps as one, of weights, the bounds of which each step shows a part of; of another output, b.
 func (t *track) together(b *dump.Batch, s *session) *dump.Batch {
-	const most = 6 // steps
+	const most = 32 // steps: one weight of a long run may be all that stands on a bound
 	if t.check.ID != "ratio/is_weights" {
 		return b
 	}

@@ -28,6 +28,24 @@ var weightForms = []weightForm{
 	{"IS-BF16", "e to the d, both in bfloat16", func(d float64) float64 { return inHalf(math.Exp(inHalf(d))) }},
 }
 
+// scope is the form of the log-ratios of a level.
+func (f weightForm) scope(level string) weightScope {
+	return weightScope{log: func(d, _ []float64) []float64 {
+		return mapped(d, func(x float64) float64 {
+			switch level {
+			case "seq_sum":
+				x = total(d)
+			case "seq_geo":
+				x = total(d) / float64(len(d))
+			}
+			if y := math.Log(f.of(x)); !math.IsNaN(y) && !math.IsInf(y, 0) {
+				return y
+			}
+			return x
+		})
+	}}
+}
+
 // ofTrainer returns the trainer's log-probs that weights are made of: those of the new pass where there are no old ones.
 func ofTrainer(c *stage.Case) []float64 {
 	if old := c.B.Token("logp_old"); old != nil {
@@ -235,23 +253,9 @@ func weightEdits(o *stage.Outcome) []edit {
 	}
 	var list []edit
 	for _, f := range slices.Concat(weightForms, weightPowers(o)) {
-		log := func(d, _ []float64) []float64 {
-			return mapped(d, func(x float64) float64 {
-				switch level {
-				case "seq_sum":
-					x = total(d)
-				case "seq_geo":
-					x = total(d) / float64(len(d))
-				}
-				if y := math.Log(f.of(x)); !math.IsNaN(y) && !math.IsInf(y, 0) {
-					return y
-				}
-				return x
-			})
-		}
 		list = append(list, edit{id: f.id, title: "the importance weight is " + f.title + ", of d = logp_old − logp_gen", changes: 1,
 			predict: func(c *stage.Case, ch *stage.Check) *stage.Prediction {
-				return roughly(under(ofScope(weightScope{log: log}), c, ch))
+				return roughly(under(ofScope(f.scope(level)), c, ch))
 			}})
 	}
 	list = append(list, edit{id: "IS-BF16", title: "the importance weight is e to the d, of d = logp_old − logp_gen in bfloat16", changes: 1,

@@ -67,22 +67,29 @@ func ShownUnder(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]
 	return shown
 }
 
-// weightsShown are the levels, rules and bounds of importance weights by the scopes that no program has.
+// weightsShown are the levels, rules and bounds of importance weights by the functions of log-ratios and the scopes that no program has.
 func weightsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown [][]stage.Change) {
 	const option = "tis.level"
 	if set.Value(option).Kind() != convention.Unknown {
 		return nil
 	}
-	inputs := []input{meanOverColumns}
+	strays := []input{meanOverColumns}
 	for _, s := range strayScopes {
-		inputs = append(inputs, ofScope(s))
+		strays = append(strays, ofScope(s))
 	}
-	for _, in := range inputs {
-		for _, level := range []string{"seq_geo", "seq_sum"} {
-			of, err := convention.Parse(option, level)
-			if err != nil {
-				panic("fault: " + err.Error())
-			}
+	for _, level := range []string{"token", "seq_geo", "seq_sum"} {
+		of, err := convention.Parse(option, level)
+		if err != nil {
+			panic("fault: " + err.Error())
+		}
+		var inputs []input
+		for _, f := range weightForms {
+			inputs = append(inputs, ofScope(f.scope(level)))
+		}
+		if level != "token" {
+			inputs = append(inputs, strays...)
+		}
+		for _, in := range inputs {
 			under, _, ok := in(stage.NewCase(b, set.With(option, of, "search"), 0))
 			if !ok {
 				continue
@@ -115,11 +122,13 @@ func enginesShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown []
 
 // keptShown is what weights say of the bounds that some of them were outside of where these became 1, and not 0.
 func keptShown(ch *stage.Check, b *dump.Batch, set *convention.Set) [][]stage.Change {
-	w := b.Token("is_weights")
-	ones := 0
-	y := slices.Clone(w)
-	for i := range b.Tokens() {
-		if w != nil && w[i] == 1 {
+	w, ones := b.Tensors["is_weights"], 0
+	if w == nil || w.Width > 1 {
+		return nil
+	}
+	y := slices.Clone(w.Data)
+	for i, x := range y {
+		if x == 1 && (w.Layout != dump.PerToken || b.Mask[i]) {
 			y[i] = 0
 			ones++
 		}

@@ -89,7 +89,35 @@ func TestBoundsOfWeightsThatBecameOne(t *testing.T) {
 		}
 	}
 	require.Contains(t, names, "IS-BOUND-FORM: importance weights are kept within the bounds, 1 outside")
+	rows := weightedBy(eachWeight(math.Exp))
+	one := make([]float64, rows.Rows) // e to the sum of the log-ratios, within 0.4 and 2.5
+	for r := range one {
+		for i := range rows.TokensOf(r) {
+			one[r] += rows.Token("logp_old")[i] - rows.Token("logp_gen")[i]
+		}
+		if one[r] = float64(float32(math.Exp(one[r]))); one[r] < 0.4 || one[r] > 2.5 {
+			one[r] = 1
+		}
+	}
+	rows.Tensors["is_weights"] = &dump.Tensor{Name: "is_weights", Data: one, Width: 1, Layout: dump.PerRow, Shape: []int{rows.Rows}, Type: format.F32}
+	require.True(t, slices.ContainsFunc(keptShown(ch, rows, &convention.Set{}), func(list []stage.Change) bool {
+		return slices.ContainsFunc(list, func(c stage.Change) bool { return c.Option == "tis.level" && c.To.String() == "seq_sum" })
+	}))
 	require.Empty(t, keptShown(ch, weightedBy(eachWeight(math.Exp)), &convention.Set{}))
+}
+
+// The cap of weights that stand in other rows shows once each row stands in its own place.
+func TestBoundsOfWeightsInOtherRows(t *testing.T) {
+	ch := stage.Find("ratio/is_weights")
+	b := weightedBy(eachWeight(func(d float64) float64 { return min(math.Exp(d), 1.1) }))
+	require.Empty(t, OrderShown(ch, b, &convention.Set{}), "weights in their places")
+	w, right := b.Token("is_weights"), slices.Clone(b.Token("is_weights"))
+	for r := range b.Rows {
+		copy(w[r*b.Cols:(r+1)*b.Cols], right[(b.Rows-1-r)*b.Cols:])
+	}
+	list := OrderShown(ch, b, &convention.Set{})
+	require.Len(t, list, 1)
+	require.True(t, slices.ContainsFunc(list[0], func(c stage.Change) bool { return c.Option == "tis.high" && c.To.String() == "1.1" }))
 }
 
 // A KL whose gradient has a slip of its own shows no rule for it: that of no profile by itself is a base, too.

@@ -101,6 +101,10 @@ func TestNumbersAreShownUnderOtherInputs(t *testing.T) {
 		w[i] = float64(float32(max(math.Exp(old[i]-gen[i]), 1.09)))
 	}
 	shows("ratio/is_weights", b, "tis.high", "1.09")
+	for i := range w {
+		w[i] = float64(float32(min(math.Exp(2*(old[i]-gen[i])), 1.11)))
+	}
+	shows("ratio/is_weights", b, "tis.high", "1.11")
 
 	b = baselined(func(r []float64) []float64 { return r })
 	r := make([]float64, len(b.Mask))
