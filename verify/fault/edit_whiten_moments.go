@@ -12,7 +12,17 @@ type whitenedTokens struct {
 	rows     [][]float64
 	n        float64 // tokens
 	cells    float64
-	attended float64 // cells that attention shows: the tokens of tools, too
+	attended float64                     // cells that attention shows: the tokens of tools, too
+	beside   func(name string) []float64 // the numbers of a tensor at the tokens, nil where it was not dumped
+}
+
+// varianceBeside is that of a tensor at the tokens, NaN where it was not dumped.
+func (w whitenedTokens) varianceBeside(name string, ddof float64) float64 {
+	x := w.beside(name)
+	if len(x) == 0 {
+		return math.NaN()
+	}
+	return squares(x) / (float64(len(x)) - ddof)
 }
 
 // mean is that of all tokens.
@@ -103,6 +113,27 @@ var momentForms = []struct {
 		}
 		return w.mean(), w.square(0) / (w.n - ddof)
 	}},
+	{"divided by the mean absolute deviation, not by the deviation", func(w whitenedTokens, ddof float64) (m, v float64) {
+		m = w.mean()
+		by := w.sum(func(x float64) float64 { return math.Abs(x - m) }) / w.n
+		return m, by * by * w.n / (w.n - ddof)
+	}},
+	{"the variance is the mean absolute deviation", func(w whitenedTokens, _ float64) (m, v float64) {
+		m = w.mean()
+		return m, w.sum(func(x float64) float64 { return math.Abs(x - m) }) / w.n
+	}},
+	{"divided by the deviation of the returns", func(w whitenedTokens, ddof float64) (m, v float64) {
+		return w.mean(), w.varianceBeside("returns", ddof)
+	}},
+	{"divided by the deviation of the values", func(w whitenedTokens, ddof float64) (m, v float64) {
+		return w.mean(), w.varianceBeside("values", ddof)
+	}},
+	{"divided by the deviation of the returns, and the mean is not subtracted", func(w whitenedTokens, ddof float64) (m, v float64) {
+		return 0, w.varianceBeside("returns", ddof)
+	}},
+	{"the mean of the returns is subtracted, and divided by their deviation", func(w whitenedTokens, ddof float64) (m, v float64) {
+		return meanOf(w.beside("returns")), w.varianceBeside("returns", ddof)
+	}},
 	{"the mean is subtracted behind the division", func(w whitenedTokens, ddof float64) (m, v float64) {
 		v = w.square(w.mean()) / (w.n - ddof)
 		return w.mean() * math.Sqrt(v), v
@@ -174,7 +205,15 @@ func whitenedByMoments(c *stage.Case, ch *stage.Check, together [][2]int, of fun
 	p.Scale = 1
 	seen := attendedCells(c.B)
 	for _, run := range together {
-		w := whitenedTokens{attended: count(seen[run[0]*c.B.Cols : run[1]*c.B.Cols])}
+		w := whitenedTokens{attended: count(seen[run[0]*c.B.Cols : run[1]*c.B.Cols]), beside: func(name string) (list []float64) {
+			x := c.B.Token(name)
+			for i := range c.B.TokensIn(run[0], run[1]) {
+				if x != nil {
+					list = append(list, x[i])
+				}
+			}
+			return list
+		}}
 		var size, most float64
 		for r := run[0]; r < run[1]; r++ {
 			var row []float64

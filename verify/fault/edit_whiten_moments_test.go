@@ -71,6 +71,17 @@ func TestMomentsOfWhitening(t *testing.T) {
 		{"multiplied by (n − 1)/n", func(_ [][]float64, n, _, mean, square float64) (m, s float64) {
 			return mean, math.Sqrt(square / n * (n - 1) / n)
 		}},
+		{"divided by the mean absolute deviation", func(rows [][]float64, n, _, mean, _ float64) (m, s float64) {
+			return mean, total(mapped(slices.Concat(rows...), func(x float64) float64 { return math.Abs(x - mean) })) / n * math.Sqrt(n/(n-1))
+		}},
+		{"divided by the deviation of the returns", func(_ [][]float64, n, _, mean, _ float64) (m, s float64) {
+			var returns []float64
+			b := rolledOut(true, overHoles(passedBy, passedBy))
+			for i := range b.Tokens() {
+				returns = append(returns, b.Token("returns")[i])
+			}
+			return mean, math.Sqrt(squares(returns) / (n - 1))
+		}},
 		{"those of the first half of the responses", func(rows [][]float64, _, _, _, _ float64) (m, s float64) {
 			half := slices.Concat(rows[:len(rows)/2]...)
 			return meanOf(half), math.Sqrt(squares(half) / float64(len(half)-1))
