@@ -53,9 +53,13 @@ func opoEdits(o *stage.Outcome) []edit {
 
 // opoBy predicts r − Σ w·r/d, w a function of the length and d the sum of the w or another number. Of a group of one row the baseline is 0.
 func opoBy(weight func(n float64) float64, divisor func(own, all, rows, group float64) float64, c *stage.Case, ch *stage.Check) *stage.Prediction {
-	p, r, id := under(sameInput, c, ch), c.Row("scores").X, c.B.Row("group_id")
+	p, raw, id := under(sameInput, c, ch), under(option("adv.kind", "raw"), c, ch), c.B.Row("group_id")
 	b := c.B
-	if p == nil || len(r) != b.Rows || len(id) != b.Rows || len(p.Want)%b.Rows != 0 || len(p.Want) == 0 {
+	if p == nil || raw == nil {
+		return nil
+	}
+	r := numberOfRows(b, raw) // what is in them beside the scores, as a KL, is weighed with them
+	if len(r) != b.Rows || len(id) != b.Rows || len(p.Want)%b.Rows != 0 || len(p.Want) == 0 {
 		return nil
 	}
 	n := make([]float64, b.Rows)

@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"plumbline/internal/format"
+	"plumbline/internal/format/dump"
 	"plumbline/verify/check"
 	"plumbline/verify/convention"
 	"plumbline/verify/stage"
@@ -19,14 +21,23 @@ func TestBaselinesByLength(t *testing.T) {
 		set = set.With(name, parsed(name, x), "test")
 	}
 	length := func(i int) float64 { return float64(1 + i%3) }
+	beta := 0.0
+	held := func(r []float64, i int) float64 { return r[i] - beta*length(i)*float64(i%5) } // every token has the KL i mod 5
 	of := func(weight func(n float64) float64, divisor func(tokens float64) float64) *stage.Outcome {
 		b := rewarded(func(r []float64, group []int, i int) float64 {
 			var sum, tokens float64
 			for _, j := range group {
-				sum, tokens = sum+weight(length(j))*r[j], tokens+weight(length(j))
+				sum, tokens = sum+weight(length(j))*held(r, j), tokens+weight(length(j))
 			}
-			return r[i] - sum/divisor(tokens)
+			return held(r, i) - sum/divisor(tokens)
 		})
+		if beta != 0 {
+			kl := make([]float64, len(b.Mask))
+			for i := range kl {
+				kl[i] = float64(i / b.Cols % 5)
+			}
+			b.Tensors["kl"] = &dump.Tensor{Name: "kl", Data: kl, Width: 1, Layout: dump.PerToken, Shape: []int{b.Rows, b.Cols}, Type: format.F32}
+		}
 		for i := range b.Mask {
 			b.Mask[i] = float64(i%b.Cols) < length(i/b.Cols)
 		}
@@ -37,6 +48,12 @@ func TestBaselinesByLength(t *testing.T) {
 	require.Equal(t, check.Pass, healthy.Verdict, healthy.Lacking())
 	requireName(t, of(func(n float64) float64 { return 1 / n }, same), "ADV-CENTER", "the inverse of the length")
 	requireName(t, of(own, func(tokens float64) float64 { return 4 * tokens }), "ADV-CENTER", "the tokens of the group times its rows")
+
+	beta = 0.125 // whose product with the KL is exact
+	set = set.With("kl.place", parsed("kl.place", "token_reward"), "test").With("kl.beta", parsed("kl.beta", "0.125"), "test")
+	healthy = of(own, same)
+	require.Equal(t, check.Pass, healthy.Verdict, healthy.Lacking())
+	requireName(t, of(func(n float64) float64 { return 1 / n }, same), "ADV-CENTER", "the inverse of the length")
 }
 
 // Group ids that are off by one row give every row the group of its neighbour.
