@@ -102,7 +102,7 @@ func lifted(wrong *stage.Prediction, c *stage.Case, ch *stage.Check) *stage.Pred
 
 // groupOrders are the edits of group advantages that other rows are a group in, where whole groups of one size stand one after the other.
 func groupOrders(o *stage.Outcome) []edit {
-	return slices.Concat(orderEdits(o), movedStatistics(o))
+	return slices.Concat(orderEdits(o), movedStatistics(o), runningEdits(o))
 }
 
 // ownRewardEdits returns those edits of advantages of rewards that are not the scores, or that are whitened.
