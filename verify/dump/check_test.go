@@ -96,6 +96,34 @@ func TestWithoutScores(t *testing.T) {
 	require.Equal(t, "the advantages are not judged: not in the dump: scores", results[i].Reason)
 }
 
+// Rows of two scores that were shuffled may have the advantages of blocks of rows in another order: without group_id that is no bug, and with it it is.
+func TestRowsInAnotherOrderWithoutGroups(t *testing.T) {
+	const rows, size = 16, 4
+	scores := []float64{1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 1, 0}
+	adv, id := make([]float64, rows), make([]float64, rows)
+	for i := range adv {
+		mean, square := 0.0, 0.0
+		for _, x := range scores[i/size*size : i/size*size+size] {
+			mean += x / size
+		}
+		for _, x := range scores[i/size*size : i/size*size+size] {
+			square += (x - mean) * (x - mean)
+		}
+		adv[i*5%rows], id[i] = float64(float32((scores[i]-mean)/(math.Sqrt(square/(size-1))+1e-4))), float64(i/size)
+	}
+	mask := slices.Repeat([]bool{true}, rows)
+	step := dump.Step{Number: 1, Rows: rows, Cols: 1, Mask: mask, PerRow: map[string][]float64{"scores": scores, "advantages": adv}, Framework: "trl", Version: "1.16.0", Algorithm: "grpo",
+		Options: map[string]any{"num_generations": float64(size)}}
+	judge := func() check.Result {
+		results, err := dump.Check(context.Background(), dump.Options{}, step)
+		require.NoError(t, err)
+		return results[slices.IndexFunc(results, func(r check.Result) bool { return r.Check == "advantage/group" })]
+	}
+	require.Equal(t, check.NotSeen, judge().Verdict)
+	step.PerRow["group_id"] = id
+	require.Equal(t, check.Fail, judge().Verdict)
+}
+
 // A loss with an entropy bonus is not judged without entropies, which a hook may leave out; it is undetermined where the check is demanded.
 func TestLossWithoutEntropies(t *testing.T) {
 	step := dump.Step{Rows: 2, Cols: 1, Mask: []bool{true, true}, Framework: "torch", Losses: map[string]float64{"loss": 0.25},

@@ -152,10 +152,20 @@ func (t *track) rejected(res *check.Result, s *session) {
 	res.Fix = "declare what the run was configured with: --profile, --config or --set"
 }
 
-// ungrouped leaves advantages that nothing explains without a judgement where their groups are a guess: undecided where one is demanded.
+// otherOrder are the bugs of advantages that rows in another order than their groups show as well.
+var otherOrder = []string{"ADV-ROWS-PERMUTED", "ADV-ROWS-OF-OTHERS", "ADV-WRONG-GROUPS", "ADV-OTHER-GROUP", "ADV-GROUPS-BY-POSITION", "ADV-GROUPS-INTERLEAVED"}
+
+// ungrouped leaves advantages that nothing explains, or that another order of their rows does, without a judgement where their groups are a guess: undecided where
+// one is demanded.
 func (t *track) ungrouped(res *check.Result, s *session) {
-	if t.check.ID != "advantage/group" || !t.unexplained() || !stage.BlocksUnsure(t.first) {
+	ordered := len(t.why.fits) == 0 && !slices.ContainsFunc(t.why.faults, func(e fault.Explanation) bool {
+		return !e.Lead && (e.Hypothesis == nil || !slices.Contains(otherOrder, e.Hypothesis.ID))
+	})
+	if t.check.ID != "advantage/group" || t.first.Rules != nil || !ordered || !stage.BlocksUnsure(t.first) {
 		return
+	}
+	for i := range res.Explanations {
+		res.Explanations[i].Lead = true
 	}
 	if !s.o.Selection.Demands(t.check.ID) {
 		t.unseen(res, "group_id")
