@@ -214,8 +214,8 @@ func engineSize(c *Case) *Assertion {
 	case d.Tokens < tellingTokens:
 		out.Note += fmt.Sprintf(": fewer than %d tokens tell nothing of its cause", tellingTokens)
 		return out
-	case name == "logp_new" && c.Default("optim.epochs", 1) > 1:
-		out.Note += ": no logp_old was dumped, and after the first of several epochs updates lie between the two"
+	case name == "logp_new" && c.Default("optim.epochs", 1) > 1 || c.updatesBetween(name):
+		out.Note += ": no logp_old was dumped, and behind the first update of a rollout updates lie between the two"
 		return out
 	case c.raw() && d.tilted(0.9) && !d.about(c.Num("logp.temperature")):
 		return nil // that the engine leaves the declared temperature out does not explain the difference

@@ -210,6 +210,15 @@ func TestSizeOfTheEngine(t *testing.T) {
 		require.Equal(t, want, rules(t, "agreement/size", moved.Batch, set(t, "ratio.old=stopgrad_new optim.epochs="+epochs)).Verdict, "%s epochs", epochs)
 	}
 	require.Equal(t, check.Skip, Judge(Find("agreement/size"), moved.Batch, set(t, "ratio.old=stopgrad_new")).Verdict, "epochs that nobody declares")
+	// So it has behind the first of several mini-batches, into whatever policy, but not at the first step of a run.
+	strayed := newGrid(cols, slices.Repeat([]int{cols}, rows)...).token("logp_new", a...).token("logp_gen", other...)
+	for step, want := range map[int]check.Verdict{1: check.Fail, 2: check.Pass} {
+		strayed.Meta.Step = step
+		several := set(t, "ratio.old=engine optim.epochs=1").WithFact("num_mini_batches", 2.0)
+		failed := slices.ContainsFunc([]string{"agreement/size", "agreement/drift"}, func(id string) bool { return Judge(Find(id), strayed.Batch, several).Verdict == check.Fail })
+		require.Equal(t, want == check.Fail, failed, "step %d", step)
+		require.Equal(t, check.Fail, rules(t, "agreement/size", strayed.Batch, set(t, "ratio.old=engine optim.epochs=1")).Verdict, "one update a rollout")
+	}
 	o = rules(t, "agreement/size", g.token("logp_gen", a...).Batch, set(t, "ratio.old=stored"))
 	require.Equal(t, check.Pass, o.Verdict)
 	require.Contains(t, o.Rules.Note, "not two measurements")
