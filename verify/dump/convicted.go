@@ -28,10 +28,15 @@ func (t *track) convicted() bool {
 	}) {
 		return false
 	}
+	unsaid := func(e fault.Explanation) bool { // what gives the same numbers is no surer
+		return strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil && !slices.Contains(otherWeights, e.Hypothesis.ID)
+	}
+	if !isDeclared(t.first.Case.Set, "tis.level") && slices.ContainsFunc(bugs, unsaid) {
+		return false
+	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
 		coarse := e.Outcome != nil && e.Outcome.Half() && e.Outcome.Verdict != check.Pass
-		unsaid := strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil && !slices.Contains(otherWeights, e.Hypothesis.ID)
-		return !coarse && !unsaid && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
+		return !coarse && !unsaid(e) && !(e.Hypothesis.Relative && !e.Solved && !t.otherBeta(e) && !t.carriedBeyond(e))
 	})
 }
 
@@ -61,6 +66,8 @@ func (t *track) configurable(h *fault.Hypothesis) bool {
 	switch h.ID {
 	case "EOS-PENALTY-IGNORED": // there is none
 		return !isDeclared(c.Set, "eos.rule")
+	case "GAE-REWARD-SHIFT": // a reward behind the last token is none, as one that a penalty of 0 makes of responses without an end
+		return !isDeclared(c.Set, "eos.rule") && t.withoutScores()
 	case "SCORE-ZERO-MISSING": // beside a penalty that only a profile in the place of a declaration has
 		if v, origin := c.Set.Value("eos.rule"), c.Set.Origin("eos.rule"); v.Kind() == convention.Enum && v.Text() != "none" && (origin == ofNobody || strings.Contains(origin, "@")) {
 			return true
@@ -93,6 +100,21 @@ func (t *track) configurable(h *fault.Hypothesis) bool {
 		return slices.Contains(c.Read, option) && !isDeclared(c.Set, option) &&
 			!(option == "kl.beta" && c.B.Tensors["token_loss"] != nil && includes != nil && *includes && t.check.Stage == convention.Aggregate)
 	})
+}
+
+// withoutScores reports whether the failing numbers are right where the scores of the responses that fill their rows, and may have been cut off, are 0.
+func (t *track) withoutScores() bool {
+	b := t.first.Case.B
+	scores := slices.Clone(b.Row("scores"))
+	if scores == nil || b.Cols == 0 || b.Tensors["token_rewards"] != nil {
+		return false
+	}
+	for r := range scores {
+		if b.Mask[(r+1)*b.Cols-1] {
+			scores[r] = 0
+		}
+	}
+	return stage.Judge(t.check, b.With("scores", scores), t.first.Case.Set).Verdict == check.Pass
 }
 
 // mayRecur reports whether the groups of a step may be of several generation batches, for all that is declared.

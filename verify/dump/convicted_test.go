@@ -38,6 +38,9 @@ func TestWhatConvictsWithoutADeclaration(t *testing.T) {
 	}
 	weights := []fault.Explanation{known("IS-OLD-FOR-GEN", check.Pass, false)}
 	require.False(t, (&track{check: stage.Find("gradient/dlogp"), first: without, why: explanation{faults: weights}}).convicted(), "nobody says that there are weights")
+	tied := append([]fault.Explanation{known("OLD-IS-GEN", check.Pass, false)}, weights...)
+	require.False(t, (&track{check: stage.Find("gradient/dlogp"), first: without, why: explanation{faults: tied}}).convicted(), "what has the numbers of a configuration")
+	require.True(t, (&track{check: stage.Find("gradient/dlogp"), first: without, why: explanation{faults: tied[:1]}}).convicted())
 	with := &stage.Outcome{Case: &stage.Case{Set: nothing, B: without.Case.B.With("is_weights", []float64{1, 1})}}
 	require.True(t, (&track{check: stage.Find("gradient/dlogp"), first: with, why: explanation{faults: weights}}).convicted())
 	ofRows := &stage.Outcome{Case: &stage.Case{Set: nothing, B: &dumpfile.Batch{Tensors: map[string]*dumpfile.Tensor{"is_weights": {Data: []float64{1}, Layout: dumpfile.PerRow}}, Rows: 1, Cols: 2, Mask: []bool{true, true}}}}
@@ -115,6 +118,33 @@ func TestPenaltiesThatNobodyDeclares(t *testing.T) {
 	}
 	require.True(t, judge("EOS-PENALTY-IGNORED", "subtract", "--set"))
 	require.True(t, judge("SCORE-ZERO-MISSING", "none", "trl-ppo@1.12"))
+}
+
+// A reward that stands behind its token is lost at the end of a row, as that of a response without an end is by a penalty of 0 that nobody declares.
+func TestLostScoresMayBeConfigured(t *testing.T) {
+	set := &convention.Set{}
+	for name, text := range map[string]string{"adv.kind": "gae", "gae.gamma": "1", "gae.lambda": "1", "gae.hole": "none", "kl.place": "none", "whiten.scope": "none", "returns.of": "gae", "returns.before_whiten": "true",
+		"gae.lambda_policy": "none", "gae.truncated_bootstrap": "none", "gae.value_mask": "response", "rewards.whiten": "no", "reward.clip": "none"} {
+		v, err := convention.Parse(name, text)
+		require.NoError(t, err)
+		set = set.With(name, v, "search")
+	}
+	token := func(x ...float64) *dumpfile.Tensor {
+		return &dumpfile.Tensor{Data: x, Width: 1, Layout: dumpfile.PerToken, Shape: []int{2, 2}}
+	}
+	judge := func(set *convention.Set, returns ...float64) bool {
+		b := &dumpfile.Batch{Rows: 2, Cols: 2, Mask: []bool{true, true, true, false}, Origin: make([]dumpfile.Origin, 2), Files: []dumpfile.FileInfo{{Hi: 2, Cols: 2}}}
+		b.Tensors = map[string]*dumpfile.Tensor{"scores": {Data: []float64{2, 3}, Width: 1, Layout: dumpfile.PerRow, Shape: []int{2}}, "values": token(0, 0, 0, 0), "returns": token(returns...), "advantages": token(returns...)}
+		c := stage.NewCase(b, set, 0)
+		e := fault.Explanation{Hypothesis: hypothesis("GAE-REWARD-SHIFT"), Outcome: &stage.Outcome{Verdict: check.Pass}}
+		return (&track{check: stage.Find("gae/advantage"), first: &stage.Outcome{Case: c}, why: explanation{faults: []fault.Explanation{e}}}).convicted()
+	}
+	none, err := convention.Parse("eos.rule", "none")
+	require.NoError(t, err)
+	free := set.With("eos.rule", none, "search")
+	require.False(t, judge(free, 0, 0, 3, 0))
+	require.True(t, judge(free, 1, 0, 3, 0), "a score of another number")
+	require.True(t, judge(set.With("eos.rule", none, "--set"), 0, 0, 3, 0))
 }
 
 // Advantages that are normalised again are those of one function that is normalised and then summed (GDPO), unless it is declared how functions are.

@@ -171,7 +171,8 @@ func matchedRows(name string, sources []sourceRow, c *stage.Case, ch *stage.Chec
 			}
 			done[r], used[s] = true, true
 			open--
-			if by > 0 {
+			// A row of zeros is one of another row that has none, and one that a mask leaves out.
+			if by > 0 && slices.ContainsFunc(got[r*b.Cols:(r+1)*b.Cols], func(v float64) bool { return v != 0 }) {
 				moved += n
 			}
 			for t := range b.Cols {

@@ -111,6 +111,14 @@ func TestRowsOfOtherSteps(t *testing.T) {
 	require.Equal(t, "ADV-ROWS-OF-OTHERS", found[0].Hypothesis.ID)
 	require.Contains(t, found[0].Hypothesis.Title, "of other steps")
 	require.Empty(t, ExplainRows(judged(func(row int) float64 { return 0.31 * float64(row+1) }), beside))
+	own := updated(func(float64, float64) float64 { return 0 }).Row("advantages")
+	other.Row("advantages")[2] = 0
+	require.Empty(t, ExplainRows(judged(func(row int) float64 { // rows that a mask leaves out have the advantage of one that has none
+		if row < 4 {
+			return 0
+		}
+		return own[row]
+	}), beside))
 }
 
 // Scores of several reward functions whose weights are others are named by what the weights are.
