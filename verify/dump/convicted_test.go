@@ -124,7 +124,7 @@ func TestPenaltiesThatNobodyDeclares(t *testing.T) {
 func TestLostScoresMayBeConfigured(t *testing.T) {
 	set := &convention.Set{}
 	for name, text := range map[string]string{"adv.kind": "gae", "gae.gamma": "1", "gae.lambda": "1", "gae.hole": "none", "kl.place": "none", "whiten.scope": "none", "returns.of": "gae", "returns.before_whiten": "true",
-		"gae.lambda_policy": "none", "gae.truncated_bootstrap": "none", "gae.value_mask": "response", "rewards.whiten": "no", "reward.clip": "none"} {
+		"gae.lambda_policy": "none", "gae.truncated_bootstrap": "none", "gae.value_mask": "response", "rewards.whiten": "no", "reward.clip": "none", "score.index": "last_response"} {
 		v, err := convention.Parse(name, text)
 		require.NoError(t, err)
 		set = set.With(name, v, "search")
