@@ -222,6 +222,16 @@ func TestEngineLogProbsOfOtherRows(t *testing.T) {
 		}
 	})
 	require.Equal(t, check.Fail, acrossVerdicts(t, b)["across/gen"])
+	for length, want := range map[int]check.Verdict{2: check.Pass, 4: check.Fail} { // a response of two tokens may have been sampled again
+		b := generations(2, func(_, update int, x map[string][]float64) { x["logp_gen"][0] -= 0.125 * float64(update) })
+		for _, s := range b {
+			delete(s.Tensors, "sample_id")
+			for t := length; t < s.Cols; t++ {
+				s.Mask[t] = false
+			}
+		}
+		require.Equal(t, want, acrossVerdicts(t, b)["across/gen"], length)
+	}
 }
 
 // What is dropped from memory is read again: no report depends on how much is remembered.
