@@ -185,3 +185,21 @@ func TestMaskOfOneTerm(t *testing.T) {
 		requireName(t, o, "LOSS-MASK-TOOL", "of the entropy term alone in sum and count another mask: every token that attention shows")
 	}
 }
+
+// A mask of no token explains no gradient that is 0.
+func TestMaskOfNoToken(t *testing.T) {
+	b := updated(func(float64, float64) float64 { return 0 })
+	for i := range b.Mask {
+		b.Mask[i] = true
+	}
+	inverted := mask(func(row []bool) {
+		for t := range row {
+			row[t] = !row[t]
+		}
+	})
+	_, _, ok := inverted(stage.NewCase(b, &convention.Set{}, 0))
+	require.False(t, ok)
+	b.Mask[1] = false
+	_, _, ok = inverted(stage.NewCase(b, &convention.Set{}, 0))
+	require.True(t, ok)
+}

@@ -11,11 +11,11 @@ import (
 
 type input = func(c *stage.Case) (*dump.Batch, *convention.Set, bool)
 
-// maskOf returns the input with another mask, of rows and columns as the batch has; nil says that there is none.
+// maskOf returns the input with another mask, of rows and columns as the batch has; nil says that there is none, and one of no token explains nothing.
 func maskOf(of func(c *stage.Case) []bool) input {
 	return func(c *stage.Case) (*dump.Batch, *convention.Set, bool) {
 		b, m := c.B, of(c)
-		if m == nil || slices.Equal(m, b.Mask) {
+		if m == nil || slices.Equal(m, b.Mask) || !slices.Contains(m, true) {
 			return nil, nil, false
 		}
 		set := c.Set
