@@ -28,10 +28,11 @@ func (t *track) convicted() bool {
 	}) {
 		return false
 	}
+	other := func(e fault.Explanation) bool { return slices.Contains(otherWeights, e.Hypothesis.ID) }
 	unsaid := func(e fault.Explanation) bool { // what gives the same numbers is no surer
-		return strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil && !slices.Contains(otherWeights, e.Hypothesis.ID)
+		return strings.HasPrefix(e.Hypothesis.ID, "IS-") && t.first.Case.B.Tensors["is_weights"] == nil && !other(e)
 	}
-	if !isDeclared(t.first.Case.Set, "tis.level") && slices.ContainsFunc(bugs, unsaid) {
+	if !isDeclared(t.first.Case.Set, "tis.level") && slices.ContainsFunc(bugs, unsaid) && !slices.ContainsFunc(bugs, other) {
 		return false
 	}
 	return len(bugs) == 0 || slices.ContainsFunc(bugs, func(e fault.Explanation) bool {
