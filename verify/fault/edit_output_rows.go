@@ -139,7 +139,9 @@ func outputRows(c *stage.Case, got []float64, fill float64, sources []predictedR
 			moved += shared
 		}
 		for i := range b.TokensOf(r) {
-			q.Want[i], q.Bound[i], q.Judge[i] = from.at(i%b.Cols, fill)
+			if want, bound, ok := from.at(i%b.Cols, fill); ok {
+				q.Want[i], q.Bound[i], q.Judge[i] = want, bound, true
+			}
 		}
 	}
 	if moved < least || 2*len(used) < compared {

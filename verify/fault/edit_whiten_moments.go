@@ -128,9 +128,6 @@ var momentForms = []struct {
 	{"divided by the deviation of the values", func(w whitenedTokens, ddof float64) (m, v float64) {
 		return w.mean(), w.varianceBeside("values", ddof)
 	}},
-	{"divided by the deviation of the returns, and the mean is not subtracted", func(w whitenedTokens, ddof float64) (m, v float64) {
-		return 0, w.varianceBeside("returns", ddof)
-	}},
 	{"the mean of the returns is subtracted, and divided by their deviation", func(w whitenedTokens, ddof float64) (m, v float64) {
 		return meanOf(w.beside("returns")), w.varianceBeside("returns", ddof)
 	}},

@@ -84,7 +84,9 @@ func weightsShown(ch *stage.Check, b *dump.Batch, set *convention.Set) (shown []
 		}
 		var inputs []input
 		for _, f := range weightForms {
-			inputs = append(inputs, ofScope(f.scope(level)))
+			if f.id != "IS-BF16" { // as a run in 16 bits makes them
+				inputs = append(inputs, ofScope(f.scope(level)))
+			}
 		}
 		if level != "token" {
 			inputs = append(inputs, strays...)
