@@ -17,7 +17,7 @@ func batchDeviation(c *stage.Case, ch *stage.Check) (by float64, ok bool) {
 	if scaled == nil || bare == nil || len(scaled.Want) != len(bare.Want) {
 		return 0, false
 	}
-	const near = 1e-6
+	const near = 1e-6 // of the largest: both are of float64, and only a second number is further off
 	largest := -1
 	for i, x := range bare.Want {
 		if math.IsNaN(x-x) || math.IsNaN(scaled.Want[i]-scaled.Want[i]) {
@@ -72,7 +72,7 @@ func unscaledEdits(o *stage.Outcome) (list []edit) {
 			if p == nil {
 				return nil
 			}
-			return timesCells(p, 16*c.Unit, func(int) float64 { return 1 / by }) // of a sum of squares, which is known to a few units
+			return timesCells(p, 16*c.Unit, func(int) float64 { return 1 / by }) // n squares that are added in pairs are known to log₂ n + 3 units, their root to half of them
 		}
 		list = append(list, e)
 	}

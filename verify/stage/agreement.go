@@ -57,8 +57,8 @@ func agreementChecks() []*Check {
 			Formula: "where rows without padding agree, rows with it do", Source: "V07 (trl#2708)",
 			Fix:    "hand the attention mask to every pass, and count positions from the first token that it does not mask",
 			Assert: paddedRows},
-		{ID: "agreement/positions", Stage: convention.Ratio, Output: "", Title: "all passes read each column behind the tokens before it",
-			Formula: fmt.Sprintf("logp_gen − logp_old and logp_ref − logp_old do not rise from one column to the next to 20 times what they were, beyond σ = %g", OrdinaryScale), Source: "the noise of rounded logits grows with the tokens before, if at all",
+		{ID: "agreement/positions", Stage: convention.Ratio, Output: "", Title: "engine and trainer read each column behind the tokens before it",
+			Formula: fmt.Sprintf("logp_gen − logp_old does not rise from one column to the next to 20 times what they were, beyond σ = %g", OrdinaryScale), Source: "the noise of rounded logits grows with the tokens before, if at all",
 			Fix:    "compare the two passes on one row around that column: chunks without their state, a window, a table of positions that ends",
 			Assert: positionsAgree},
 	}

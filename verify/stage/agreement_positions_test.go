@@ -49,3 +49,33 @@ func TestPassesThatBeginAnewAtAColumn(t *testing.T) {
 		}
 	}
 }
+
+// Two models agree in a template and differ behind it: a reference, and an engine that is declared to be older, begin nowhere anew.
+func TestModelsThatDifferBehindATemplate(t *testing.T) {
+	const rows, cols = 24, 48
+	r := rand.New(rand.NewPCG(7, 10))
+	old, other := make([]float64, rows*cols), make([]float64, rows*cols)
+	for i := range old {
+		old[i] = -0.5 - 3*r.Float64()
+		other[i] = old[i] + map[bool]float64{true: 0.3, false: 0.005}[i%cols/12%2 == 1]*r.NormFloat64() // the template stands in columns 0 to 11 and 24 to 35
+	}
+	for name, f := range map[string]struct {
+		tensor string
+		step   int
+		lag    any
+		fails  bool
+	}{
+		"a reference":               {"logp_ref", 3, nil, false},
+		"an older engine":           {"logp_gen", 3, 1.0, false},
+		"an engine of the same age": {"logp_gen", 3, nil, true},
+		"at the first step":         {"logp_gen", 1, 1.0, true},
+	} {
+		g := newGrid(cols, slices.Repeat([]int{cols}, rows)...)
+		g.put("logp_old", dump.PerToken, old...).put(f.tensor, dump.PerToken, other...)
+		g.Meta.Step = f.step
+		if f.lag != nil {
+			g.Meta.Options = []dump.Option{{Name: "max_staleness", Value: f.lag}}
+		}
+		require.Equal(t, f.fails, Judge(Find("agreement/positions"), g.Batch, &convention.Set{}).Verdict == check.Fail, name)
+	}
+}
